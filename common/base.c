@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors, allocation with a test hook, assertions, the clock. */
+#include "common/base.h"
+
+#include <stdio.h>
+#include <time.h>
+
+void mfl_assert_fail(const char *cond, const char *file, int line)
+{
+        fprintf(stderr, "mfl: assertion failed: %s at %s:%d\n", cond, file, line);
+        abort();
+}
+
+int mfl_fail(struct mfl_error *err, int code, const char *fmt, ...)
+{
+        if (err) {
+                va_list ap;
+                va_start(ap, fmt);
+                vsnprintf(err->text, sizeof err->text, fmt, ap);
+                va_end(ap);
+        }
+        return code;
+}
+
+int mfl_fail_errno(struct mfl_error *err, const char *fmt, ...)
+{
+        int saved = errno;
+        if (err) {
+                va_list ap;
+                va_start(ap, fmt);
+                int len = vsnprintf(err->text, sizeof err->text, fmt, ap);
+                va_end(ap);
+                if (len >= 0 && (size_t)len < sizeof err->text)
+                        snprintf(err->text + len, sizeof err->text - (size_t)len, ": %s", strerror(saved));
+        }
+        return -saved;
+}
+
+int mfl_fail_memory(struct mfl_error *err, size_t bytes, const char *what)
+{
+        return mfl_fail(err, -ENOMEM, "out of memory (%zu bytes for %s)", bytes, what);
+}
+
+/* -1: off. Thread-local, so that a sweep in one thread leaves the others alone. */
+static _Thread_local long fail_countdown = -1;
+static _Thread_local bool fail_struck;
+
+void mfl_alloc_fail_at(long n)
+{
+        fail_countdown = n;
+        fail_struck = false;
+}
+
+bool mfl_alloc_failed(void)
+{
+        return fail_struck;
+}
+
+static bool allocation_fails(void)
+{
+        if (fail_countdown < 0)
+                return false;
+        if (fail_countdown-- > 0)
+                return false;
+        fail_struck = true;
+        return true;
+}
+
+void *mfl_malloc(size_t size)
+{
+        return allocation_fails() ? NULL : malloc(size ? size : 1);
+}
+
+void *mfl_calloc(size_t n, size_t size)
+{
+        if (allocation_fails())
+                return NULL;
+        return n && size ? calloc(n, size) : calloc(1, 1);
+}
+
+void *mfl_realloc(void *ptr, size_t size)
+{
+        return allocation_fails() ? NULL : realloc(ptr, size ? size : 1);
+}
+
+char *mfl_strdup(const char *s)
+{
+        return allocation_fails() ? NULL : strdup(s);
+}
+
+char *mfl_asprintf(const char *fmt, ...)
+{
+        char *s = NULL;
+        if (allocation_fails())
+                return NULL;
+        va_list ap;
+        va_start(ap, fmt);
+        int len = vasprintf(&s, fmt, ap);
+        va_end(ap);
+        return len < 0 ? NULL : s;
+}
+
+void *mfl_alloc_aligned(size_t size)
+{
+        void *p = NULL;
+        if (allocation_fails())
+                return NULL;
+        size_t padded = (size + 63) & ~(size_t)63;
+        if (padded < size)
+                return NULL;
+        return posix_memalign(&p, 64, padded ? padded : 64) ? NULL : p;
+}
+
+bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src)
+{
+        size_t len = strlen(src);
+        size_t n = MFL_MIN(len, dst_bytes - 1);
+        memcpy(dst, src, n);
+        dst[n] = '\0';
+        return n == len;
+}
+
+uint64_t mfl_now_ns(void)
+{
+        struct timespec ts;
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t mfl_now_ms(void)
+{
+        return mfl_now_ns() / 1000000u;
+}

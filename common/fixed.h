@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact aggregation: the sum of weighted deltas in 64-bit fixed point (DESIGN section 6).
+ *
+ * An element of an update is q = round(w * delta * 2^s), rounded once, to nearest, ties to even, and added as
+ * an integer. Integer addition commutes and associates, so the sum does not depend on order, grouping, who
+ * added, or resending. The scale s is chosen once per job so that nothing can overflow:
+ *     weight_max (largest sum of weights of a round) * delta_max (largest |delta|) * 2^s <= 2^62.
+ * A delta outside +-delta_max, or not finite, makes the whole client update invalid. w is an integer in
+ * [1, 2^32) and delta a float, so w * delta is exact in double only up to 2^53; with w < 2^29 it always is.
+ * Pure functions, no thread, no allocation.
+ */
+#ifndef MFL_COMMON_FIXED_H
+#define MFL_COMMON_FIXED_H
+
+#include "common/base.h"
+
+#define MFL_WEIGHT_MAX ((uint64_t)1 << 29) /* of one client */
+
+struct mfl_fixed {
+        int scale_bits;      /* s; may be negative */
+        float delta_max;     /* a power of two */
+        uint64_t weight_max; /* of a whole round */
+};
+
+/* The scale for the limits. delta_max is rounded up to a power of two in [2^-20, 2^40]; weight_max is at
+ * least 1 and at most 2^50. MFL_INVALID outside. */
+int mfl_fixed_choose(float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
+
+/* acc[i] += round(weight * (p1[i] - p0[i]) * 2^s) for i in [0, n); the delta is taken in float. Returns 0, or
+ * MFL_INVALID when an element is not finite or over delta_max: acc is then unchanged (it is checked first). */
+int mfl_fixed_add_delta(const struct mfl_fixed *fixed, uint64_t weight, const float *p1, const float *p0,
+        size_t n, int64_t *acc, struct mfl_error *err);
+
+/* The same for a delta that was computed elsewhere. */
+int mfl_fixed_add_f32(const struct mfl_fixed *fixed, uint64_t weight, const float *delta, size_t n,
+        int64_t *acc, struct mfl_error *err);
+
+/* acc[i] += sum[i], sum being an update of total weight `weight`; MFL_INVALID (acc unchanged) when an element
+ * is larger than such an update can be. */
+int mfl_fixed_add_i64(const struct mfl_fixed *fixed, uint64_t weight, const int64_t *sum, size_t n,
+        int64_t *acc, struct mfl_error *err);
+
+/* The mean delta of an accumulated sum: sum * 2^-s / weight, in double. */
+static inline double mfl_fixed_mean(const struct mfl_fixed *fixed, int64_t sum, uint64_t weight)
+{
+        return __builtin_ldexp((double)sum / (double)weight, -fixed->scale_bits);
+}
+
+/* A per-sample loss as fixed point with 2^-32 resolution, so that sums of losses are exact too. Losses are
+ * clamped to [0, 2^20]; NaN counts as 2^20. */
+int64_t mfl_fixed_loss(float loss);
+static inline double mfl_fixed_loss_to_double(int64_t sum)
+{
+        return (double)sum * 0x1p-32;
+}
+
+#endif

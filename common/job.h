@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job: what to train, on which data, how to aggregate, when to stop. The document is YAML (libyaml), the
+ * same text that `mfl submit` sends and the server stores; this is its one parser and validator, used by the
+ * command line, the server and the daemons. Unknown keys, wrong types and impossible values are MFL_INVALID with
+ * "FILE:LINE: key.path: what is wrong, what would be right" (a near-miss suggests the key that was meant).
+ * Limits: 256 KiB of text, depth 16, no aliases or anchors, no tags, no duplicate keys, one document.
+ *
+ * Ownership: one heap object. Immutable once parsed. Any thread.
+ */
+#ifndef MFL_COMMON_JOB_H
+#define MFL_COMMON_JOB_H
+
+#include "common/base.h"
+#include "common/model/graph.h"
+
+#define MFL_JOB_TEXT_MAX (256 * 1024)
+
+enum mfl_partition_kind {
+        MFL_PARTITION_LOCAL,     /* each daemon's own data set is one client */
+        MFL_PARTITION_IID,       /* shuffled and dealt evenly */
+        MFL_PARTITION_DIRICHLET, /* class proportions per client from Dirichlet(alpha) (Hsu et al. 2019) */
+        MFL_PARTITION_SHARDS,    /* sorted by label, cut into clients * k shards, k each (McMahan et al. 2017) */
+};
+enum mfl_strategy_kind {
+        MFL_STRATEGY_FEDAVG,
+        MFL_STRATEGY_FEDAVGM,
+        MFL_STRATEGY_FEDADAGRAD,
+        MFL_STRATEGY_FEDADAM,
+        MFL_STRATEGY_FEDYOGI,
+        MFL_STRATEGY_FEDPROX,
+        MFL_STRATEGY_MEDIAN,
+};
+enum mfl_weighting {
+        MFL_WEIGHT_SAMPLES,
+        MFL_WEIGHT_UNIFORM,
+};
+
+struct mfl_job {
+        char name[MFL_NAME_BYTES];
+        uint64_t seed;
+        uint32_t rounds;
+
+        struct {
+                char preset[MFL_NAME_BYTES]; /* empty when layers were given */
+                struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
+                int n_layers;
+                int init;      /* enum mfl_init, or -1: the operator's or preset's own */
+                struct mfl_shape input; /* rank 0: the data set's */
+                int classes;   /* 0: the data set's */
+                char *initial; /* path of a safetensors file to start from, read by the command line; NULL */
+        } model;
+        struct {
+                char name[MFL_NAME_BYTES]; /* of a data set in the daemons' configuration */
+                enum mfl_partition_kind partition;
+                uint32_t clients; /* population; 0 for local */
+                double alpha;     /* dirichlet */
+                uint32_t shards;  /* shards per client */
+                uint32_t min_samples; /* dirichlet: redraw until each client has this many (default 1) */
+        } data;
+        struct {
+                float lr, momentum, weight_decay;
+                bool nesterov;
+                uint32_t epochs, steps; /* exactly one is non-zero */
+                uint32_t batch;
+                uint32_t threads; /* one client trains on so many (default 1); part of reproducibility */
+                char backend[16]; /* "auto", "cpu", "reference", "cuda" */
+        } training;
+        struct {
+                enum mfl_strategy_kind strategy;
+                enum mfl_weighting weighting;
+                float server_lr;               /* default 1 */
+                float momentum;                /* fedavgm, default 0.9 */
+                float beta1, beta2, tau;       /* fedadagrad, fedadam, fedyogi: 0.9, 0.99, 1e-3 */
+                float mu;                      /* fedprox proximal term, default 0.01 */
+                float delta_max;               /* largest |delta| of an element, default 16 */
+        } aggregation;
+        struct {
+                uint32_t clients; /* per round; 0: all */
+                uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
+        } selection;
+        struct {
+                uint64_t deadline_ms; /* of one round's training, default 1 h */
+                double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
+                uint32_t retries;     /* of one round, default 3 */
+        } limits;
+        struct {
+                uint32_t every; /* rounds; 0: never; default 1; the last round is evaluated always unless 0 */
+                uint32_t batch; /* samples at a time; part of reproducibility; default 250 */
+        } evaluation;
+        struct {
+                uint32_t keep;  /* checkpoints kept besides the best and the newest; default 3 */
+        } checkpoints;
+};
+
+/* Parses and validates. file is for messages only. */
+int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
+        struct mfl_error *err);
+void mfl_job_free(struct mfl_job *job);
+
+/* The graph of a job for the data set's shape and classes (which the job may override, if they agree). */
+int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
+
+/* How many clients a round takes, of a population (selection.clients, or all). */
+uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* True when updates of several clients must not be added before they reach the server (median). */
+bool mfl_job_needs_single_updates(const struct mfl_job *job);
+const char *mfl_strategy_name(enum mfl_strategy_kind kind);
+const char *mfl_partition_name(enum mfl_partition_kind kind);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model: a static graph of standard operators with inferred shapes, and the table of its parameters over
+ * one flat vector of floats.
+ *
+ * Shapes are per sample, without the batch: {C, H, W} for images, {F} for vectors. Activations are NCHW,
+ * convolution weights OIHW, dense weights [out][in], as in PyTorch, so that parameters exchange without
+ * permutation. Layer i may read layer j < i only. The last layer gives the logits; the loss is softmax
+ * cross-entropy with the mean over the batch.
+ *
+ * Ownership: a graph is one heap object, freed with mfl_graph_free. Immutable once built, so any thread may
+ * read it. Errors: MFL_INVALID with the layer's name and what would be right; -ENOMEM.
+ */
+#ifndef MFL_COMMON_MODEL_GRAPH_H
+#define MFL_COMMON_MODEL_GRAPH_H
+
+#include "common/base.h"
+
+#define MFL_SHAPE_RANK_MAX 4
+#define MFL_LAYERS_MAX 1024
+#define MFL_NAME_BYTES 64
+#define MFL_PARAMS_MAX ((uint64_t)1 << 34) /* elements */
+
+struct mfl_shape {
+        int rank;
+        int64_t dim[MFL_SHAPE_RANK_MAX];
+};
+int64_t mfl_shape_count(const struct mfl_shape *shape); /* product of dims; 1 for rank 0 */
+bool mfl_shape_equal(const struct mfl_shape *a, const struct mfl_shape *b);
+/* "1x28x28"; buf of at least 96 bytes; returns buf. */
+const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_bytes);
+
+enum mfl_op {
+        MFL_OP_INPUT,     /* layer 0, and only it */
+        MFL_OP_CONV2D,    /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
+        MFL_OP_DENSE,     /* y = W x + b; a {C,H,W} input is taken as flattened */
+        MFL_OP_RELU,      /* max(x, 0) */
+        MFL_OP_TANH,      /* */
+        MFL_OP_SIGMOID,   /* 1 / (1 + exp(-x)) */
+        MFL_OP_MAXPOOL2D, /* largest of the window; padding never wins; first index wins a tie */
+        MFL_OP_AVGPOOL2D, /* mean of the window; padding counts as zeros (count_include_pad) */
+        MFL_OP_DROPOUT,   /* training: x * keep / (1 - rate), keep from the counter stream; else x */
+        MFL_OP_FLATTEN,   /* {C,H,W} -> {C*H*W} */
+        MFL_OP_COUNT_
+};
+const char *mfl_op_name(enum mfl_op op); /* as in job files: "conv2d", "dense", ... */
+
+enum mfl_init {
+        MFL_INIT_HE,     /* weights uniform in +-sqrt(6 / fan_in) (He et al. 2015, eq. 10), biases 0 */
+        MFL_INIT_GLOROT, /* uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), biases 0 */
+        MFL_INIT_TORCH,  /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) */
+        MFL_INIT_ZERO,
+};
+
+struct mfl_layer {
+        enum mfl_op op;
+        char name[MFL_NAME_BYTES];
+        int input;        /* index of the layer it reads; -1 for MFL_OP_INPUT */
+        int out_channels; /* conv2d: filters; dense: outputs */
+        int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
+        bool bias;        /* conv2d, dense */
+        float rate;       /* dropout */
+        enum mfl_init init;
+        struct mfl_shape out; /* inferred */
+        int param_weight, param_bias; /* index into params, -1 for none; inferred */
+};
+
+/* One parameter tensor: `count` floats at `offset` of the flat vector. */
+struct mfl_param {
+        char name[MFL_NAME_BYTES + 8]; /* "conv1.weight" */
+        struct mfl_shape shape;
+        uint64_t offset, count;
+        int layer;
+        int64_t fan_in, fan_out;
+        bool is_bias;
+};
+
+struct mfl_graph {
+        char name[MFL_NAME_BYTES];
+        int n_layers, n_params; /* n_params: tensors */
+        struct mfl_layer *layers;
+        struct mfl_param *params;
+        uint64_t n; /* floats in the flat vector */
+        struct mfl_shape input;
+        int classes;
+};
+
+/* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
+ * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
+ * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
+ * output must be {classes}. The caller keeps `layers`. */
+int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
+void mfl_graph_free(struct mfl_graph *graph);
+
+/* A named preset for that input and number of classes: logistic, mlp, lenet5, fedavg-cnn, pfl-cnn.
+ * MFL_NOT_FOUND for another name (the text lists them), MFL_INVALID when the shape does not fit. */
+int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
+/* NULL-terminated list of {name, one-line description}. */
+struct mfl_preset_info {
+        const char *name, *summary;
+};
+extern const struct mfl_preset_info mfl_presets[];
+
+/* Fills params[graph->n] from the seed: the same bits on every machine (uniform numbers and correctly rounded
+ * operations only). Tensor t uses stream (seed, MFL_RNG_INIT, t, 0). */
+void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params);
+
+/* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two). */
+void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint64_t *ret_training);
+
+/* A table for people: layer, output shape, parameters. Caller frees. NULL when out of memory. */
+char *mfl_graph_describe(const struct mfl_graph *graph);
+
+#endif

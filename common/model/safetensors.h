@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors files (u64 header length, JSON header, little-endian data): checkpoints and models in and out.
+ * Format: https://github.com/huggingface/safetensors, "Format". Only F32 tensors are read into params. The header
+ * is limited to 16 MiB, offsets must be inside the file, contiguous and without overlap: a file from a
+ * stranger is never trusted. Blocking I/O: call from a worker thread, never from a loop.
+ */
+#ifndef MFL_COMMON_MODEL_SAFETENSORS_H
+#define MFL_COMMON_MODEL_SAFETENSORS_H
+
+#include "common/model/graph.h"
+
+struct mfl_st_tensor {
+        const char *name;
+        struct mfl_shape shape;
+        const float *data; /* count floats */
+        uint64_t count;
+};
+struct mfl_st_meta {
+        const char *key, *value;
+};
+
+/* Writes tensors and metadata to fd at its position (no fsync, no rename: see common/fs.h). Data follow the
+ * order given; the header is padded with spaces to 8 bytes; keys appear in the order given, so equal input
+ * gives equal bytes. Errors: -errno with path in the text. */
+int mfl_st_write(int fd, const char *path, const struct mfl_st_tensor *tensors, int n_tensors,
+        const struct mfl_st_meta *meta, int n_meta, struct mfl_error *err);
+
+/* A file opened for reading, mapped read-only. */
+struct mfl_st_file;
+int mfl_st_open(const char *path, struct mfl_st_file **ret_file, struct mfl_error *err);
+void mfl_st_close(struct mfl_st_file *file);
+/* The same over bytes in memory that outlive the object (fuzzing, tests). */
+int mfl_st_parse(const void *bytes, size_t n_bytes, const char *path, struct mfl_st_file **ret_file,
+        struct mfl_error *err);
+int mfl_st_count(const struct mfl_st_file *file);
+const struct mfl_st_tensor *mfl_st_tensor_at(const struct mfl_st_file *file, int i);
+const struct mfl_st_tensor *mfl_st_find(const struct mfl_st_file *file, const char *name); /* NULL: none */
+const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key);              /* NULL: none */
+
+/* Copies the tensors named by the graph's parameter table into the flat vector; MFL_INVALID names the first
+ * tensor that is missing, has another shape, or is too much. */
+int mfl_st_to_params(const struct mfl_st_file *file, const struct mfl_graph *graph, float *params,
+        struct mfl_error *err);
+/* The tensors of a flat vector, pointing into params and graph; tensors has graph->n_params entries. */
+void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors);
+
+#endif

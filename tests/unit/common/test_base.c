@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/test.h"
+#include "common/base.h"
+#include "common/rng.h"
+
+static void allocation_fails_once_where_asked(void **state)
+{
+        mfl_alloc_fail_at(1);
+        void *a = mfl_malloc(1);
+        void *b = mfl_malloc(1);
+        void *c = mfl_malloc(1);
+        assert_non_null(a);
+        assert_null(b);
+        assert_true(mfl_alloc_failed());
+        assert_non_null(c);
+        mfl_alloc_fail_at(-1);
+        free(a);
+        free(c);
+}
+
+/* Known answers of the Random123 distribution (kat_vectors, philox4x32 10 rounds). */
+static void philox_gives_the_published_numbers(void **state)
+{
+        struct mfl_philox zero = {{0, 0, 0, 0}}, r = mfl_philox4x32(zero, 0, 0);
+        assert_int_equal(r.v[0], 0x6627e8d5u);
+        assert_int_equal(r.v[1], 0xe169c58du);
+        assert_int_equal(r.v[2], 0xbc57ac4cu);
+        assert_int_equal(r.v[3], 0x9b00dbd8u);
+        struct mfl_philox pi = {{0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}};
+        r = mfl_philox4x32(pi, 0xa4093822u, 0x299f31d0u);
+        assert_int_equal(r.v[0], 0xd16cfe09u);
+        assert_int_equal(r.v[1], 0x94fdccebu);
+        assert_int_equal(r.v[2], 0x5001e420u);
+        assert_int_equal(r.v[3], 0x24126ea1u);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(allocation_fails_once_where_asked),
+                cmocka_unit_test(philox_gives_the_published_numbers),
+        };
+        return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
