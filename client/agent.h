@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon's decisions as one pure state machine: step(agent, event) -> actions. No I/O, clock, threads or globals.
+ *
+ *   OFFLINE --CONNECT--> CONNECTING --Hello--> GREETING --Welcome--> ONLINE --any loss--> OFFLINE (back-off 0.2 .. 10 s, jitter)
+ *
+ *   one task:  QUEUED -> PARAMS (download, resumable) -> COMPUTE -> RESULT: per update ANNOUNCED -> UPLOADING -> Accepted or Refused
+ *
+ * Tasks run one at a time on the device, in the order received; the next one's params are fetched and its work begun while the
+ * updates of the one before are uploaded, as far as results_max results may be held.
+ * A connection's loss takes nothing away: computing goes on, held results are announced again after the next Welcome, a
+ * download goes on at its offset. A result is kept under (job, round, params digest, items): a Task for the same thing is
+ * answered from it without computing. A held result goes when Accepted, Refused, cancelled, or when a Task of a later round
+ * of its job comes. Ping is answered at once, also while computing. Who hears nothing from the server for dead_ms closes and
+ * connects anew. Bye with retry = false: EXIT with the reason.
+ */
+#ifndef MFL_CLIENT_AGENT_H
+#define MFL_CLIENT_AGENT_H
+
+#include "common/base.h"
+#include "proto/message.h"
+
+struct mfl_agent;
+
+struct mfl_agent_options {
+        struct mfl_daemon_info info; /* for Hello; copied */
+        uint64_t seed;               /* jitter of the back-off */
+        uint32_t results_max;        /* results held at once, >= 1; 2 is usual */
+        bool exit_on_bye;            /* tests */
+};
+int mfl_agent_new(const struct mfl_agent_options *options, struct mfl_agent **ret_agent, struct mfl_error *err);
+void mfl_agent_free(struct mfl_agent *agent);
+
+enum mfl_agent_event_kind {
+        MFL_AGENT_EV_START,
+        MFL_AGENT_EV_TICK,
+        MFL_AGENT_EV_CONNECTED,   /* CONNECT went well: the agent greets */
+        MFL_AGENT_EV_CLOSED,      /* the connection is gone, or never came; reason */
+        MFL_AGENT_EV_HEARD,       /* bytes came (chunks of params, say) */
+        MFL_AGENT_EV_MESSAGE,     /* msg */
+        MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent sends ParamsGet */
+        MFL_AGENT_EV_PARAMS_DONE, /* all floats of `digest` are here; ok = false: the digest was wrong, fetch anew from 0 */
+        MFL_AGENT_EV_COMPUTED,    /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items (EVAL); or not ok, reason */
+        MFL_AGENT_EV_SENT,        /* an UPLOAD's last byte was written */
+        MFL_AGENT_EV_STOP,        /* SIGTERM: abort work, say Bye, EXIT */
+};
+
+struct mfl_agent_event {
+        enum mfl_agent_event_kind kind;
+        uint64_t now_ms;
+        const struct mfl_msg *msg; /* MESSAGE; borrowed */
+        uint64_t task;             /* COMPUTED, SENT */
+        uint32_t update;           /* SENT */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* PARAMS_DONE, PARAMS_MISSING */
+        char job[MFL_JOB_ID_BYTES];       /* PARAMS_DONE, PARAMS_MISSING */
+        uint64_t offset;                  /* PARAMS_MISSING: floats held */
+        bool ok;
+        bool permanent; /* COMPUTED, not ok: this daemon can't do this job at all */
+        uint32_t n_updates;
+        const struct mfl_announce *updates; /* task, job and round are filled in by the agent; borrowed */
+        uint32_t n_eval;
+        const struct mfl_eval_item *eval;
+        char reason[MFL_REASON_BYTES];
+};
+
+enum mfl_agent_action_kind {
+        MFL_AGENT_ACT_CONNECT,
+        MFL_AGENT_ACT_CLOSE,       /* reason */
+        MFL_AGENT_ACT_SEND,        /* msg; owned */
+        MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell answers with exactly one
+                                      event, PARAMS_DONE when it holds them whole, else PARAMS_MISSING with the offset reached
+                                      (0, or more after a cut). Ordered again after a reconnect */
+        MFL_AGENT_ACT_COMPUTE,     /* task: start on the worker; exactly one COMPUTED follows */
+        MFL_AGENT_ACT_ABORT,       /* task: stop computing soon; COMPUTED follows with ok = false */
+        MFL_AGENT_ACT_UPLOAD,      /* task, update, ranges: queue these bytes as Chunks on the connection */
+        MFL_AGENT_ACT_RESULT_FREE, /* task: its result's memory may go */
+        MFL_AGENT_ACT_JOB_FORGET,  /* job: spec and params may go */
+        MFL_AGENT_ACT_TRACE,       /* reason is the line */
+        MFL_AGENT_ACT_EXIT,        /* reason; ok tells the exit status */
+};
+
+struct mfl_agent_action {
+        enum mfl_agent_action_kind kind;
+        struct mfl_msg msg;          /* SEND; owned */
+        const struct mfl_task *task; /* PARAMS_OPEN, COMPUTE: valid until COMPUTED / RESULT_FREE of it */
+        uint64_t task_number;        /* ABORT, UPLOAD, RESULT_FREE: the number under which COMPUTE was ordered */
+        uint64_t wire_task;          /* UPLOAD: the number to put into Chunk (differs after a result was reused) */
+        uint32_t update;
+        uint32_t n_ranges;
+        struct mfl_range *ranges; /* owned */
+        char job[MFL_JOB_ID_BYTES];
+        bool ok;
+        char reason[MFL_REASON_BYTES];
+};
+
+struct mfl_agent_actions {
+        uint32_t n, capacity;
+        struct mfl_agent_action *v;
+};
+void mfl_agent_actions_clear(struct mfl_agent_actions *actions);
+void mfl_agent_actions_deinit(struct mfl_agent_actions *actions);
+
+int mfl_agent_step(struct mfl_agent *agent, const struct mfl_agent_event *event,
+        struct mfl_agent_actions *actions);
+uint64_t mfl_agent_next_ms(const struct mfl_agent *agent);
+/* True when connected and greeted; for status lines. */
+bool mfl_agent_online(const struct mfl_agent *agent);
+void mfl_agent_check(const struct mfl_agent *agent);
+
+#endif

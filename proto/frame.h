@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The frame header: 24 bytes, little-endian (mfl.proto, FRAMES). Pure. */
+#ifndef MFL_PROTO_FRAME_H
+#define MFL_PROTO_FRAME_H
+
+#include "common/base.h"
+
+#define MFL_FRAME_HEADER_BYTES 24
+#define MFL_PROTOCOL_VERSION 1
+
+struct mfl_frame {
+        uint16_t version;
+        uint32_t envelope_bytes, payload_bytes, envelope_crc, payload_crc;
+};
+
+void mfl_frame_encode(const struct mfl_frame *frame, uint8_t ret_header[MFL_FRAME_HEADER_BYTES]);
+
+/* Checks magic, version, flags and both sizes against the limits. MFL_INVALID says what was seen and expected
+ * (an HTTP or TLS client on the port is named as such). */
+int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max, uint32_t payload_max,
+        struct mfl_frame *ret_frame, struct mfl_error *err);
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon plane's messages as plain C data: what the pure cores (server/core, client/agent) take in and give out.
+ * mfl.proto documents each field; proto/wire.h converts. Bulk payload is never in here.
+ *
+ * Ownership: a message owns its arrays; mfl_msg_deinit frees them; mfl_msg_copy is deep. A zeroed message is
+ * valid. Reasons are cut to fit.
+ */
+#ifndef MFL_PROTO_MESSAGE_H
+#define MFL_PROTO_MESSAGE_H
+
+#include "common/base.h"
+#include "common/fixed.h"
+#include "common/model/graph.h"
+
+#define MFL_JOB_ID_BYTES 24
+#define MFL_REASON_BYTES 256
+#define MFL_DIGEST_BYTES 32
+#define MFL_ITEMS_MAX 65536
+#define MFL_DATA_SETS_MAX 64
+#define MFL_RANGES_MAX 1024
+
+struct mfl_data_info {
+        char name[MFL_NAME_BYTES];
+        struct mfl_shape shape;
+        uint32_t classes, train_samples, test_samples;
+        uint64_t fingerprint;
+};
+
+/* A daemon as its Hello describes it. */
+struct mfl_daemon_info {
+        char name[MFL_NAME_BYTES];
+        char node[MFL_NAME_BYTES];
+        char backend[16];
+        char device[96];
+        char software[MFL_NAME_BYTES];
+        uint64_t instance;
+        uint32_t workers;
+        uint32_t n_data_sets;
+        struct mfl_data_info *data_sets;
+};
+
+enum mfl_task_kind {
+        MFL_TASK_TRAIN = 1,
+        MFL_TASK_EVAL = 2,
+};
+enum mfl_encoding {
+        MFL_ENCODING_I64 = 1,
+        MFL_ENCODING_F32 = 2,
+};
+enum mfl_refused {
+        MFL_REFUSED_LATE = 1,
+        MFL_REFUSED_DUPLICATE = 2,
+        MFL_REFUSED_INVALID = 3,
+        MFL_REFUSED_UNKNOWN = 4,
+};
+
+struct mfl_task {
+        uint64_t task;
+        char job[MFL_JOB_ID_BYTES];
+        uint32_t round;
+        enum mfl_task_kind kind;
+        uint32_t n_items;
+        uint64_t *items;
+        uint8_t params_digest[MFL_DIGEST_BYTES];
+        uint64_t n_params;
+        struct mfl_fixed fixed;
+        bool single_updates;
+        uint64_t fingerprint;
+};
+
+struct mfl_rejected {
+        uint64_t item;
+        char reason[MFL_REASON_BYTES];
+};
+
+struct mfl_announce {
+        uint64_t task;
+        uint32_t update, item_first, item_count;
+        uint32_t n_rejected;
+        struct mfl_rejected *rejected;
+        enum mfl_encoding encoding;
+        uint64_t bytes, weight, samples, correct, train_us;
+        int64_t loss_sum;
+        char job[MFL_JOB_ID_BYTES];
+        uint32_t round;
+};
+
+struct mfl_range {
+        uint64_t offset, bytes;
+};
+
+struct mfl_eval_item {
+        uint64_t item, samples, correct;
+        int64_t loss_sum;
+};
+
+enum mfl_msg_kind {
+        MFL_MSG_NONE,
+        MFL_MSG_HELLO,       /* D->S hello */
+        MFL_MSG_WELCOME,     /* S->D welcome */
+        MFL_MSG_BYE,         /* both bye */
+        MFL_MSG_PING,        /* both cookie */
+        MFL_MSG_PONG,        /* both cookie */
+        MFL_MSG_JOB_SPEC,    /* S->D job; the shell adds the text */
+        MFL_MSG_TASK,        /* S->D task */
+        MFL_MSG_CANCEL,      /* S->D cancel */
+        MFL_MSG_PARAMS_GET,  /* D->S params */
+        MFL_MSG_PARAMS_GONE, /* S->D params */
+        MFL_MSG_ANNOUNCE,    /* D->S announce */
+        MFL_MSG_GRANT,       /* S->D update, ranges */
+        MFL_MSG_ACCEPTED,    /* S->D update */
+        MFL_MSG_REFUSED,     /* S->D update, code, reason */
+        MFL_MSG_EVAL_RESULT, /* D->S eval */
+        MFL_MSG_TASK_FAILED, /* D->S failed */
+        MFL_MSG_PROGRESS,    /* D->S progress */
+        MFL_MSG_COUNT_
+};
+const char *mfl_msg_name(enum mfl_msg_kind kind);
+
+struct mfl_msg {
+        enum mfl_msg_kind kind;
+        union {
+                struct mfl_daemon_info hello;
+                struct {
+                        uint32_t heartbeat_ms, dead_ms;
+                        uint64_t server_instance;
+                } welcome;
+                struct {
+                        char reason[MFL_REASON_BYTES];
+                        bool retry;
+                } bye;
+                uint64_t cookie;
+                char job[MFL_JOB_ID_BYTES];
+                struct mfl_task task;
+                struct {
+                        uint64_t task;
+                        char reason[MFL_REASON_BYTES];
+                } cancel;
+                struct {
+                        char job[MFL_JOB_ID_BYTES];
+                        uint8_t digest[MFL_DIGEST_BYTES];
+                        uint64_t offset;
+                } params;
+                struct mfl_announce announce;
+                struct {
+                        uint64_t task;
+                        uint32_t update;
+                        enum mfl_refused code;         /* refused */
+                        char reason[MFL_REASON_BYTES]; /* refused */
+                        uint32_t n_ranges;             /* grant */
+                        struct mfl_range *ranges;
+                } update;
+                struct {
+                        uint64_t task;
+                        uint32_t n_items;
+                        struct mfl_eval_item *items;
+                } eval;
+                struct {
+                        uint64_t task;
+                        char reason[MFL_REASON_BYTES];
+                        bool permanent;
+                } failed;
+                struct {
+                        uint64_t task;
+                        uint32_t items_done;
+                        uint64_t samples_done;
+                        int64_t loss_sum;
+                } progress;
+        };
+};
+
+void mfl_msg_deinit(struct mfl_msg *msg);
+int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy); /* -ENOMEM */
+/* One English line for traces: "task 12: train round 3 of j-000001, 5 items"; returns buf. */
+const char *mfl_msg_text(const struct mfl_msg *msg, char *buf, size_t buf_bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Envelopes between bytes and memory: the one file where what peers send is validated.
+ *
+ * protobuf-c has no limits of its own (FACTS.md): bytes are unpacked on an allocator with a budget, and then
+ * every field of every message is checked against mfl.proto's comments before anyone else sees it. Pure; any
+ * thread. MFL_INVALID with the message's and field's name; -ENOMEM only for real want of memory.
+ */
+#ifndef MFL_PROTO_WIRE_H
+#define MFL_PROTO_WIRE_H
+
+#include "common/base.h"
+#include "proto/message.h"
+#include "proto/mfl.pb-c.h"
+
+#define MFL_ENVELOPE_MAX (1024 * 1024)
+#define MFL_ENVELOPE_MAX_EARLY (64 * 1024)
+#define MFL_PAYLOAD_MAX (4 * 1024 * 1024)
+
+int mfl_wire_unpack(const void *bytes, size_t n, Mfl__Envelope **ret_envelope, struct mfl_error *err);
+void mfl_wire_free(Mfl__Envelope *envelope);
+
+/* The bytes of an envelope, malloc'ed. */
+int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err);
+
+/* MFL_NOT_FOUND when the envelope is not of the daemon plane. The message owns copies. */
+int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, struct mfl_error *err);
+/* job_text is what JOB_SPEC carries; NULL elsewhere. */
+int mfl_wire_pack_msg(const struct mfl_msg *msg, const char *job_text, uint8_t **ret_bytes, size_t *ret_n,
+        struct mfl_error *err);
+
+/* True for Params, Chunk and Initial: the only ones with a payload. */
+bool mfl_wire_has_payload(const Mfl__Envelope *envelope);
+
+#endif
