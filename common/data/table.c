@@ -245,7 +245,7 @@ static void add_summary(struct table *t)
         add(&t->text, "samples  min %u, median %llu%s, max %u per client; %u %s\n", t->sizes[0],
                 (unsigned long long)(twice / 2), twice % 2 ? ".5" : "", t->sizes[n - 1], n,
                 n == 1 ? "client" : "clients");
-        add(&t->text, "skew     mean %.3f (0: clients have the class mix of all, 1: nothing in common)\n",
+        add(&t->text, "skew     mean %.3f (0: clients have the class mix of all, 1: none of it)\n",
                 with ? skew / with : 0.0);
 }
 
