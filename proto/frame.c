@@ -48,7 +48,8 @@ void mfl_frame_encode(const struct mfl_frame *frame, uint8_t ret_header[MFL_FRAM
 /* Who else talks to ports: named, because the operator then knows at once what is misconfigured. */
 static const char *guess_protocol(const uint8_t *b)
 {
-        static const char *const http[] = {"GET ", "POST", "HEAD", "PUT ", "OPTI", "HTTP", "CONN", "PRI ", "DELE"};
+        static const char *const http[] = {
+                "GET ", "POST", "HEAD", "PUT ", "OPTI", "HTTP", "CONN", "PRI ", "DELE"};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(http); i++)
                 if (!memcmp(b, http[i], 4))
                         return "; this looks like HTTP";
@@ -67,12 +68,12 @@ int mfl_frame_check_magic(const uint8_t first[4], struct mfl_error *err)
         for (int i = 0; i < 4; i++)
                 text[i] = isprint(first[i]) ? (char)first[i] : '.';
         return mfl_fail(err, MFL_INVALID,
-                "frame: begins with %02x %02x %02x %02x (\"%s\"), expected 4d 46 4c 31 (\"MFL1\")%s", first[0],
-                first[1], first[2], first[3], text, guess_protocol(first));
+                "frame: begins with %02x %02x %02x %02x (\"%s\"), expected 4d 46 4c 31 (\"MFL1\")%s",
+                first[0], first[1], first[2], first[3], text, guess_protocol(first));
 }
 
-int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max, uint32_t payload_max,
-        struct mfl_frame *ret_frame, struct mfl_error *err)
+int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max,
+        uint32_t payload_max, struct mfl_frame *ret_frame, struct mfl_error *err)
 {
         struct mfl_frame f = {
                 .version = get16(header + 4),
@@ -97,8 +98,8 @@ int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t enve
                 return mfl_fail(err, MFL_INVALID, "frame: payload of %u bytes, expected at most %u",
                         f.payload_bytes, payload_max);
         if (!f.payload_bytes && f.payload_crc)
-                return mfl_fail(err, MFL_INVALID, "frame: payload checksum %08x without a payload, expected 0",
-                        f.payload_crc);
+                return mfl_fail(err, MFL_INVALID,
+                        "frame: payload checksum %08x without a payload, expected 0", f.payload_crc);
         *ret_frame = f;
         return 0;
 }

@@ -21,7 +21,7 @@ int mfl_frame_check_magic(const uint8_t first[4], struct mfl_error *err);
 
 /* Checks magic, version, flags and both sizes against the limits. MFL_INVALID says what was seen and expected
  * (an HTTP or TLS client on the port is named as such). */
-int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max, uint32_t payload_max,
-        struct mfl_frame *ret_frame, struct mfl_error *err);
+int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max,
+        uint32_t payload_max, struct mfl_frame *ret_frame, struct mfl_error *err);
 
 #endif

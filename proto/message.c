@@ -41,16 +41,16 @@ static struct array array_of(struct mfl_msg *msg)
 {
         switch (msg->kind) {
         case MFL_MSG_HELLO:
-                return (struct array){(void **)&msg->hello.data_sets, msg->hello.n_data_sets,
-                        sizeof *msg->hello.data_sets};
+                return (struct array){
+                        (void **)&msg->hello.data_sets, msg->hello.n_data_sets, sizeof *msg->hello.data_sets};
         case MFL_MSG_TASK:
                 return (struct array){(void **)&msg->task.items, msg->task.n_items, sizeof *msg->task.items};
         case MFL_MSG_ANNOUNCE:
                 return (struct array){(void **)&msg->announce.rejected, msg->announce.n_rejected,
                         sizeof *msg->announce.rejected};
         case MFL_MSG_GRANT:
-                return (struct array){(void **)&msg->update.ranges, msg->update.n_ranges,
-                        sizeof *msg->update.ranges};
+                return (struct array){
+                        (void **)&msg->update.ranges, msg->update.n_ranges, sizeof *msg->update.ranges};
         case MFL_MSG_EVAL_RESULT:
                 return (struct array){(void **)&msg->eval.items, msg->eval.n_items, sizeof *msg->eval.items};
         default:
@@ -114,8 +114,8 @@ static void task_text(const struct mfl_msg *m, char *buf, size_t n)
                 snprintf(buf, n,
                         "task %" PRIu64 ": update %u of round %u of %s: items %u to %u, %u rejected, %" PRIu64
                         " bytes, weight %" PRIu64,
-                        a->task, a->update, a->round, a->job, a->item_first, a->item_first + a->item_count - 1,
-                        a->n_rejected, a->bytes, a->weight);
+                        a->task, a->update, a->round, a->job, a->item_first,
+                        a->item_first + a->item_count - 1, a->n_rejected, a->bytes, a->weight);
                 break;
         case MFL_MSG_GRANT:
                 snprintf(buf, n, "task %" PRIu64 ": update %u granted: %u ranges, %" PRIu64 " bytes",

@@ -52,7 +52,8 @@ size_t mfl_wire_alloc_size(const void *p)
 int mfl_wire_unpack(const void *bytes, size_t n, Mfl__Envelope **ret_envelope, struct mfl_error *err)
 {
         if (n > MFL_ENVELOPE_MAX)
-                return mfl_fail(err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
+                return mfl_fail(
+                        err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
         struct budget budget = {.left = MFL_MIN(n * BUDGET_FACTOR + BUDGET_BASE, (size_t)BUDGET_MAX)};
         ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
         Mfl__Envelope *envelope = mfl__envelope__unpack(&allocator, n, bytes);
@@ -85,7 +86,8 @@ int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *re
                 return r;
         size_t n = mfl__envelope__get_packed_size(envelope);
         if (n > MFL_ENVELOPE_MAX)
-                return mfl_fail(err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
+                return mfl_fail(
+                        err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
         uint8_t *bytes = mfl_malloc(n);
         if (!bytes)
                 return mfl_fail_memory(err, n, "an envelope");
@@ -154,7 +156,9 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 .n_items = (uint32_t)t->n_items,
                 .items = items,
                 .n_params = t->n_params,
-                .fixed = {.scale_bits = t->scale_bits, .delta_max = t->delta_max, .weight_max = t->weight_max},
+                .fixed = {.scale_bits = t->scale_bits,
+                        .delta_max = t->delta_max,
+                        .weight_max = t->weight_max},
                 .single_updates = t->single_updates,
                 .fingerprint = t->fingerprint,
         };
@@ -212,15 +216,18 @@ static int eval_to_msg(const Mfl__EvalResult *e, struct mfl_msg *m)
         if (!items)
                 return -ENOMEM;
         for (size_t i = 0; i < e->n_items; i++)
-                items[i] = (struct mfl_eval_item){.item = e->items[i]->item, .samples = e->items[i]->samples,
-                        .correct = e->items[i]->correct, .loss_sum = e->items[i]->loss_sum};
+                items[i] = (struct mfl_eval_item){.item = e->items[i]->item,
+                        .samples = e->items[i]->samples,
+                        .correct = e->items[i]->correct,
+                        .loss_sum = e->items[i]->loss_sum};
         m->eval.task = e->task;
         m->eval.n_items = (uint32_t)e->n_items;
         m->eval.items = items;
         return 0;
 }
 
-static void params_to_msg(const char *job, const ProtobufCBinaryData *digest, uint64_t offset, struct mfl_msg *m)
+static void params_to_msg(
+        const char *job, const ProtobufCBinaryData *digest, uint64_t offset, struct mfl_msg *m)
 {
         COPY(m->params.job, job);
         memcpy(m->params.digest, digest->data, MFL_DIGEST_BYTES);
@@ -358,8 +365,8 @@ static void **pointers_new(size_t n, size_t item_bytes)
 #define TEXT(s) ((char *)(uintptr_t)(s))
 #define DIGEST(d) ((ProtobufCBinaryData){MFL_DIGEST_BYTES, (uint8_t *)(uintptr_t)(d)})
 
-
-static int pack_hello(const struct mfl_daemon_info *h, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+static int pack_hello(
+        const struct mfl_daemon_info *h, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
         struct set {
                 Mfl__DataSet set;
@@ -433,7 +440,8 @@ static size_t reason_room(uint32_t n)
         return each <= 17 ? 1 : MFL_MIN(each - 16, (size_t)MFL_REASON_BYTES);
 }
 
-static int pack_announce(const struct mfl_announce *a, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+static int pack_announce(
+        const struct mfl_announce *a, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
         struct rejected {
                 Mfl__Rejected rejected;
@@ -518,12 +526,12 @@ static int pack_eval(const struct mfl_msg *m, uint8_t **ret_bytes, size_t *ret_n
 }
 
 /* One case of a message without arrays: SMALL(kind, member, MEMBER, fields...) */
-#define SMALL(kind_, Type, TYPE, member, ...)                                                                   \
-        case kind_: {                                                                                           \
-                Mfl__##Type body = {PROTOBUF_C_MESSAGE_INIT(&mfl__##member##__descriptor), __VA_ARGS__};        \
-                e.body_case = MFL__ENVELOPE__BODY_##TYPE;                                                       \
-                e.member = &body;                                                                               \
-                return mfl_wire_pack(&e, ret_bytes, ret_n, err);                                                    \
+#define SMALL(kind_, Type, TYPE, member, ...)                                                                \
+        case kind_: {                                                                                        \
+                Mfl__##Type body = {PROTOBUF_C_MESSAGE_INIT(&mfl__##member##__descriptor), __VA_ARGS__};     \
+                e.body_case = MFL__ENVELOPE__BODY_##TYPE;                                                    \
+                e.member = &body;                                                                            \
+                return mfl_wire_pack(&e, ret_bytes, ret_n, err);                                             \
         }
 
 int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **ret_bytes, size_t *ret_n,
@@ -547,7 +555,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 SMALL(MFL_MSG_BYE, Bye, BYE, bye, TEXT(m->bye.reason), m->bye.retry)
                 SMALL(MFL_MSG_PING, Ping, PING, ping, m->cookie)
                 SMALL(MFL_MSG_PONG, Pong, PONG, pong, m->cookie)
-                SMALL(MFL_MSG_JOB_SPEC, JobSpec, JOB_SPEC, job_spec, TEXT(m->job), TEXT(job_text ? job_text : ""))
+                SMALL(MFL_MSG_JOB_SPEC, JobSpec, JOB_SPEC, job_spec, TEXT(m->job),
+                        TEXT(job_text ? job_text : ""))
                 SMALL(MFL_MSG_CANCEL, Cancel, CANCEL, cancel, m->cancel.task, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_PARAMS_GET, ParamsGet, PARAMS_GET, params_get, TEXT(m->params.job),
                         DIGEST(m->params.digest), m->params.offset)
@@ -558,8 +567,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                         (Mfl__RefusedCode)m->update.code, TEXT(m->update.reason))
                 SMALL(MFL_MSG_TASK_FAILED, TaskFailed, TASK_FAILED, task_failed, m->failed.task,
                         TEXT(m->failed.reason), m->failed.permanent)
-                SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task, m->progress.items_done,
-                        m->progress.samples_done, m->progress.loss_sum)
+                SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task,
+                        m->progress.items_done, m->progress.samples_done, m->progress.loss_sum)
         default:
                 return mfl_fail(err, MFL_INVALID, "message: %s can not be sent", mfl_msg_name(m->kind));
         }

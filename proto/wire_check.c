@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What makes an envelope valid: one table with a row for every field of every message, and the few rules that
- * join fields. The walk follows protobuf-c's descriptors, so a field without a row is an assertion, not a hole. */
+ * join fields. The walk follows protobuf-c's descriptors, so a field without a row is an assertion, not a
+ * hole. */
 #include "proto/wire.h"
 
 #include <inttypes.h>
@@ -75,7 +76,8 @@ static int check_hello(const void *message, struct mfl_error *err)
 {
         const Mfl__Hello *m = message;
         if (m->protocol_max < m->protocol_min)
-                return INVALID("Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
+                return INVALID(
+                        "Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
         if (!name_is_plain(m->name))
                 return INVALID("Hello.name: only A-Z, a-z, 0-9, '.', '_' and '-' may be in it");
         if (m->role != MFL__ROLE__ROLE_DAEMON)
@@ -93,7 +95,8 @@ static int check_welcome(const void *message, struct mfl_error *err)
 {
         const Mfl__Welcome *m = message;
         if (m->dead_ms <= m->heartbeat_ms)
-                return INVALID("Welcome.dead_ms: %u is not above heartbeat_ms %u", m->dead_ms, m->heartbeat_ms);
+                return INVALID(
+                        "Welcome.dead_ms: %u is not above heartbeat_ms %u", m->dead_ms, m->heartbeat_ms);
         return 0;
 }
 
@@ -125,8 +128,8 @@ static int check_announce(const void *message, struct mfl_error *err)
         bool single = m->encoding == MFL__ENCODING__ENCODING_F32;
         unsigned unit = single ? 4 : 8;
         if ((uint64_t)m->item_first + m->item_count > MFL_ITEMS_MAX)
-                return INVALID("Announce.item_count: items %u + %u are beyond %u", m->item_first, m->item_count,
-                        MFL_ITEMS_MAX);
+                return INVALID("Announce.item_count: items %u + %u are beyond %u", m->item_first,
+                        m->item_count, MFL_ITEMS_MAX);
         if (m->n_rejected > m->item_count)
                 return INVALID("Announce.rejected: %zu of %u items", m->n_rejected, m->item_count);
         if (single && m->item_count != 1)
@@ -136,8 +139,8 @@ static int check_announce(const void *message, struct mfl_error *err)
         if (single && m->bytes > (uint64_t)BYTES_MAX / 2)
                 return INVALID("Announce.bytes: %" PRIu64 " is above the limit of f32", m->bytes);
         if ((m->n_rejected == m->item_count) != (m->bytes == 0))
-                return INVALID("Announce.bytes: %" PRIu64 " with %zu of %u items rejected", m->bytes, m->n_rejected,
-                        m->item_count);
+                return INVALID("Announce.bytes: %" PRIu64 " with %zu of %u items rejected", m->bytes,
+                        m->n_rejected, m->item_count);
         if ((m->weight == 0) != (m->bytes == 0))
                 return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);
         return 0;
@@ -154,9 +157,11 @@ static int check_grant(const void *message, struct mfl_error *err)
                 if (r->offset % 8)
                         return INVALID("Grant.ranges: offset %" PRIu64 " is not a multiple of 8", r->offset);
                 if (r->bytes % unit)
-                        return INVALID("Grant.ranges: %" PRIu64 " bytes are not a multiple of %u", r->bytes, unit);
+                        return INVALID(
+                                "Grant.ranges: %" PRIu64 " bytes are not a multiple of %u", r->bytes, unit);
                 if (r->offset < end)
-                        return INVALID("Grant.ranges: offset %" PRIu64 " after %" PRIu64 ", expected ascending",
+                        return INVALID("Grant.ranges: offset %" PRIu64 " after %" PRIu64
+                                       ", expected ascending",
                                 r->offset, end);
                 end = r->offset + r->bytes;
         }
@@ -177,7 +182,8 @@ static int check_eval_item(const void *message, struct mfl_error *err)
 {
         const Mfl__EvalItem *m = message;
         if (m->correct > m->samples)
-                return INVALID("EvalItem.correct: %" PRIu64 " of %" PRIu64 " samples", m->correct, m->samples);
+                return INVALID(
+                        "EvalItem.correct: %" PRIu64 " of %" PRIu64 " samples", m->correct, m->samples);
         return 0;
 }
 
@@ -203,19 +209,24 @@ struct message_rules {
         const struct rule *rules; /* in the order of the field numbers */
         size_t n;
 };
-#define MESSAGE(name, check_, ...)                                                                              \
-        {&mfl__##name##__descriptor, check_, (const struct rule[]){__VA_ARGS__},                                \
-                sizeof((const struct rule[]){__VA_ARGS__}) / sizeof(struct rule)}
-#define MESSAGE_EMPTY(name) {&mfl__##name##__descriptor, NULL, NULL, 0}
+#define MESSAGE(name, check_, ...)                                                                           \
+        {                                                                                                    \
+                &mfl__##name##__descriptor, check_, (const struct rule[]){__VA_ARGS__},                      \
+                        sizeof((const struct rule[]){__VA_ARGS__}) / sizeof(struct rule)                     \
+        }
+#define MESSAGE_EMPTY(name)                                                                                  \
+        {                                                                                                    \
+                &mfl__##name##__descriptor, NULL, NULL, 0                                                    \
+        }
 
 /* Envelope is walked by its one set member. */
 static const struct message_rules messages[] = {
         MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
-                {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY}, {"node", NAME_OR_EMPTY},
-                {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
+                {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
+                {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
                 {"data_sets", 0, MFL_DATA_SETS_MAX}),
-        MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24},
-                {"train_samples", ANY}, {"test_samples", ANY}, {"fingerprint", ANY}),
+        MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
+                {"classes", 1, 1 << 24}, {"train_samples", ANY}, {"test_samples", ANY}, {"fingerprint", ANY}),
         MESSAGE(welcome, check_welcome, {"protocol", 1, 65535}, {"software", NAME_OR_EMPTY},
                 {"heartbeat_ms", 1, DAY_MS}, {"dead_ms", 1, DAY_MS}, {"server_instance", ANY}),
         MESSAGE(bye, NULL, {"reason", REASON}, {"retry", BOOL}),
@@ -242,8 +253,8 @@ static const struct message_rules messages[] = {
         MESSAGE(chunk, check_chunk, {"task", ANY}, {"update", ANY}, {"offset", 0, BYTES_MAX}),
         MESSAGE(accepted, NULL, {"task", ANY}, {"update", ANY}),
         MESSAGE(refused, NULL, {"task", ANY}, {"update", ANY}, {"code", ENUM}, {"reason", REASON}),
-        MESSAGE(eval_item, check_eval_item, {"item", ANY}, {"samples", ANY},
-                {"loss_sum", NOT_NEGATIVE}, {"correct", ANY}),
+        MESSAGE(eval_item, check_eval_item, {"item", ANY}, {"samples", ANY}, {"loss_sum", NOT_NEGATIVE},
+                {"correct", ANY}),
         MESSAGE(eval_result, NULL, {"task", ANY}, {"items", 1, MFL_ITEMS_MAX}),
         MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}),
         MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},
@@ -255,9 +266,10 @@ static const struct message_rules messages[] = {
         MESSAGE_EMPTY(list_jobs),
         MESSAGE(job_info, NULL, {"job", JOB}, {"name", NAME_OR_EMPTY}, {"state", ENUM}, {"reason", REASON},
                 {"round", ANY}, {"rounds", ANY}, {"n_params", PARAMS_OFFSET}, {"model", NAME_OR_EMPTY},
-                {"data", NAME_OR_EMPTY}, {"strategy", NAME_OR_EMPTY}, {"created_ms", ANY}, {"finished_ms", ANY},
-                {"last", OPTIONAL}, {"best", OPTIONAL}, {"in_round", ANY}, {"clients_done", ANY},
-                {"clients_total", ANY}, {"daemons", ANY}, {"phase", NAME_OR_EMPTY}, {"attempt", ANY}),
+                {"data", NAME_OR_EMPTY}, {"strategy", NAME_OR_EMPTY}, {"created_ms", ANY},
+                {"finished_ms", ANY}, {"last", OPTIONAL}, {"best", OPTIONAL}, {"in_round", ANY},
+                {"clients_done", ANY}, {"clients_total", ANY}, {"daemons", ANY}, {"phase", NAME_OR_EMPTY},
+                {"attempt", ANY}),
         MESSAGE(round_info, NULL, {"round", ANY}, {"evaluated", BOOL}, {"accuracy", FLOAT}, {"loss", FLOAT},
                 {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
@@ -275,13 +287,14 @@ static const struct message_rules messages[] = {
         MESSAGE(list_models, NULL, {"job", JOB}),
         MESSAGE(model_list, NULL, {"models", 0, 65536}),
         MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}),
-        MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS}, {"text", 0, JOB_TEXT_MAX},
-                {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24}),
+        MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS},
+                {"text", 0, JOB_TEXT_MAX}, {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24}),
         MESSAGE_EMPTY(list_daemons),
-        MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", NAME_OR_EMPTY}, {"address", 0, 127}, {"backend", 0, 15},
-                {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY}, {"job", JOB_OR_EMPTY}, {"round", ANY},
-                {"items_done", ANY}, {"items_total", ANY}, {"samples_per_second", FLOAT}, {"connected_ms", ANY},
-                {"data_sets", 0, MFL_DATA_SETS_MAX}, {"software", NAME_OR_EMPTY}, {"note", REASON}),
+        MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", NAME_OR_EMPTY}, {"address", 0, 127},
+                {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},
+                {"job", JOB_OR_EMPTY}, {"round", ANY}, {"items_done", ANY}, {"items_total", ANY},
+                {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
+                {"software", NAME_OR_EMPTY}, {"note", REASON}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
@@ -333,8 +346,9 @@ struct walk {
         struct mfl_error *err;
 };
 
-#define REFUSE(w, fmt, ...)                                                                                     \
-        mfl_fail((w)->err, MFL_INVALID, "%s.%s: " fmt, (w)->message->short_name, (w)->field->name, __VA_ARGS__)
+#define REFUSE(w, fmt, ...)                                                                                  \
+        mfl_fail((w)->err, MFL_INVALID, "%s.%s: " fmt, (w)->message->short_name, (w)->field->name,           \
+                __VA_ARGS__)
 
 static int check_range(const struct walk *w, int64_t value, const char *what)
 {
@@ -342,7 +356,8 @@ static int check_range(const struct walk *w, int64_t value, const char *what)
                 return 0;
         if (w->rule->min == w->rule->max)
                 return REFUSE(w, "%s%" PRId64 ", expected %" PRId64, what, value, w->rule->min);
-        return REFUSE(w, "%s%" PRId64 " is not in %" PRId64 "..%" PRId64, what, value, w->rule->min, w->rule->max);
+        return REFUSE(
+                w, "%s%" PRId64 " is not in %" PRId64 "..%" PRId64, what, value, w->rule->min, w->rule->max);
 }
 
 static int check_string(const struct walk *w, const char *s)
@@ -395,8 +410,8 @@ static int check_number(const struct walk *w, const void *p)
         }
 }
 
-static int check_messages(
-        const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked, struct mfl_error *err);
+static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked,
+        struct mfl_error *err);
 
 static int check_repeated(const struct walk *w, const void *message)
 {
@@ -433,8 +448,8 @@ static int check_field(const struct walk *w, const void *message)
         }
 }
 
-static int check_messages(
-        const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked, struct mfl_error *err)
+static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked,
+        struct mfl_error *err)
 {
         const struct message_rules *m = find_rules(d);
         for (size_t i = 0; i < n; i++) {
@@ -459,7 +474,8 @@ int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_erro
         const ProtobufCFieldDescriptor *f =
                 protobuf_c_message_descriptor_get_field(&mfl__envelope__descriptor, envelope->body_case);
         mfl_assert(f && f->type == PROTOBUF_C_TYPE_MESSAGE);
-        return check_messages(f->descriptor, (void *const *)((const char *)envelope + f->offset), 1, unpacked, err);
+        return check_messages(
+                f->descriptor, (void *const *)((const char *)envelope + f->offset), 1, unpacked, err);
 }
 
 int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
@@ -473,7 +489,8 @@ int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, 
         uint64_t floats = payload_bytes / 4;
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS &&
                 floats > envelope->params->total - envelope->params->offset)
-                return INVALID("Params: payload of %" PRIu64 " floats at %" PRIu64 " is beyond total %" PRIu64, floats,
-                        envelope->params->offset, envelope->params->total);
+                return INVALID("Params: payload of %" PRIu64 " floats at %" PRIu64
+                               " is beyond total %" PRIu64,
+                        floats, envelope->params->offset, envelope->params->total);
         return 0;
 }

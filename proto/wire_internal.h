@@ -5,8 +5,8 @@
 
 #include "proto/wire.h"
 
-/* Every field of every message. With `unpacked` the strings were made by mfl_wire_unpack, and bytes that a NUL
- * hides are found too. MFL_INVALID. */
+/* Every field of every message. With `unpacked` the strings were made by mfl_wire_unpack, and bytes that a
+ * NUL hides are found too. MFL_INVALID. */
 int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err);
 
 /* The size that protobuf-c asked for when it made p. */
