@@ -256,7 +256,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(frames_arrive_and_a_bye_ends_both_sides, setup, teardown),
                 cmocka_unit_test_setup_teardown(big_payloads_land_at_their_destination, setup, teardown),
-                cmocka_unit_test_setup_teardown(refused_payloads_are_dropped_or_end_the_stream, setup, teardown),
+                cmocka_unit_test_setup_teardown(
+                        refused_payloads_are_dropped_or_end_the_stream, setup, teardown),
         };
         return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
 }
