@@ -109,9 +109,9 @@ struct mfl_slot_write {
         void *dst;
 };
 /* Where the chunk belongs; MFL_INVALID when outside, empty or unaligned (offset and bytes multiples of 8,
- * except that the last ends at the end); MFL_NOT_FOUND when the slot is not open (read and drop it). Each
- * begin that succeeded needs one end. Bytes that are there already may come again (same bytes: the sender is
- * the same). */
+ * except that the last ends at the end); MFL_NOT_FOUND when the slot is not open, or complete (read and drop
+ * it). Each begin that succeeded needs one end. Bytes that are there already may come again (same bytes: the
+ * sender is the same). */
 int mfl_slot_write_begin(struct mfl_runtime *rt, uint32_t slot, uint64_t offset, uint64_t bytes,
         struct mfl_slot_write *ret_write, struct mfl_error *err);
 /* arrived = false: the connection broke in the middle. True is returned when the slot just became complete.
