@@ -81,9 +81,11 @@ static int read_file(const char *path, struct mfl_server_config *config, struct 
 {
         MFL_CLEANUP_FREE char *text = NULL;
         size_t n;
-        int r = mfl_fs_read(path, CONFIG_BYTES_MAX, (void **)&text, &n, err);
+        int r = mfl_fs_read(path, CONFIG_BYTES_MAX, &text, &n, err);
+        if (r == MFL_NOT_FOUND)
+                return mfl_fail(err, MFL_INVALID, "%s: there is no such file", path);
         if (r)
-                return MFL_INVALID;
+                return r;
         struct mfl_yaml_doc *doc;
         r = mfl_yaml_parse(text, n, path, NULL, &doc, err);
         if (r)

@@ -2,17 +2,12 @@
 /* Params on their way down: frames that point into one shared, reference-counted buffer. */
 #include "server/server.h"
 
-#define FRAME_FLOATS (1024 * 1024 / 4)
+#define FRAME_FLOATS (MFL_PARAMS_CHUNK_BYTES / sizeof(float))
 #define TRANSFER_WINDOW 4 /* frames queued at a time: enough to keep the socket busy, few enough to stop soon */
-
-/* A frame holds its own reference: the transfer may be replaced while it is still queued. */
-struct frame_in_flight {
-        struct mfl_params *params;
-        struct mfl_transfer *transfer; /* NULL: replaced or gone */
-};
 
 static void pump(struct mfl_session *session);
 
+/* A queued frame holds its own reference: the transfer may be replaced while it waits. */
 static void on_sent(struct mfl_stream *stream, int status, void *arg)
 {
         struct mfl_session *session = stream->owner;
@@ -30,7 +25,8 @@ static void on_sent(struct mfl_stream *stream, int status, void *arg)
 static bool send_frame(struct mfl_session *session)
 {
         struct mfl_transfer *t = &session->transfer;
-        uint64_t n = MFL_MIN((uint64_t)FRAME_FLOATS, t->params->n - t->offset);
+        /* Up to the next line of the buffer's grid: whole chunks have a checksum computed once for all receivers. */
+        uint64_t n = MFL_MIN(FRAME_FLOATS - t->offset % FRAME_FLOATS, t->params->n - t->offset);
         Mfl__Params body = MFL__PARAMS__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         struct mfl_error err;
@@ -41,12 +37,11 @@ static bool send_frame(struct mfl_session *session)
         envelope.request = t->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &body;
-        /* Frames on the grid of the buffer have a checksum that was computed once for all receivers. */
-        uint32_t crc;
-        bool known = mfl_params_crc(t->params, t->offset, n, &crc);
+        bool whole = t->offset % FRAME_FLOATS == 0;
+        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
         mfl_params_ref(t->params);
         int r = mfl_stream_send(&session->stream, &envelope, t->params->v + t->offset, n * sizeof(float),
-                known ? &crc : NULL, on_sent, t->params, &err);
+                whole ? &crc : NULL, on_sent, t->params, &err);
         if (r) {
                 mfl_params_unref(t->params);
                 if (r < 0)
@@ -59,9 +54,27 @@ static bool send_frame(struct mfl_session *session)
         return true;
 }
 
+/* Params that were replaced twice hold memory which the job needs: the daemon will be told of others. */
+static void give_up(struct mfl_session *session)
+{
+        struct mfl_transfer *t = &session->transfer;
+        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = t->job->id;
+        body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
+        envelope.params_gone = &body;
+        mfl_session_send(session, &envelope);
+        mfl_transfer_stop(session);
+}
+
 static void pump(struct mfl_session *session)
 {
         struct mfl_transfer *t = &session->transfer;
+        if (t->params && t->params->retired && !t->request) {
+                give_up(session);
+                return;
+        }
         while (t->params && t->in_flight < TRANSFER_WINDOW && t->offset < t->params->n)
                 if (!send_frame(session))
                         return;
