@@ -94,7 +94,6 @@ struct disk_request {
         struct mfl_data_info data;
         struct mfl_store_round round;
         struct mfl_params *params;
-        uint64_t reserved;
 };
 
 static struct disk_request *request_of(struct mfl_work *work)
@@ -109,8 +108,6 @@ static void request_free(struct disk_request *op)
         mfl_store_job_deinit(&op->row);
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);
-        if (op->reserved)
-                mfl_budget_release(&op->server->budget, op->reserved);
         free(op->text);
         free(op);
 }
@@ -481,13 +478,9 @@ static int load_params(struct disk_request *op)
         int r = mfl_st_open(path, &file, &op->err);
         if (r)
                 return r;
-        v = mfl_alloc_aligned(op->graph->n * sizeof *v);
-        r = v ? mfl_st_to_params(file, op->graph, v, &op->err)
-              : mfl_fail_memory(&op->err, op->graph->n * sizeof *v, "a model");
+        r = mfl_params_alone(&op->server->budget, op->graph->n, op->round.record.digest, &v, &op->params, &op->err);
         if (!r)
-                r = mfl_params_new(v, op->graph->n, op->round.record.digest, &op->params, &op->err);
-        if (r)
-                free(v);
+                r = mfl_st_to_params(file, op->graph, v, &op->err);
         mfl_st_close(file);
         return r;
 }
@@ -515,10 +508,6 @@ static void run_pull(struct mfl_work *work)
                 op->data = row.data;
                 op->text = row.text;
                 row.text = NULL;
-                op->status = mfl_budget_reserve(&op->server->budget, op->graph->n * sizeof(float), "a model to send", &op->err);
-        }
-        if (!op->status) {
-                op->reserved = op->graph->n * sizeof(float);
                 op->status = load_params(op);
         }
         mfl_job_free(spec);

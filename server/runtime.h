@@ -52,6 +52,11 @@ void mfl_params_unref(struct mfl_params *params); /* NULL is fine */
  * Computed at the first call (about 0.1 ms). */
 uint32_t mfl_params_crc(struct mfl_params *params, uint64_t i);
 
+/* Params of no job: a model that is read from a file to be sent. The memory is charged to the budget (NULL: none); the
+ * caller fills *ret_v before anybody else sees them. MFL_RUNTIME_MEMORY, -ENOMEM. */
+int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES], float **ret_v,
+        struct mfl_params **ret_params, struct mfl_error *err);
+
 /* ---- the job ---- */
 struct mfl_runtime;
 
@@ -109,9 +114,9 @@ struct mfl_slot_write {
         void *dst;
 };
 /* Where the chunk belongs; MFL_INVALID when outside, empty or unaligned (offset and bytes multiples of 8,
- * except that the last ends at the end); MFL_NOT_FOUND when the slot is not open (read and drop it). Each
- * begin that succeeded needs one end. Bytes that are there already may come again (same bytes: the sender is
- * the same). */
+ * except that the last ends at the end); MFL_NOT_FOUND when the slot is not open, or complete (read and drop
+ * it). Each begin that succeeded needs one end. Bytes that are there already may come again (same bytes: the
+ * sender is the same). */
 int mfl_slot_write_begin(struct mfl_runtime *rt, uint32_t slot, uint64_t offset, uint64_t bytes,
         struct mfl_slot_write *ret_write, struct mfl_error *err);
 /* arrived = false: the connection broke in the middle. True is returned when the slot just became complete.

@@ -33,7 +33,8 @@ int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job 
                         finite = finite && isfinite(state[i][e]);
                 if (!finite)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: parameter %llu is not finite after the round (it was %g, the aggregate is %g); "
+                                "%s: parameter %llu is not finite after the round (it was %g, the aggregate "
+                                "is %g); "
                                 "smaller learning rates may help",
                                 ops->name, (unsigned long long)(first + e), (double)params_in[e], d[e]);
         }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Federated averaging: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of Deep Networks
- * from Decentralized Data", AISTATS 2017, algorithm 1:
+/* Federated averaging: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of
+ * Deep Networks from Decentralized Data", AISTATS 2017, algorithm 1:
  *
- *      w(t+1) = sum_k (n_k / m) w_k(t+1)        which is        w(t+1) = w(t) + d,   d = sum_k (n_k / m) delta_k
+ *      w(t+1) = sum_k (n_k / m) w_k(t+1)        which is        w(t+1) = w(t) + d,   d = sum_k (n_k / m)
+ * delta_k
  *
- * With a server learning rate (Reddi et al. 2021, algorithm 1 with SGD as the server's optimizer): w(t+1) = w(t) + eta d.
- * FedProx (Li et al.: "Federated Optimization in Heterogeneous Networks", MLSys 2020, algorithm 2) is the same on the
- * server: its proximal term (mu/2) |w - w(t)|^2 is the client's business.
+ * With a server learning rate (Reddi et al. 2021, algorithm 1 with SGD as the server's optimizer): w(t+1) =
+ * w(t) + eta d. FedProx (Li et al.: "Federated Optimization in Heterogeneous Networks", MLSys 2020, algorithm
+ * 2) is the same on the server: its proximal term (mu/2) |w - w(t)|^2 is the client's business.
  */
 #include "server/strategy.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Federated averaging with server momentum: Hsu, Qi, Brown: "Measuring the Effects of Non-Identical Data Distribution for
- * Federated Visual Classification", 2019, section 4.3 (FedAvgM). With dw = w(t) - mean of the clients = -d:
+/* Federated averaging with server momentum: Hsu, Qi, Brown: "Measuring the Effects of Non-Identical Data
+ * Distribution for Federated Visual Classification", 2019, section 4.3 (FedAvgM). With dw = w(t) - mean of
+ * the clients = -d:
  *
  *      v <- beta v + dw,   w <- w - v
  *

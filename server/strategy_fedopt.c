@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adaptive server optimizers: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: "Adaptive Federated
- * Optimization", ICLR 2021, algorithm 2 (FedAdagrad, FedYogi, FedAdam), without bias correction, as there:
+/* Adaptive server optimizers: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: "Adaptive
+ * Federated Optimization", ICLR 2021, algorithm 2 (FedAdagrad, FedYogi, FedAdam), without bias correction, as
+ * there:
  *
  *      m(t) = beta1 m(t-1) + (1 - beta1) d(t)
  *      v(t) = v(t-1) + d(t)^2                                           FedAdagrad
@@ -8,9 +9,9 @@
  *      v(t) = beta2 v(t-1) + (1 - beta2) d(t)^2                         FedAdam
  *      x(t+1) = x(t) + eta m(t) / (sqrt(v(t)) + tau)
  *
- * m(-1) = 0 and v(-1) = tau^2, the smallest value that the algorithm admits. The step uses m and v before they are
- * rounded to float for keeping. A tau whose square is no normal float is no use: v then starts at 0 or near it, and
- * tau alone keeps the division safe.
+ * m(-1) = 0 and v(-1) = tau^2, the smallest value that the algorithm admits. The step uses m and v before
+ * they are rounded to float for keeping. A tau whose square is no normal float is no use: v then starts at 0
+ * or near it, and tau alone keeps the division safe.
  */
 #include "server/strategy.h"
 
@@ -28,8 +29,9 @@ static double sign(double x)
 }
 
 /* kind is a constant in each caller, so that the compiler makes three loops without a branch inside. */
-static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind kind, const struct mfl_job *job,
-        size_t count, const float *params_in, const double *d, float *const *state, float *params_out)
+static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind kind,
+        const struct mfl_job *job, size_t count, const float *params_in, const double *d, float *const *state,
+        float *params_out)
 {
         double eta = (double)job->aggregation.server_lr, tau = (double)job->aggregation.tau;
         double beta1 = (double)job->aggregation.beta1, beta2 = (double)job->aggregation.beta2;

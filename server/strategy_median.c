@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Coordinate-wise median: Yin, Chen, Ramchandran, Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal
- * Statistical Rates", ICML 2018, definition 1 and algorithm 1 (option I):
+/* Coordinate-wise median: Yin, Chen, Ramchandran, Bartlett: "Byzantine-Robust Distributed Learning: Towards
+ * Optimal Statistical Rates", ICML 2018, definition 1 and algorithm 1 (option I):
  *
  *      g = med{x_i : i = 1..m},  g_k = med{x_i,k},  med being the usual one-dimensional median
  *
- * For an even m that is the mean of the two in the middle. Clients' weights play no part. Then w <- w + eta d.
- * Each coordinate takes expected O(m) by quickselect with the middle one of three as pivot.
+ * For an even m that is the mean of the two in the middle. Clients' weights play no part. Then w <- w + eta
+ * d. Each coordinate takes expected O(m) by quickselect with the middle one of three as pivot.
  */
 #include "server/strategy.h"
 
@@ -16,7 +16,8 @@ static void swap(float *a, float *b)
         *b = t;
 }
 
-/* Orders x so that x[k] is what sorting would put there, nothing larger before it, nothing smaller after it. */
+/* Orders x so that x[k] is what sorting would put there, nothing larger before it, nothing smaller after it.
+ */
 static void select_nth(float *x, long n, long k)
 {
         long low = 0, high = n - 1;
