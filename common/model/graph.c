@@ -257,14 +257,14 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
 /* No operator joins two inputs, so every layer must be read by exactly one other, the last by none. */
 static int check_chain(const struct mfl_graph *graph, struct mfl_error *err)
 {
+        uint16_t n_readers[MFL_LAYERS_MAX] = {0};
+        for (int i = 1; i < graph->n_layers; i++)
+                n_readers[graph->layers[i].input]++;
         for (int j = 0; j + 1 < graph->n_layers; j++) {
-                int n_readers = 0;
-                for (int i = j + 1; i < graph->n_layers; i++)
-                        n_readers += graph->layers[i].input == j;
-                if (n_readers != 1)
+                if (n_readers[j] != 1)
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s) is read by %d layers; it must be one", graph->layers[j].name,
-                                mfl_op_name(graph->layers[j].op), n_readers);
+                                mfl_op_name(graph->layers[j].op), n_readers[j]);
         }
         return 0;
 }
