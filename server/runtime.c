@@ -193,16 +193,15 @@ static int make_params(
                         mfl_graph_init_params(rt->graph, rt->spec->seed, v);
         }
         struct mfl_params *params = r ? NULL : mfl_params_new(block, rt->n);
-        if (!r && !params)
-                r = mfl_fail_memory(err, sizeof *params, "parameters");
-        if (!r)
-                r = mfl_sha256(v, rt->n * sizeof *v, params->digest, err);
-        if (params && !r)
-                mfl_pool_publish(rt->pool, params);
-        else if (params)
+        if (!params) {
+                mfl_block_release(block);
+                return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
+        }
+        r = mfl_sha256(v, rt->n * sizeof *v, params->digest, err);
+        if (r)
                 mfl_params_unref(params);
         else
-                mfl_block_release(block);
+                mfl_pool_publish(rt->pool, params);
         return r;
 }
 

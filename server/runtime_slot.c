@@ -237,7 +237,7 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, uint64_t w
 
 int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, uint64_t weight, uint64_t item, struct mfl_error *err)
 {
-        struct mfl_slot held;
+        struct mfl_slot held = {0};
         int r = hold_slot(rt, slot, &held, err);
         if (r)
                 return r;
