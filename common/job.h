@@ -68,9 +68,9 @@ struct mfl_job {
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
-                float server_lr;               /* default 1 */
+                float server_lr;               /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
                 float momentum;                /* fedavgm, default 0.9 */
-                float beta1, beta2, tau;       /* fedadagrad, fedadam, fedyogi: 0.9, 0.99, 1e-3 */
+                float beta1, beta2, tau;       /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
                 float mu;                      /* fedprox proximal term, default 0.01 */
                 float delta_max;               /* largest |delta| of an element, default 16 */
         } aggregation;

@@ -87,7 +87,8 @@ struct mfl_graph {
 /* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
  * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
  * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
- * output must be {classes}. The caller keeps `layers`. */
+ * output must be {classes}; classes = 0 lifts this, for conformance tests of single operators. No operator
+ * joins two layers yet, so each layer but the last is read by exactly one. The caller keeps `layers`. */
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);
