@@ -160,6 +160,33 @@ static void wrong_elements_are_refused_and_nothing_is_added(void **state)
         assert_memory_equal(acc, before, sizeof acc);
 }
 
+/* A long range that is wrong only at its end is left alone to the bit. */
+static void a_late_wrong_element_leaves_the_rest_alone(void **state)
+{
+        enum { LONG = 40000 };
+        static float delta[LONG], zero[LONG];
+        static int64_t acc[LONG], before[LONG], all[LONG];
+        struct mfl_fixed f = fixed_of(0x1p40f, (uint64_t)1 << 50); /* many ties */
+        struct mfl_rng rng = mfl_rng_new(4, MFL_RNG_TEST, 0, 0);
+        for (int i = 0; i < LONG; i++) {
+                delta[i] = ((float)mfl_rng_below(&rng, 2000) - 1000) * 0x1p27f;
+                acc[i] = before[i] = (int64_t)mfl_rng_u32(&rng);
+        }
+        const int at[] = {8191, 8192, 16384, LONG - 1};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(at); k++) {
+                float good = delta[at[k]];
+                delta[at[k]] = NAN;
+                assert_int_equal(mfl_fixed_add_f32(&f, 3, delta, LONG, acc, NULL), MFL_INVALID);
+                assert_memory_equal(acc, before, sizeof acc);
+                assert_int_equal(mfl_fixed_add_delta(&f, 3, delta, zero, LONG, acc, NULL), MFL_INVALID);
+                assert_memory_equal(acc, before, sizeof acc);
+                delta[at[k]] = good;
+        }
+        assert_int_equal(mfl_fixed_add_f32(&f, 3, delta, LONG, all, NULL), 0);
+        for (int i = 0; i < LONG; i++)
+                assert_true(all[i] == llrint(ldexp(3 * (double)delta[i], f.scale_bits)));
+}
+
 static void the_limits_themselves_are_fine(void **state)
 {
         uint64_t weight_max = (1 << 20) + 1;
@@ -221,6 +248,7 @@ int main(void)
                 cmocka_unit_test(ties_go_to_even),
                 cmocka_unit_test(sums_do_not_depend_on_order_or_grouping),
                 cmocka_unit_test(wrong_elements_are_refused_and_nothing_is_added),
+                cmocka_unit_test(a_late_wrong_element_leaves_the_rest_alone),
                 cmocka_unit_test(the_limits_themselves_are_fine),
                 cmocka_unit_test(weights_have_limits),
                 cmocka_unit_test(losses_are_clamped),
