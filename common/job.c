@@ -123,6 +123,10 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
+const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, training_fields,
+        aggregation_fields, selection_fields, daemons_fields, limits_fields, evaluation_fields,
+        checkpoints_fields, NULL};
+
 /* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
 struct usage {
         const char *key;
@@ -148,11 +152,17 @@ static const struct usage strategy_usage[] = {
         {"mu", BIT(MFL_STRATEGY_FEDPROX)},
 };
 
+/* The value of a key; NULL also when the whole mapping isn't there. */
+static const struct mfl_yaml_node *find_key(const struct mfl_yaml_node *parent, const char *key)
+{
+        return parent ? mfl_yaml_find(parent, key) : NULL;
+}
+
 static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
         const struct usage *usage, size_t n, unsigned kind, const char *kind_name, struct mfl_error *err)
 {
         for (size_t i = 0; i < n; i++) {
-                const struct mfl_yaml_node *node = mfl_yaml_find(parent, usage[i].key);
+                const struct mfl_yaml_node *node = find_key(parent, usage[i].key);
                 if (node && !(usage[i].used_by & BIT(kind)))
                         return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
         }
@@ -161,7 +171,7 @@ static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
 
 static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *data = mfl_yaml_find(mfl_yaml_root(doc), "data");
+        const struct mfl_yaml_node *data = find_key(mfl_yaml_root(doc), "data");
         const char *kind = mfl_partition_name(job->data.partition);
         int r = check_usage(
                 doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
@@ -172,57 +182,56 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (!job->data.clients)
                 return mfl_yaml_fail(
                         doc, data, err, "partition %s needs clients, the size of the population", kind);
-        if (job->data.partition == MFL_PARTITION_DIRICHLET && !mfl_yaml_find(data, "alpha"))
+        if (job->data.partition == MFL_PARTITION_DIRICHLET && !find_key(data, "alpha"))
                 return mfl_yaml_fail(doc, data, err, "partition dirichlet needs alpha, for example 0.5");
         return 0;
 }
 
 static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *training = mfl_yaml_find(mfl_yaml_root(doc), "training");
+        const struct mfl_yaml_node *training = find_key(mfl_yaml_root(doc), "training");
         if (job->training.epochs && job->training.steps)
-                return mfl_yaml_fail(
-                        doc, mfl_yaml_find(training, "steps"), err, "epochs is given too; keep one");
+                return mfl_yaml_fail(doc, find_key(training, "steps"), err, "epochs is given too; keep one");
         if (!job->training.epochs && !job->training.steps)
                 job->training.epochs = 1;
         if (job->training.nesterov && job->training.momentum == 0)
-                return mfl_yaml_fail(doc, mfl_yaml_find(training, "nesterov"), err,
-                        "needs momentum above 0, for example 0.9");
+                return mfl_yaml_fail(
+                        doc, find_key(training, "nesterov"), err, "needs momentum above 0, for example 0.9");
         return 0;
 }
 
 /* FedAvg and its kin take the whole mean step. The adaptive ones (Reddi et al. 2021, "Adaptive federated
- * optimization", algorithm 2) divide by the step's size, so that server_lr is about a parameter's step in a round
- * and 1 would be far too much: 0.01 as Flower's FedYogi has it, and ten times that for FedAdagrad, whose denominator
- * only grows. Classic Adagrad has no momentum, so beta1 is 0 there. */
+ * optimization", algorithm 2) divide by the step's size, so that server_lr is about a parameter's step in a
+ * round and 1 would be far too much: 0.01 as Flower's FedYogi has it, and ten times that for FedAdagrad,
+ * whose denominator only grows. Classic Adagrad has no momentum, so beta1 is 0 there. */
 static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struct mfl_job *job)
 {
         enum mfl_strategy_kind kind = job->aggregation.strategy;
-        if (!mfl_yaml_find(aggregation, "server_lr")) {
+        if (!find_key(aggregation, "server_lr")) {
                 if (kind == MFL_STRATEGY_FEDADAGRAD)
                         job->aggregation.server_lr = 0.1f;
                 else if (kind == MFL_STRATEGY_FEDADAM || kind == MFL_STRATEGY_FEDYOGI)
                         job->aggregation.server_lr = 0.01f;
         }
-        if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_yaml_find(aggregation, "beta1"))
+        if (kind == MFL_STRATEGY_FEDADAGRAD && !find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
 }
 
 static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *root = mfl_yaml_root(doc), *selection = mfl_yaml_find(root, "selection");
-        const struct mfl_yaml_node *aggregation = mfl_yaml_find(root, "aggregation");
+        const struct mfl_yaml_node *root = mfl_yaml_root(doc), *selection = find_key(root, "selection");
+        const struct mfl_yaml_node *aggregation = find_key(root, "aggregation");
         int r = check_usage(doc, aggregation, strategy_usage, MFL_ARRAY_SIZE(strategy_usage),
                 job->aggregation.strategy, mfl_strategy_name(job->aggregation.strategy), err);
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
         if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
-                return mfl_yaml_fail(doc, mfl_yaml_find(selection, "clients"), err,
+                return mfl_yaml_fail(doc, find_key(selection, "clients"), err,
                         "%u clients a round of a population of %u (data.clients)", job->selection.clients,
                         job->data.clients);
         if (job->selection.daemons_max && job->selection.daemons_max < job->selection.daemons_min)
-                return mfl_yaml_fail(doc, mfl_yaml_find(mfl_yaml_find(selection, "daemons"), "max"), err,
+                return mfl_yaml_fail(doc, find_key(find_key(selection, "daemons"), "max"), err,
                         "%u is less than min, which is %u", job->selection.daemons_max,
                         job->selection.daemons_min);
         return 0;

@@ -217,6 +217,9 @@ static const struct mfl_yaml_field model_fields[] = {
         {.key = "classes", MFL_YAML_AT(U32, struct mfl_job, model.classes), .min = 1, .max = SIZE_LIMIT},
         {.key = "initial", MFL_YAML_AT(TEXT, struct mfl_job, model.initial)}, {0}};
 
+const struct mfl_yaml_field *const mfl_job_model_tables[] = {
+        model_fields, conv_fields, dense_fields, pool_fields, dropout_fields, plain_fields, NULL};
+
 /* The job's layers behind an input layer, as mfl_graph_build takes them; heap, NULL when memory is out. */
 static struct mfl_layer *with_input(const struct mfl_job *job, const struct mfl_shape *input)
 {

@@ -11,4 +11,8 @@
 int mfl_job_read_model(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
 
+/* All tables of keys, each list ends with NULL: for the test that the reference document knows every key. */
+extern const struct mfl_yaml_field *const mfl_job_tables[];
+extern const struct mfl_yaml_field *const mfl_job_model_tables[];
+
 #endif

@@ -262,8 +262,9 @@ static int check_chain(const struct mfl_graph *graph, struct mfl_error *err)
                 n_readers[graph->layers[i].input]++;
         for (int j = 0; j + 1 < graph->n_layers; j++) {
                 if (n_readers[j] != 1)
-                        return mfl_fail(err, MFL_INVALID, "layer %s (%s) is read by %d layers; it must be one",
-                                graph->layers[j].name, mfl_op_name(graph->layers[j].op), n_readers[j]);
+                        return mfl_fail(err, MFL_INVALID,
+                                "layer %s (%s) is read by %d layers; it must be one", graph->layers[j].name,
+                                mfl_op_name(graph->layers[j].op), n_readers[j]);
         }
         return 0;
 }

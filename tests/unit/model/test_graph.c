@@ -296,7 +296,8 @@ static uint64_t digest_of_preset(const char *preset, const struct mfl_shape *sha
         return h;
 }
 
-/* Computed once; another value on any machine means that seeds no longer give the same model. */
+/* Computed once, and for lenet5 again by an independent program; another value on any machine means that
+ * seeds no longer give the same model. */
 static void first_params_are_the_same_everywhere(void **state)
 {
         assert_int_equal(digest_of_preset("lenet5", &image28, 1), 0x6db6e2ec8214a5c3u);
