@@ -2,14 +2,15 @@
 /* A collective: how the daemons of one node add their updates before one of them uploads the sum.
  *
  * What is added is exact (64-bit fixed point, common/fixed.h), so a round's model does not depend on which
- * collective was used, or on whether one was. Kinds: `solo` (a daemon alone: nothing to add), which is the only
- * one so far; the table is made so that `nccl` (GPUs of one host) and `shm` (shared memory) fit without a change
- * of their callers:
+ * collective was used, or on whether one was. Kinds: `solo` (a daemon alone: nothing to add), which is the
+ * only one so far; the table is made so that `nccl` (GPUs of one host) and `shm` (shared memory) fit without
+ * a change of their callers:
  *
- *   - the members of a task are known when it starts (node, rank, n_ranks) and add in the same order of tasks;
+ *   - the members of a task are known when it starts (node, rank, n_ranks) and add in the same order of
+ * tasks;
  *   - add blocks the calling thread, which is the one that owns the device, never a loop thread;
- *   - any member's death makes add fail with MFL_COLLECTIVE_BROKEN on all others, either by the collective's own
- *     detection or because the owner, who learnt of it from the server, called abort from its loop thread;
+ *   - any member's death makes add fail with MFL_COLLECTIVE_BROKEN on all others, either by the collective's
+ * own detection or because the owner, who learnt of it from the server, called abort from its loop thread;
  *   - after MFL_COLLECTIVE_BROKEN the sums are as they were before, every member uploads singly in that round
  *     (DESIGN section 10), and the collective is closed and opened anew.
  */

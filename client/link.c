@@ -310,8 +310,8 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
         return 0;
 }
 
-static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes,
-        struct mfl_error *err)
+static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
+        size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_link *link = stream->owner;
         if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS) {

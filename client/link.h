@@ -2,14 +2,15 @@
 /* A daemon's shell: it carries out what the agent core decides, on a libuv loop.
  *
  *   - connects, turns frames into messages, keeps the agent's timer;
- *   - params go from the socket straight into their buffer, and are hashed on a worker while the rest still comes;
+ *   - params go from the socket straight into their buffer, and are hashed on a worker while the rest still
+ * comes;
  *   - tasks run through struct mfl_compute_ops; the loop stays free, so Ping is answered while they do;
  *   - granted ranges go out as Chunks straight from the result's buffer, a few in flight at a time.
  * At most two versions of a job's params are kept, besides one that a running task reads.
  *
- * Ways to fail: a connection that is refused, lost or garbled (the agent connects anew); params whose digest is wrong
- * (fetched anew) or that don't fit the memory (that task fails); a task that fails (told to the server); want of
- * memory or a broken device (on_exit with status 1).
+ * Ways to fail: a connection that is refused, lost or garbled (the agent connects anew); params whose digest
+ * is wrong (fetched anew) or that don't fit the memory (that task fails); a task that fails (told to the
+ * server); want of memory or a broken device (on_exit with status 1).
  *
  * No globals: many links may live on one loop. Loop thread only.
  */
@@ -23,17 +24,17 @@
 struct mfl_link;
 
 struct mfl_link_options {
-        const char *server;               /* "host:port"; copied */
+        const char *server; /* "host:port"; copied */
         struct mfl_agent_options agent;
         const struct mfl_compute_ops *ops;
-        void *compute;                    /* outlives the link */
-        struct mfl_worker *hasher;        /* outlives the link; may be shared by links */
-        uint64_t params_bytes_max;        /* of one version; 0: no limit */
-        uint32_t chunk_bytes;             /* 0: 1 MiB; a multiple of 8 */
-        uint32_t chunks_max;              /* in flight; 0: 4 */
+        void *compute;             /* outlives the link */
+        struct mfl_worker *hasher; /* outlives the link; may be shared by links */
+        struct mfl_budget *budget; /* params are charged to it; outlives the link; NULL: no limit */
+        uint32_t chunk_bytes;      /* 0: 1 MiB; a multiple of 8 */
+        uint32_t chunks_max;       /* in flight; 0: 4 */
         void *user;
-        /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (here, if it
-         * likes). status: exit status of a program. */
+        /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (here, if
+         * it likes). status: exit status of a program. */
         void (*on_exit)(struct mfl_link *link, int status, const char *reason);
         /* May be NULL. */
         void (*on_online)(struct mfl_link *link, bool online);

@@ -16,13 +16,14 @@ struct link_job {
 /* One version of a job's params, arriving or here. */
 struct link_params {
         struct mfl_link *link;
+        struct mfl_budget *budget;
         char job[MFL_JOB_ID_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];
         uint64_t n, have, hashed; /* floats: in all, received, hashed */
         float *data;
-        bool ready;   /* whole, and the digest is right */
-        bool refused; /* no memory for it: reason */
-        bool dead;    /* off the list; freed with the last reference */
+        bool ready;    /* whole, and the digest is right */
+        bool refused;  /* no memory for it: reason */
+        bool dead;     /* off the list; freed with the last reference */
         uint32_t refs; /* running tasks, a payload on its way, hashing */
         uint64_t used; /* for the least recently used */
         char reason[MFL_REASON_BYTES];
@@ -50,8 +51,8 @@ struct link_work {
 struct link_result {
         uint64_t task;
         struct mfl_train_result *result;
-        uint32_t refs;  /* uploads that read it */
-        bool dead;      /* RESULT_FREE came */
+        uint32_t refs; /* uploads that read it */
+        bool dead;     /* RESULT_FREE came */
         struct link_result *next;
 };
 
@@ -110,8 +111,8 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task);
 struct link_params *link_params_find(struct mfl_link *link, const char *job, const uint8_t *digest);
 void link_params_unref(struct link_params *params);
 void link_params_forget(struct mfl_link *link, const char *job); /* NULL: all */
-int link_params_payload(struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst,
-        struct mfl_error *err);
+int link_params_payload(
+        struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
 void link_params_frame(struct mfl_link *link, size_t bytes);
 void link_params_cut(struct mfl_link *link); /* the connection is gone */
 

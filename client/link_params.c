@@ -7,6 +7,8 @@
 static void free_params(struct link_params *params)
 {
         mfl_sha256_deinit(&params->sha);
+        if (params->data && params->budget)
+                mfl_budget_release(params->budget, params->n * sizeof(float));
         free(params->data);
         free(params);
 }
@@ -85,18 +87,18 @@ static void refuse(struct link_params *params, const char *reason)
 static void get_buffer(struct mfl_link *link, struct link_params *params)
 {
         struct mfl_error err;
-        uint64_t bytes = params->n * sizeof(float), max = link->options.params_bytes_max;
+        uint64_t bytes = params->n * sizeof(float);
         params->data = evict(link, params->job, params->n);
         if (params->data)
                 return;
-        if (max && bytes > max) {
-                mfl_fail(&err, MFL_INVALID, "memory: params need %.1f MiB, at most %.1f MiB are allowed",
-                        (double)bytes / 1048576, (double)max / 1048576);
+        if (params->budget && mfl_budget_reserve(params->budget, bytes, "params", &err)) {
                 refuse(params, err.text);
                 return;
         }
         params->data = mfl_alloc_aligned(bytes);
         if (!params->data) {
+                if (params->budget)
+                        mfl_budget_release(params->budget, bytes);
                 mfl_fail_memory(&err, bytes, "params");
                 refuse(params, err.text);
         }
@@ -112,6 +114,7 @@ static struct link_params *new_params(struct mfl_link *link, const struct mfl_ta
                 return NULL;
         }
         params->link = link;
+        params->budget = link->options.budget;
         params->n = task->n_params;
         mfl_strcpy(params->job, sizeof(params->job), task->job);
         memcpy(params->digest, task->params_digest, MFL_DIGEST_BYTES);
@@ -138,7 +141,8 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
 {
         struct link_params *params = link_params_find(link, task->job, task->params_digest);
         if (params && params->n != task->n_params) {
-                /* The same digest can't be of two sizes: one of the tasks is wrong, and this one's will show. */
+                /* The same digest can't be of two sizes: one of the tasks is wrong, and this one's will show.
+                 */
                 unlink_params(link, params);
                 if (!params->refs)
                         free_params(params);
@@ -226,9 +230,10 @@ static void on_hashed(struct mfl_work *work)
 
 /* ---- receiving ---- */
 
-/* A piece that isn't the next one of params that are wanted belongs to a ParamsGet that was replaced: dropped. */
-int link_params_payload(struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst,
-        struct mfl_error *err)
+/* A piece that isn't the next one of params that are wanted belongs to a ParamsGet that was replaced:
+ * dropped. */
+int link_params_payload(
+        struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err)
 {
         *ret_dst = NULL;
         if (msg->digest.len != MFL_DIGEST_BYTES)
@@ -238,8 +243,8 @@ int link_params_payload(struct mfl_link *link, const Mfl__Params *msg, size_t by
                 return 0;
         if (msg->total != params->n || bytes % sizeof(float) || !bytes ||
                 bytes / sizeof(float) > params->n - params->have)
-                return mfl_fail(err, MFL_INVALID, "Params: %zu bytes at %llu of %llu, expected %llu in all", bytes,
-                        (unsigned long long)msg->offset, (unsigned long long)msg->total,
+                return mfl_fail(err, MFL_INVALID, "Params: %zu bytes at %llu of %llu, expected %llu in all",
+                        bytes, (unsigned long long)msg->offset, (unsigned long long)msg->total,
                         (unsigned long long)params->n);
         params->refs++;
         link->receiving = params;

@@ -83,7 +83,8 @@ void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
 {
         struct link_result *result = find_result(link, action->task_number);
         mfl_assert(result && action->update < result->result->n_updates);
-        /* The server asks for more than there is: it will see that nothing comes, and grant again or give up. */
+        /* The server asks for more than there is: it will see that nothing comes, and grant again or give up.
+         */
         if (!link->stream_open || !ranges_fit(action, result->result->updates[action->update].bytes))
                 return;
         struct link_upload *upload = mfl_calloc(1, sizeof(*upload));

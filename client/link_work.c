@@ -139,7 +139,8 @@ void link_work_start(struct mfl_link *link, const struct mfl_task *task)
         if (params && params->refused)
                 post_failure(link, task->task, true, params->reason);
         else if (!job || !params || !params->ready)
-                post_failure(link, task->task, false, job ? "its params are gone" : "its job file never came");
+                post_failure(
+                        link, task->task, false, job ? "its params are gone" : "its job file never came");
         else {
                 params->used = ++link->clock;
                 int r = start_work(link, task, params, job->text, &err);
@@ -167,7 +168,8 @@ void link_work_abort_all(struct mfl_link *link)
 /* Progress is for people who watch; the core does not decide on it, so it is sent from here. */
 void link_work_progress(struct mfl_link *link)
 {
-        for (struct link_work *work = link->works; work && link->online && link->stream_open; work = work->next) {
+        for (struct link_work *work = link->works; work && link->online && link->stream_open;
+                work = work->next) {
                 struct mfl_train_control *control = &work->call.control;
                 uint64_t samples = atomic_load(&control->samples_done);
                 if (samples == work->progress_sent)

@@ -47,7 +47,7 @@ int mfl_trainer_new(
         struct mfl_trainer *trainer = mfl_calloc(1, sizeof(*trainer));
         if (!trainer)
                 return mfl_fail_memory(err, sizeof(*trainer), "the trainer");
-        int r = trainer_memory_init(&trainer->memory, options->memory_max, err);
+        int r = trainer_memory_init(&trainer->memory, options->budget, err);
         if (r) {
                 free(trainer);
                 return r;

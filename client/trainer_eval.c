@@ -6,8 +6,8 @@ struct trainer_unit {
         uint32_t item, first, n; /* index into the task's items; samples of the test split */
 };
 
-static int shard_of(struct trainer_run *run, uint64_t item, uint32_t *ret_first, uint32_t *ret_n,
-        struct mfl_error *err)
+static int shard_of(
+        struct trainer_run *run, uint64_t item, uint32_t *ret_first, uint32_t *ret_n, struct mfl_error *err)
 {
         const struct trainer_job *job = run->job;
         uint32_t n_test = job->data->dataset->test.n, per = 0;
@@ -23,14 +23,16 @@ static int shard_of(struct trainer_run *run, uint64_t item, uint32_t *ret_first,
         }
         uint32_t n_shards = mfl_eval_shards(n_test, job->spec->evaluation.batch, &per);
         if (item >= n_shards)
-                return mfl_fail(err, MFL_INVALID, "test shard %llu of %u", (unsigned long long)item, n_shards);
+                return mfl_fail(
+                        err, MFL_INVALID, "test shard %llu of %u", (unsigned long long)item, n_shards);
         *ret_first = (uint32_t)item * per;
         *ret_n = MFL_MIN(per, n_test - *ret_first);
         return 0;
 }
 
 /* Counts the units (units == NULL), or writes them. */
-static int cut_units(struct trainer_run *run, struct trainer_unit *units, uint32_t *ret_n, struct mfl_error *err)
+static int cut_units(
+        struct trainer_run *run, struct trainer_unit *units, uint32_t *ret_n, struct mfl_error *err)
 {
         const struct mfl_task *task = run->request->task;
         uint32_t size = CHUNK_EVAL_BATCHES * run->job->spec->evaluation.batch, n_units = 0;
@@ -70,8 +72,8 @@ static int evaluate_unit(
 {
         int64_t loss_sum = 0;
         uint64_t correct = 0;
-        int r = run->trainer->ops->eval(net, 0, run->job->data->test, run->job->test_index + unit->first, unit->n,
-                &loss_sum, &correct, err);
+        int r = run->trainer->ops->eval(net, 0, run->job->data->test, run->job->test_index + unit->first,
+                unit->n, &loss_sum, &correct, err);
         if (r)
                 return r;
         struct mfl_eval_item *item = &run->result->eval[unit->item];

@@ -14,17 +14,18 @@
 /* Result buffers that nobody uses wait in `idle`; its head lies in the buffer's own first bytes. */
 struct trainer_memory {
         pthread_mutex_t lock;
-        uint64_t max, used; /* idle buffers are part of used */
+        struct mfl_budget *budget, own; /* idle buffers are charged too */
+        uint64_t used;                  /* by this trainer */
         struct trainer_idle *idle;
 };
-int trainer_memory_init(struct trainer_memory *memory, uint64_t max, struct mfl_error *err);
+int trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget, struct mfl_error *err);
 void trainer_memory_deinit(struct trainer_memory *memory);
 /* MFL_INVALID with what and the sizes. Idle buffers are freed first where that helps. */
 int trainer_memory_reserve(
         struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err);
 void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes);
-int trainer_buffer_get(
-        struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer, struct mfl_error *err);
+int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer,
+        struct mfl_error *err);
 void trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t bytes);
 void trainer_memory_trim(struct trainer_memory *memory);
 
@@ -43,7 +44,8 @@ struct trainer_pool {
 int trainer_pool_init(struct trainer_pool *pool, uint32_t n, struct mfl_error *err);
 void trainer_pool_deinit(struct trainer_pool *pool);
 /* Calls fn(arg, w) for w in [0, n) at the same time; returns when all have. n <= the pool's. */
-void trainer_pool_run(struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg);
+void trainer_pool_run(
+        struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg);
 
 /* ---- jobs: trainer_job.c ---- */
 
@@ -73,11 +75,11 @@ struct trainer_job {
         struct mfl_graph *graph;
         struct trainer_data *data;
         struct mfl_partition *partition;
-        uint32_t samples_max;   /* of the largest client */
-        uint32_t *test_index;   /* 0, 1, 2, .. */
-        uint32_t n_slots;       /* workers of the daemon / threads of a client */
+        uint32_t samples_max; /* of the largest client */
+        uint32_t *test_index; /* 0, 1, 2, .. */
+        uint32_t n_slots;     /* workers of the daemon / threads of a client */
         struct trainer_slot *slots;
-        uint64_t bytes;         /* reserved */
+        uint64_t bytes; /* reserved */
         struct trainer_job *next;
 };
 
@@ -99,8 +101,8 @@ struct mfl_trainer {
 int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);
 /* Sees to it that the first n slots are fit for the kind of task. */
-int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind, uint32_t n,
-        struct mfl_error *err);
+int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, struct mfl_error *err);
 void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples of an item: MFL_INVALID for one that the job does not have. */
 int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
@@ -127,7 +129,7 @@ struct trainer_run {
         pthread_mutex_t lock;  /* of code and err */
         int code;
         struct mfl_error err;
-        int64_t *sum; /* MFL_ENCODING_I64 */
+        int64_t *sum;    /* MFL_ENCODING_I64 */
         uint64_t stripe; /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];
         /* evaluation */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs that the trainer keeps warm: the parsed file, graph, partition and, per worker, networks and scratch. */
+/* Jobs that the trainer keeps warm: the parsed file, graph, partition and, per worker, networks and scratch.
+ */
 #include "client/trainer_internal.h"
 
 static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
@@ -36,7 +37,8 @@ static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, co
                 struct trainer_data *data = &trainer->data[i];
                 if (strcmp(data->dataset->name, spec->data.name))
                         continue;
-                /* Populations are cut alike only from the same samples; a local data set is everyone's own. */
+                /* Populations are cut alike only from the same samples; a local data set is everyone's own.
+                 */
                 if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
                         task->fingerprint != data->fingerprint)
                         return mfl_fail(err, MFL_INVALID,
@@ -46,7 +48,8 @@ static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, co
                 *ret_data = data;
                 return 0;
         }
-        return mfl_fail(err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
 }
 
 static int make_partition(struct trainer_job *job, struct mfl_error *err)
@@ -69,8 +72,8 @@ static int make_partition(struct trainer_job *job, struct mfl_error *err)
         return 0;
 }
 
-static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request, struct trainer_job *job,
-        struct mfl_error *err)
+static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
 {
         mfl_strcpy(job->id, sizeof(job->id), request->task->job);
         job->text = mfl_strdup(request->job_text);
@@ -133,10 +136,10 @@ static struct trainer_job *find_job(struct mfl_trainer *trainer, const char *id)
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
 {
         struct trainer_job *job = find_job(trainer, id);
-        if (!job)
-                return;
-        trainer->jobs = job->next;
-        trainer_job_free(trainer, job);
+        if (job) {
+                trainer->jobs = job->next;
+                trainer_job_free(trainer, job);
+        }
         trainer_memory_trim(&trainer->memory);
 }
 
@@ -179,11 +182,12 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, uint64_
         return r;
 }
 
-static int make_net(struct mfl_trainer *trainer, struct trainer_job *job, const struct mfl_net_options *options,
-        struct mfl_net **ret_net, struct mfl_error *err)
+static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
-        int r = reserve(trainer, job, bytes, options->training ? "a training network" : "an evaluation network", err);
+        int r = reserve(
+                trainer, job, bytes, options->training ? "a training network" : "an evaluation network", err);
         if (r)
                 return r;
         return trainer->ops->net_new(trainer->device, job->graph, options, ret_net, err);
@@ -232,12 +236,12 @@ static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, 
         struct mfl_device_data **at = train ? &data->train : &data->test;
         if (*at)
                 return 0;
-        return trainer->ops->data_new(
-                trainer->device, data->dataset, train ? &data->dataset->train : &data->dataset->test, at, err);
+        return trainer->ops->data_new(trainer->device, data->dataset,
+                train ? &data->dataset->train : &data->dataset->test, at, err);
 }
 
-int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind, uint32_t n,
-        struct mfl_error *err)
+int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, struct mfl_error *err)
 {
         int r = prepare_data(trainer, job->data, kind, err);
         for (uint32_t i = 0; !r && i < n; i++)
@@ -260,8 +264,8 @@ int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_j
                 k = 0;
         }
         if (k >= partition->n_clients)
-                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u", (unsigned long long)item,
-                        partition->n_clients);
+                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
+                        (unsigned long long)item, partition->n_clients);
         *ret_samples = partition->index + partition->start[k];
         *ret_n = partition->start[k + 1] - partition->start[k];
         return 0;

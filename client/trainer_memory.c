@@ -7,9 +7,11 @@ struct trainer_idle {
         struct trainer_idle *next;
 };
 
-int trainer_memory_init(struct trainer_memory *memory, uint64_t max, struct mfl_error *err)
+int trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget, struct mfl_error *err)
 {
-        *memory = (struct trainer_memory){.max = max};
+        *memory = (struct trainer_memory){0};
+        mfl_budget_init(&memory->own, 0);
+        memory->budget = budget ? budget : &memory->own;
         int r = pthread_mutex_init(&memory->lock, NULL);
         return r ? mfl_fail(err, -r, "trainer: mutex: %s", strerror(r)) : 0;
 }
@@ -20,6 +22,7 @@ static void trim_locked(struct trainer_memory *memory)
                 struct trainer_idle *idle = memory->idle;
                 memory->idle = idle->next;
                 memory->used -= idle->bytes;
+                mfl_budget_release(memory->budget, idle->bytes);
                 free(idle);
         }
 }
@@ -38,18 +41,16 @@ void trainer_memory_deinit(struct trainer_memory *memory)
         pthread_mutex_destroy(&memory->lock);
 }
 
-static bool fits(const struct trainer_memory *memory, uint64_t bytes)
+static int reserve_locked(
+        struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err)
 {
-        return !memory->max || (memory->used <= memory->max && bytes <= memory->max - memory->used);
-}
-
-static int reserve_locked(struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err)
-{
-        if (!fits(memory, bytes))
+        int r = mfl_budget_reserve(memory->budget, bytes, what, err);
+        if (r && memory->idle) {
                 trim_locked(memory);
-        if (!fits(memory, bytes))
-                return mfl_fail(err, MFL_INVALID, "memory: %s needs %.1f MiB, but %.1f of %.1f MiB are in use", what,
-                        (double)bytes / 1048576, (double)memory->used / 1048576, (double)memory->max / 1048576);
+                r = mfl_budget_reserve(memory->budget, bytes, what, err);
+        }
+        if (r)
+                return MFL_INVALID;
         memory->used += bytes;
         return 0;
 }
@@ -68,6 +69,7 @@ void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes)
         pthread_mutex_lock(&memory->lock);
         mfl_assert(memory->used >= bytes);
         memory->used -= bytes;
+        mfl_budget_release(memory->budget, bytes);
         pthread_mutex_unlock(&memory->lock);
 }
 
@@ -89,8 +91,8 @@ static uint64_t buffer_bytes(uint64_t bytes)
         return MFL_MAX(bytes, sizeof(struct trainer_idle));
 }
 
-int trainer_buffer_get(
-        struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer, struct mfl_error *err)
+int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer,
+        struct mfl_error *err)
 {
         uint64_t size = buffer_bytes(bytes);
         pthread_mutex_lock(&memory->lock);

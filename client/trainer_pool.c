@@ -91,7 +91,8 @@ void trainer_pool_deinit(struct trainer_pool *pool)
         pool->threads = NULL;
 }
 
-void trainer_pool_run(struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg)
+void trainer_pool_run(
+        struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg)
 {
         mfl_assert(n >= 1 && n <= pool->n);
         pthread_mutex_lock(&pool->lock);

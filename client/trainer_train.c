@@ -32,8 +32,8 @@ static void begin_local(
 static void shuffle_epoch(struct local *local, const struct mfl_job *spec, uint32_t round, uint32_t *order)
 {
         memcpy(order, local->samples, local->n * sizeof(*order));
-        struct mfl_rng rng =
-                mfl_rng_new(spec->seed, MFL_RNG_SHUFFLE, local->client, (uint64_t)round * 65536 + local->epoch);
+        struct mfl_rng rng = mfl_rng_new(
+                spec->seed, MFL_RNG_SHUFFLE, local->client, (uint64_t)round * 65536 + local->epoch);
         mfl_rng_shuffle(&rng, order, local->n);
         local->epoch++;
         local->at = 0;
@@ -69,8 +69,7 @@ static struct mfl_sgd sgd_of(const struct mfl_job *spec)
                 .momentum = spec->training.momentum,
                 .weight_decay = spec->training.weight_decay,
                 .nesterov = spec->training.nesterov,
-                .prox_mu =
-                        spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
+                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
 }
 
 static int train_steps(struct trainer_run *run, struct trainer_slot *slot, struct local *local,
@@ -114,7 +113,8 @@ static int reject(struct trainer_item *item, char *reason, struct mfl_error *err
 }
 
 /* params becomes the delta. The first element that can't be added rejects the client. */
-static int take_delta(struct trainer_run *run, float *params, struct trainer_item *item, struct mfl_error *err)
+static int take_delta(
+        struct trainer_run *run, float *params, struct trainer_item *item, struct mfl_error *err)
 {
         const float *before = run->request->params;
         const struct mfl_graph *graph = run->job->graph;
@@ -139,8 +139,8 @@ static int take_delta(struct trainer_run *run, float *params, struct trainer_ite
 }
 
 /* Workers start at different stripes, so they seldom wait for each other. */
-static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
-        struct mfl_error *err)
+static int add_delta(
+        struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight, struct mfl_error *err)
 {
         uint64_t n = run->job->graph->n;
         uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
@@ -214,7 +214,8 @@ void trainer_train_worker(void *arg, uint32_t worker)
 }
 
 /* Announces items [first, first + count) as update u. */
-static int announce(struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
+static int announce(
+        struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
 {
         struct mfl_announce *update = &run->result->updates[u];
         uint64_t element = run->sum ? sizeof(int64_t) : sizeof(float);
@@ -236,7 +237,8 @@ static int announce(struct trainer_run *run, uint32_t u, uint32_t first, uint32_
                 return 0;
         update->rejected = mfl_calloc(update->n_rejected, sizeof(*update->rejected));
         if (!update->rejected)
-                return mfl_fail_memory(err, update->n_rejected * sizeof(*update->rejected), "rejected clients");
+                return mfl_fail_memory(
+                        err, update->n_rejected * sizeof(*update->rejected), "rejected clients");
         uint32_t at = 0;
         for (uint32_t i = first; i < first + count; i++) {
                 if (!run->items[i].rejected)
