@@ -52,7 +52,7 @@ struct link_params *link_params_find(struct mfl_link *link, const char *job, con
 }
 
 /* Makes room for one more version of a job. Returns a buffer of n floats that became free, whose pages were
- * touched before (FACTS: libuv), or NULL. */
+ * touched before, or NULL. */
 static float *evict(struct mfl_link *link, const char *job, uint64_t n)
 {
         uint32_t n_versions = 0;
