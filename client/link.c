@@ -73,7 +73,12 @@ static void post_closed(struct mfl_link *link, const char *reason)
 static void connect_server(struct mfl_link *link)
 {
         struct mfl_error err;
-        mfl_assert(!link->stream_open);
+        /* The last connection still flushes a Bye: the new one waits for its end. */
+        link->connect_next = link->stream_open;
+        if (link->stream_open) {
+                mfl_stream_close(&link->stream, NULL, false);
+                return;
+        }
         memset(&link->stream, 0, sizeof(link->stream));
         link->connect_error[0] = 0;
         int r = mfl_stream_init(&link->stream, link->loop, &stream_ops, link, &err);
@@ -273,7 +278,10 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 mfl_strcpy(link->last_reason, sizeof(link->last_reason), reason);
                 mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", link->server, reason);
         }
-        post_closed(link, reason);
+        if (link->connect_next && !link->closing && !link->exited)
+                connect_server(link);
+        else
+                post_closed(link, reason);
         link_pending_done(link);
 }
 

@@ -77,6 +77,7 @@ struct mfl_link {
         uv_timer_t timer;
         struct mfl_stream stream;
         bool stream_open; /* from init to on_closed */
+        bool connect_next; /* when the stream at hand has closed */
         bool online;
         uint64_t heard_ms;
         char connect_error[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];

@@ -69,17 +69,17 @@ static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_resul
                 .updates = result->updates,
                 .n_eval = result->n_eval,
                 .eval = result->eval};
-        struct link_result *entry = result->n_updates ? link_result_add(link, task, result) : NULL;
-        if (result->n_updates && !entry) {
+        bool kept = result->n_updates > 0;
+        if (kept && !link_result_add(link, task, result)) {
                 struct mfl_error err;
-                mfl_fail_memory(&err, sizeof(*entry), "a result");
+                mfl_fail_memory(&err, sizeof(struct link_result), "a result");
                 link->options.ops->result_free(link->options.compute, result);
                 link_fatal(link, &err);
                 return;
         }
         link_post(link, &event);
         /* The agent keeps a copy of an evaluation's few numbers. */
-        if (!entry)
+        if (!kept)
                 link->options.ops->result_free(link->options.compute, result);
 }
 
