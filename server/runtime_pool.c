@@ -165,6 +165,30 @@ struct mfl_params *mfl_params_new(struct mfl_block *block, uint64_t n)
         return params;
 }
 
+/* A pool of one block that is closed at once: it goes with the params. */
+int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES], float **ret_v,
+        struct mfl_params **ret_params, struct mfl_error *err)
+{
+        struct mfl_pool *pool = NULL;
+        int r = budget ? mfl_budget_reserve(budget, n * sizeof(float), "a model to send", err) : 0;
+        if (r)
+                return MFL_RUNTIME_MEMORY;
+        r = mfl_pool_new(budget, n * sizeof(float), 1, &pool, err);
+        if (r)
+                return r;
+        struct mfl_block *block = mfl_pool_take(pool);
+        struct mfl_params *params = mfl_params_new(block, n);
+        mfl_pool_close(pool);
+        if (!params) {
+                mfl_block_release(block);
+                return mfl_fail_memory(err, sizeof *params, "params");
+        }
+        memcpy(params->digest, digest, MFL_DIGEST_BYTES);
+        *ret_v = block->memory;
+        *ret_params = params;
+        return 0;
+}
+
 struct mfl_params *mfl_params_ref(struct mfl_params *params)
 {
         atomic_fetch_add(&params->refs, 1);
