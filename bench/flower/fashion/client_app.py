@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment, client: one message is one client's round. The process keeps its data and its network where Flower
-keeps the process."""
+"""Deployment, client: one message is one round of all clients that the SuperNode hosts, trained one after another. Their
+mean goes back, weighted by samples, as the server would weight them."""
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -10,7 +10,21 @@ from fashion import task
 
 torch.set_num_threads(1)
 app = ClientApp()
-_net = []
+
+
+def train_hosted(run, order, start):
+    net, total, mean = task.new_net(), 0, None
+    for client in order["hosted"]:
+        task.set_weights(net, start)
+        samples = task.train(net, run["data"], run["clients"], client, order["server-round"])
+        total += samples
+        weights = task.get_weights(net)
+        if mean is None:
+            mean = weights
+        else:
+            for so_far, new in zip(mean, weights):
+                so_far += (new - so_far) * (samples / total)
+    return mean, total
 
 
 @app.train()
@@ -18,10 +32,7 @@ def train(message, context):
     run, order = context.run_config, message.content["config"]
     arrays, samples = message.content["arrays"], 1
     if not run["parameters"]:
-        if not _net:
-            _net.append(task.new_net())
-        task.set_weights(_net[0], arrays.to_numpy_ndarrays())
-        samples = task.train(_net[0], run["data"], run["clients"], order["client"], order["server-round"])
-        arrays = ArrayRecord(task.get_weights(_net[0]))
+        mean, samples = train_hosted(run, order, arrays.to_numpy_ndarrays())
+        arrays = ArrayRecord(mean)
     metrics = MetricRecord({"num-examples": samples})
     return Message(content=RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployment, server: FedAvg as it comes, with one message for each client, dealt out to the SuperNodes in turn."""
+"""Deployment, server: FedAvg as it comes. A SuperNode gets one message a round and hosts its share of the clients:
+Flower starts a process for each message, so a message for each client would cost a start of Python and PyTorch for each."""
 
 import time
 
@@ -14,8 +15,8 @@ from fashion.report import Report
 app = ServerApp()
 
 
-class Clients(FedAvg):
-    """More clients than SuperNodes: a message says which client to be."""
+class Nodes(FedAvg):
+    """Tells each SuperNode which clients it hosts."""
 
     def __init__(self, clients, nodes, **options):
         super().__init__(**options)
@@ -24,14 +25,12 @@ class Clients(FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         while len(nodes := sorted(grid.get_node_ids())) < self.nodes:
             time.sleep(0.1)
-        for client in range(self.clients):
-            content = RecordDict(
-                {
-                    self.arrayrecord_key: arrays,
-                    self.configrecord_key: ConfigRecord({"server-round": server_round, "client": client}),
-                }
-            )
-            yield Message(content=content, message_type=MessageType.TRAIN, dst_node_id=nodes[client % len(nodes)])
+        messages = []
+        for i, node in enumerate(nodes):
+            order = ConfigRecord({"server-round": server_round, "hosted": list(range(i, self.clients, len(nodes)))})
+            content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: order})
+            messages.append(Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node))
+        return messages
 
 
 @app.main()
@@ -44,7 +43,7 @@ def main(grid, context):
         result = out.evaluated(server_round, arrays.to_numpy_ndarrays())
         return None if result is None else MetricRecord({"accuracy": result})
 
-    Clients(config["clients"], config["nodes"], fraction_evaluate=0.0).start(
+    Nodes(config["clients"], config["nodes"], fraction_evaluate=0.0).start(
         grid=grid,
         initial_arrays=ArrayRecord(task.initial(config["parameters"])),
         num_rounds=config["rounds"],

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work itself in PyTorch, as fast as its documentation says how on a CPU: one thread a process
 (torch.set_num_threads), channels_last, the whole data set resident as tensors, batches cut out of them by an index and
-no DataLoader, zero_grad(set_to_none), foreach SGD, inference_mode to evaluate, and jemalloc-like settings of malloc
-left to the caller.
+no DataLoader, zero_grad(set_to_none), inference_mode to evaluate.
 
 Work without training ("no-op") returns the parameters as they came, so that only the system around it is measured."""
 
