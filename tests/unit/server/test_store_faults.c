@@ -190,6 +190,7 @@ static void failing_steps_are_tried_again(void **state)
                         ok(mfl_store_resume(store, JOB, &resume, &err), &err);
                         struct mfl_runtime *rt = fixture_open(&f, 1, resume.checkpoint_path);
                         compute_round(&f, rt, &round, 2);
+                        mfl_store_log(store, JOB, "a line that goes with the commit", NULL);
                         fault = (struct fault){.at = at, .code = cases[c].code, .on = true};
                         mfl_fs_set_fault_hook(on_fault, &fault);
                         int r = store_round(store, rt, &round, &err);
@@ -205,6 +206,46 @@ static void failing_steps_are_tried_again(void **state)
                         fixture_deinit(&f);
                 }
         }
+}
+
+/* Memory that runs out is reported, leaves the old state, and nothing behind that stops the next try. */
+static void failed_allocations_leave_the_old_round(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_resume resume;
+        struct mfl_store_round round;
+        bool struck = true;
+        prepare(&f);
+        for (long n = 0; struck; n++) {
+                struct mfl_store *store = NULL;
+                mfl_alloc_fail_at(n);
+                int r = mfl_store_open(f.dir, &store, &err);
+                if (!r)
+                        r = mfl_store_resume(store, JOB, &resume, &err);
+                struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(r, struck ? -ENOMEM : 0);
+                mfl_store_close(store);
+                assert_true(n < 200);
+        }
+        struct mfl_store *store = open_store(f.dir);
+        struct mfl_runtime *rt = fixture_open(&f, 1, resume.checkpoint_path);
+        compute_round(&f, rt, &round, 2);
+        struck = true;
+        for (long n = 0; struck; n++) {
+                mfl_alloc_fail_at(n);
+                int r = store_round(store, rt, &round, &err);
+                struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(r, struck ? -ENOMEM : 0);
+                assert_true(n < 200);
+        }
+        mfl_runtime_close(rt);
+        mfl_store_close(store);
+        uint8_t digest[MFL_DIGEST_BYTES];
+        assert_int_equal(recover(&f, digest), 2);
+        fixture_deinit(&f);
 }
 
 /* A job with initial params: there with them, or not at all. */
@@ -255,6 +296,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(killed_at_every_step_of_a_commit),
                 cmocka_unit_test(failing_steps_are_tried_again),
+                cmocka_unit_test(failed_allocations_leave_the_old_round),
                 cmocka_unit_test(killed_at_every_step_of_a_submission),
         };
         return cmocka_run_group_tests_name("server_store_faults", tests, NULL, NULL);
