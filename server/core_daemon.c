@@ -83,6 +83,12 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         return !relation || (!relation->barred && relation->rest_stamp != job->stamp);
 }
 
+bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = find_relation(daemon, job);
+        return relation && relation->barred;
+}
+
 /* ---- leases ---- */
 
 void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job)

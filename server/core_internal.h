@@ -225,6 +225,8 @@ const struct mfl_data_info *mfl_core_daemon_data(
         const struct core_daemon *daemon, const struct core_job *job);
 /* Connected, not draining, with the job's data set, and willing. */
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
+/* It said that it can't do this job at all. */
+bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job);
 void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job);
 void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_name_key(const char *name);
