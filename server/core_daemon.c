@@ -345,7 +345,8 @@ void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, u
 
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon)
 {
-        if (daemon->draining && !has_live_task(daemon))
+        bool works = !daemon->draining && (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
+        if (!works && !has_live_task(daemon))
                 mfl_core_unlease(core, daemon);
 }
 

@@ -205,13 +205,14 @@ void mfl_scheduler_run(struct mfl_core *core)
                 core->error = -ENOMEM;
                 goto out;
         }
-        for (uint32_t i = 0; i < pass.n_jobs; i++) {
-                active[i] = true;
-                if (mfl_round_waits(pass.jobs[i]))
-                        active[i] = take_need(core, &pass, pass.jobs[i]);
-                else
+        for (uint32_t i = 0; i < pass.n_jobs; i++) { /* who holds daemons must be able to end */
+                active[i] = !mfl_round_waits(pass.jobs[i]);
+                if (active[i])
                         take_extra(core, &pass, pass.jobs[i]);
         }
+        for (uint32_t i = 0; i < pass.n_jobs; i++)
+                if (!active[i])
+                        active[i] = take_need(core, &pass, pass.jobs[i]);
         share_rest(core, &pass, active);
         for (uint32_t i = 0; i < pass.n_jobs; i++)
                 if (active[i])

@@ -48,6 +48,22 @@ static const char *const bugs[] = {
 
 static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs"};
 
+/* Where everybody stood when it failed. */
+static void dump(struct sim *sim)
+{
+        struct mfl_core_job_view job;
+        struct mfl_core_daemon_view d;
+        for (uint32_t i = 0; sim->core && i < sim->n_jobs; i++)
+                if (mfl_core_job_view(sim->core, sim->job[i].id, &job) == 0)
+                        sim_line(sim, sim->job[i].id, "round %u attempt %u, %s, %u of %u clients on %u daemons; %s", job.in_round, job.attempt,
+                                job.phase, job.clients_done, job.clients_total, job.daemons, job.reason);
+        for (uint32_t i = 0; sim->core && i < mfl_core_daemon_count(sim->core); i++) {
+                mfl_core_daemon_view(sim->core, i, &d);
+                sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
+        }
+        sim_line(sim, "FAILED", "%s", failure);
+}
+
 static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, uint64_t *ret_events)
 {
         struct sim *sim = calloc(1, sizeof *sim);
@@ -59,7 +75,7 @@ static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, 
         if (ok)
                 sim_run(sim);
         else if (trace)
-                sim_line(sim, "FAILED", "%s", failure);
+                dump(sim);
         if (ret_lines) {
                 *ret_lines = sim->lines ? sim->lines : strdup("");
                 sim->lines = NULL;
@@ -89,7 +105,7 @@ static int run_seeds(uint64_t from, uint64_t to)
                         continue;
                 printf("seed %llu failed: %s\n", (unsigned long long)seed, failure);
                 run_seed(seed, true, 0, &lines, NULL);
-                print_tail(lines, 40);
+                print_tail(lines, 25);
                 printf("replay: mfl-sim --seed %llu --trace\n", (unsigned long long)seed);
                 free(lines);
                 return 1;
