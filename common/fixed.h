@@ -24,10 +24,12 @@ struct mfl_fixed {
 
 /* The scale for the limits. delta_max is rounded up to a power of two in [2^-20, 2^40]; weight_max is at
  * least 1 and at most 2^50. MFL_INVALID outside. */
-int mfl_fixed_choose(float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
+int mfl_fixed_choose(
+        float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
 /* acc[i] += round(weight * (p1[i] - p0[i]) * 2^s) for i in [0, n); the delta is taken in float. Returns 0, or
- * MFL_INVALID when an element is not finite or over delta_max: acc is then unchanged (it is checked first). */
+ * MFL_INVALID when an element is not finite or over delta_max: acc is then unchanged (it is checked first).
+ */
 int mfl_fixed_add_delta(const struct mfl_fixed *fixed, uint64_t weight, const float *p1, const float *p0,
         size_t n, int64_t *acc, struct mfl_error *err);
 

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A memory budget, and how much memory there is. */
+#include "common/budget.h"
+#include "common/fs.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#define SMALL_FILE_BYTES 65536
+
+void mfl_budget_init(struct mfl_budget *budget, uint64_t limit_bytes)
+{
+        budget->limit_bytes = limit_bytes;
+        atomic_init(&budget->used_bytes, 0);
+}
+
+int mfl_budget_reserve(struct mfl_budget *budget, uint64_t bytes, const char *what, struct mfl_error *err)
+{
+        uint64_t limit = budget->limit_bytes ? budget->limit_bytes : UINT64_MAX;
+        uint64_t used = atomic_load(&budget->used_bytes);
+        do {
+                if (used > limit || bytes > limit - used) {
+                        char need[16], left[16], all[16];
+                        return mfl_fail(err, MFL_BUSY, "memory: %s need %s, %s of %s are left", what,
+                                mfl_format_bytes(bytes, need),
+                                mfl_format_bytes(used > limit ? 0 : limit - used, left),
+                                mfl_format_bytes(limit, all));
+                }
+        } while (!atomic_compare_exchange_weak(&budget->used_bytes, &used, used + bytes));
+        return 0;
+}
+
+void mfl_budget_release(struct mfl_budget *budget, uint64_t bytes)
+{
+        uint64_t before = atomic_fetch_sub(&budget->used_bytes, bytes);
+        mfl_assert(before >= bytes);
+}
+
+uint64_t mfl_budget_used(const struct mfl_budget *budget)
+{
+        return atomic_load(&budget->used_bytes);
+}
+
+char *mfl_format_bytes(uint64_t bytes, char text[16])
+{
+        static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+        double value = (double)bytes;
+        size_t unit = 0;
+        while (value >= 1023.95 && unit + 1 < MFL_ARRAY_SIZE(units)) {
+                value /= 1024;
+                unit++;
+        }
+        snprintf(text, 16, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+        return text;
+}
+
+/* "Key:   123 kB" of /proc/meminfo, in bytes. */
+static bool find_meminfo(const char *text, const char *key, uint64_t *ret_bytes)
+{
+        const char *line = strstr(text, key);
+        unsigned long long kib;
+        if (!line || sscanf(line + strlen(key), " %llu kB", &kib) != 1)
+                return false;
+        *ret_bytes = (uint64_t)kib * 1024;
+        return true;
+}
+
+/* A file that holds one number, or UINT64_MAX for "max", or for no such file. */
+static uint64_t read_number(const char *path)
+{
+        char *text;
+        size_t bytes;
+        unsigned long long number = ULLONG_MAX;
+        if (mfl_fs_read(path, SMALL_FILE_BYTES, &text, &bytes, NULL))
+                return UINT64_MAX;
+        if (sscanf(text, "%llu", &number) != 1)
+                number = ULLONG_MAX;
+        free(text);
+        return (uint64_t)number;
+}
+
+/* What a cgroup's memory controller calls its files. */
+struct cgroup_files {
+        const char *mount, *limit, *usage;
+};
+static const struct cgroup_files v2 = {"sys/fs/cgroup", "memory.max", "memory.current"};
+static const struct cgroup_files v1 = {
+        "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"};
+
+/* Lowers both numbers by the limits of a group and of all groups above it. Page cache counts as used here, so
+ * the available memory is the lower bound. */
+static void apply_cgroup(const char *root, const struct cgroup_files *files, const char *group,
+        uint64_t *total, uint64_t *available)
+{
+        char dir[PATH_MAX], path[PATH_MAX + 64];
+        int base = snprintf(dir, sizeof dir, "%s/%s", root, files->mount);
+        if (base < 0 || (size_t)base + strlen(group) >= sizeof dir)
+                return;
+        strcpy(dir + base, group);
+        for (;;) {
+                snprintf(path, sizeof path, "%s/%s", dir, files->limit);
+                uint64_t limit = read_number(path);
+                snprintf(path, sizeof path, "%s/%s", dir, files->usage);
+                uint64_t usage = read_number(path);
+                *total = MFL_MIN(*total, limit);
+                if (limit != UINT64_MAX && usage != UINT64_MAX)
+                        *available = MFL_MIN(*available, limit > usage ? limit - usage : 0);
+                char *slash = strrchr(dir, '/');
+                if (slash < dir + base)
+                        break;
+                *slash = '\0';
+        }
+}
+
+/* Lines of /proc/self/cgroup: "0::/path" (v2) and "4:memory:/path" (v1). */
+static void apply_cgroups(const char *root, char *lines, uint64_t *total, uint64_t *available)
+{
+        char *save, *line;
+        for (line = strtok_r(lines, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+                char *controllers = strchr(line, ':');
+                char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+                if (!group)
+                        continue;
+                *group++ = '\0';
+                if (controllers[1] == '\0')
+                        apply_cgroup(root, &v2, group, total, available);
+                else if (!strcmp(controllers + 1, "memory"))
+                        apply_cgroup(root, &v1, group, total, available);
+        }
+}
+
+int mfl_memory_read(const char *root, uint64_t *ret_total, uint64_t *ret_available, struct mfl_error *err)
+{
+        char path[PATH_MAX];
+        MFL_CLEANUP_FREE char *meminfo = NULL, *groups = NULL;
+        size_t bytes;
+        uint64_t total, available;
+        snprintf(path, sizeof path, "%s/proc/meminfo", root);
+        int r = mfl_fs_read(path, SMALL_FILE_BYTES, &meminfo, &bytes, err);
+        if (r)
+                return r < 0 ? r : -ENOENT;
+        if (!find_meminfo(meminfo, "MemTotal:", &total) ||
+                !find_meminfo(meminfo, "MemAvailable:", &available))
+                return mfl_fail(err, -EIO, "%s: no MemTotal or MemAvailable", path);
+        snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+        if (!mfl_fs_read(path, SMALL_FILE_BYTES, &groups, &bytes, NULL))
+                apply_cgroups(root, groups, &total, &available);
+        *ret_total = total;
+        *ret_available = MFL_MIN(available, total);
+        return 0;
+}
+
+int mfl_memory_total(uint64_t *ret_bytes, struct mfl_error *err)
+{
+        uint64_t available;
+        return mfl_memory_read("", ret_bytes, &available, err);
+}
+
+int mfl_memory_available(uint64_t *ret_bytes, struct mfl_error *err)
+{
+        uint64_t total;
+        return mfl_memory_read("", &total, ret_bytes, err);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SHA-256, for checkpoints and model digests. Failures are negative (out of memory, broken library). */
+#ifndef MFL_COMMON_DIGEST_H
+#define MFL_COMMON_DIGEST_H
+
+#include "common/base.h"
+
+#define MFL_SHA256_BYTES 32
+#define MFL_SHA256_HEX_BYTES 65 /* with the terminating zero */
+
+/* Of a whole buffer. */
+int mfl_sha256(const void *data, size_t bytes, uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err);
+
+/* Piece by piece. One thread at a time per object. init ... deinit, which is fine on a zeroed object and
+ * twice. final may be called once. */
+struct mfl_sha256 {
+        void *ctx;
+};
+int mfl_sha256_init(struct mfl_sha256 *sha, struct mfl_error *err);
+int mfl_sha256_update(struct mfl_sha256 *sha, const void *data, size_t bytes, struct mfl_error *err);
+int mfl_sha256_final(struct mfl_sha256 *sha, uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err);
+void mfl_sha256_deinit(struct mfl_sha256 *sha);
+
+/* Lower-case hex text of any bytes; hex has room for 2 * n + 1. */
+void mfl_hex(const uint8_t *bytes, size_t n, char *hex);
+/* And back: false unless hex is exactly 2 * n hex digits. */
+bool mfl_hex_parse(const char *hex, uint8_t *ret_bytes, size_t n);
+
+#endif

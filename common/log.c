@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Log lines on stderr, one write each, with the time or with the journal's priorities. */
+#include "common/log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TEXT_BYTES 2048
+
+static struct {
+        pthread_mutex_t lock; /* of everything but level */
+        atomic_int level;
+        const char *program;
+        mfl_log_sink *sink;
+        void *user;
+} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = MFL_LOG_INFO, .program = "mfl"};
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+static const int journal_priorities[] = {3, 4, 6, 7};
+
+void mfl_log_init(const char *program, enum mfl_log_level level)
+{
+        pthread_mutex_lock(&logger.lock);
+        logger.program = program;
+        pthread_mutex_unlock(&logger.lock);
+        atomic_store(&logger.level, (int)level);
+}
+
+bool mfl_log_shows(enum mfl_log_level level)
+{
+        return (int)level <= atomic_load_explicit(&logger.level, memory_order_relaxed);
+}
+
+void mfl_log_set_sink(mfl_log_sink *sink, void *user)
+{
+        pthread_mutex_lock(&logger.lock);
+        logger.sink = sink;
+        logger.user = user;
+        pthread_mutex_unlock(&logger.lock);
+}
+
+/* systemd.exec(5): the variable may be inherited by a program whose stderr went elsewhere, so it is compared.
+ */
+static bool stderr_is_journal(void)
+{
+        const char *stream = getenv("JOURNAL_STREAM");
+        unsigned long long device, inode;
+        struct stat st;
+        return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && !fstat(STDERR_FILENO, &st) &&
+               st.st_dev == device && st.st_ino == inode;
+}
+
+static void replace_controls(char *text)
+{
+        for (char *c = text; *c; c++)
+                if ((unsigned char)*c < 0x20 || *c == 0x7f)
+                        *c = '?';
+}
+
+static void write_line(enum mfl_log_level level, const char *text)
+{
+        char line[TEXT_BYTES + 128];
+        int len;
+        const char *tag = level == MFL_LOG_INFO ? "" : level_names[level];
+        const char *colon = level == MFL_LOG_INFO ? "" : ": ";
+        if (stderr_is_journal()) {
+                len = snprintf(line, sizeof line, "<%d>%s\n", journal_priorities[level], text);
+        } else {
+                time_t now = time(NULL);
+                struct tm tm;
+                localtime_r(&now, &tm);
+                len = snprintf(line, sizeof line, "%02d:%02d:%02d %.64s: %s%s%s\n", tm.tm_hour, tm.tm_min,
+                        tm.tm_sec, logger.program, tag, colon, text);
+        }
+        /* A log that can't be written has nowhere to say so. */
+        ssize_t written = write(STDERR_FILENO, line, (size_t)len);
+        (void)written;
+}
+
+void mfl_log(enum mfl_log_level level, const char *fmt, ...)
+{
+        if (!mfl_log_shows(level))
+                return;
+        int saved = errno;
+        char text[TEXT_BYTES];
+        va_list ap;
+        va_start(ap, fmt);
+        int len = vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        if (len >= (int)sizeof text)
+                memcpy(text + sizeof text - 4, "...", 4);
+        replace_controls(text);
+        pthread_mutex_lock(&logger.lock);
+        write_line(level, text);
+        if (logger.sink)
+                logger.sink(logger.user, level, text);
+        pthread_mutex_unlock(&logger.lock);
+        errno = saved;
+}
+
+const char *mfl_log_level_name(enum mfl_log_level level)
+{
+        return level_names[level];
+}
+
+bool mfl_log_level_parse(const char *name, enum mfl_log_level *ret_level)
+{
+        if (!strcmp(name, "warn"))
+                name = "warning";
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(level_names); i++) {
+                if (!strcmp(name, level_names[i])) {
+                        *ret_level = (enum mfl_log_level)i;
+                        return true;
+                }
+        }
+        return false;
+}
