@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job: what to train, on which data, how to aggregate, when to stop. The document is YAML (libyaml), the
  * same text that `mfl submit` sends and the server stores; this is its one parser and validator, used by the
- * command line, the server and the daemons. Unknown keys, wrong types and impossible values are MFL_INVALID with
- * "FILE:LINE: key.path: what is wrong, what would be right" (a near-miss suggests the key that was meant).
- * Limits: 256 KiB of text, depth 16, no aliases or anchors, no tags, no duplicate keys, one document.
+ * command line, the server and the daemons. Unknown keys, wrong types and impossible values are MFL_INVALID
+ * with "FILE:LINE: key.path: what is wrong, what would be right" (a near-miss suggests the key that was
+ * meant). Limits: 256 KiB of text, depth 16, no aliases or anchors, no tags, no duplicate keys, one document.
  *
  * Ownership: one heap object. Immutable once parsed. Any thread.
  */
@@ -19,7 +19,7 @@ enum mfl_partition_kind {
         MFL_PARTITION_LOCAL,     /* each daemon's own data set is one client */
         MFL_PARTITION_IID,       /* shuffled and dealt evenly */
         MFL_PARTITION_DIRICHLET, /* class proportions per client from Dirichlet(alpha) (Hsu et al. 2019) */
-        MFL_PARTITION_SHARDS,    /* sorted by label, cut into clients * k shards, k each (McMahan et al. 2017) */
+        MFL_PARTITION_SHARDS, /* sorted by label, cut into clients * k shards, k each (McMahan et al. 2017) */
 };
 enum mfl_strategy_kind {
         MFL_STRATEGY_FEDAVG,
@@ -44,17 +44,17 @@ struct mfl_job {
                 char preset[MFL_NAME_BYTES]; /* empty when layers were given */
                 struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
                 int n_layers;
-                int init;      /* enum mfl_init, or -1: the operator's or preset's own */
+                int init;               /* enum mfl_init, or -1: the operator's or preset's own */
                 struct mfl_shape input; /* rank 0: the data set's */
-                int classes;   /* 0: the data set's */
+                int classes;            /* 0: the data set's */
                 char *initial; /* path of a safetensors file to start from, read by the command line; NULL */
         } model;
         struct {
                 char name[MFL_NAME_BYTES]; /* of a data set in the daemons' configuration */
                 enum mfl_partition_kind partition;
-                uint32_t clients; /* population; 0 for local */
-                double alpha;     /* dirichlet */
-                uint32_t shards;  /* shards per client */
+                uint32_t clients;     /* population; 0 for local */
+                double alpha;         /* dirichlet */
+                uint32_t shards;      /* shards per client */
                 uint32_t min_samples; /* dirichlet: redraw until each client has this many (default 1) */
         } data;
         struct {
@@ -68,14 +68,14 @@ struct mfl_job {
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
-                float server_lr;               /* default 1 */
-                float momentum;                /* fedavgm, default 0.9 */
-                float beta1, beta2, tau;       /* fedadagrad, fedadam, fedyogi: 0.9, 0.99, 1e-3 */
-                float mu;                      /* fedprox proximal term, default 0.01 */
-                float delta_max;               /* largest |delta| of an element, default 16 */
+                float server_lr;         /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
+                float momentum;          /* fedavgm, default 0.9 */
+                float beta1, beta2, tau; /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
+                float mu;                /* fedprox proximal term, default 0.01 */
+                float delta_max;         /* largest |delta| of an element, default 16 */
         } aggregation;
         struct {
-                uint32_t clients; /* per round; 0: all */
+                uint32_t clients;                  /* per round; 0: all */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
         } selection;
         struct {
@@ -88,7 +88,7 @@ struct mfl_job {
                 uint32_t batch; /* samples at a time; part of reproducibility; default 250 */
         } evaluation;
         struct {
-                uint32_t keep;  /* checkpoints kept besides the best and the newest; default 3 */
+                uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */
         } checkpoints;
 };
 

@@ -34,7 +34,7 @@ enum mfl_op {
         MFL_OP_CONV2D,    /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
         MFL_OP_DENSE,     /* y = W x + b; a {C,H,W} input is taken as flattened */
         MFL_OP_RELU,      /* max(x, 0) */
-        MFL_OP_TANH,      /* */
+        MFL_OP_TANH,      /* tanh(x) */
         MFL_OP_SIGMOID,   /* 1 / (1 + exp(-x)) */
         MFL_OP_MAXPOOL2D, /* largest of the window; padding never wins; first index wins a tie */
         MFL_OP_AVGPOOL2D, /* mean of the window; padding counts as zeros (count_include_pad) */
@@ -46,7 +46,8 @@ const char *mfl_op_name(enum mfl_op op); /* as in job files: "conv2d", "dense", 
 
 enum mfl_init {
         MFL_INIT_HE,     /* weights uniform in +-sqrt(6 / fan_in) (He et al. 2015, eq. 10), biases 0 */
-        MFL_INIT_GLOROT, /* uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), biases 0 */
+        MFL_INIT_GLOROT, /* uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), biases
+                            0 */
         MFL_INIT_TORCH,  /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) */
         MFL_INIT_ZERO,
 };
@@ -57,10 +58,10 @@ struct mfl_layer {
         int input;        /* index of the layer it reads; -1 for MFL_OP_INPUT */
         int out_channels; /* conv2d: filters; dense: outputs */
         int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
-        bool bias;        /* conv2d, dense */
-        float rate;       /* dropout */
+        bool bias;                                         /* conv2d, dense */
+        float rate;                                        /* dropout */
         enum mfl_init init;
-        struct mfl_shape out; /* inferred */
+        struct mfl_shape out;         /* inferred */
         int param_weight, param_bias; /* index into params, -1 for none; inferred */
 };
 
@@ -87,12 +88,14 @@ struct mfl_graph {
 /* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
  * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
  * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
- * output must be {classes}. The caller keeps `layers`. */
+ * output must be {classes}; classes = 0 lifts this, for conformance tests of single operators. No operator
+ * joins two layers yet, so each layer but the last is read by exactly one. The caller keeps `layers`. */
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);
 
 /* A named preset for that input and number of classes: logistic, mlp, lenet5, fedavg-cnn, pfl-cnn.
+ * Weights start as MFL_INIT_TORCH says, those of lenet5 as MFL_INIT_GLOROT says.
  * MFL_NOT_FOUND for another name (the text lists them), MFL_INVALID when the shape does not fit. */
 int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
@@ -106,7 +109,8 @@ extern const struct mfl_preset_info mfl_presets[];
  * operations only). Tensor t uses stream (seed, MFL_RNG_INIT, t, 0). */
 void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params);
 
-/* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two). */
+/* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two).
+ */
 void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint64_t *ret_training);
 
 /* A table for people: layer, output shape, parameters. Caller frees. NULL when out of memory. */

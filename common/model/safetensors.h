@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors files (u64 header length, JSON header, little-endian data): checkpoints and models in and out.
- * Format: https://github.com/huggingface/safetensors, "Format". Only F32 tensors are read into params. The header
- * is limited to 16 MiB, offsets must be inside the file, contiguous and without overlap: a file from a
+ * Format: https://github.com/huggingface/safetensors, "Format". Only F32 tensors are read into params. The
+ * header is limited to 16 MiB, offsets must be inside the file, contiguous and without overlap: a file from a
  * stranger is never trusted. Blocking I/O: call from a worker thread, never from a loop.
  */
 #ifndef MFL_COMMON_MODEL_SAFETENSORS_H
@@ -25,7 +25,9 @@ struct mfl_st_meta {
 int mfl_st_write(int fd, const char *path, const struct mfl_st_tensor *tensors, int n_tensors,
         const struct mfl_st_meta *meta, int n_meta, struct mfl_error *err);
 
-/* A file opened for reading, mapped read-only. */
+/* A file opened for reading, mapped read-only. Tensors of other types than F32 are checked but not shown:
+ * count, tensor_at and find are about F32. MFL_NOT_FOUND: no such file; MFL_INVALID: not of this format;
+ * -errno. Data must lie at a multiple of 4 bytes in the file, as every writer of today makes them. */
 struct mfl_st_file;
 int mfl_st_open(const char *path, struct mfl_st_file **ret_file, struct mfl_error *err);
 void mfl_st_close(struct mfl_st_file *file);
@@ -38,9 +40,11 @@ const struct mfl_st_tensor *mfl_st_find(const struct mfl_st_file *file, const ch
 const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key);              /* NULL: none */
 
 /* Copies the tensors named by the graph's parameter table into the flat vector; MFL_INVALID names the first
- * tensor that is missing, has another shape, or is too much. */
-int mfl_st_to_params(const struct mfl_st_file *file, const struct mfl_graph *graph, float *params,
-        struct mfl_error *err);
+ * tensor that is missing, has another shape or type, or is too much (params are untouched then). Tensors with
+ * a '/' in their name ("strategy/momentum/conv1.weight") are no part of the model and are passed over: no
+ * layer's name can hold one. */
+int mfl_st_to_params(
+        const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err);
 /* The tensors of a flat vector, pointing into params and graph; tensors has graph->n_params entries. */
 void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors);
 

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job document: its keys, their limits and defaults, and the rules between keys. */
+#include "common/job.h"
+#include "common/job_model.h"
+#include "common/yaml.h"
+
+#include <math.h>
+
+static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", NULL};
+static const char *const strategy_names[] = {
+        "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
+static const char *const weighting_names[] = {"samples", "uniform", NULL};
+static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
+static const char *const optimizer_names[] = {"sgd", NULL};
+
+const char *mfl_strategy_name(enum mfl_strategy_kind kind)
+{
+        return strategy_names[kind];
+}
+
+const char *mfl_partition_name(enum mfl_partition_kind kind)
+{
+        return partition_names[kind];
+}
+
+/* The name ends up in paths, metrics and terminals. */
+static int read_name(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_NAME_BYTES};
+        char *name = value;
+        int r = mfl_yaml_read_value(doc, node, &field, name, err);
+        if (r)
+                return r;
+        for (const char *p = name; *p; p++) {
+                bool inner = *p == '-' || *p == '_' || *p == '.';
+                bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+                if (!plain && (!inner || p == name))
+                        return mfl_yaml_fail(doc, node, err,
+                                "must be letters, digits, '-', '_' and '.', and start with a letter or "
+                                "digit");
+        }
+        return *name ? 0 : mfl_yaml_fail(doc, node, err, "must not be empty");
+}
+
+static int read_backend(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = backend_names};
+        int i;
+        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
+        if (!r)
+                mfl_strcpy(value, sizeof((struct mfl_job *)0)->training.backend, backend_names[i]);
+        return r;
+}
+
+/* There is one; the key is there so that documents stay valid when there are more. */
+static int read_optimizer(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = optimizer_names};
+        int i;
+        return mfl_yaml_read_value(doc, node, &field, &i, err);
+}
+
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
+#define CALL_AT(member, read_)                                                                               \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
+#define FIELDS(table) .kind = MFL_YAML_FIELDS, .fields = table
+
+static const struct mfl_yaml_field data_fields[] = {
+        {.key = "name", CALL_AT(data.name, read_name), .required = true},
+        {.key = "partition", AT(ENUM, data.partition), .names = partition_names},
+        {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
+        {.key = "alpha", AT(F64, data.alpha), .min = 0, .max = 1e6, .min_open = true},
+        {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
+        {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000}, {0}};
+static const struct mfl_yaml_field training_fields[] = {
+        {.key = "optimizer", CALL_AT(training, read_optimizer)},
+        {.key = "lr", AT(F32, training.lr), .required = true, .min = 0, .max = 1000, .min_open = true},
+        {.key = "momentum", AT(F32, training.momentum), .min = 0, .max = 1, .max_open = true},
+        {.key = "nesterov", AT(BOOL, training.nesterov)},
+        {.key = "weight_decay", AT(F32, training.weight_decay), .min = 0, .max = 1000},
+        {.key = "epochs", AT(U32, training.epochs), .min = 1, .max = 65535},
+        {.key = "steps", AT(U32, training.steps), .min = 1, .max = 10000000},
+        {.key = "batch", AT(U32, training.batch), .min = 1, .max = 65536},
+        {.key = "threads", AT(U32, training.threads), .min = 1, .max = 256},
+        {.key = "backend", CALL_AT(training.backend, read_backend)}, {0}};
+static const struct mfl_yaml_field aggregation_fields[] = {
+        {.key = "strategy", AT(ENUM, aggregation.strategy), .names = strategy_names},
+        {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
+        {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
+        {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
+        {.key = "beta1", AT(F32, aggregation.beta1), .min = 0, .max = 1, .max_open = true},
+        {.key = "beta2", AT(F32, aggregation.beta2), .min = 0, .max = 1, .max_open = true},
+        {.key = "tau", AT(F32, aggregation.tau), .min = 0, .max = 1, .min_open = true},
+        {.key = "mu", AT(F32, aggregation.mu), .min = 0, .max = 1000},
+        {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536}, {0}};
+static const struct mfl_yaml_field daemons_fields[] = {
+        {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
+        {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field selection_fields[] = {
+        {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
+        {.key = "daemons", FIELDS(daemons_fields)}, {0}};
+static const struct mfl_yaml_field limits_fields[] = {
+        {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
+        {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
+        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000}, {0}};
+static const struct mfl_yaml_field evaluation_fields[] = {
+        {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
+        {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field checkpoints_fields[] = {
+        {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
+static const struct mfl_yaml_field job_fields[] = {
+        {.key = "name", CALL_AT(name, read_name), .required = true}, {.key = "seed", AT(U64, seed)},
+        {.key = "rounds", AT(U32, rounds), .required = true, .min = 1, .max = 1000000},
+        {.key = "model", .kind = MFL_YAML_CALL, .read = mfl_job_read_model, .required = true},
+        {.key = "data", FIELDS(data_fields), .required = true},
+        {.key = "training", FIELDS(training_fields), .required = true},
+        {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
+        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
+
+const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, training_fields,
+        aggregation_fields, selection_fields, daemons_fields, limits_fields, evaluation_fields,
+        checkpoints_fields, NULL};
+
+/* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
+struct usage {
+        const char *key;
+        unsigned used_by;
+};
+#define BIT(kind) (1u << (kind))
+
+static const struct usage data_usage[] = {
+        {"clients", BIT(MFL_PARTITION_IID) | BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_SHARDS)},
+        {"alpha", BIT(MFL_PARTITION_DIRICHLET)},
+        {"min_samples", BIT(MFL_PARTITION_DIRICHLET)},
+        {"shards", BIT(MFL_PARTITION_SHARDS)},
+};
+
+#define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
+
+static const struct usage strategy_usage[] = {
+        {"weighting", ~BIT(MFL_STRATEGY_MEDIAN)},
+        {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
+        {"beta1", ADAPTIVE},
+        {"beta2", BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI)},
+        {"tau", ADAPTIVE},
+        {"mu", BIT(MFL_STRATEGY_FEDPROX)},
+};
+
+/* The value of a key; NULL also when the whole mapping isn't there. */
+static const struct mfl_yaml_node *find_key(const struct mfl_yaml_node *parent, const char *key)
+{
+        return parent ? mfl_yaml_find(parent, key) : NULL;
+}
+
+static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
+        const struct usage *usage, size_t n, unsigned kind, const char *kind_name, struct mfl_error *err)
+{
+        for (size_t i = 0; i < n; i++) {
+                const struct mfl_yaml_node *node = find_key(parent, usage[i].key);
+                if (node && !(usage[i].used_by & BIT(kind)))
+                        return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
+        }
+        return 0;
+}
+
+static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *data = find_key(mfl_yaml_root(doc), "data");
+        const char *kind = mfl_partition_name(job->data.partition);
+        int r = check_usage(
+                doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
+        if (r)
+                return r;
+        if (job->data.partition == MFL_PARTITION_LOCAL)
+                return 0;
+        if (!job->data.clients)
+                return mfl_yaml_fail(
+                        doc, data, err, "partition %s needs clients, the size of the population", kind);
+        if (job->data.partition == MFL_PARTITION_DIRICHLET && !find_key(data, "alpha"))
+                return mfl_yaml_fail(doc, data, err, "partition dirichlet needs alpha, for example 0.5");
+        return 0;
+}
+
+static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *training = find_key(mfl_yaml_root(doc), "training");
+        if (job->training.epochs && job->training.steps)
+                return mfl_yaml_fail(doc, find_key(training, "steps"), err, "epochs is given too; keep one");
+        if (!job->training.epochs && !job->training.steps)
+                job->training.epochs = 1;
+        if (job->training.nesterov && job->training.momentum == 0)
+                return mfl_yaml_fail(
+                        doc, find_key(training, "nesterov"), err, "needs momentum above 0, for example 0.9");
+        return 0;
+}
+
+/* FedAvg and its kin take the whole mean step. The adaptive ones (Reddi et al. 2021, "Adaptive federated
+ * optimization", algorithm 2) divide by the step's size, so that server_lr is about a parameter's step in a
+ * round and 1 would be far too much: 0.01 as Flower's FedYogi has it, and ten times that for FedAdagrad,
+ * whose denominator only grows. Classic Adagrad has no momentum, so beta1 is 0 there. */
+static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struct mfl_job *job)
+{
+        enum mfl_strategy_kind kind = job->aggregation.strategy;
+        if (!find_key(aggregation, "server_lr")) {
+                if (kind == MFL_STRATEGY_FEDADAGRAD)
+                        job->aggregation.server_lr = 0.1f;
+                else if (kind == MFL_STRATEGY_FEDADAM || kind == MFL_STRATEGY_FEDYOGI)
+                        job->aggregation.server_lr = 0.01f;
+        }
+        if (kind == MFL_STRATEGY_FEDADAGRAD && !find_key(aggregation, "beta1"))
+                job->aggregation.beta1 = 0;
+}
+
+static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *root = mfl_yaml_root(doc), *selection = find_key(root, "selection");
+        const struct mfl_yaml_node *aggregation = find_key(root, "aggregation");
+        int r = check_usage(doc, aggregation, strategy_usage, MFL_ARRAY_SIZE(strategy_usage),
+                job->aggregation.strategy, mfl_strategy_name(job->aggregation.strategy), err);
+        if (r)
+                return r;
+        set_strategy_defaults(aggregation, job);
+        if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
+                return mfl_yaml_fail(doc, find_key(selection, "clients"), err,
+                        "%u clients a round of a population of %u (data.clients)", job->selection.clients,
+                        job->data.clients);
+        if (job->selection.daemons_max && job->selection.daemons_max < job->selection.daemons_min)
+                return mfl_yaml_fail(doc, find_key(find_key(selection, "daemons"), "max"), err,
+                        "%u is less than min, which is %u", job->selection.daemons_max,
+                        job->selection.daemons_min);
+        return 0;
+}
+
+static void set_defaults(struct mfl_job *job)
+{
+        job->model.init = -1;
+        job->data.shards = 2;
+        job->data.min_samples = 1;
+        job->training.batch = 32;
+        job->training.threads = 1;
+        mfl_strcpy(job->training.backend, sizeof job->training.backend, "auto");
+        job->aggregation.server_lr = 1;
+        job->aggregation.momentum = 0.9f;
+        job->aggregation.beta1 = 0.9f;
+        job->aggregation.beta2 = 0.99f;
+        job->aggregation.tau = 1e-3f;
+        job->aggregation.mu = 0.01f;
+        job->aggregation.delta_max = 16;
+        job->selection.daemons_min = 1;
+        job->limits.deadline_ms = 3600000;
+        job->limits.quorum = 1;
+        job->limits.retries = 3;
+        job->evaluation.every = 1;
+        job->evaluation.batch = 250;
+        job->checkpoints.keep = 3;
+}
+
+int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
+        struct mfl_error *err)
+{
+        struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 16384};
+        struct mfl_yaml_doc *doc = NULL;
+        struct mfl_job *job = mfl_calloc(1, sizeof *job);
+        if (!job)
+                return mfl_fail_memory(err, sizeof *job, "a job");
+        set_defaults(job);
+        int r = mfl_yaml_parse(text, text_bytes, file, &limits, &doc, err);
+        if (!r && mfl_yaml_root(doc)->type != MFL_YAML_MAPPING)
+                r = mfl_yaml_fail(doc, mfl_yaml_root(doc), err, "a job must be a mapping of keys and values");
+        if (!r)
+                r = mfl_yaml_read(doc, mfl_yaml_root(doc), job_fields, job, err);
+        if (!r)
+                r = check_data(doc, job, err);
+        if (!r)
+                r = check_training(doc, job, err);
+        if (!r)
+                r = check_rest(doc, job, err);
+        mfl_yaml_free(doc);
+        if (r) {
+                mfl_job_free(job);
+                return r;
+        }
+        *ret_job = job;
+        return 0;
+}
+
+void mfl_job_free(struct mfl_job *job)
+{
+        if (!job)
+                return;
+        free(job->model.layers);
+        free(job->model.initial);
+        free(job);
+}
+
+uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
+{
+        return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
+}
+
+bool mfl_job_needs_single_updates(const struct mfl_job *job)
+{
+        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `model` key of a job document: a preset's name, or a mapping with a preset or a list of layers. Private
+ * to job.c and job_model.c. */
+#ifndef MFL_COMMON_JOB_MODEL_H
+#define MFL_COMMON_JOB_MODEL_H
+
+#include "common/yaml.h"
+
+/* An mfl_yaml_field.read; job is the whole struct mfl_job. Layers are checked with all shapes when
+ * model.input is given; the message then carries the layer's line. MFL_INVALID; -ENOMEM. */
+int mfl_job_read_model(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
+
+/* All tables of keys, each list ends with NULL: for the test that the reference document knows every key. */
+extern const struct mfl_yaml_field *const mfl_job_tables[];
+extern const struct mfl_yaml_field *const mfl_job_model_tables[];
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* First parameter values from a seed, with the same bits on every machine. */
+#include "common/model/graph.h"
+#include "common/rng.h"
+
+#include <math.h>
+
+/* Half width of the uniform distribution; 0 for constant zero. Division and square root are correctly rounded
+ * by IEEE 754, so the bound is the same everywhere. */
+static double init_bound(const struct mfl_param *param, enum mfl_init init)
+{
+        double fan_in = (double)param->fan_in, fan_out = (double)param->fan_out;
+        if (init == MFL_INIT_TORCH)
+                return 1.0 / sqrt(fan_in);
+        if (param->is_bias)
+                return 0;
+        switch (init) {
+        case MFL_INIT_HE:
+                return sqrt(6.0 / fan_in);
+        case MFL_INIT_GLOROT:
+                return sqrt(6.0 / (fan_in + fan_out));
+        default:
+                return 0;
+        }
+}
+
+void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params)
+{
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_INIT, (uint64_t)t, 0);
+                double bound = init_bound(param, graph->layers[param->layer].init);
+                float *out = params + param->offset;
+                if (bound == 0) {
+                        memset(out, 0, param->count * sizeof *out);
+                        continue;
+                }
+                for (uint64_t i = 0; i < param->count; i++) {
+                        /* The middle of one of 2^24 equal parts of (-1, 1), exact in double; then one product
+                         * and one cast, each rounded once. */
+                        double k = (double)(mfl_rng_u32(&rng) >> 8);
+                        out[i] = (float)((2 * k + 1 - 0x1p24) * 0x1p-24 * bound);
+                }
+        }
+}

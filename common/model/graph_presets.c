@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The named models, each from the paper or benchmark that its summary tells. */
+#include "common/model/graph.h"
+
+#include <stdio.h>
+
+#define PRESET_LAYERS_MAX 16
+
+/* Layers in the making: each one reads the one before. */
+struct chain {
+        struct mfl_layer layers[PRESET_LAYERS_MAX];
+        int n;
+        enum mfl_init init;
+};
+
+static struct mfl_layer *push(struct chain *c, enum mfl_op op, const char *name)
+{
+        mfl_assert(c->n < PRESET_LAYERS_MAX);
+        struct mfl_layer *layer = &c->layers[c->n];
+        *layer = (struct mfl_layer){.op = op, .input = c->n - 1, .init = c->init};
+        mfl_strcpy(layer->name, sizeof layer->name, name);
+        c->n++;
+        return layer;
+}
+
+static void push_conv(struct chain *c, const char *name, int filters, int kernel, int padding)
+{
+        struct mfl_layer *layer = push(c, MFL_OP_CONV2D, name);
+        layer->out_channels = filters;
+        layer->bias = true;
+        layer->kernel[0] = layer->kernel[1] = kernel;
+        layer->padding[0] = layer->padding[1] = padding;
+}
+
+static void push_pool(struct chain *c, enum mfl_op op, const char *name)
+{
+        struct mfl_layer *layer = push(c, op, name);
+        layer->kernel[0] = layer->kernel[1] = 2;
+        layer->stride[0] = layer->stride[1] = 2;
+}
+
+static void push_dense(struct chain *c, const char *name, int units)
+{
+        struct mfl_layer *layer = push(c, MFL_OP_DENSE, name);
+        layer->out_channels = units;
+        layer->bias = true;
+}
+
+static void push_dropout(struct chain *c, const char *name, float rate)
+{
+        push(c, MFL_OP_DROPOUT, name)->rate = rate;
+}
+
+static void make_logistic(struct chain *c, const struct mfl_shape *input, int classes)
+{
+        push_dense(c, "fc", classes);
+}
+
+static void make_mlp(struct chain *c, const struct mfl_shape *input, int classes)
+{
+        push_dense(c, "fc1", 200);
+        push(c, MFL_OP_RELU, "relu1");
+        push_dense(c, "fc2", 200);
+        push(c, MFL_OP_RELU, "relu2");
+        push_dense(c, "fc3", classes);
+}
+
+/* LeCun, Bottou, Bengio, Haffner: "Gradient-based learning applied to document recognition", 1998, figure 2:
+ * tanh and averaging. As usual today the pools have no weights, C3 is fully connected, and the output is
+ * linear. Inputs below 32x32 are padded as the paper pads its 28x28 digits. */
+static void make_lenet5(struct chain *c, const struct mfl_shape *input, int classes)
+{
+        c->init = MFL_INIT_GLOROT;
+        push_conv(c, "conv1", 6, 5, MFL_MIN(input->dim[1], input->dim[2]) < 32 ? 2 : 0);
+        push(c, MFL_OP_TANH, "tanh1");
+        push_pool(c, MFL_OP_AVGPOOL2D, "pool1");
+        push_conv(c, "conv2", 16, 5, 0);
+        push(c, MFL_OP_TANH, "tanh2");
+        push_pool(c, MFL_OP_AVGPOOL2D, "pool2");
+        push(c, MFL_OP_FLATTEN, "flatten");
+        push_dense(c, "fc1", 120);
+        push(c, MFL_OP_TANH, "tanh3");
+        push_dense(c, "fc2", 84);
+        push(c, MFL_OP_TANH, "tanh4");
+        push_dense(c, "fc3", classes);
+}
+
+static void make_fedavg_cnn(struct chain *c, const struct mfl_shape *input, int classes)
+{
+        push_conv(c, "conv1", 32, 5, 2);
+        push(c, MFL_OP_RELU, "relu1");
+        push_pool(c, MFL_OP_MAXPOOL2D, "pool1");
+        push_conv(c, "conv2", 64, 5, 2);
+        push(c, MFL_OP_RELU, "relu2");
+        push_pool(c, MFL_OP_MAXPOOL2D, "pool2");
+        push(c, MFL_OP_FLATTEN, "flatten");
+        push_dense(c, "fc1", 512);
+        push(c, MFL_OP_RELU, "relu3");
+        push_dense(c, "fc2", classes);
+}
+
+static void make_pfl_cnn(struct chain *c, const struct mfl_shape *input, int classes)
+{
+        push_conv(c, "conv1", 32, 3, 0);
+        push(c, MFL_OP_RELU, "relu1");
+        push_conv(c, "conv2", 64, 3, 0);
+        push(c, MFL_OP_RELU, "relu2");
+        push_pool(c, MFL_OP_MAXPOOL2D, "pool");
+        push_dropout(c, "dropout1", 0.25f);
+        push(c, MFL_OP_FLATTEN, "flatten");
+        push_dense(c, "fc1", 128);
+        push(c, MFL_OP_RELU, "relu3");
+        push_dropout(c, "dropout2", 0.5f);
+        push_dense(c, "fc2", classes);
+}
+
+const struct mfl_preset_info mfl_presets[] = {
+        {"logistic", "multinomial logistic regression"},
+        {"mlp", "two hidden layers of 200 with ReLU, the \"2NN\" of McMahan et al. 2017"},
+        {"lenet5", "LeNet-5 of LeCun et al. 1998 with tanh and average pooling"},
+        {"fedavg-cnn", "the MNIST CNN of McMahan et al. 2017: 5x5x32, pool, 5x5x64, pool, 512"},
+        {"pfl-cnn", "the CIFAR-10 CNN of pfl-research's benchmark: 3x3x32, 3x3x64, pool, 128, with dropout"},
+        {NULL, NULL},
+};
+
+static const struct {
+        void (*make)(struct chain *c, const struct mfl_shape *input, int classes);
+        bool needs_image;
+} makers[] = {
+        {make_logistic, false},
+        {make_mlp, false},
+        {make_lenet5, true},
+        {make_fedavg_cnn, true},
+        {make_pfl_cnn, true},
+};
+_Static_assert(MFL_ARRAY_SIZE(makers) + 1 == MFL_ARRAY_SIZE(mfl_presets), "one maker for each preset");
+
+static int fail_unknown(const char *preset, struct mfl_error *err)
+{
+        char list[256] = "";
+        size_t len = 0;
+        for (int i = 0; mfl_presets[i].name; i++)
+                len += (size_t)snprintf(
+                        list + len, sizeof list - len, "%s%s", i ? ", " : "", mfl_presets[i].name);
+        return mfl_fail(err, MFL_NOT_FOUND, "there is no preset %s; there are %s", preset, list);
+}
+
+int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        int i = 0;
+        char text[96];
+        while (mfl_presets[i].name && strcmp(mfl_presets[i].name, preset))
+                i++;
+        if (!mfl_presets[i].name)
+                return fail_unknown(preset, err);
+        if (makers[i].needs_image && input->rank != 3)
+                return mfl_fail(err, MFL_INVALID,
+                        "preset %s needs an image (channels x height x width), the input is %s", preset,
+                        mfl_shape_text(input, text, sizeof text));
+        if (classes < 1)
+                return mfl_fail(
+                        err, MFL_INVALID, "preset %s needs at least 1 class, not %d", preset, classes);
+        struct chain c = {.n = 0, .init = MFL_INIT_TORCH};
+        push(&c, MFL_OP_INPUT, "input")->out = *input;
+        makers[i].make(&c, input, classes);
+        struct mfl_error inner;
+        int r = mfl_graph_build(preset, c.layers, c.n, classes, ret_graph, &inner);
+        if (r)
+                return mfl_fail(err, r, "preset %s: %.430s", preset, inner.text);
+        return 0;
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/test.h"
+#include "common/model/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct mfl_shape image28 = {3, {1, 28, 28}}, image32 = {3, {3, 32, 32}};
+
+static struct mfl_layer input(int64_t c, int64_t h, int64_t w)
+{
+        return (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .out = {3, {c, h, w}}};
+}
+
+static struct mfl_layer conv(int reads, int filters, int kernel)
+{
+        return (struct mfl_layer){.op = MFL_OP_CONV2D,
+                .input = reads,
+                .out_channels = filters,
+                .kernel = {kernel, kernel},
+                .bias = true};
+}
+
+static struct mfl_layer dense(int reads, int units)
+{
+        return (struct mfl_layer){.op = MFL_OP_DENSE, .input = reads, .out_channels = units, .bias = true};
+}
+
+static void assert_shape(const struct mfl_layer *layer, const char *want)
+{
+        char text[96];
+        assert_string_equal(mfl_shape_text(&layer->out, text, sizeof text), want);
+}
+
+static void assert_refused(const struct mfl_layer *layers, int n, int classes, const char *want)
+{
+        struct mfl_graph *graph = NULL;
+        struct mfl_error err;
+        assert_int_equal(mfl_graph_build("m", layers, n, classes, &graph, &err), MFL_INVALID);
+        assert_string_equal(err.text, want);
+        assert_null(graph);
+}
+
+static void assert_preset(const char *name, const struct mfl_shape *shape, int classes, uint64_t n)
+{
+        struct mfl_graph *graph;
+        struct mfl_error err = {""};
+        if (mfl_graph_preset(name, shape, classes, &graph, &err))
+                fail_msg("%s", err.text);
+        assert_int_equal(graph->n, n);
+        assert_string_equal(graph->name, name);
+        uint64_t end = 0;
+        for (int i = 0; i < graph->n_params; i++) {
+                assert_int_equal(graph->params[i].offset, end);
+                assert_int_equal(graph->params[i].count, mfl_shape_count(&graph->params[i].shape));
+                end += graph->params[i].count;
+        }
+        assert_int_equal(end, n);
+        mfl_graph_free(graph);
+}
+
+static void presets_have_the_published_sizes(void **state)
+{
+        assert_preset("logistic", &image28, 10, 7850);
+        assert_preset("mlp", &image28, 10, 199210); /* McMahan et al. 2017, section 3 */
+        assert_preset("lenet5", &image28, 10, 61706);
+        assert_preset("lenet5", &(struct mfl_shape){3, {1, 32, 32}}, 10, 61706);
+        assert_preset("lenet5", &image32, 10, 62006);
+        assert_preset("fedavg-cnn", &image28, 10, 1663370); /* McMahan et al. 2017, section 3 */
+        assert_preset("fedavg-cnn", &image28, 62, 1690046);
+        assert_preset("pfl-cnn", &image32, 10, 1626442);
+}
+
+static void shapes_are_inferred(void **state)
+{
+        struct mfl_layer layers[] = {input(3, 20, 30), conv(0, 8, 3),
+                {.op = MFL_OP_MAXPOOL2D, .input = 1, .kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 0}},
+                conv(2, 4, 5), {.op = MFL_OP_AVGPOOL2D, .input = 3, .kernel = {2, 2}},
+                {.op = MFL_OP_RELU, .input = 4}, {.op = MFL_OP_DROPOUT, .input = 5, .rate = 0.5f},
+                {.op = MFL_OP_FLATTEN, .input = 6}, dense(7, 7)};
+        struct mfl_graph *graph;
+        layers[1].stride[0] = 2;
+        layers[1].stride[1] = 3;
+        layers[1].padding[0] = 1;
+        layers[3].dilation[1] = 2;
+        layers[3].padding[0] = layers[3].padding[1] = 4;
+        layers[3].bias = false;
+        assert_int_equal(mfl_graph_build("m", layers, 9, 7, &graph, NULL), 0);
+        assert_shape(&graph->layers[1], "8x10x10"); /* (20 + 2 - 3) / 2 + 1; (30 - 3) / 3 + 1 */
+        assert_shape(&graph->layers[2], "8x5x5");   /* (10 + 2 - 3) / 2 + 1; (10 - 2) / 2 + 1 */
+        assert_shape(&graph->layers[3], "4x9x5");   /* 5 + 8 - 5 + 1; 5 + 8 - 9 + 1 */
+        assert_shape(&graph->layers[4], "4x8x4");
+        assert_shape(&graph->layers[6], "4x8x4");
+        assert_shape(&graph->layers[7], "128");
+        assert_shape(&graph->layers[8], "7");
+        assert_string_equal(graph->layers[3].name, "conv2");
+        assert_string_equal(graph->layers[8].name, "dense1");
+        assert_int_equal(graph->n_params, 5);
+        assert_string_equal(graph->params[0].name, "conv1.weight");
+        assert_string_equal(graph->params[1].name, "conv1.bias");
+        assert_true(graph->params[1].is_bias);
+        assert_int_equal(graph->layers[3].param_bias, -1);
+        assert_int_equal(graph->params[2].fan_in, 8 * 25);
+        assert_int_equal(graph->params[2].fan_out, 4 * 25);
+        assert_int_equal(graph->params[2].offset, 8 * 3 * 9 + 8);
+        assert_true(mfl_shape_equal(&graph->params[2].shape, &(struct mfl_shape){4, {4, 8, 5, 5}}));
+        assert_true(mfl_shape_equal(&graph->params[3].shape, &(struct mfl_shape){2, {7, 128}}));
+        assert_int_equal(graph->n, 8 * 3 * 9 + 8 + 4 * 8 * 25 + 7 * 128 + 7);
+        mfl_graph_free(graph);
+}
+
+static void generated_names_avoid_given_ones(void **state)
+{
+        struct mfl_layer layers[] = {input(1, 9, 9), conv(0, 1, 3), conv(1, 1, 3), dense(2, 2)};
+        struct mfl_graph *graph;
+        strcpy(layers[2].name, "conv1");
+        assert_int_equal(mfl_graph_build("m", layers, 4, 2, &graph, NULL), 0);
+        assert_string_equal(graph->layers[1].name, "conv2");
+        mfl_graph_free(graph);
+}
+
+static void a_single_operator_is_a_graph_without_classes(void **state)
+{
+        struct mfl_layer layers[] = {input(1, 9, 9), {.op = MFL_OP_TANH, .input = 0}};
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_build("m", layers, 2, 0, &graph, NULL), 0);
+        assert_int_equal(graph->n, 0);
+        mfl_graph_free(graph);
+}
+
+static void bad_structure_is_refused(void **state)
+{
+        const struct mfl_layer ok[] = {input(1, 8, 8), conv(0, 2, 3), dense(1, 4)};
+        struct mfl_layer l[3];
+#define RESET memcpy(l, ok, sizeof ok)
+        RESET;
+        assert_refused(l, 1, 4, "a model of 1 layers (the input included); 2 to 1024 are possible");
+        assert_refused(l, 1025, 4, "a model of 1025 layers (the input included); 2 to 1024 are possible");
+        assert_refused(l, 3, -1, "-1 classes; 1 to 65536 are possible");
+        assert_refused(l, 3, 5,
+                "layer dense1 (dense): the last layer gives 4; it must give one number for each of the 5 "
+                "classes");
+        assert_refused(l + 1, 2, 4, "layer 0 is conv2d; the first layer must be the input");
+        l[2] = input(1, 1, 1);
+        strcpy(l[2].name, "b");
+        assert_refused(l, 3, 4, "layer b: only the first layer can be the input");
+        RESET;
+        l[1].input = 1;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): reads layer 1; it can read layers 0 to 0");
+        RESET;
+        l[2].input = 0;
+        assert_refused(l, 3, 4, "layer input (input) is read by 2 layers; it must be one");
+        RESET;
+        l[1].op = (enum mfl_op)99;
+        assert_refused(l, 3, 4, "layer 1: there is no operator number 99");
+        RESET;
+        strcpy(l[1].name, "a");
+        strcpy(l[2].name, "a");
+        assert_refused(l, 3, 4, "layers 1 and 2 have the same name: a");
+        strcpy(l[2].name, "a b");
+        assert_refused(
+                l, 3, 4, "layer 2: the name holds byte 0x20; letters, digits, '_', '-' and '.' are allowed");
+        memset(l[2].name, 'a', sizeof l[2].name);
+        assert_refused(l, 3, 4, "layer 2: the name is longer than 63 bytes");
+        RESET;
+        l[0].out.rank = 2;
+        assert_refused(l, 3, 4,
+                "the input has 2 dimensions; 1 (features) or 3 (channels x height x width) are possible");
+        RESET;
+        l[0].out.dim[1] = 0;
+        assert_refused(l, 3, 4, "the input is 1x0x8; each dimension must be 1 to 65536");
+        l[0].out = (struct mfl_shape){3, {65536, 65536, 65536}};
+        assert_refused(l, 3, 4,
+                "layer input (input): its output 65536x65536x65536 is larger than 17179869184 numbers");
+}
+
+static void bad_layers_are_refused(void **state)
+{
+        const struct mfl_layer ok[] = {input(1, 8, 8), conv(0, 2, 3), dense(1, 4)};
+        struct mfl_layer l[3];
+        RESET;
+        l[0].out = (struct mfl_shape){1, {784}};
+        assert_refused(l, 3, 4,
+                "layer conv1 (conv2d): needs an image (channels x height x width), its input is 784");
+        RESET;
+        l[1].kernel[0] = 0;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): kernel 0x3 is outside 1 to 65536");
+        RESET;
+        l[1].stride[1] = -1;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): stride 1x-1 is outside 1 to 65536");
+        RESET;
+        l[1].dilation[1] = 65537;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): dilation 1x65537 is outside 1 to 65536");
+        RESET;
+        l[1].padding[0] = -2;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): padding -2x0 is outside 0 to 65536");
+        RESET;
+        l[1].out_channels = 0;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): filters 0 is outside 1 to 65536");
+        l[1].out_channels = 1;
+        l[2].out_channels = 65537;
+        assert_refused(l, 3, 4, "layer dense1 (dense): units 65537 is outside 1 to 65536");
+        RESET;
+        l[1].init = (enum mfl_init)9;
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): there is no initialisation number 9");
+        RESET;
+        l[1].kernel[1] = 11;
+        assert_refused(l, 3, 4,
+                "layer conv1 (conv2d): the width of its input 1x8x8 with padding 0 is 8, less than the "
+                "kernel's "
+                "reach of 11; use a smaller kernel or padding of at least 2");
+        RESET;
+        l[1] = (struct mfl_layer){.op = MFL_OP_DROPOUT, .input = 0, .rate = 1};
+        assert_refused(l, 3, 4, "layer dropout1 (dropout): rate 1 is outside [0, 1)");
+        l[1].rate = NAN;
+        assert_refused(l, 3, 4, "layer dropout1 (dropout): rate nan is outside [0, 1)");
+        l[1] = (struct mfl_layer){.op = MFL_OP_MAXPOOL2D, .input = 0, .kernel = {2, 2}, .padding = {2, 1}};
+        assert_refused(
+                l, 3, 4, "layer maxpool1 (maxpool2d): padding 2x1 is more than half of the kernel 2x2");
+        l[0].out.dim[1] = l[0].out.dim[2] = 1;
+        l[1].padding[0] = 1;
+        l[1].dilation[0] = l[1].dilation[1] = 2;
+        assert_refused(l, 3, 4,
+                "layer maxpool1 (maxpool2d): a window of dilation 2x2 holds padding only; use a smaller "
+                "dilation");
+        RESET;
+        l[0].out = (struct mfl_shape){3, {60000, 1, 1}};
+        l[1].kernel[0] = l[1].kernel[1] = 65535;
+        l[1].padding[0] = l[1].padding[1] = 32767;
+        l[1].out_channels = 65536;
+        assert_refused(l, 3, 4,
+                "layer conv1 (conv2d): the model has more than 17179869184 parameters, the largest supported "
+                "number");
+}
+
+static void presets_refuse_what_does_not_fit(void **state)
+{
+        struct mfl_graph *graph = NULL;
+        struct mfl_error err;
+        struct mfl_shape flat = {1, {784}}, tiny = {3, {1, 4, 4}};
+        assert_int_equal(mfl_graph_preset("lenet", &image28, 10, &graph, &err), MFL_NOT_FOUND);
+        assert_string_equal(
+                err.text, "there is no preset lenet; there are logistic, mlp, lenet5, fedavg-cnn, pfl-cnn");
+        assert_int_equal(mfl_graph_preset("lenet5", &flat, 10, &graph, &err), MFL_INVALID);
+        assert_string_equal(
+                err.text, "preset lenet5 needs an image (channels x height x width), the input is 784");
+        assert_int_equal(mfl_graph_preset("mlp", &flat, 0, &graph, &err), MFL_INVALID);
+        assert_string_equal(err.text, "preset mlp needs at least 1 class, not 0");
+        assert_int_equal(mfl_graph_preset("lenet5", &tiny, 10, &graph, &err), MFL_INVALID);
+        assert_string_equal(err.text,
+                "preset lenet5: layer conv2 (conv2d): the height of its input 6x2x2 with padding 0 is 2, "
+                "less than "
+                "the kernel's reach of 5; use a smaller kernel or padding of at least 2");
+        assert_null(graph);
+}
+
+static void allocation_failures_leave_nothing_behind(void **state)
+{
+        for (int n = 0;; n++) {
+                struct mfl_graph *graph = NULL;
+                struct mfl_error err;
+                mfl_alloc_fail_at(n);
+                int r = mfl_graph_preset("pfl-cnn", &image32, 10, &graph, &err);
+                bool struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(r, struck ? -ENOMEM : 0);
+                mfl_graph_free(graph);
+                if (!struck) {
+                        assert_int_equal(n, 3); /* the graph, its layers, its table */
+                        break;
+                }
+                assert_null(graph);
+        }
+}
+
+/* FNV-1a over the bits of the parameters. */
+static uint64_t digest(const float *params, uint64_t n)
+{
+        const unsigned char *p = (const unsigned char *)params;
+        uint64_t h = 0xcbf29ce484222325u;
+        for (uint64_t i = 0; i < n * sizeof *params; i++)
+                h = (h ^ p[i]) * 0x100000001b3u;
+        return h;
+}
+
+static uint64_t digest_of_preset(const char *preset, const struct mfl_shape *shape, uint64_t seed)
+{
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_preset(preset, shape, 10, &graph, NULL), 0);
+        float *params = mfl_malloc(graph->n * sizeof *params);
+        assert_non_null(params);
+        mfl_graph_init_params(graph, seed, params);
+        uint64_t h = digest(params, graph->n);
+        free(params);
+        mfl_graph_free(graph);
+        return h;
+}
+
+/* Computed once, and for lenet5 again by an independent program; another value on any machine means that
+ * seeds no longer give the same model. */
+static void first_params_are_the_same_everywhere(void **state)
+{
+        assert_int_equal(digest_of_preset("lenet5", &image28, 1), 0x6db6e2ec8214a5c3u);
+        assert_int_equal(digest_of_preset("mlp", &image28, 1), 0x6555b51b9bce1ce7u);
+        assert_int_not_equal(digest_of_preset("lenet5", &image28, 2), 0x6db6e2ec8214a5c3u);
+}
+
+/* A uniform distribution on (-b, b) has mean 0 and variance b * b / 3. Over n = 9408 weights the mean's
+ * standard error is b / sqrt(3 n) = 0.006 b; the limits below are five of them, and as wide for the variance.
+ */
+static void init_has_the_documented_spread(void **state)
+{
+        static const double bounds[] = {
+                0.0875, 0.0868, 0.0357, 0}; /* he, glorot, torch, zero for 784 in, 12 out */
+        for (int init = 0; init <= MFL_INIT_ZERO; init++) {
+                struct mfl_layer layers[] = {input(1, 28, 28), dense(0, 12)};
+                struct mfl_graph *graph;
+                static float params[785 * 12];
+                double sum = 0, squares = 0, b = bounds[init], largest = 0;
+                layers[1].init = (enum mfl_init)init;
+                assert_int_equal(mfl_graph_build("m", layers, 2, 12, &graph, NULL), 0);
+                mfl_graph_init_params(graph, 5, params);
+                for (int i = 0; i < 784 * 12; i++) {
+                        sum += params[i];
+                        squares += (double)params[i] * params[i];
+                        largest = fmax(largest, fabs(params[i]));
+                }
+                assert_true(largest <= b * 1.001 && largest >= b * 0.99);
+                assert_true(fabs(sum / 9408) <= 0.03 * b);
+                assert_true(fabs(squares / 9408 - b * b / 3) <= 0.03 * b * b);
+                for (int i = 784 * 12; i < 785 * 12; i++)
+                        assert_true(init == MFL_INIT_TORCH ? params[i] != 0 : params[i] == 0);
+                mfl_graph_free(graph);
+        }
+}
+
+static void flops_count_multiplications_and_additions(void **state)
+{
+        struct mfl_layer layers[] = {
+                input(1, 4, 4), conv(0, 2, 3), {.op = MFL_OP_RELU, .input = 1}, dense(2, 3)};
+        struct mfl_graph *graph;
+        uint64_t forward, training;
+        assert_int_equal(mfl_graph_build("m", layers, 4, 3, &graph, NULL), 0);
+        mfl_graph_flops(graph, &forward, &training);
+        assert_int_equal(forward, (2 * 9 + 1) * 8 + 8 + (2 * 8 + 1) * 3);
+        assert_int_equal(training, 2 * (2 * 9 + 1) * 8 + 2 * 8 + 3 * (2 * 8 + 1) * 3);
+        mfl_graph_free(graph);
+}
+
+static void descriptions_name_layers_and_sizes(void **state)
+{
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_preset("logistic", &image28, 10, &graph, NULL), 0);
+        char *text = mfl_graph_describe(graph);
+        assert_string_equal(text,
+                "layer                operator   output               parameters\n"
+                "input                input      1x28x28                       0\n"
+                "fc                   dense      10                         7850\n"
+                "logistic: 7850 parameters (0.03 MiB), 0.02 MFLOP forward, 0.03 MFLOP training per sample\n");
+        free(text);
+        mfl_alloc_fail_at(0);
+        assert_null(mfl_graph_describe(graph));
+        mfl_alloc_fail_at(-1);
+        mfl_graph_free(graph);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(presets_have_the_published_sizes),
+                cmocka_unit_test(shapes_are_inferred),
+                cmocka_unit_test(generated_names_avoid_given_ones),
+                cmocka_unit_test(a_single_operator_is_a_graph_without_classes),
+                cmocka_unit_test(bad_structure_is_refused),
+                cmocka_unit_test(bad_layers_are_refused),
+                cmocka_unit_test(presets_refuse_what_does_not_fit),
+                cmocka_unit_test(allocation_failures_leave_nothing_behind),
+                cmocka_unit_test(first_params_are_the_same_everywhere),
+                cmocka_unit_test(init_has_the_documented_spread),
+                cmocka_unit_test(flops_count_multiplications_and_additions),
+                cmocka_unit_test(descriptions_name_layers_and_sizes),
+        };
+        return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/lib/test.h"
+#include "common/job.h"
+#include "common/job_model.h"
+
+#include <dirent.h>
+#include <stdio.h>
+
+static const struct mfl_shape image28 = {3, {1, 28, 28}};
+
+/* A document around the part that a test is about; NULL leaves the usual one. Five lines, then rest. */
+static const char *document(const char *model, const char *data, const char *training, const char *rest)
+{
+        static char text[4096];
+        snprintf(text, sizeof text, "name: t\nrounds: 2\nmodel: %s\ndata: %s\ntraining: %s\n%s",
+                model ? model : "mlp", data ? data : "{name: d, partition: iid, clients: 10}",
+                training ? training : "{lr: 0.1}", rest ? rest : "");
+        return text;
+}
+
+static struct mfl_job *parse(const char *text)
+{
+        struct mfl_job *job = NULL;
+        struct mfl_error err = {""};
+        if (mfl_job_parse(text, strlen(text), "j.yaml", &job, &err))
+                fail_msg("%s", err.text);
+        return job;
+}
+
+static void assert_refused(const char *text, const char *want)
+{
+        struct mfl_job *job = NULL;
+        struct mfl_error err = {""};
+        int r = mfl_job_parse(text, strlen(text), "j.yaml", &job, &err);
+        assert_string_equal(err.text, want);
+        assert_int_equal(r, MFL_INVALID);
+        assert_null(job);
+}
+
+static void a_short_job_gets_the_documented_defaults(void **state)
+{
+        struct mfl_job *job = parse(document(NULL, "{name: d}", NULL, NULL));
+        assert_string_equal(job->name, "t");
+        assert_int_equal(job->seed, 0);
+        assert_string_equal(job->model.preset, "mlp");
+        assert_int_equal(job->model.init, -1);
+        assert_int_equal(job->data.partition, MFL_PARTITION_LOCAL);
+        assert_int_equal(job->data.clients, 0);
+        assert_int_equal(job->training.epochs, 1);
+        assert_int_equal(job->training.steps, 0);
+        assert_int_equal(job->training.batch, 32);
+        assert_int_equal(job->training.threads, 1);
+        assert_string_equal(job->training.backend, "auto");
+        assert_int_equal(job->aggregation.strategy, MFL_STRATEGY_FEDAVG);
+        assert_int_equal(job->aggregation.weighting, MFL_WEIGHT_SAMPLES);
+        assert_true(job->aggregation.server_lr == 1);
+        assert_true(job->aggregation.delta_max == 16);
+        assert_int_equal(job->selection.clients, 0);
+        assert_int_equal(job->selection.daemons_min, 1);
+        assert_int_equal(job->limits.deadline_ms, 3600000);
+        assert_true(job->limits.quorum == 1);
+        assert_int_equal(job->limits.retries, 3);
+        assert_int_equal(job->evaluation.every, 1);
+        assert_int_equal(job->evaluation.batch, 250);
+        assert_int_equal(job->checkpoints.keep, 3);
+        assert_int_equal(mfl_job_cohort_size(job, 7), 7);
+        assert_false(mfl_job_needs_single_updates(job));
+        mfl_job_free(job);
+}
+
+static void every_value_arrives(void **state)
+{
+        struct mfl_job *job =
+                parse("name: a-1\nseed: 18446744073709551615\nrounds: 9\n"
+                      "model: {preset: lenet5, init: he, input: [1, 28, 28], classes: 12, initial: w.st}\n"
+                      "data: {name: d, partition: dirichlet, clients: 40, alpha: 0.3, min_samples: 5}\n"
+                      "training: {optimizer: sgd, lr: 0.5, momentum: 0.25, nesterov: true, weight_decay: "
+                      "0.125, steps: 7,\n"
+                      "  batch: 8, threads: 2, backend: reference}\n"
+                      "aggregation: {strategy: fedyogi, weighting: uniform, server_lr: 0.5, beta1: 0.5, "
+                      "beta2: 0.25,\n"
+                      "  tau: 0.125, delta_max: 4}\n"
+                      "selection: {clients: 8, daemons: {min: 2, max: 3}}\n"
+                      "limits: {deadline: 90s, quorum: 0.5, retries: 0}\n"
+                      "evaluation: {every: 0, batch: 10}\ncheckpoints: {keep: 0}\n");
+        assert_true(job->seed == UINT64_MAX);
+        assert_int_equal(job->model.init, MFL_INIT_HE);
+        assert_true(mfl_shape_equal(&job->model.input, &image28));
+        assert_int_equal(job->model.classes, 12);
+        assert_string_equal(job->model.initial, "w.st");
+        assert_true(job->data.alpha == 0.3);
+        assert_int_equal(job->data.min_samples, 5);
+        assert_true(job->training.nesterov && job->training.momentum == 0.25f);
+        assert_true(job->training.weight_decay == 0.125f);
+        assert_int_equal(job->training.epochs, 0);
+        assert_int_equal(job->training.steps, 7);
+        assert_int_equal(job->training.threads, 2);
+        assert_string_equal(job->training.backend, "reference");
+        assert_string_equal(mfl_strategy_name(job->aggregation.strategy), "fedyogi");
+        assert_int_equal(job->aggregation.weighting, MFL_WEIGHT_UNIFORM);
+        assert_true(job->aggregation.tau == 0.125f && job->aggregation.delta_max == 4);
+        assert_int_equal(mfl_job_cohort_size(job, 40), 8);
+        assert_int_equal(job->selection.daemons_max, 3);
+        assert_int_equal(job->limits.deadline_ms, 90000);
+        assert_int_equal(job->limits.retries, 0);
+        mfl_job_free(job);
+}
+
+static void server_lr_depends_on_the_strategy(void **state)
+{
+        static const struct {
+                const char *rest;
+                float server_lr, beta1;
+        } cases[] = {{"aggregation: {strategy: fedavgm}", 1, 0.9f},
+                {"aggregation: {strategy: fedprox}", 1, 0.9f},
+                {"aggregation: {strategy: fedadagrad}", 0.1f, 0},
+                {"aggregation: {strategy: fedadam}", 0.01f, 0.9f},
+                {"aggregation: {strategy: fedyogi}", 0.01f, 0.9f},
+                {"aggregation: {strategy: fedadam, server_lr: 1}", 1, 0.9f},
+                {"aggregation: {strategy: fedadagrad, beta1: 0.5}", 0.1f, 0.5f}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                struct mfl_job *job = parse(document(NULL, NULL, NULL, cases[i].rest));
+                assert_true(job->aggregation.server_lr == cases[i].server_lr);
+                assert_true(job->aggregation.beta1 == cases[i].beta1);
+                mfl_job_free(job);
+        }
+        struct mfl_job *job = parse(document(NULL, NULL, NULL, "aggregation: {strategy: median}"));
+        assert_true(mfl_job_needs_single_updates(job));
+        mfl_job_free(job);
+}
+
+static void keys_that_have_no_effect_are_refused(void **state)
+{
+        assert_refused(document(NULL, NULL, NULL, "aggregation: {beta1: 0.9}"),
+                "j.yaml:6: aggregation.beta1: is not used by fedavg; remove it");
+        assert_refused(document(NULL, NULL, NULL, "aggregation:\n  strategy: fedadagrad\n  beta2: 0.9"),
+                "j.yaml:8: aggregation.beta2: is not used by fedadagrad; remove it");
+        assert_refused(document(NULL, NULL, NULL, "aggregation: {strategy: median, weighting: samples}"),
+                "j.yaml:6: aggregation.weighting: is not used by median; remove it");
+        assert_refused(document(NULL, NULL, NULL, "aggregation: {strategy: fedadam, mu: 1}"),
+                "j.yaml:6: aggregation.mu: is not used by fedadam; remove it");
+        assert_refused(document(NULL, "{name: d, clients: 3}", NULL, NULL),
+                "j.yaml:4: data.clients: is not used by local; remove it");
+        assert_refused(document(NULL, "{name: d, partition: iid, clients: 3, alpha: 1}", NULL, NULL),
+                "j.yaml:4: data.alpha: is not used by iid; remove it");
+        assert_refused(document(NULL, "{name: d, partition: dirichlet, alpha: 1, clients: 3, shards: 2}",
+                               NULL, NULL),
+                "j.yaml:4: data.shards: is not used by dirichlet; remove it");
+}
+
+static void keys_that_contradict_are_refused(void **state)
+{
+        assert_refused(document(NULL, "{name: d, partition: iid}", NULL, NULL),
+                "j.yaml:4: data: partition iid needs clients, the size of the population");
+        assert_refused(document(NULL, "{name: d, partition: dirichlet, clients: 3}", NULL, NULL),
+                "j.yaml:4: data: partition dirichlet needs alpha, for example 0.5");
+        assert_refused(document(NULL, NULL, "{lr: 1, epochs: 1, steps: 2}", NULL),
+                "j.yaml:5: training.steps: epochs is given too; keep one");
+        assert_refused(document(NULL, NULL, "{lr: 1, nesterov: true}", NULL),
+                "j.yaml:5: training.nesterov: needs momentum above 0, for example 0.9");
+        assert_refused(document(NULL, NULL, NULL, "selection: {clients: 11}"),
+                "j.yaml:6: selection.clients: 11 clients a round of a population of 10 (data.clients)");
+        assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
+                "j.yaml:6: selection.daemons.max: 2 is less than min, which is 3");
+        assert_refused(
+                document("{init: he}", NULL, NULL, NULL), "j.yaml:3: model: give either preset or layers");
+        assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
+                "j.yaml:3: model: give either preset or layers");
+}
+
+static void impossible_values_are_refused(void **state)
+{
+        assert_refused("[1]", "j.yaml:1: a job must be a mapping of keys and values");
+        assert_refused("name: a/b\n", "j.yaml:1: name: must be letters, digits, '-', '_' and '.', and start "
+                                      "with a letter or digit");
+        assert_refused("name: .a\n", "j.yaml:1: name: must be letters, digits, '-', '_' and '.', and start "
+                                     "with a letter or digit");
+        assert_refused(document("{preset: mlp, input: [1, 2]}", NULL, NULL, NULL),
+                "j.yaml:3: model.input: expected [features] or [channels, height, width]");
+        assert_refused(document("{layers: []}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers: expected a list of 1 to 1023 layers");
+        assert_refused(document("{layers: [rleu]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: there is no layer 'rleu'; did you mean 'relu'?");
+        assert_refused(document("{layers: [attention]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: there is no layer 'attention'; there are conv2d, dense, relu, "
+                "tanh, "
+                "sigmoid, maxpool2d, avgpool2d, dropout, flatten");
+        assert_refused(document("{layers: [relu, dense]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[1]: dense needs settings: {dense: {units: ...}}");
+        assert_refused(document("{layers: [dropout]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: dropout needs settings: {dropout: {rate: ...}}");
+        assert_refused(document("{layers: [{relu: {}, tanh: {}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: a layer is a name, or one name with its settings");
+        assert_refused(document("{layers: [{conv2d: {filters: 1, kernel: [1, 2, 3]}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].conv2d.kernel: expected one whole number or [height, width], got "
+                "a list "
+                "of 3");
+        assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[1]: layers[0] has the name a already");
+}
+
+/* Limits, unknown keys and types are the YAML tables' work and tested there; here: that each key has them. */
+static void values_outside_of_their_limits_are_refused(void **state)
+{
+        static const char *const bad[] = {"rounds: 0", "sed: 1", "selection: {clients: 0}",
+                "limits: {quorum: 0}", "limits: {quorum: 1.5}", "limits: {deadline: 10}",
+                "limits: {deadline: 1ms}", "evaluation: {batch: 0}", "checkpoints: {keep: -1}",
+                "aggregation: {strategy: fedavgg}", "aggregation: {server_lr: 0}",
+                "aggregation: {delta_max: 0}", "aggregation: {strategy: fedadam, beta2: 1}",
+                "aggregation: {strategy: fedadam, tau: 0}", "selection: {daemons: {min: 0}}"};
+        static const char *const training[] = {"{}", "{lr: 0}", "{lr: .inf}", "{lr: 1, momentum: 1}",
+                "{lr: 1, batch: 0}", "{lr: 1, epochs: 0}", "{lr: 1, epochs: 65536}", "{lr: 1, threads: 0}",
+                "{lr: 1, backend: gpu}", "{lr: 1, optimizer: adam}", "{lr: 1, weight_decay: -1}"};
+        struct mfl_job *job = NULL;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
+                const char *text = document(NULL, NULL, NULL, bad[i]);
+                if (mfl_job_parse(text, strlen(text), "j", &job, NULL) != MFL_INVALID)
+                        fail_msg("accepted: %s", bad[i]);
+        }
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(training); i++) {
+                const char *text = document(NULL, NULL, training[i], NULL);
+                if (mfl_job_parse(text, strlen(text), "j", &job, NULL) != MFL_INVALID)
+                        fail_msg("accepted: %s", training[i]);
+        }
+        assert_null(job);
+}
+
+static void shape_errors_carry_the_layers_line(void **state)
+{
+        assert_refused(document("\n  input: [1, 28, 28]\n  classes: 10\n  layers:\n    - conv2d: {filters: "
+                                "4, kernel: 5}\n"
+                                "    - maxpool2d: {kernel: 2}\n    - conv2d: {filters: 4, kernel: 13}\n    - "
+                                "flatten\n"
+                                "    - dense: {units: 10}",
+                               NULL, NULL, NULL),
+                "j.yaml:9: model.layers[2]: layer conv2 (conv2d): the height of its input 4x12x12 with "
+                "padding 0 is 12, "
+                "less than the kernel's reach of 13; use a smaller kernel or padding of at least 1");
+        assert_refused(
+                document("\n  input: [4]\n  classes: 10\n  layers:\n    - relu\n    - dense: {units: 9}",
+                        NULL, NULL, NULL),
+                "j.yaml:8: model.layers[1]: layer dense1 (dense): the last layer gives 9; it must give one "
+                "number for "
+                "each of the 10 classes");
+        assert_refused(document("\n  preset: lenet5\n  input: [784]", NULL, NULL, NULL),
+                "j.yaml:5: model.input: preset lenet5 needs an image (channels x height x width), the input "
+                "is 784");
+}
+
+static void layers_become_a_graph(void **state)
+{
+        struct mfl_job *job =
+                parse(document("{init: he, layers: [{conv2d: {filters: 2, kernel: [3, 5], padding: [1, 2]}}, "
+                               "relu, {maxpool2d: {kernel: 2}}, {dense: {name: out, units: 10, bias: no, "
+                               "init: zero}}]}",
+                        NULL, NULL, NULL));
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_job_graph(job, &image28, 10, &graph, NULL), 0);
+        assert_int_equal(graph->n_layers, 5);
+        assert_true(mfl_shape_equal(&graph->layers[1].out, &(struct mfl_shape){3, {2, 28, 28}}));
+        assert_true(mfl_shape_equal(&graph->layers[3].out, &(struct mfl_shape){3, {2, 14, 14}}));
+        assert_int_equal(graph->layers[1].init, MFL_INIT_HE);
+        assert_int_equal(graph->layers[4].init, MFL_INIT_ZERO);
+        assert_string_equal(graph->params[2].name, "out.weight");
+        assert_int_equal(graph->n_params, 3);
+        mfl_graph_free(graph);
+        mfl_job_free(job);
+}
+
+static void assert_no_graph(const char *model, const struct mfl_shape *input, int classes, const char *want)
+{
+        struct mfl_job *job = parse(document(model, NULL, NULL, NULL));
+        struct mfl_graph *graph;
+        struct mfl_error err;
+        assert_int_equal(mfl_job_graph(job, input, classes, &graph, &err), MFL_INVALID);
+        assert_string_equal(err.text, want);
+        mfl_job_free(job);
+}
+
+static void data_and_model_must_agree(void **state)
+{
+        struct mfl_shape image32 = {3, {3, 32, 32}}, flat = {1, {784}};
+        struct mfl_graph *graph;
+        assert_no_graph("{preset: mlp, input: [1, 28, 28]}", &image32, 10,
+                "job t: model.input is 1x28x28, the samples of data set d are 3x32x32");
+        assert_no_graph("{preset: mlp, classes: 9}", &image28, 10,
+                "job t: model.classes is 9, data set d has 10 classes");
+        assert_no_graph("{layers: [relu]}", &(struct mfl_shape){1, {10}}, 10,
+                "job t: the model has no parameters to train");
+        assert_no_graph("lenet5", &flat, 10,
+                "job t: preset lenet5 needs an image (channels x height x width), the input is 784");
+        struct mfl_job *job =
+                parse(document("{preset: lenet5, input: [1, 28, 28], init: zero}", NULL, NULL, NULL));
+        assert_int_equal(mfl_job_graph(job, &flat, 10, &graph, NULL), 0);
+        assert_int_equal(graph->n, 61706);
+        assert_int_equal(graph->layers[1].init, MFL_INIT_ZERO);
+        mfl_graph_free(graph);
+        mfl_job_free(job);
+}
+
+static void allocation_failures_leave_nothing_behind(void **state)
+{
+        const char *text =
+                document("{input: [4], initial: a, layers: [{dense: {units: 2}}]}", NULL, NULL, NULL);
+        bool struck = true;
+        for (int n = 0; struck; n++) {
+                struct mfl_job *job = NULL;
+                struct mfl_graph *graph = NULL;
+                mfl_alloc_fail_at(n);
+                int r = mfl_job_parse(text, strlen(text), "j", &job, NULL);
+                if (!r)
+                        r = mfl_job_graph(job, &(struct mfl_shape){1, {4}}, 2, &graph, NULL);
+                struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(r, struck ? -ENOMEM : 0);
+                mfl_graph_free(graph);
+                mfl_job_free(job);
+        }
+}
+
+/* The source tree's examples folder; the caller frees a file's text. */
+static const char *examples_path(const char *name, char path[512])
+{
+        const char *root = getenv("MFL_SOURCE_ROOT");
+        snprintf(path, 512, "%s/examples/%s", root ? root : ".", name);
+        return path;
+}
+
+static char *read_example(const char *name)
+{
+        char path[512];
+        FILE *f = fopen(examples_path(name, path), "r");
+        assert_non_null(f);
+        char *text = calloc(1, MFL_JOB_TEXT_MAX);
+        assert_non_null(text);
+        size_t n = fread(text, 1, MFL_JOB_TEXT_MAX - 1, f);
+        assert_true(n > 0);
+        fclose(f);
+        return text;
+}
+
+static void every_example_is_valid(void **state)
+{
+        char path[512];
+        DIR *dir = opendir(examples_path("", path));
+        int n = 0;
+        assert_non_null(dir);
+        for (struct dirent *d; (d = readdir(dir));) {
+                size_t len = strlen(d->d_name);
+                if (len < 5 || strcmp(d->d_name + len - 5, ".yaml"))
+                        continue;
+                char *text = read_example(d->d_name);
+                mfl_job_free(parse(text));
+                free(text);
+                n++;
+        }
+        closedir(dir);
+        assert_true(n >= 5);
+}
+
+static void assert_keys_in(const char *text, const struct mfl_yaml_field *const *tables)
+{
+        char key[80];
+        for (; *tables; tables++) {
+                for (const struct mfl_yaml_field *field = *tables; field->key; field++) {
+                        snprintf(key, sizeof key, "%s:", field->key);
+                        if (!strstr(text, key))
+                                fail_msg("reference.yaml lacks the key %s", field->key);
+                        for (int i = 0; field->names && field->names[i]; i++) {
+                                if (!strstr(text, field->names[i]))
+                                        fail_msg("reference.yaml lacks %s: %s", field->key, field->names[i]);
+                        }
+                }
+        }
+}
+
+static void the_reference_names_every_key_and_choice(void **state)
+{
+        char *text = read_example("reference.yaml");
+        assert_keys_in(text, mfl_job_tables);
+        assert_keys_in(text, mfl_job_model_tables);
+        for (int i = 0; mfl_presets[i].name; i++)
+                assert_non_null(strstr(text, mfl_presets[i].name));
+        for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++)
+                assert_non_null(strstr(text, mfl_op_name(op)));
+        free(text);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_short_job_gets_the_documented_defaults),
+                cmocka_unit_test(every_value_arrives),
+                cmocka_unit_test(server_lr_depends_on_the_strategy),
+                cmocka_unit_test(keys_that_have_no_effect_are_refused),
+                cmocka_unit_test(keys_that_contradict_are_refused),
+                cmocka_unit_test(impossible_values_are_refused),
+                cmocka_unit_test(values_outside_of_their_limits_are_refused),
+                cmocka_unit_test(shape_errors_carry_the_layers_line),
+                cmocka_unit_test(layers_become_a_graph),
+                cmocka_unit_test(data_and_model_must_agree),
+                cmocka_unit_test(allocation_failures_leave_nothing_behind),
+                cmocka_unit_test(every_example_is_valid),
+                cmocka_unit_test(the_reference_names_every_key_and_choice),
+        };
+        return cmocka_run_group_tests_name("job", tests, NULL, NULL);
+}
