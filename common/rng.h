@@ -28,6 +28,7 @@ enum mfl_rng_domain {
         MFL_RNG_SIM = 6,       /* the simulator's own */
         MFL_RNG_TEST = 7,
         MFL_RNG_JITTER = 8, /* back-off in agents; never touches a model */
+        MFL_RNG_DATA = 9,   /* synthetic data sets: a: what, b: class, split, sample */
 };
 
 struct mfl_philox {

@@ -26,6 +26,7 @@ struct mfl_split {
 };
 
 #define MFL_CHANNELS_MAX 16
+#define MFL_CLASSES_MAX 65536
 struct mfl_dataset {
         char name[MFL_NAME_BYTES];
         struct mfl_shape shape; /* {C,H,W} or {F} */

@@ -13,7 +13,7 @@
 struct mfl_partition {
         uint32_t n_clients;
         uint32_t *start; /* n_clients + 1 */
-        uint32_t *index; /* n samples; iid and shards use every sample, in the order drawn */
+        uint32_t *index; /* n samples; every sample once, in the order drawn */
 };
 
 /* local gives one client that owns everything. */
@@ -21,9 +21,18 @@ int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t
         struct mfl_partition **ret_partition, struct mfl_error *err);
 void mfl_partition_free(struct mfl_partition *partition);
 
+/* Cuts n test samples into shards for evaluation: shard s is the samples [s * per_shard, (s + 1) *
+ * per_shard), the last one shorter. per_shard is a multiple of batch (> 0), the smallest that gives at most
+ * MFL_EVAL_SHARDS_MAX shards. The cut does not depend on the number of daemons, and a batch never crosses
+ * shards, so the metrics of a model are the same whoever evaluates which shard. Returns the number of shards;
+ * 0 for n = 0. */
+#define MFL_EVAL_SHARDS_MAX 64
+uint32_t mfl_eval_shards(uint32_t n, uint32_t batch, uint32_t *ret_per_shard);
+
 /* The table of `mfl data show`: per client its samples and a bar of its classes, then a summary line; at most
  * rows_max clients (0: all), bars of bar_columns columns, colours and UTF-8 blocks only when told. Caller
- * frees; NULL when out of memory. */
+ * frees; NULL when out of memory. bar_columns 0 makes rows of 79 columns. The skew of a client is the
+ * total-variation distance, 0 to 1, between its class mix and that of all clients together. */
 struct mfl_partition_view {
         uint32_t rows_max;
         int bar_columns;
