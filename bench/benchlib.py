@@ -103,16 +103,26 @@ class Server:
         return child, line
 
 
-def noop_job(name, rounds, clients, *, features, classes, strategy="fedavg", evaluate=0):
-    """classes * (features + 1) parameters."""
+def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
+    """For the swarm. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
+    partition `local` each daemon is one client, and the job waits until all are there."""
+    selection = f"selection: {{daemons: {{min: {clients}}}}}\n" if partition == "local" else ""
     return f"""name: {name}
 rounds: {rounds}
-model: logistic
-data: {{name: noop, partition: iid, clients: {clients}}}
+model: {model}
+data: {{name: noop, partition: {partition}{"" if partition == "local" else f", clients: {clients}"}}}
 training: {{lr: 0.1}}
 aggregation: {{strategy: {strategy}}}
-evaluation: {{every: {evaluate}}}
-"""
+evaluation: {{every: 0}}
+{selection}"""
+
+
+def available():
+    """Bytes of memory that a program may still take."""
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def percentile(values, share):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Connected daemons: what an idle one costs the server in memory, and rounds a second when a thousand take part in
-rounds of a tiny model (2 classes, 1 feature: 4 parameters) without training.
+rounds of a model of 2 parameters (8 bytes) without training.
 
     connections.py [--idle 10000] [--daemons 1000] [--rounds 200]
 
@@ -11,6 +11,8 @@ the 99th percentile and how many a second."""
 import argparse
 
 import benchlib as bench
+
+MODEL = "{layers: [{dense: {units: 2, bias: false}}]}"
 
 
 def idle(n):
@@ -25,7 +27,7 @@ def idle(n):
 def rounds(n, count):
     with bench.Server() as server:
         server.swarm(n, "--features", "1", "--classes", "2")
-        job = server.submit(bench.noop_job("noop", count, n, features=1, classes=2))
+        job = server.submit(bench.noop_job("noop", count, n, model=MODEL))
         server.mfl("wait", job)
         done = server.rounds(job)
         times = sorted(r["committed_ms"] for r in done)

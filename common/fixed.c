@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact aggregation in 64-bit fixed point: loops that check a whole range, then add it.
+/* Exact aggregation in 64-bit fixed point: loops that check a block of an update and add it, and take it all
+ * away again when a later block is wrong.
  *
  * The products need no care: weight has at most 30 bits of which 29 count, delta has 24, so weight * delta
  * has at most 53 and is exact in double; the factor 2^s only moves the exponent. So there is one rounding,
