@@ -177,7 +177,6 @@ def test_half_a_submission(one):
     with one.operator() as o:
         o.send('submit', {'text': text, 'file': 'job.yaml', 'initial_count': 1000}, 1)
         o.send('initial', {'offset': 0}, 1, payload=bytes(400))
-        o.jobs_sent = True
         time.sleep(0.1)
     with one.operator() as o:
         o.send('submit', {'text': text, 'file': 'job.yaml', 'initial_count': 1000}, 1)
