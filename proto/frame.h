@@ -15,9 +15,13 @@ struct mfl_frame {
 
 void mfl_frame_encode(const struct mfl_frame *frame, uint8_t ret_header[MFL_FRAME_HEADER_BYTES]);
 
+/* The first four bytes alone, so that a peer of another protocol, whose first message may be shorter than a
+ * header, is told at once. MFL_INVALID as below. */
+int mfl_frame_check_magic(const uint8_t first[4], struct mfl_error *err);
+
 /* Checks magic, version, flags and both sizes against the limits. MFL_INVALID says what was seen and expected
  * (an HTTP or TLS client on the port is named as such). */
-int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max, uint32_t payload_max,
-        struct mfl_frame *ret_frame, struct mfl_error *err);
+int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t envelope_max,
+        uint32_t payload_max, struct mfl_frame *ret_frame, struct mfl_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon plane's messages as plain C data: what the pure cores (server/core, client/agent) take in and give out.
- * mfl.proto documents each field; proto/wire.h converts. Bulk payload is never in here.
+/* The daemon plane's messages as plain C data: what the pure cores (server/core, client/agent) take in and
+ * give out. mfl.proto documents each field; proto/wire.h converts. Bulk payload is never in here.
  *
  * Ownership: a message owns its arrays; mfl_msg_deinit frees them; mfl_msg_copy is deep. A zeroed message is
  * valid. Reasons are cut to fit.

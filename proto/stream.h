@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection of frames on a libuv loop: used by the server, the daemon and the command line.
  *
- *   - reads the header, checks it (frame.h); reads the envelope, checks its CRC, unpacks and validates it (wire.h);
- *   - asks the owner where the payload shall land (on_payload) and reads it straight there, in slices of 64 KiB
- *     (FACTS.md: libuv), summing its CRC while it is hot in cache;
+ *   - reads the header, checks it (frame.h); reads the envelope, checks its CRC, unpacks and validates it
+ * (wire.h);
+ *   - asks the owner where the payload shall land (on_payload) and reads it straight there, in slices of 64
+ * KiB (FACTS.md: libuv), summing its CRC while it is hot in cache;
  *   - hands over the whole frame (on_frame), envelope valid during the call only.
- * Memory of an idle connection: the struct and no buffer; one 64 KiB read buffer is shared by the loop's streams.
+ * Memory of an idle connection: the struct and no buffer; one 64 KiB read buffer is shared by the loop's
+ * streams.
  *
- * Every way to fail ends in exactly one on_closed with a reason: end of file, reset, a bad frame (Bye is sent first,
- * best effort), the owner's own mfl_stream_close, a write queue over its limit. Loop thread only. After on_closed no other
- * callback comes; pending sends have had their sent callback with a negative status before it. The memory may
- * go in on_closed.
+ * Every way to fail ends in exactly one on_closed with a reason: end of file, reset, a bad frame (Bye is sent
+ * first, best effort), a Bye of the peer (after its on_frame), the owner's own mfl_stream_close, a write
+ * queue over its limit. Loop thread only. After on_closed no other callback comes; pending sends have had
+ * their sent callback with a negative status before it. The memory may go in on_closed.
+ *
+ * The shared read buffer is thread-local: a thread has one loop, and a stream hands out no part of the buffer
+ * beyond one read callback, so nothing has to be passed around and nothing can be passed wrongly.
  */
 #ifndef MFL_PROTO_STREAM_H
 #define MFL_PROTO_STREAM_H
@@ -24,15 +29,18 @@
 struct mfl_stream;
 
 struct mfl_stream_ops {
-        /* A frame with payload begins. Sets *ret_dst to payload_bytes of memory that stays valid until on_frame,
-         * on_payload_lost or on_closed. NULL: read and drop it. MFL_INVALID: protocol error, the stream closes. */
+        /* A frame with payload begins. Sets *ret_dst to payload_bytes of memory that stays valid until
+         * on_frame or on_closed. NULL: read and drop it. MFL_INVALID: protocol error, the stream closes. */
         int (*on_payload)(struct mfl_stream *stream, const Mfl__Envelope *envelope, size_t payload_bytes,
                 void **ret_dst, struct mfl_error *err);
-        /* A whole frame, checksums right. MFL_INVALID closes the stream with that text. Negative: fatal. */
+        /* A whole frame, checksums right. MFL_INVALID closes the stream with that text, as Bye too. Negative:
+         * fatal for the process; the owner keeps the code for main, the stream closes as well. */
         int (*on_frame)(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
                 size_t payload_bytes, struct mfl_error *err);
         void (*on_closed)(struct mfl_stream *stream, const char *reason);
-        /* Client side only: the result of mfl_stream_connect; 0, or text for people. */
+        /* Client side only: the result of mfl_stream_connect; 0, or a negative status and text for people,
+         * and then the stream closes by itself. Also called, with UV_ECANCELED, when it is closed while it
+         * connects. */
         void (*on_connected)(struct mfl_stream *stream, int status, const char *text);
 };
 
@@ -58,28 +66,35 @@ struct mfl_stream {
                 uint32_t crc;
         } in;
         bool connected, closing;
-        int pending;
-        char reason[256];
-        uv_getaddrinfo_t resolver;
-        uv_connect_t connect;
-        /* the implementation may add fields */
+        size_t queue_max; /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
+        bool retrying, bulk, cancelled; /* private from here on */
+        uint8_t handles;                /* tcp and timer, not closed yet */
+        char reason[256];               /* what on_closed will say */
+        uv_timer_t flush;               /* bounds the time that a Bye may take */
+        uv_shutdown_t shutdown;         /* after the Bye */
+        struct mfl_stream_dial *dial;   /* while connecting */
 };
 
+/* After success the only way out is on_closed, so a stream that is not wanted any more is closed, too. */
 int mfl_stream_init(struct mfl_stream *stream, uv_loop_t *loop, const struct mfl_stream_ops *ops, void *owner,
         struct mfl_error *err);
-/* Server side: takes the pending connection of the listener and starts reading. A failure still ends in on_closed. */
+/* Server side: takes the pending connection of the listener and starts reading. A failure still ends in
+ * on_closed. */
 void mfl_stream_accept(struct mfl_stream *stream, uv_stream_t *listener);
-/* "host:port" or "[v6]:port"; resolves and connects; on_connected once. MFL_INVALID (nothing called) for a bad address. */
+/* "host:port" or "[v6]:port"; resolves and connects; on_connected once. MFL_INVALID (nothing called) for a
+ * bad address. */
 int mfl_stream_connect(struct mfl_stream *stream, const char *address, struct mfl_error *err);
 
-/* Queues a frame. The envelope is packed at once; the payload is not copied and must live until sent (may be NULL
- * with 0 bytes; sent may be NULL). payload_crc: of the payload if the caller knows it, else NULL and it is computed
- * here. Returns 0; MFL_BUSY when closing (sent is not called); -ENOMEM. */
+/* Queues a frame. The envelope is packed at once; the payload is not copied and must live until sent (may be
+ * NULL with 0 bytes; sent may be NULL). payload_crc: of the payload if the caller knows it, else NULL and it
+ * is computed here. Whatever is not 0 means that sent is not called: MFL_BUSY when closing, not connected
+ * yet, or when the write queue is over its limit, which also closes; MFL_INVALID for an envelope that breaks
+ * a rule of mfl.proto; -ENOMEM. sent is never called from inside. */
 int mfl_stream_send(struct mfl_stream *stream, const Mfl__Envelope *envelope, const void *payload,
         size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent, void *arg,
         struct mfl_error *err);
-int mfl_stream_send_msg(struct mfl_stream *stream, const struct mfl_msg *msg, const char *job_text,
-        struct mfl_error *err);
+int mfl_stream_send_msg(
+        struct mfl_stream *stream, const struct mfl_msg *msg, const char *job_text, struct mfl_error *err);
 
 /* Closes; with a Bye first when bye is not NULL and the stream is connected (flushed for at most 200 ms).
  * Idempotent. on_closed comes later, never from inside. */
@@ -87,7 +102,7 @@ void mfl_stream_close(struct mfl_stream *stream, const char *bye, bool retry);
 /* Peer's address as text. */
 const char *mfl_stream_peer(const struct mfl_stream *stream, char *buf, size_t buf_bytes);
 
-/* Parses "host:port", "[::1]:port" and ":port". Default port of mfl: 7433. */
+/* Parses "host:port", "[::1]:port", ":port" (empty host) and "host" (default port). The port is a number. */
 #define MFL_PORT_DEFAULT 7433
 int mfl_address_parse(const char *text, char *ret_host, size_t host_bytes, char *ret_port, size_t port_bytes,
         struct mfl_error *err);

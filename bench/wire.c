@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GB/s of frames over loopback through the real stream code, checksums made and checked, beside plain read
+ * and write of the same sizes in the same run. One sender process, one receiver; median of the repetitions.
+ *     bench_wire [GiB per repetition] [repetitions]
+ */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/stream.h"
+
+struct run {
+        uv_loop_t loop;
+        uv_tcp_t listener;
+        struct mfl_stream stream;
+        size_t chunk, total, moved;
+        uint64_t start_ns, end_ns;
+        uint8_t *memory;
+        unsigned in_flight;
+};
+
+static void check(int ok, const char *what)
+{
+        if (ok)
+                return;
+        fprintf(stderr, "bench_wire: %s failed\n", what);
+        exit(1);
+}
+
+static uint8_t *touched(size_t n)
+{
+        uint8_t *p = mfl_alloc_aligned(n);
+        check(p != NULL, "memory");
+        memset(p, 0x5a, n);
+        return p;
+}
+
+static int on_payload(
+        struct mfl_stream *s, const Mfl__Envelope *e, size_t n, void **ret_dst, struct mfl_error *err)
+{
+        struct run *r = s->owner;
+        if (!r->start_ns)
+                r->start_ns = mfl_now_ns();
+        *ret_dst = r->memory + r->moved % ((size_t)64 << 20);
+        return 0;
+}
+
+static int on_frame(
+        struct mfl_stream *s, const Mfl__Envelope *e, void *payload, size_t n, struct mfl_error *err)
+{
+        struct run *r = s->owner;
+        r->moved += n;
+        if (r->moved >= r->total) {
+                r->end_ns = mfl_now_ns();
+                mfl_stream_close(s, NULL, false);
+        }
+        return 0;
+}
+
+static void on_closed(struct mfl_stream *s, const char *reason)
+{
+        struct run *r = s->owner;
+        if (r->moved < r->total)
+                fprintf(stderr, "bench_wire: closed after %zu bytes: %s\n", r->moved, reason);
+}
+
+static void send_some(struct run *r);
+
+static void on_sent(struct mfl_stream *s, int status, void *arg)
+{
+        struct run *r = arg;
+        r->in_flight--;
+        if (!status)
+                send_some(r);
+}
+
+static void send_some(struct run *r)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Chunk c = MFL__CHUNK__INIT;
+        e.body_case = MFL__ENVELOPE__BODY_CHUNK;
+        e.chunk = &c;
+        unsigned limit = (unsigned)MFL_MAX((size_t)2, ((size_t)4 << 20) / r->chunk);
+        while (r->moved < r->total && r->in_flight < limit) {
+                const uint8_t *p = r->memory + r->moved % ((size_t)64 << 20);
+                c.offset = r->moved;
+                if (mfl_stream_send(&r->stream, &e, p, r->chunk, NULL, on_sent, r, NULL))
+                        return;
+                r->in_flight++;
+                r->moved += r->chunk;
+        }
+}
+
+static void on_connected(struct mfl_stream *s, int status, const char *text)
+{
+        check(!status, text);
+        send_some(s->owner);
+}
+
+static const struct mfl_stream_ops ops = {on_payload, on_frame, on_closed, on_connected};
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+        struct run *r = listener->data;
+        check(!mfl_stream_init(&r->stream, &r->loop, &ops, r, NULL), "init");
+        r->stream.payload_max = MFL_PAYLOAD_MAX;
+        mfl_stream_accept(&r->stream, listener);
+        uv_close((uv_handle_t *)listener, NULL);
+}
+
+static double frames(size_t chunk, size_t total)
+{
+        struct run r = {.chunk = chunk, .total = total, .memory = touched((size_t)64 << 20)};
+        struct sockaddr_in addr;
+        int n = sizeof addr;
+        char address[32];
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        uv_ip4_addr("127.0.0.1", 0, &addr);
+        check(fd >= 0 && !bind(fd, (struct sockaddr *)&addr, sizeof addr) && !listen(fd, 1), "listen");
+        getsockname(fd, (struct sockaddr *)&addr, (socklen_t *)&n);
+        pid_t pid = fork();
+        uv_loop_init(&r.loop);
+        if (!pid) {
+                snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(addr.sin_port));
+                check(!mfl_stream_init(&r.stream, &r.loop, &ops, &r, NULL), "init");
+                check(!mfl_stream_connect(&r.stream, address, NULL), "connect");
+                uv_run(&r.loop, UV_RUN_DEFAULT);
+                _exit(0);
+        }
+        uv_tcp_init(&r.loop, &r.listener);
+        r.listener.data = &r;
+        uv_tcp_open(&r.listener, fd);
+        check(!uv_listen((uv_stream_t *)&r.listener, 1, on_connection), "listen");
+        uv_run(&r.loop, UV_RUN_DEFAULT);
+        waitpid(pid, NULL, 0);
+        uv_loop_close(&r.loop);
+        free(r.memory);
+        check(r.end_ns > r.start_ns, "transfer");
+        return (double)total / (double)(r.end_ns - r.start_ns);
+}
+
+static double plain(size_t chunk, size_t total)
+{
+        uint8_t *memory = touched((size_t)64 << 20);
+        struct sockaddr_in addr;
+        socklen_t n = sizeof addr;
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        uv_ip4_addr("127.0.0.1", 0, &addr);
+        check(!bind(fd, (struct sockaddr *)&addr, sizeof addr) && !listen(fd, 1), "listen");
+        getsockname(fd, (struct sockaddr *)&addr, &n);
+        pid_t pid = fork();
+        if (!pid) {
+                int c = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+                check(!connect(c, (struct sockaddr *)&addr, sizeof addr), "connect");
+                setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+                for (size_t at = 0; at < total;) {
+                        ssize_t w = write(c, memory + at % ((size_t)64 << 20), chunk - at % chunk);
+                        check(w > 0, "write");
+                        at += (size_t)w;
+                }
+                _exit(0);
+        }
+        int c = accept(fd, NULL, NULL);
+        uint64_t start = 0;
+        for (size_t at = 0; at < total;) {
+                ssize_t got = read(c, memory + at % ((size_t)64 << 20), chunk - at % chunk);
+                check(got > 0, "read");
+                start = start ? start : mfl_now_ns();
+                at += (size_t)got;
+        }
+        uint64_t end = mfl_now_ns();
+        waitpid(pid, NULL, 0);
+        close(c);
+        close(fd);
+        free(memory);
+        return (double)total / (double)(end - start);
+}
+
+static int compare(const void *a, const void *b)
+{
+        double x = *(const double *)a, y = *(const double *)b;
+        return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+        size_t total = (size_t)(argc > 1 ? atoi(argv[1]) : 2) << 30;
+        int n = argc > 2 ? atoi(argv[2]) : 7;
+        check(total > 0 && n >= 1 && n <= 99, "arguments: GiB per repetition, repetitions (1 to 99)");
+        printf("%8s %12s %12s %8s   GB/s, medians of %d\n", "chunk", "frames", "read/write", "ratio", n);
+        for (size_t chunk = (size_t)1 << 20; chunk <= (size_t)4 << 20; chunk *= 4) {
+                double f[99], p[99];
+                for (int i = 0; i < n; i++) {
+                        f[i] = frames(chunk, total);
+                        p[i] = plain(chunk, total);
+                }
+                qsort(f, (size_t)n, sizeof *f, compare);
+                qsort(p, (size_t)n, sizeof *p, compare);
+                printf("%4zu MiB %12.2f %12.2f %8.2f\n", chunk >> 20, f[n / 2], p[n / 2],
+                        f[n / 2] / p[n / 2]);
+        }
+        return 0;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the agent share. agent.c keeps the connection and its timers; agent_task.c tasks, params,
+ * results. */
+#ifndef MFL_CLIENT_AGENT_INTERNAL_H
+#define MFL_CLIENT_AGENT_INTERNAL_H
+
+#include "client/agent.h"
+
+/* The simulator plants faults here to prove that its checks find them; elsewhere it is nothing. */
+#ifndef MFL_SIM_BUG
+#define MFL_SIM_BUG(number) false
+#endif
+
+#define AGENT_NEVER UINT64_MAX
+#define AGENT_BACKOFF_MIN_MS 200
+#define AGENT_BACKOFF_MAX_MS 10000
+#define AGENT_CONNECT_MS 10000 /* for the connection and the Welcome together */
+#define AGENT_JOBS_MAX 32      /* JobSpecs remembered; a server trusts in 16 */
+#define AGENT_EVALS_MAX 8      /* evaluation results kept in case they are asked for again */
+#define AGENT_PARAMS_TRIES 3   /* downloads with a wrong digest before the task is given back */
+
+enum agent_state {
+        AGENT_OFFLINE, /* until retry_ms; before START: AGENT_NEVER */
+        AGENT_CONNECTING,
+        AGENT_GREETING,
+        AGENT_ONLINE,
+        AGENT_ENDED,
+};
+
+enum agent_task_state {
+        TASK_QUEUED,
+        TASK_PARAMS, /* their download */
+        TASK_READY,  /* params are here */
+        TASK_COMPUTE,
+        TASK_ABORT,  /* ABORT was ordered, COMPUTED has yet to come */
+        TASK_RESULT, /* held until it is answered */
+        TASK_FAILED, /* to be reported when online */
+};
+
+enum agent_update_state {
+        UPDATE_HELD, /* announced, or to be announced when online */
+        UPDATE_UPLOADING,
+        UPDATE_SENT,
+        UPDATE_DONE, /* accepted or refused */
+};
+
+struct agent_update {
+        struct mfl_announce announce;
+        enum agent_update_state state;
+};
+
+struct agent_task {
+        struct agent_task *next;
+        struct mfl_task task; /* task.task is the number under which work was ordered; never changes */
+        uint64_t wire;        /* the number that the server knows it by */
+        enum agent_task_state state;
+        uint32_t params_tries;
+        uint32_t n_updates, n_eval;
+        struct agent_update *updates;
+        struct mfl_eval_item *eval;
+        bool permanent;
+        char reason[MFL_REASON_BYTES];
+};
+
+struct mfl_agent {
+        struct mfl_agent_options options;
+        enum agent_state state;
+        uint64_t now_ms, retry_ms, since_ms, heard_ms, sent_ms;
+        uint32_t heartbeat_ms, dead_ms, n_failures;
+        uint64_t jitter; /* how many numbers of its stream were drawn */
+        struct mfl_agent_actions *out;
+        int error;
+        struct agent_task *tasks; /* in the order received */
+        uint32_t boot_newest;     /* upper half of the newest task number: a server's start */
+        char jobs[AGENT_JOBS_MAX][MFL_JOB_ID_BYTES]; /* newest first */
+        uint32_t n_jobs;
+        struct mfl_agent_action scrap; /* written to when memory is out */
+};
+
+/* ---- agent.c ---- */
+struct mfl_agent_action *mfl_agent_act(struct mfl_agent *agent, enum mfl_agent_action_kind kind);
+struct mfl_msg *mfl_agent_send(
+        struct mfl_agent *agent, enum mfl_msg_kind kind); /* must be online, or greeting */
+void mfl_agent_trace(struct mfl_agent *agent, const char *fmt, ...) MFL_PRINTF(2, 3);
+
+/* ---- agent_task.c ---- */
+void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg);
+void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_event *event);
+void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event);
+void mfl_agent_sent(struct mfl_agent *agent, uint64_t task, uint32_t update);
+void mfl_agent_welcomed(struct mfl_agent *agent);
+void mfl_agent_lost(struct mfl_agent *agent); /* uploads begin anew after the next Welcome */
+void mfl_agent_schedule(struct mfl_agent *agent);
+void mfl_agent_abort_all(struct mfl_agent *agent);
+void mfl_agent_tasks_free(struct mfl_agent *agent);
+void mfl_agent_tasks_check(const struct mfl_agent *agent);
+
+#endif

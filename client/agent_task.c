@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's tasks: params, computing, results held until they are answered. */
+#include "client/agent_internal.h"
+
+#include <stdio.h>
+
+/* ---- lists ---- */
+
+static struct agent_task *find_wire(struct mfl_agent *agent, uint64_t wire)
+{
+        for (struct agent_task *task = agent->tasks; task; task = task->next)
+                if (task->wire == wire && task->state != TASK_ABORT)
+                        return task;
+        return NULL;
+}
+
+static struct agent_task *find_number(struct mfl_agent *agent, uint64_t number)
+{
+        for (struct agent_task *task = agent->tasks; task; task = task->next)
+                if (task->task.task == number)
+                        return task;
+        return NULL;
+}
+
+static struct agent_task *find_state(const struct mfl_agent *agent, enum agent_task_state state)
+{
+        for (struct agent_task *task = agent->tasks; task; task = task->next)
+                if (task->state == state)
+                        return task;
+        return NULL;
+}
+
+static bool computing(const struct mfl_agent *agent)
+{
+        return find_state(agent, TASK_COMPUTE) || find_state(agent, TASK_ABORT);
+}
+
+static void free_task(struct agent_task *task)
+{
+        for (uint32_t i = 0; i < task->n_updates; i++)
+                free(task->updates[i].announce.rejected);
+        free(task->updates);
+        free(task->eval);
+        free(task->task.items);
+        free(task);
+}
+
+/* A task goes; memory that its result has in the shell goes with it. */
+static void drop_task(struct mfl_agent *agent, struct agent_task *task)
+{
+        struct agent_task **at = &agent->tasks;
+        mfl_assert(task->state != TASK_COMPUTE && task->state != TASK_ABORT);
+        while (*at != task)
+                at = &(*at)->next;
+        *at = task->next;
+        if (task->state == TASK_RESULT)
+                mfl_agent_act(agent, MFL_AGENT_ACT_RESULT_FREE)->task_number = task->task.task;
+        free_task(task);
+}
+
+static void abort_task(struct mfl_agent *agent, struct agent_task *task)
+{
+        if (task->state == TASK_COMPUTE) {
+                task->state = TASK_ABORT;
+                mfl_agent_act(agent, MFL_AGENT_ACT_ABORT)->task_number = task->task.task;
+        } else if (task->state != TASK_ABORT)
+                drop_task(agent, task);
+}
+
+void mfl_agent_tasks_free(struct mfl_agent *agent)
+{
+        while (agent->tasks) {
+                struct agent_task *task = agent->tasks;
+                agent->tasks = task->next;
+                free_task(task);
+        }
+}
+
+void mfl_agent_abort_all(struct mfl_agent *agent)
+{
+        for (struct agent_task *task = agent->tasks, *next; task; task = next) {
+                next = task->next;
+                abort_task(agent, task);
+        }
+}
+
+/* ---- what the server is told ---- */
+
+static void announce(struct mfl_agent *agent, struct agent_task *task, struct agent_update *update)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE, .announce = update->announce};
+        msg.announce.task = task->wire;
+        update->state = UPDATE_HELD;
+        if (mfl_msg_copy(&msg, mfl_agent_send(agent, MFL_MSG_NONE)))
+                agent->error = -ENOMEM;
+}
+
+static void send_eval(struct mfl_agent *agent, const struct agent_task *task)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_EVAL_RESULT, .eval = {task->wire, task->n_eval, task->eval}};
+        if (mfl_msg_copy(&msg, mfl_agent_send(agent, MFL_MSG_NONE)))
+                agent->error = -ENOMEM;
+}
+
+static void report_result(struct mfl_agent *agent, struct agent_task *task)
+{
+        if (agent->state != AGENT_ONLINE)
+                return;
+        if (task->task.kind == MFL_TASK_EVAL)
+                send_eval(agent, task);
+        for (uint32_t i = 0; i < task->n_updates; i++)
+                if (task->updates[i].state != UPDATE_DONE)
+                        announce(agent, task, &task->updates[i]);
+}
+
+/* May drop the task. */
+static void report_failure(struct mfl_agent *agent, struct agent_task *task)
+{
+        if (agent->state != AGENT_ONLINE)
+                return;
+        struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_TASK_FAILED);
+        msg->failed.task = task->wire;
+        msg->failed.permanent = task->permanent;
+        mfl_strcpy(msg->failed.reason, sizeof msg->failed.reason, task->reason);
+        drop_task(agent, task);
+}
+
+static void fail_task(struct mfl_agent *agent, struct agent_task *task, bool permanent, const char *reason)
+{
+        task->state = TASK_FAILED;
+        task->permanent = permanent;
+        mfl_strcpy(task->reason, sizeof task->reason, reason);
+        mfl_agent_trace(agent, "task %u failed: %.180s", (uint32_t)task->wire, reason);
+        report_failure(agent, task);
+}
+
+static void open_params(struct mfl_agent *agent, struct agent_task *task)
+{
+        task->state = TASK_PARAMS;
+        mfl_agent_act(agent, MFL_AGENT_ACT_PARAMS_OPEN)->task = &task->task;
+}
+
+/* After Welcome the server learns what is here: results by Announce, failures, and what is still being worked
+ * on, so that it can take back what it does not want any more. */
+void mfl_agent_welcomed(struct mfl_agent *agent)
+{
+        for (struct agent_task *task = agent->tasks, *next; task; task = next) {
+                next = task->next;
+                if (task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN)
+                        report_result(agent, task);
+                else if (task->state == TASK_FAILED)
+                        report_failure(agent, task);
+                else if (task->state < TASK_ABORT) {
+                        mfl_agent_send(agent, MFL_MSG_PROGRESS)->progress.task = task->wire;
+                        if (task->state == TASK_PARAMS)
+                                open_params(agent, task);
+                }
+        }
+}
+
+void mfl_agent_lost(struct mfl_agent *agent)
+{
+        for (struct agent_task *task = agent->tasks; task; task = task->next)
+                for (uint32_t i = 0; i < task->n_updates; i++)
+                        if (task->updates[i].state != UPDATE_DONE)
+                                task->updates[i].state = UPDATE_HELD;
+}
+
+/* ---- tasks from the server ---- */
+
+static bool same_work(const struct mfl_task *a, const struct mfl_task *b)
+{
+        return strcmp(a->job, b->job) == 0 && a->round == b->round && a->kind == b->kind &&
+               a->n_items == b->n_items && a->single_updates == b->single_updates &&
+               a->n_params == b->n_params && a->fingerprint == b->fingerprint &&
+               a->fixed.scale_bits == b->fixed.scale_bits && a->fixed.delta_max == b->fixed.delta_max &&
+               memcmp(a->params_digest, b->params_digest, MFL_DIGEST_BYTES) == 0 &&
+               memcmp(a->items, b->items, a->n_items * sizeof *a->items) == 0;
+}
+
+/* What a task of the same job in a later round, or a newer start of the server, makes pointless. */
+static void drop_outdated(struct mfl_agent *agent, const struct mfl_task *t)
+{
+        for (struct agent_task *task = agent->tasks, *next; task; task = next) {
+                next = task->next;
+                bool earlier = strcmp(task->task.job, t->job) == 0 && task->task.round < t->round;
+                bool orphan = task->wire >> 32 < t->task >> 32 && task->state != TASK_RESULT;
+                if (earlier || orphan)
+                        abort_task(agent, task);
+        }
+}
+
+static bool knows_job(const struct mfl_agent *agent, const char *job)
+{
+        for (uint32_t i = 0; i < agent->n_jobs; i++)
+                if (strcmp(agent->jobs[i], job) == 0)
+                        return true;
+        return false;
+}
+
+static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        struct mfl_msg copy;
+        struct agent_task *task = mfl_calloc(1, sizeof *task), **at = &agent->tasks;
+        if (!task || mfl_msg_copy(msg, &copy)) {
+                free(task);
+                agent->error = -ENOMEM;
+                return;
+        }
+        task->task = copy.task;
+        task->wire = copy.task.task;
+        while (*at)
+                at = &(*at)->next;
+        *at = task;
+        mfl_agent_trace(agent, "task %u: %s round %u of %s, %u items", (uint32_t)task->wire,
+                task->task.kind == MFL_TASK_TRAIN ? "train" : "evaluate", task->task.round, task->task.job,
+                task->task.n_items);
+        if (!knows_job(agent, task->task.job))
+                fail_task(agent, task, false, "a task without its JobSpec");
+}
+
+static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        const struct mfl_task *t = &msg->task;
+        struct agent_task *same = NULL;
+        if (find_number(agent, t->task) && !find_wire(agent, t->task))
+                return; /* cancelled here already, or renumbered */
+        for (struct agent_task *task = agent->tasks; task && !same; task = task->next)
+                if (task->state != TASK_ABORT && task->state != TASK_FAILED && same_work(&task->task, t))
+                        same = task;
+        if (same) { /* what is held or being worked on is that task, whatever its number was */
+                if (same->wire != t->task)
+                        mfl_agent_trace(agent, "task %u is what task %u was", (uint32_t)t->task,
+                                (uint32_t)same->wire);
+                bool known = same->wire == t->task;
+                same->wire = t->task;
+                agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
+                drop_outdated(agent, t);
+                if (same->state == TASK_RESULT && !(known && t->kind == MFL_TASK_TRAIN))
+                        report_result(agent, same);
+                return;
+        }
+        struct agent_task *number = find_wire(agent, t->task);
+        if (number && number->state != TASK_FAILED)
+                return; /* a number is never used twice: nonsense */
+        agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
+        drop_outdated(agent, t);
+        add_task(agent, msg);
+}
+
+static void on_cancel(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        struct agent_task *task = find_wire(agent, msg->cancel.task);
+        if (!task || MFL_SIM_BUG(9))
+                return;
+        mfl_agent_trace(agent, "task %u is taken back: %.180s", (uint32_t)task->wire, msg->cancel.reason);
+        abort_task(agent, task);
+}
+
+static bool in_use(const struct mfl_agent *agent, const char *job)
+{
+        for (const struct agent_task *task = agent->tasks; task; task = task->next)
+                if (strcmp(task->task.job, job) == 0)
+                        return true;
+        return false;
+}
+
+/* Moves the job to the front; the one that was named longest ago makes room. */
+static void on_job_spec(struct mfl_agent *agent, const char *job)
+{
+        uint32_t i = 0;
+        while (i < agent->n_jobs && strcmp(agent->jobs[i], job) != 0)
+                i++;
+        if (i == AGENT_JOBS_MAX) {
+                for (i = AGENT_JOBS_MAX - 1; i > 0 && in_use(agent, agent->jobs[i]);)
+                        i--;
+                struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_JOB_FORGET);
+                mfl_strcpy(action->job, sizeof action->job, agent->jobs[i]);
+        } else if (i == agent->n_jobs)
+                agent->n_jobs++;
+        memmove(agent->jobs[1], agent->jobs[0], i * sizeof agent->jobs[0]);
+        mfl_strcpy(agent->jobs[0], sizeof agent->jobs[0], job);
+}
+
+static void on_params_gone(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        struct agent_task *task = find_state(agent, TASK_PARAMS);
+        if (!task || strcmp(task->task.job, msg->params.job) != 0 ||
+                memcmp(task->task.params_digest, msg->params.digest, MFL_DIGEST_BYTES) != 0)
+                return;
+        fail_task(agent, task, false, "the server has its params no more");
+}
+
+/* ---- uploads ---- */
+
+static void on_grant(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        struct agent_task *task = find_wire(agent, msg->update.task);
+        if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
+                return;
+        struct agent_update *update = &task->updates[msg->update.update];
+        if (update->state == UPDATE_DONE)
+                return;
+        uint32_t n = msg->update.n_ranges;
+        struct mfl_range *ranges = mfl_calloc(n, sizeof *ranges);
+        if (!ranges) {
+                agent->error = -ENOMEM;
+                return;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                ranges[i] = msg->update.ranges[i];
+                if (ranges[i].offset > update->announce.bytes ||
+                        ranges[i].bytes > update->announce.bytes - ranges[i].offset) {
+                        free(ranges);
+                        mfl_agent_trace(
+                                agent, "a grant of bytes that task %u does not have", (uint32_t)task->wire);
+                        return;
+                }
+        }
+        update->state = UPDATE_UPLOADING;
+        struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_UPLOAD);
+        action->task_number = task->task.task;
+        action->wire_task = task->wire;
+        action->update = msg->update.update;
+        action->n_ranges = n;
+        action->ranges = ranges;
+}
+
+static void on_answer(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        struct agent_task *task = find_wire(agent, msg->update.task);
+        if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
+                return;
+        task->updates[msg->update.update].state = UPDATE_DONE;
+        if (msg->kind == MFL_MSG_REFUSED)
+                mfl_agent_trace(agent, "update %u of task %u is refused: %.180s", msg->update.update,
+                        (uint32_t)task->wire, msg->update.reason);
+        for (uint32_t i = 0; i < task->n_updates; i++)
+                if (task->updates[i].state != UPDATE_DONE)
+                        return;
+        drop_task(agent, task);
+}
+
+void mfl_agent_sent(struct mfl_agent *agent, uint64_t number, uint32_t update)
+{
+        struct agent_task *task = find_number(agent, number);
+        if (task && update < task->n_updates && task->updates[update].state == UPDATE_UPLOADING)
+                task->updates[update].state = UPDATE_SENT;
+}
+
+void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg)
+{
+        switch (msg->kind) {
+        case MFL_MSG_JOB_SPEC:
+                on_job_spec(agent, msg->job);
+                break;
+        case MFL_MSG_TASK:
+                on_task(agent, msg);
+                break;
+        case MFL_MSG_CANCEL:
+                on_cancel(agent, msg);
+                break;
+        case MFL_MSG_PARAMS_GONE:
+                on_params_gone(agent, msg);
+                break;
+        case MFL_MSG_GRANT:
+                on_grant(agent, msg);
+                break;
+        case MFL_MSG_ACCEPTED:
+        case MFL_MSG_REFUSED:
+                on_answer(agent, msg);
+                break;
+        default:
+                mfl_agent_trace(agent, "message %u is not for a daemon; left unread", (unsigned)msg->kind);
+        }
+}
+
+/* ---- params and computing ---- */
+
+void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_event *event)
+{
+        struct agent_task *task = find_state(agent, TASK_PARAMS);
+        if (!task || strcmp(task->task.job, event->job) != 0 ||
+                memcmp(task->task.params_digest, event->digest, MFL_DIGEST_BYTES) != 0)
+                return; /* of a task that was taken back */
+        if (event->kind == MFL_AGENT_EV_PARAMS_MISSING) {
+                if (agent->state != AGENT_ONLINE)
+                        return; /* asked anew after Welcome */
+                struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_PARAMS_GET);
+                mfl_strcpy(msg->params.job, sizeof msg->params.job, task->task.job);
+                memcpy(msg->params.digest, task->task.params_digest, MFL_DIGEST_BYTES);
+                msg->params.offset = event->offset;
+        } else if (event->ok)
+                task->state = TASK_READY;
+        else if (++task->params_tries < AGENT_PARAMS_TRIES)
+                open_params(agent, task);
+        else
+                fail_task(agent, task, false, "the params came with a wrong digest each time");
+}
+
+static int keep_updates(struct agent_task *task, const struct mfl_agent_event *event)
+{
+        task->updates = mfl_calloc(event->n_updates, sizeof *task->updates);
+        if (!task->updates)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < event->n_updates; i++) {
+                struct mfl_msg from = {.kind = MFL_MSG_ANNOUNCE, .announce = event->updates[i]}, copy;
+                if (mfl_msg_copy(&from, &copy))
+                        return -ENOMEM;
+                struct mfl_announce *a = &task->updates[i].announce;
+                *a = copy.announce;
+                task->n_updates = i + 1;
+                a->update = i;
+                a->round = task->task.round;
+                mfl_strcpy(a->job, sizeof a->job, task->task.job);
+        }
+        return 0;
+}
+
+static int keep_eval(struct agent_task *task, const struct mfl_agent_event *event)
+{
+        task->eval = mfl_calloc(event->n_eval, sizeof *task->eval);
+        if (!task->eval)
+                return -ENOMEM;
+        if (event->n_eval)
+                memcpy(task->eval, event->eval, event->n_eval * sizeof *task->eval);
+        task->n_eval = event->n_eval;
+        return 0;
+}
+
+static void drop_old_evals(struct mfl_agent *agent)
+{
+        uint32_t n = 0;
+        struct agent_task *oldest = NULL;
+        for (struct agent_task *task = agent->tasks; task; task = task->next) {
+                if (task->state != TASK_RESULT || task->task.kind != MFL_TASK_EVAL)
+                        continue;
+                oldest = oldest ? oldest : task;
+                n++;
+        }
+        if (n > AGENT_EVALS_MAX)
+                drop_task(agent, oldest);
+}
+
+void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event)
+{
+        struct agent_task *task = find_number(agent, event->task);
+        mfl_assert(task && (task->state == TASK_COMPUTE || task->state == TASK_ABORT));
+        bool aborted = task->state == TASK_ABORT;
+        if (!event->ok) {
+                task->state = TASK_FAILED;
+                if (aborted)
+                        drop_task(agent, task);
+                else
+                        fail_task(agent, task, event->permanent, event->reason);
+                return;
+        }
+        task->state = TASK_RESULT;
+        if (aborted) {
+                drop_task(agent, task);
+                return;
+        }
+        bool train = task->task.kind == MFL_TASK_TRAIN;
+        mfl_assert(train ? event->n_updates > 0 : event->n_updates == 0);
+        if (train ? keep_updates(task, event) : keep_eval(task, event)) {
+                agent->error = -ENOMEM;
+                return;
+        }
+        report_result(agent, task);
+        drop_old_evals(agent);
+}
+
+/* Room for one more result. A result from before the server's last start, which nobody has asked for, gives
+ * way. */
+static bool make_room(struct mfl_agent *agent)
+{
+        uint32_t n = 0;
+        struct agent_task *orphan = NULL;
+        for (struct agent_task *task = agent->tasks; task; task = task->next) {
+                if (task->state != TASK_RESULT || task->task.kind != MFL_TASK_TRAIN)
+                        continue;
+                n++;
+                if (!orphan && task->wire >> 32 < agent->boot_newest)
+                        orphan = task;
+        }
+        if (n < agent->options.results_max)
+                return true;
+        if (orphan)
+                drop_task(agent, orphan);
+        return orphan && n == agent->options.results_max;
+}
+
+/* One task at a time holds the device; the first in the list that is not done. */
+void mfl_agent_schedule(struct mfl_agent *agent)
+{
+        if (computing(agent) || find_state(agent, TASK_PARAMS))
+                return;
+        struct agent_task *ready = find_state(agent, TASK_READY);
+        struct agent_task *queued = ready ? NULL : find_state(agent, TASK_QUEUED);
+        if (queued) {
+                open_params(agent, queued);
+        } else if (ready && (ready->task.kind == MFL_TASK_EVAL || make_room(agent))) {
+                ready->state = TASK_COMPUTE;
+                mfl_agent_act(agent, MFL_AGENT_ACT_COMPUTE)->task = &ready->task;
+        }
+}
+
+void mfl_agent_tasks_check(const struct mfl_agent *agent)
+{
+        uint32_t n_device = 0, n_params = 0, n_results = 0;
+        for (const struct agent_task *task = agent->tasks; task; task = task->next) {
+                n_device += task->state == TASK_COMPUTE || task->state == TASK_ABORT;
+                n_params += task->state == TASK_PARAMS || task->state == TASK_READY;
+                n_results += task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN;
+                mfl_assert(task->task.n_items > 0 || task->state == TASK_FAILED);
+                mfl_assert(task->state == TASK_RESULT || (!task->n_updates && !task->n_eval));
+                for (const struct agent_task *other = task->next; other; other = other->next)
+                        mfl_assert(other->task.task != task->task.task &&
+                                   (other->wire != task->wire || other->state == TASK_ABORT));
+        }
+        mfl_assert(n_device <= 1 && n_params <= 1);
+        mfl_assert(n_results <= agent->options.results_max);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon's configuration: defaults, then the YAML file, then $MFL_SERVER, then options. Blocking; at start
+ * only.
+ *
+ *     server: 127.0.0.1:7433
+ *     name: gpu-node-1            # default: the host's name; unique among the server's daemons
+ *     node: rack4-7               # default: made from machine id and boot id
+ *     workers: auto               # clients trained at once; auto: one per core
+ *     backend: auto               # auto, cpu, reference, cuda
+ *     memory: 8GiB                # for networks, params and results; default: four fifths of what there is
+ *     log_level: info
+ *     data_sets:
+ *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
+ *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy, shape:
+ * [1, 28, 28]}
+ *       - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100, seed: 1}
+ *
+ * Errors: MFL_INVALID with FILE:LINE and key, or the option, and what would be right.
+ */
+#ifndef MFL_CLIENT_CONFIG_H
+#define MFL_CLIENT_CONFIG_H
+
+#include "common/base.h"
+#include "common/data/dataset.h"
+#include "common/log.h"
+
+struct mfl_client_config {
+        char server[256];
+        char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
+        char backend[16];
+        uint32_t workers;      /* 0: auto */
+        uint64_t memory_bytes; /* 0: by the machine */
+        int log_level;         /* enum mfl_log_level */
+        uint32_t n_data_sets;
+        struct mfl_dataset_config *data_sets;
+        bool exit_with_stdin;
+        bool help, version; /* asked for: nothing else counts */
+};
+
+/* Everything that a process needs, from its arguments. MFL_INVALID: wrong configuration (exit status 78);
+ * MFL_CONFIG_USAGE: wrong arguments (2). Negative: no memory. deinit also after a failure. */
+enum {
+        MFL_CONFIG_USAGE = 16,
+};
+int mfl_client_config_init(
+        struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err);
+void mfl_client_config_deinit(struct mfl_client_config *config);
+extern const char mfl_client_help[];
+
+/* ---- parts, for tests ---- */
+int mfl_client_config_defaults(struct mfl_client_config *config, struct mfl_error *err);
+int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, size_t text_bytes,
+        const char *file, struct mfl_error *err);
+/* NAME=FORMAT:DIR; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one of that name.
+ */
+int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err);
+/* 1 to 63 of [A-Za-z0-9._-] */
+bool mfl_client_name_valid(const char *name);
+/* The first 8 bytes of SHA-256 over shape, classes, normalisation, samples and labels. */
+int mfl_client_fingerprint(
+        const struct mfl_dataset *dataset, uint64_t *ret_fingerprint, struct mfl_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tells two data sets of one name apart: daemons that share a population must hold the same samples. */
+#include "client/config.h"
+#include "common/digest.h"
+
+static int add_u64(struct mfl_sha256 *sha, uint64_t v, struct mfl_error *err)
+{
+        uint8_t bytes[8];
+        for (int i = 0; i < 8; i++)
+                bytes[i] = (uint8_t)(v >> 8 * i);
+        return mfl_sha256_update(sha, bytes, sizeof(bytes), err);
+}
+
+static int add_split(struct mfl_sha256 *sha, const struct mfl_dataset *dataset, const struct mfl_split *split,
+        struct mfl_error *err)
+{
+        size_t element = split->dtype == MFL_U8 ? 1 : sizeof(float);
+        int r = add_u64(sha, split->n, err);
+        if (!r)
+                r = add_u64(sha, (uint64_t)split->dtype, err);
+        if (!r)
+                r = mfl_sha256_update(sha, split->samples,
+                        split->n * (size_t)mfl_shape_count(&dataset->shape) * element, err);
+        return r ? r : mfl_sha256_update(sha, split->labels, split->n * sizeof(*split->labels), err);
+}
+
+static int add_dataset(struct mfl_sha256 *sha, const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        size_t channels =
+                (size_t)MFL_MIN(dataset->shape.rank == 3 ? dataset->shape.dim[0] : 1, MFL_CHANNELS_MAX);
+        int r = add_u64(sha, (uint64_t)dataset->classes, err);
+        for (int i = 0; !r && i < dataset->shape.rank; i++)
+                r = add_u64(sha, (uint64_t)dataset->shape.dim[i], err);
+        if (!r)
+                r = mfl_sha256_update(sha, dataset->scale, channels * sizeof(float), err);
+        if (!r)
+                r = mfl_sha256_update(sha, dataset->shift, channels * sizeof(float), err);
+        if (!r)
+                r = add_split(sha, dataset, &dataset->train, err);
+        return r ? r : add_split(sha, dataset, &dataset->test, err);
+}
+
+int mfl_client_fingerprint(
+        const struct mfl_dataset *dataset, uint64_t *ret_fingerprint, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        uint8_t digest[MFL_SHA256_BYTES];
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = add_dataset(&sha, dataset, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        if (r)
+                return r;
+        uint64_t v = 0;
+        for (int i = 7; i >= 0; i--)
+                v = v << 8 | digest[i];
+        *ret_fingerprint = v;
+        return 0;
+}

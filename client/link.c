@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's shell: the connection, the timer, and carrying out the agent's actions in order. */
+#include "client/link.h"
+
+#include "client/link_internal.h"
+#include "common/log.h"
+
+#define PROGRESS_MS 500u
+
+static const struct mfl_stream_ops stream_ops;
+static void on_timer(uv_timer_t *timer);
+
+void link_pending_done(struct mfl_link *link)
+{
+        mfl_assert(link->pending > 0);
+        if (--link->pending > 0)
+                return;
+        mfl_assert(link->closing);
+        link_results_free_all(link);
+        link_job_forget(link, NULL);
+        mfl_agent_free(link->agent);
+        mfl_agent_actions_deinit(&link->actions);
+        void (*closed)(void *user) = link->closed;
+        void *user = link->options.user;
+        free(link->deferred);
+        free(link->server);
+        free(link);
+        if (closed)
+                closed(user);
+}
+
+static void end(struct mfl_link *link, int status, const char *reason)
+{
+        if (link->exited)
+                return;
+        link->exited = true;
+        link->exit_status = status;
+        mfl_strcpy(link->exit_reason, sizeof(link->exit_reason), reason);
+        link_work_abort_all(link);
+        /* The owner is told from the timer: whoever found the failure may still need the link. */
+        if (!link->closing)
+                uv_timer_start(&link->timer, on_timer, 0, 0);
+}
+
+void link_fatal(struct mfl_link *link, const struct mfl_error *err)
+{
+        end(link, 1, err->text);
+}
+
+/* ---- actions ---- */
+
+static void send_msg(struct mfl_link *link, const struct mfl_msg *msg)
+{
+        if (!link->stream_open)
+                return;
+        /* Bye is the last message of a connection, and it needs the flush that a close gives it. */
+        if (msg->kind == MFL_MSG_BYE) {
+                mfl_stream_close(&link->stream, msg->bye.reason, msg->bye.retry);
+                return;
+        }
+        struct mfl_error err;
+        if (mfl_stream_send_msg(&link->stream, msg, NULL, &err) < 0)
+                link_fatal(link, &err);
+}
+
+static void post_closed(struct mfl_link *link, const char *reason)
+{
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_CLOSED};
+        mfl_strcpy(event.reason, sizeof(event.reason), reason);
+        link_post(link, &event);
+}
+
+static void connect_server(struct mfl_link *link)
+{
+        struct mfl_error err;
+        /* The last connection still flushes a Bye: the new one waits for its end. */
+        link->connect_next = link->stream_open;
+        if (link->stream_open) {
+                mfl_stream_close(&link->stream, NULL, false);
+                return;
+        }
+        memset(&link->stream, 0, sizeof(link->stream));
+        link->connect_error[0] = 0;
+        int r = mfl_stream_init(&link->stream, link->loop, &stream_ops, link, &err);
+        if (r) {
+                link_fatal(link, &err);
+                return;
+        }
+        link->stream_open = true;
+        link->pending++;
+        r = mfl_stream_connect(&link->stream, link->server, &err);
+        if (r) {
+                mfl_strcpy(link->connect_error, sizeof(link->connect_error), err.text);
+                mfl_stream_close(&link->stream, NULL, false);
+        }
+}
+
+static void trace(struct mfl_link *link, const char *line)
+{
+        if (link->options.on_trace)
+                link->options.on_trace(link, line);
+}
+
+static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
+{
+        switch (action->kind) {
+        case MFL_AGENT_ACT_CONNECT:
+                connect_server(link);
+                break;
+        case MFL_AGENT_ACT_CLOSE:
+                if (link->stream_open)
+                        mfl_stream_close(&link->stream, NULL, false);
+                break;
+        case MFL_AGENT_ACT_SEND:
+                send_msg(link, &action->msg);
+                break;
+        case MFL_AGENT_ACT_PARAMS_OPEN:
+                link_params_open(link, action->task);
+                break;
+        case MFL_AGENT_ACT_COMPUTE:
+                link_work_start(link, action->task);
+                break;
+        case MFL_AGENT_ACT_ABORT:
+                link_work_abort(link, action->task_number);
+                break;
+        case MFL_AGENT_ACT_UPLOAD:
+                link_upload_add(link, action);
+                break;
+        case MFL_AGENT_ACT_RESULT_FREE:
+                link_result_free(link, action->task_number);
+                break;
+        case MFL_AGENT_ACT_JOB_FORGET:
+                link_job_forget(link, action->job);
+                link->options.ops->forget(link->options.compute, action->job);
+                break;
+        case MFL_AGENT_ACT_TRACE:
+                trace(link, action->reason);
+                break;
+        case MFL_AGENT_ACT_EXIT:
+                end(link, action->ok ? 0 : 1, action->reason);
+                break;
+        }
+}
+
+/* ---- events ---- */
+
+static void defer(struct mfl_link *link, const struct mfl_agent_event *event)
+{
+        if (link->n_deferred == link->deferred_max) {
+                uint32_t n = link->deferred_max ? 2 * link->deferred_max : 8;
+                struct mfl_agent_event *v = mfl_realloc(link->deferred, n * sizeof(*v));
+                if (!v) {
+                        struct mfl_error err;
+                        mfl_fail_memory(&err, n * sizeof(*v), "events");
+                        link_fatal(link, &err);
+                        return;
+                }
+                link->deferred = v;
+                link->deferred_max = n;
+        }
+        link->deferred[link->n_deferred++] = *event;
+}
+
+static void step(struct mfl_link *link, struct mfl_agent_event *event)
+{
+        event->now_ms = mfl_now_ms();
+        int r = mfl_agent_step(link->agent, event, &link->actions);
+        if (r) {
+                struct mfl_error err;
+                mfl_fail(&err, r, "agent: %s", strerror(-r));
+                link_fatal(link, &err);
+        }
+        for (uint32_t i = 0; i < link->actions.n; i++)
+                carry_out(link, &link->actions.v[i]);
+        mfl_agent_actions_clear(&link->actions);
+}
+
+static void arm_timer(struct mfl_link *link)
+{
+        uint64_t now_ms = mfl_now_ms(), due_ms = mfl_agent_next_ms(link->agent);
+        if (link->works) {
+                if (link->progress_ms < now_ms)
+                        link->progress_ms = now_ms + PROGRESS_MS;
+                due_ms = MFL_MIN(due_ms, link->progress_ms);
+        }
+        if (due_ms == UINT64_MAX) {
+                uv_timer_stop(&link->timer);
+                return;
+        }
+        /* The loop's clock stood still since it woke; a timer counts from there. */
+        uv_update_time(link->loop);
+        uv_timer_start(&link->timer, on_timer, due_ms > now_ms ? due_ms - now_ms : 0, 0);
+}
+
+static void tell_online(struct mfl_link *link)
+{
+        bool online = mfl_agent_online(link->agent);
+        if (online == link->online)
+                return;
+        link->online = online;
+        if (link->options.on_online)
+                link->options.on_online(link, online);
+}
+
+void link_post(struct mfl_link *link, const struct mfl_agent_event *event)
+{
+        if (link->exited || link->closing)
+                return;
+        if (link->stepping) {
+                mfl_assert(!event->msg && !event->updates && !event->eval);
+                defer(link, event);
+                return;
+        }
+        link->stepping = true;
+        struct mfl_agent_event now = *event;
+        step(link, &now);
+        for (uint32_t i = 0; i < link->n_deferred && !link->exited; i++) {
+                now = link->deferred[i];
+                step(link, &now);
+        }
+        link->n_deferred = 0;
+        link->stepping = false;
+        if (link->exited)
+                return;
+        tell_online(link);
+        arm_timer(link);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+        struct mfl_link *link = timer->data;
+        if (link->closing)
+                return;
+        if (link->exited) {
+                if (!link->told) {
+                        link->told = true;
+                        link->options.on_exit(link, link->exit_status, link->exit_reason);
+                }
+                return;
+        }
+        if (link->works && mfl_now_ms() >= link->progress_ms)
+                link_work_progress(link);
+        /* A large frame on a slow line is a sign of life before it is whole. */
+        if (link->stream_open && link->stream.heard_ms > link->heard_ms) {
+                link->heard_ms = link->stream.heard_ms;
+                struct mfl_agent_event heard = {.kind = MFL_AGENT_EV_HEARD};
+                link_post(link, &heard);
+        }
+        struct mfl_agent_event tick = {.kind = MFL_AGENT_EV_TICK};
+        link_post(link, &tick);
+}
+
+/* ---- the connection ---- */
+
+static void on_connected(struct mfl_stream *stream, int status, const char *text)
+{
+        struct mfl_link *link = stream->owner;
+        if (status) {
+                mfl_strcpy(link->connect_error, sizeof(link->connect_error), text ? text : "cannot connect");
+                mfl_stream_close(stream, NULL, false);
+                return;
+        }
+        link->last_reason[0] = 0;
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_CONNECTED};
+        link_post(link, &event);
+}
+
+static void on_closed(struct mfl_stream *stream, const char *reason)
+{
+        struct mfl_link *link = stream->owner;
+        link->stream_open = false;
+        link_params_cut(link);
+        link_upload_cut(link);
+        if (*link->connect_error)
+                reason = link->connect_error;
+        /* One line, not one per attempt, while the server is away. */
+        if (!link->closing && !link->exited && strcmp(reason, link->last_reason)) {
+                mfl_strcpy(link->last_reason, sizeof(link->last_reason), reason);
+                mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", link->server, reason);
+        }
+        if (link->connect_next && !link->closing && !link->exited)
+                connect_server(link);
+        else
+                post_closed(link, reason);
+        link_pending_done(link);
+}
+
+static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err)
+{
+        struct mfl_link *link = stream->owner;
+        if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS)
+                return mfl_fail(err, MFL_INVALID, "a payload that no daemon takes");
+        return link_params_payload(link, envelope->params, payload_bytes, ret_dst, err);
+}
+
+static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, struct mfl_error *err)
+{
+        struct mfl_msg msg = {0};
+        int r = mfl_wire_to_msg(envelope, &msg, err);
+        if (r == MFL_NOT_FOUND)
+                return mfl_fail(err, MFL_INVALID, "a message that is not for daemons");
+        if (r)
+                return r;
+        if (msg.kind == MFL_MSG_WELCOME) {
+                link->stream.envelope_max = MFL_ENVELOPE_MAX;
+                link->stream.payload_max = MFL_PAYLOAD_MAX;
+        }
+        if (msg.kind == MFL_MSG_JOB_SPEC)
+                r = link_job_set(link, envelope->job_spec->job, envelope->job_spec->text);
+        if (r < 0) {
+                mfl_msg_deinit(&msg);
+                return mfl_fail_memory(err, strlen(envelope->job_spec->text), "a job file");
+        }
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_MESSAGE, .msg = &msg};
+        link_post(link, &event);
+        mfl_msg_deinit(&msg);
+        return 0;
+}
+
+static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
+        size_t payload_bytes, struct mfl_error *err)
+{
+        struct mfl_link *link = stream->owner;
+        if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS) {
+                int r = take_message(link, envelope, err);
+                if (r < 0)
+                        link_fatal(link, err);
+                return r > 0 ? r : 0;
+        }
+        link_params_frame(link, payload_bytes);
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_HEARD};
+        link_post(link, &event);
+        return 0;
+}
+
+static const struct mfl_stream_ops stream_ops = {
+        .on_payload = on_payload,
+        .on_frame = on_frame,
+        .on_closed = on_closed,
+        .on_connected = on_connected,
+};
+
+/* ---- life ---- */
+
+static int fill_link(struct mfl_link *link, const struct mfl_link_options *options, struct mfl_error *err)
+{
+        char host[256], port[16];
+        int r = mfl_address_parse(options->server, host, sizeof(host), port, sizeof(port), err);
+        if (r)
+                return r;
+        link->options = *options;
+        link->options.chunk_bytes = options->chunk_bytes ? options->chunk_bytes : 1024 * 1024;
+        link->options.chunks_max = options->chunks_max ? options->chunks_max : 4;
+        mfl_assert(link->options.chunk_bytes % 8 == 0 && link->options.chunk_bytes <= MFL_PAYLOAD_MAX);
+        link->server = mfl_strdup(options->server);
+        if (!link->server)
+                return mfl_fail_memory(err, strlen(options->server), "an address");
+        return mfl_agent_new(&options->agent, &link->agent, err);
+}
+
+int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struct mfl_link **ret_link,
+        struct mfl_error *err)
+{
+        struct mfl_link *link = mfl_calloc(1, sizeof(*link));
+        if (!link)
+                return mfl_fail_memory(err, sizeof(*link), "a connection");
+        link->loop = loop;
+        int r = fill_link(link, options, err);
+        if (r) {
+                free(link->server);
+                free(link);
+                return r;
+        }
+        uv_timer_init(loop, &link->timer);
+        link->timer.data = link;
+        link->pending = 1;
+        *ret_link = link;
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_START};
+        link_post(link, &event);
+        return 0;
+}
+
+void mfl_link_stop(struct mfl_link *link)
+{
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_STOP};
+        link_post(link, &event);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+        link_pending_done(handle->data);
+}
+
+void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
+{
+        if (link->closing)
+                return;
+        link->closing = true;
+        link->closed = closed;
+        link_work_abort_all(link);
+        if (link->stream_open)
+                mfl_stream_close(&link->stream, NULL, false);
+        uv_close((uv_handle_t *)&link->timer, on_timer_closed);
+}
+
+void *mfl_link_user(const struct mfl_link *link)
+{
+        return link->options.user;
+}
+
+bool mfl_link_online(const struct mfl_link *link)
+{
+        return link->online;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon's shell: it carries out what the agent core decides, on a libuv loop.
+ *
+ *   - connects, turns frames into messages, keeps the agent's timer;
+ *   - params go from the socket straight into their buffer, and are hashed on a worker while the rest still
+ * comes;
+ *   - tasks run through struct mfl_compute_ops; the loop stays free, so Ping is answered while they do;
+ *   - granted ranges go out as Chunks straight from the result's buffer, a few in flight at a time.
+ * At most two versions of a job's params are kept, besides one that a running task reads.
+ *
+ * Ways to fail: a connection that is refused, lost or garbled (the agent connects anew); params whose digest
+ * is wrong (fetched anew) or that don't fit the memory (that task fails); a task that fails (told to the
+ * server); want of memory or a broken device (on_exit with status 1).
+ *
+ * No globals: many links may live on one loop. Loop thread only.
+ */
+#ifndef MFL_CLIENT_LINK_H
+#define MFL_CLIENT_LINK_H
+
+#include "client/agent.h"
+#include "client/compute.h"
+#include "common/worker.h"
+
+struct mfl_link;
+
+struct mfl_link_options {
+        const char *server; /* "host:port"; copied */
+        struct mfl_agent_options agent;
+        const struct mfl_compute_ops *ops;
+        void *compute;             /* outlives the link */
+        struct mfl_worker *hasher; /* outlives the link; may be shared by links */
+        struct mfl_budget *budget; /* params are charged to it; outlives the link; NULL: no limit */
+        uint32_t chunk_bytes;      /* 0: 1 MiB; a multiple of 8 */
+        uint32_t chunks_max;       /* in flight; 0: 4 */
+        void *user;
+        /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (here, if
+         * it likes). status: exit status of a program. */
+        void (*on_exit)(struct mfl_link *link, int status, const char *reason);
+        /* May be NULL. */
+        void (*on_online)(struct mfl_link *link, bool online);
+        void (*on_trace)(struct mfl_link *link, const char *line);
+};
+
+/* Starts to connect. MFL_INVALID for a bad address; then nothing is called. */
+int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struct mfl_link **ret_link,
+        struct mfl_error *err);
+/* As SIGTERM: the agent aborts its work, says goodbye, and on_exit comes. */
+void mfl_link_stop(struct mfl_link *link);
+/* Cancels what runs, closes everything, calls closed (may be NULL), and frees the link. Idempotent. */
+void mfl_link_close(struct mfl_link *link, void (*closed)(void *user));
+void *mfl_link_user(const struct mfl_link *link);
+bool mfl_link_online(const struct mfl_link *link);
+
+#endif

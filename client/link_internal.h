@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the link's files share. */
+#ifndef MFL_CLIENT_LINK_INTERNAL_H
+#define MFL_CLIENT_LINK_INTERNAL_H
+
+#include "client/link.h"
+#include "common/digest.h"
+#include "proto/stream.h"
+
+struct link_job {
+        char id[MFL_JOB_ID_BYTES];
+        char *text;
+        struct link_job *next;
+};
+
+/* One version of a job's params, arriving or here. */
+struct link_params {
+        struct mfl_link *link;
+        struct mfl_budget *budget;
+        char job[MFL_JOB_ID_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES];
+        uint64_t n, have, hashed; /* floats: in all, received, hashed */
+        float *data;
+        bool ready;    /* whole, and the digest is right */
+        bool refused;  /* no memory for it: reason */
+        bool dead;     /* off the list; freed with the last reference */
+        uint32_t refs; /* running tasks, a payload on its way, hashing */
+        uint64_t used; /* for the least recently used */
+        char reason[MFL_REASON_BYTES];
+        struct mfl_sha256 sha;
+        bool hashing;
+        uint64_t hash_end; /* floats; of the piece at work */
+        int hash_status;
+        struct mfl_error hash_err;
+        uint8_t hash_digest[MFL_SHA256_BYTES];
+        struct mfl_work work;
+        struct link_params *next;
+};
+
+/* A task at work. */
+struct link_work {
+        struct mfl_link *link;
+        uint64_t task;
+        struct link_params *params;
+        char *text;
+        struct mfl_compute_call call;
+        uint64_t progress_sent; /* samples told to the server */
+        struct link_work *next;
+};
+
+struct link_result {
+        uint64_t task;
+        struct mfl_train_result *result;
+        uint32_t refs; /* uploads that read it */
+        bool dead;     /* RESULT_FREE came */
+        struct link_result *next;
+};
+
+struct link_upload {
+        struct mfl_link *link;
+        struct link_result *result;
+        uint64_t task, wire_task;
+        uint32_t update, n_ranges, range; /* range: the one being queued */
+        struct mfl_range *ranges;
+        uint64_t at;        /* bytes of that range queued */
+        uint32_t in_flight; /* chunks */
+        bool failed;
+        struct link_upload *next;
+};
+
+struct mfl_link {
+        uv_loop_t *loop;
+        struct mfl_link_options options;
+        char *server;
+        struct mfl_agent *agent;
+        struct mfl_agent_actions actions;
+        uv_timer_t timer;
+        struct mfl_stream stream;
+        bool stream_open; /* from init to on_closed */
+        bool connect_next; /* when the stream at hand has closed */
+        bool online;
+        uint64_t heard_ms;
+        char connect_error[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];
+        struct link_job *jobs;
+        struct link_params *params;
+        struct link_params *receiving;
+        struct link_work *works;
+        struct link_result *results;
+        struct link_upload *uploads; /* with bytes to queue, first come first */
+        uint32_t chunks_in_flight;
+        uint64_t clock; /* for link_params.used */
+        uint64_t progress_ms;
+        /* Events made while an event is worked on wait here. */
+        bool stepping;
+        uint32_t n_deferred, deferred_max;
+        struct mfl_agent_event *deferred;
+        bool exited, told, closing;
+        int exit_status;
+        char exit_reason[MFL_REASON_BYTES];
+        uint32_t pending; /* handles and work that must end before the memory goes */
+        void (*closed)(void *user);
+};
+
+/* Now, or after the event at work. Pointers in the event must live until then: deferred ones have none. */
+void link_post(struct mfl_link *link, const struct mfl_agent_event *event);
+/* The process can't go on. */
+void link_fatal(struct mfl_link *link, const struct mfl_error *err);
+void link_pending_done(struct mfl_link *link);
+
+/* link_params.c */
+void link_params_open(struct mfl_link *link, const struct mfl_task *task);
+struct link_params *link_params_find(struct mfl_link *link, const char *job, const uint8_t *digest);
+void link_params_unref(struct link_params *params);
+void link_params_forget(struct mfl_link *link, const char *job); /* NULL: all */
+int link_params_payload(
+        struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
+void link_params_frame(struct mfl_link *link, size_t bytes);
+void link_params_cut(struct mfl_link *link); /* the connection is gone */
+
+/* link_upload.c */
+void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action);
+void link_upload_pump(struct mfl_link *link);
+void link_upload_cut(struct mfl_link *link);
+struct link_result *link_result_add(struct mfl_link *link, uint64_t task, struct mfl_train_result *result);
+void link_result_free(struct mfl_link *link, uint64_t task);
+void link_results_free_all(struct mfl_link *link);
+
+/* link_work.c */
+void link_work_start(struct mfl_link *link, const struct mfl_task *task);
+void link_work_abort(struct mfl_link *link, uint64_t task);
+void link_work_abort_all(struct mfl_link *link);
+void link_work_progress(struct mfl_link *link);
+int link_job_set(struct mfl_link *link, const char *id, const char *text);
+void link_job_forget(struct mfl_link *link, const char *id); /* NULL: all */
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mfl-client: the daemon.
+ *
+ *   - reads its configuration, loads its data sets, opens a backend;
+ *   - one loop thread (connection, timers, signals), one worker that runs the trainer, one that hashes
+ * params;
+ *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
+ * once.
+ *
+ * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a backend that isn't there
+ * (78); the server sends it away for good, a broken device, no memory (1).
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "client/compute.h"
+#include "client/config.h"
+#include "client/link.h"
+#include "common/budget.h"
+#include "common/log.h"
+#include "proto/stream.h"
+
+#define EXIT_CONFIG 78
+
+struct client {
+        struct mfl_client_config config;
+        uint32_t n_data;
+        struct mfl_dataset *data[MFL_DATA_SETS_MAX];
+        uint64_t fingerprints[MFL_DATA_SETS_MAX];
+        struct mfl_data_info infos[MFL_DATA_SETS_MAX];
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+        struct mfl_device_info device_info;
+        uint32_t workers;
+        struct mfl_budget budget;
+        struct mfl_trainer *trainer;
+        uv_loop_t loop;
+        struct mfl_compute compute;
+        struct mfl_worker hasher;
+        struct mfl_link *link;
+        uv_signal_t sigterm, sigint;
+        union {
+                uv_handle_t handle;
+                uv_stream_t stream;
+                uv_pipe_t pipe;
+                uv_tty_t tty;
+        } in;
+        bool in_open, stopping;
+        int status;
+};
+
+/* ---- start ---- */
+
+static int load_data(struct client *c, struct mfl_error *err)
+{
+        if (c->config.n_data_sets > MFL_DATA_SETS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%u data sets, at most %u are possible",
+                        c->config.n_data_sets, MFL_DATA_SETS_MAX);
+        if (!c->config.n_data_sets)
+                return mfl_fail(err, MFL_INVALID,
+                        "no data set: give --data NAME=FORMAT:DIR, or data_sets in --config");
+        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
+                int r = mfl_dataset_load(&c->config.data_sets[i], &c->data[i], err);
+                if (!r) {
+                        c->n_data++;
+                        r = mfl_client_fingerprint(c->data[i], &c->fingerprints[i], err);
+                }
+                if (r)
+                        return r == -ENOMEM ? r : MFL_INVALID;
+                const struct mfl_dataset *d = c->data[i];
+                struct mfl_data_info *info = &c->infos[i];
+                *info = (struct mfl_data_info){.shape = d->shape,
+                        .classes = (uint32_t)d->classes,
+                        .train_samples = d->train.n,
+                        .test_samples = d->test.n,
+                        .fingerprint = c->fingerprints[i]};
+                mfl_strcpy(info->name, sizeof(info->name), d->name);
+        }
+        return 0;
+}
+
+static int open_backend(struct client *c, struct mfl_error *err)
+{
+        int r = mfl_backend_open(c->config.backend, &c->ops, err);
+        if (r)
+                return r < 0 ? r : MFL_INVALID;
+        r = c->ops->device_open(&c->device, err);
+        if (r)
+                return r;
+        c->ops->device_info(c->device, &c->device_info);
+        c->workers = c->config.workers;
+        /* A GPU is one device for one network at a time; a CPU is as many as it has cores. */
+        if (!c->workers)
+                c->workers = strcmp(c->ops->name, "cuda") ? (uint32_t)MFL_MAX(1, c->device_info.cores) : 1;
+        return 0;
+}
+
+static int open_trainer(struct client *c, struct mfl_error *err)
+{
+        uint64_t limit = c->config.memory_bytes;
+        if (!limit) {
+                int r = mfl_memory_total(&limit, err);
+                if (r)
+                        return r;
+                limit = limit / 5 * 4;
+        }
+        mfl_budget_init(&c->budget, limit);
+        struct mfl_trainer_options options = {.ops = c->ops,
+                .device = c->device,
+                .workers = c->workers,
+                .budget = &c->budget,
+                .name = c->config.name,
+                .n_data_sets = c->n_data,
+                .data_sets = (const struct mfl_dataset *const *)c->data,
+                .fingerprints = c->fingerprints};
+        return mfl_trainer_new(&options, &c->trainer, err);
+}
+
+static void log_start(const struct client *c)
+{
+        const struct mfl_device_info *d = &c->device_info;
+        mfl_log(MFL_LOG_INFO, "%s: backend %s on %s%s%s%s, %u worker%s, server %s", c->config.name,
+                d->backend, d->name, *d->library ? " (" : "", d->library, *d->library ? ")" : "", c->workers,
+                c->workers == 1 ? "" : "s", c->config.server);
+        for (uint32_t i = 0; i < c->n_data; i++) {
+                char shape[96];
+                mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
+                        c->infos[i].name, c->infos[i].train_samples, c->infos[i].test_samples,
+                        mfl_shape_text(&c->infos[i].shape, shape, sizeof(shape)), c->infos[i].classes);
+        }
+}
+
+static int prepare(struct client *c, struct mfl_error *err)
+{
+        char host[256], port[16];
+        int r = mfl_address_parse(c->config.server, host, sizeof(host), port, sizeof(port), err);
+        if (!r)
+                r = load_data(c, err);
+        if (!r)
+                r = open_backend(c, err);
+        return r ? r : open_trainer(c, err);
+}
+
+/* ---- the loop ---- */
+
+static void stop(struct client *c, const char *why)
+{
+        if (c->stopping)
+                return;
+        c->stopping = true;
+        mfl_log(MFL_LOG_INFO, "stopping: %s", why);
+        mfl_link_stop(c->link);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+        struct client *c = handle->data;
+        if (c->stopping)
+                _exit(1);
+        stop(c, strsignal(number));
+}
+
+static void on_in_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
+{
+        static char ignored[256];
+        *ret_buf = uv_buf_init(ignored, sizeof(ignored));
+}
+
+static void on_in_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+        if (n < 0)
+                stop(stream->data, "standard input ended");
+}
+
+/* A regular file or /dev/null has ended as soon as it is looked at. */
+static int watch_stdin(struct client *c, struct mfl_error *err)
+{
+        if (!c->config.exit_with_stdin)
+                return 0;
+        uv_handle_type type = uv_guess_handle(STDIN_FILENO);
+        int r;
+        if (type == UV_TTY) {
+                r = uv_tty_init(&c->loop, &c->in.tty, STDIN_FILENO, 1);
+        } else if (type == UV_NAMED_PIPE) {
+                r = uv_pipe_init(&c->loop, &c->in.pipe, 0);
+                r = r ? r : uv_pipe_open(&c->in.pipe, STDIN_FILENO);
+        } else {
+                stop(c, "standard input is at its end");
+                return 0;
+        }
+        if (r)
+                return mfl_fail(err, r, "watch standard input: %s", uv_strerror(r));
+        c->in_open = true;
+        c->in.handle.data = c;
+        r = uv_read_start(&c->in.stream, on_in_alloc, on_in_read);
+        return r ? mfl_fail(err, r, "watch standard input: %s", uv_strerror(r)) : 0;
+}
+
+static void on_link_closed(void *user)
+{
+        struct client *c = user;
+        mfl_compute_close(&c->compute, NULL);
+        mfl_worker_close(&c->hasher, NULL);
+        uv_close((uv_handle_t *)&c->sigterm, NULL);
+        uv_close((uv_handle_t *)&c->sigint, NULL);
+        if (c->in_open)
+                uv_close(&c->in.handle, NULL);
+}
+
+static void on_exit_wanted(struct mfl_link *link, int status, const char *reason)
+{
+        struct client *c = mfl_link_user(link);
+        c->status = status;
+        c->stopping = true; /* a signal from here on ends it at once */
+        mfl_log(status ? MFL_LOG_ERROR : MFL_LOG_INFO, "ended: %s", reason);
+        mfl_link_close(link, on_link_closed);
+}
+
+static void on_online(struct mfl_link *link, bool online)
+{
+        struct client *c = mfl_link_user(link);
+        if (online)
+                mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
+}
+
+static void on_trace(struct mfl_link *link, const char *line)
+{
+        mfl_log(MFL_LOG_DEBUG, "%s", line);
+}
+
+static int random_u64(uint64_t *ret_number, struct mfl_error *err)
+{
+        if (getrandom(ret_number, sizeof(*ret_number), 0) != sizeof(*ret_number))
+                return mfl_fail_errno(err, "getrandom");
+        return 0;
+}
+
+static int open_link(struct client *c, struct mfl_error *err)
+{
+        struct mfl_link_options options = {.server = c->config.server,
+                .agent = {.results_max = 2},
+                .ops = &mfl_compute_trainer,
+                .compute = &c->compute,
+                .hasher = &c->hasher,
+                .budget = &c->budget,
+                .user = c,
+                .on_exit = on_exit_wanted,
+                .on_online = on_online,
+                .on_trace = on_trace};
+        struct mfl_daemon_info *info = &options.agent.info;
+        mfl_strcpy(info->name, sizeof(info->name), c->config.name);
+        mfl_strcpy(info->node, sizeof(info->node), c->config.node);
+        mfl_strcpy(info->backend, sizeof(info->backend), c->ops->name);
+        mfl_strcpy(info->device, sizeof(info->device), c->device_info.name);
+        mfl_strcpy(info->software, sizeof(info->software), "mfl-client " MFL_VERSION);
+        info->workers = c->workers;
+        info->n_data_sets = c->n_data;
+        info->data_sets = c->infos;
+        int r = random_u64(&info->instance, err);
+        if (!r)
+                r = random_u64(&options.agent.seed, err);
+        return r ? r : mfl_link_open(&c->loop, &options, &c->link, err);
+}
+
+static int open_loop(struct client *c, struct mfl_error *err)
+{
+        int r = uv_loop_init(&c->loop);
+        if (r)
+                return mfl_fail(err, r, "event loop: %s", uv_strerror(r));
+        r = mfl_compute_open(&c->compute, &c->loop, c->trainer, err);
+        if (!r)
+                r = mfl_worker_start(&c->hasher, &c->loop, "hash", 64, err);
+        if (!r)
+                r = open_link(c, err);
+        if (r)
+                return r;
+        uv_signal_init(&c->loop, &c->sigterm);
+        uv_signal_init(&c->loop, &c->sigint);
+        c->sigterm.data = c->sigint.data = c;
+        uv_signal_start(&c->sigterm, on_signal, SIGTERM);
+        uv_signal_start(&c->sigint, on_signal, SIGINT);
+        return watch_stdin(c, err);
+}
+
+static void deinit(struct client *c)
+{
+        mfl_trainer_free(c->trainer);
+        if (c->device)
+                c->ops->device_close(c->device);
+        for (uint32_t i = 0; i < c->n_data; i++)
+                mfl_dataset_free(c->data[i]);
+        mfl_client_config_deinit(&c->config);
+}
+
+static int fail(int r, const struct mfl_error *err)
+{
+        mfl_log(MFL_LOG_ERROR, "%s", err->text);
+        return r == MFL_CONFIG_USAGE ? 2 : r > 0 ? EXIT_CONFIG : 1;
+}
+
+static int run(struct client *c, int argc, char **argv)
+{
+        struct mfl_error err = {{0}};
+        int r = mfl_client_config_init(&c->config, argc, argv, &err);
+        mfl_log_init("mfl-client", (enum mfl_log_level)c->config.log_level);
+        if (r)
+                return fail(r, &err);
+        if (c->config.help || c->config.version) {
+                fputs(c->config.help ? mfl_client_help : "mfl-client " MFL_VERSION "\n", stdout);
+                return 0;
+        }
+        r = prepare(c, &err);
+        if (r)
+                return fail(r, &err);
+        log_start(c);
+        /* A loop that is half open is not taken apart: the process ends here. */
+        r = open_loop(c, &err);
+        if (r)
+                _exit(fail(r, &err));
+        uv_run(&c->loop, UV_RUN_DEFAULT);
+        uv_loop_close(&c->loop);
+        return c->status;
+}
+
+int main(int argc, char **argv)
+{
+        /* Before a module brings libgomp in: its threads shall not spin, and a network's threads
+         * are the job's to say. */
+        setenv("OMP_WAIT_POLICY", "passive", 0);
+        setenv("OMP_NUM_THREADS", "1", 0);
+        signal(SIGPIPE, SIG_IGN);
+        static struct client c;
+        int status = run(&c, argc, argv);
+        deinit(&c);
+        return status;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's command line. */
+#include <getopt.h>
+#include <unistd.h>
+
+#include "client/config.h"
+#include "common/fs.h"
+
+#define DEFAULT_DATA "fashion-mnist=idx:/usr/share/datasets/fashion-mnist"
+#define DEFAULT_DATA_DIR "/usr/share/datasets/fashion-mnist"
+
+const char mfl_client_help[] =
+        "usage: mfl-client [options]\n"
+        "\n"
+        "Trains clients for an mfl-server. Start one per GPU (pinned by CUDA_VISIBLE_DEVICES), or one per\n"
+        "machine without a GPU. It stays connected, works on whatever jobs the server has, and comes back "
+        "by\n"
+        "itself when the connection is lost. SIGTERM ends it at once without harm: other daemons take over.\n"
+        "\n"
+        "  --server HOST:PORT   the server (default 127.0.0.1:7433, or $MFL_SERVER)\n"
+        "  --name NAME          this daemon's name, unique and the same after a restart (default: host "
+        "name)\n"
+        "  --data NAME=FORMAT:DIR   offer a data set; may be given several times\n"
+        "        FORMAT idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
+        "        FORMAT cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
+        "        NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials and benchmarks\n"
+        "        Without any data set, fashion-mnist of Debian's dataset-fashion-mnist is offered if there.\n"
+        "  --workers N|auto     clients trained at the same time (default auto: one per core)\n"
+        "  --backend NAME       auto, cpu (oneDNN), cuda, or reference (plain loops) (default auto)\n"
+        "  --node ID            daemons with the same id share a host (default: made from machine and boot "
+        "id)\n"
+        "  --config FILE        YAML with the keys server, name, node, workers, backend, memory, log_level "
+        "and\n"
+        "                       data_sets; options come before it\n"
+        "  --log-level LEVEL    error, warning, info, debug (default info)\n"
+        "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
+        "  --help, --version\n"
+        "\n"
+        "exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data\n"
+        "\n"
+        "example: mfl-client --server fl.example.org:7433 --name lab3 --data mnist=idx:/data/mnist --workers "
+        "4\n";
+
+enum option_id {
+        OPT_CONFIG = 256,
+        OPT_SERVER,
+        OPT_NAME,
+        OPT_WORKERS,
+        OPT_BACKEND,
+        OPT_DATA,
+        OPT_NODE,
+        OPT_STDIN,
+        OPT_LEVEL,
+        OPT_HELP,
+        OPT_VERSION,
+};
+static const struct option options[] = {
+        {"config", required_argument, NULL, OPT_CONFIG},
+        {"server", required_argument, NULL, OPT_SERVER},
+        {"name", required_argument, NULL, OPT_NAME},
+        {"workers", required_argument, NULL, OPT_WORKERS},
+        {"backend", required_argument, NULL, OPT_BACKEND},
+        {"data", required_argument, NULL, OPT_DATA},
+        {"node", required_argument, NULL, OPT_NODE},
+        {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
+        {"log-level", required_argument, NULL, OPT_LEVEL},
+        {"help", no_argument, NULL, OPT_HELP},
+        {"version", no_argument, NULL, OPT_VERSION},
+        {NULL, 0, NULL, 0},
+};
+
+static int read_file(struct mfl_client_config *config, const char *path, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = NULL;
+        size_t bytes;
+        int r = mfl_fs_read(path, 256 * 1024, &text, &bytes, err);
+        if (r)
+                return r == -ENOMEM ? r : MFL_INVALID;
+        return mfl_client_config_yaml(config, text, bytes, path, err);
+}
+
+static int set_name(char *name, const char *option, const char *arg, struct mfl_error *err)
+{
+        if (!mfl_client_name_valid(arg))
+                return mfl_fail(err, MFL_CONFIG_USAGE,
+                        "%s %s: expected 1 to 63 letters, digits, '.', '_' and '-'", option, arg);
+        mfl_strcpy(name, MFL_NAME_BYTES, arg);
+        return 0;
+}
+
+static int set_workers(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+{
+        char *end;
+        unsigned long n = strtoul(arg, &end, 10);
+        if (!strcmp(arg, "auto"))
+                n = 0;
+        else if (end == arg || *end || n < 1 || n > 4096 || *arg == '-')
+                return mfl_fail(err, MFL_CONFIG_USAGE, "--workers %s: expected 1 to 4096, or auto", arg);
+        config->workers = (uint32_t)n;
+        return 0;
+}
+
+static int set_backend(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+{
+        if (strcmp(arg, "auto") && strcmp(arg, "cpu") && strcmp(arg, "reference") && strcmp(arg, "cuda"))
+                return mfl_fail(
+                        err, MFL_CONFIG_USAGE, "--backend %s: expected auto, cpu, reference or cuda", arg);
+        mfl_strcpy(config->backend, sizeof(config->backend), arg);
+        return 0;
+}
+
+static int set_option(struct mfl_client_config *config, int id, const char *arg, struct mfl_error *err)
+{
+        enum mfl_log_level level;
+        switch (id) {
+        case OPT_SERVER:
+                if (!mfl_strcpy(config->server, sizeof(config->server), arg))
+                        return mfl_fail(err, MFL_CONFIG_USAGE, "--server: longer than %zu bytes",
+                                sizeof(config->server));
+                return 0;
+        case OPT_NAME:
+                return set_name(config->name, "--name", arg, err);
+        case OPT_NODE:
+                return set_name(config->node, "--node", arg, err);
+        case OPT_WORKERS:
+                return set_workers(config, arg, err);
+        case OPT_BACKEND:
+                return set_backend(config, arg, err);
+        case OPT_DATA:
+                return mfl_client_config_data(config, arg, err);
+        case OPT_STDIN:
+                config->exit_with_stdin = true;
+                return 0;
+        case OPT_LEVEL:
+                if (!mfl_log_level_parse(arg, &level))
+                        return mfl_fail(err, MFL_CONFIG_USAGE,
+                                "--log-level %s: expected error, warning, info or debug", arg);
+                config->log_level = (int)level;
+                return 0;
+        case OPT_HELP:
+                config->help = true;
+                return 0;
+        case OPT_VERSION:
+                config->version = true;
+                return 0;
+        case OPT_CONFIG: /* read before */
+                return 0;
+        }
+        return mfl_fail(err, MFL_CONFIG_USAGE, "see mfl-client --help");
+}
+
+/* Goes over the arguments: the first time for --config only, since options come before the file's keys. */
+static int scan(
+        struct mfl_client_config *config, int argc, char *const argv[], bool files, struct mfl_error *err)
+{
+        int id, r = 0;
+        optind = 0;
+        opterr = 0;
+        while (!r && (id = getopt_long(argc, argv, "", options, NULL)) != -1) {
+                if (id == '?')
+                        r = mfl_fail(err, MFL_CONFIG_USAGE,
+                                "%s: unknown option, or its value is missing; see mfl-client --help",
+                                argv[optind - 1]);
+                else if (files && id == OPT_CONFIG)
+                        r = read_file(config, optarg, err);
+                else if (!files)
+                        r = set_option(config, id, optarg, err);
+        }
+        if (!r && optind < argc)
+                r = mfl_fail(err, MFL_CONFIG_USAGE, "%s: unexpected argument; see mfl-client --help",
+                        argv[optind]);
+        return r;
+}
+
+int mfl_client_config_init(
+        struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err)
+{
+        int r = mfl_client_config_defaults(config, err);
+        if (!r)
+                r = scan(config, argc, argv, true, err);
+        const char *server = getenv("MFL_SERVER");
+        if (!r && server && *server)
+                r = set_option(config, OPT_SERVER, server, err);
+        if (!r)
+                r = scan(config, argc, argv, false, err);
+        if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
+                r = mfl_client_config_data(config, DEFAULT_DATA, err);
+        return r;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One task from request to result: buffers, threads, and what came of it. */
+#include "client/trainer.h"
+
+#include "client/trainer_internal.h"
+#include "common/digest.h"
+
+int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        int r = mfl_sha256(name, strlen(name), digest, err);
+        if (r)
+                return r;
+        uint64_t item = 0;
+        for (int i = 7; i >= 0; i--)
+                item = item << 8 | digest[i];
+        *ret_item = item;
+        return 0;
+}
+
+static int fill_trainer(
+        struct mfl_trainer *trainer, const struct mfl_trainer_options *options, struct mfl_error *err)
+{
+        trainer->ops = options->ops;
+        trainer->device = options->device;
+        trainer->ops->device_info(trainer->device, &trainer->info);
+        trainer->workers = MFL_MAX(1u, options->workers);
+        trainer->data = mfl_calloc(options->n_data_sets, sizeof(*trainer->data));
+        if (!trainer->data)
+                return mfl_fail_memory(err, options->n_data_sets * sizeof(*trainer->data), "data sets");
+        for (uint32_t i = 0; i < options->n_data_sets; i++) {
+                trainer->data[i].dataset = options->data_sets[i];
+                trainer->data[i].fingerprint = options->fingerprints[i];
+        }
+        trainer->n_data = options->n_data_sets;
+        int r = mfl_trainer_local_item(options->name, &trainer->local_item, err);
+        if (r)
+                return r;
+        struct mfl_collective_options alone = {.node = "", .n_ranks = 1};
+        r = mfl_collective_solo.open(&alone, &trainer->collective, err);
+        return r ? r : trainer_pool_init(&trainer->pool, trainer->workers, err);
+}
+
+int mfl_trainer_new(
+        const struct mfl_trainer_options *options, struct mfl_trainer **ret_trainer, struct mfl_error *err)
+{
+        struct mfl_trainer *trainer = mfl_calloc(1, sizeof(*trainer));
+        if (!trainer)
+                return mfl_fail_memory(err, sizeof(*trainer), "the trainer");
+        int r = trainer_memory_init(&trainer->memory, options->budget, err);
+        if (r) {
+                free(trainer);
+                return r;
+        }
+        r = fill_trainer(trainer, options, err);
+        if (r) {
+                mfl_trainer_free(trainer);
+                return r;
+        }
+        *ret_trainer = trainer;
+        return 0;
+}
+
+void mfl_trainer_free(struct mfl_trainer *trainer)
+{
+        if (!trainer)
+                return;
+        trainer_pool_deinit(&trainer->pool);
+        while (trainer->jobs) {
+                struct trainer_job *job = trainer->jobs;
+                trainer->jobs = job->next;
+                trainer_job_free(trainer, job);
+        }
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                if (trainer->data[i].train)
+                        trainer->ops->data_free(trainer->data[i].train);
+                if (trainer->data[i].test)
+                        trainer->ops->data_free(trainer->data[i].test);
+        }
+        mfl_collective_solo.close(trainer->collective);
+        trainer_memory_deinit(&trainer->memory);
+        free(trainer->data);
+        free(trainer);
+}
+
+uint64_t mfl_trainer_memory(struct mfl_trainer *trainer)
+{
+        pthread_mutex_lock(&trainer->memory.lock);
+        uint64_t used = trainer->memory.used;
+        pthread_mutex_unlock(&trainer->memory.lock);
+        return used;
+}
+
+void trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err)
+{
+        pthread_mutex_lock(&run->lock);
+        /* A broken device outranks what the other threads met because of it. */
+        if (!run->code || (code < 0 && run->code > 0)) {
+                run->code = code;
+                run->err = *err;
+        }
+        pthread_mutex_unlock(&run->lock);
+        atomic_store(&run->stop, true);
+}
+
+bool trainer_run_stopped(struct trainer_run *run)
+{
+        return atomic_load(&run->stop) || atomic_load(&run->request->control->cancel);
+}
+
+/* ---- results ---- */
+
+/* Bytes of one of the result's buffers, rejected or not. */
+static uint64_t buffer_bytes(const struct mfl_announce *update, uint64_t n_params)
+{
+        return n_params * (update->encoding == MFL_ENCODING_I64 ? sizeof(int64_t) : sizeof(float));
+}
+
+/* A result together with what its buffers need to go back. */
+struct owned_result {
+        struct mfl_train_result base;
+        uint64_t n_params;
+        enum mfl_encoding encoding;
+};
+
+void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result)
+{
+        if (!result)
+                return;
+        struct owned_result *owned = MFL_CONTAINER_OF(result, struct owned_result, base);
+        struct mfl_announce kind = {.encoding = owned->encoding};
+        for (uint32_t i = 0; i < result->n_updates; i++) {
+                trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, owned->n_params));
+                free(result->updates[i].rejected);
+        }
+        free(result->data);
+        free(result->updates);
+        free(result->eval);
+        free(owned);
+}
+
+static int make_buffers(struct trainer_run *run, struct owned_result *owned, struct mfl_error *err)
+{
+        const struct mfl_task *task = run->request->task;
+        struct mfl_train_result *result = &owned->base;
+        bool alone = task->n_items == 1 || task->single_updates;
+        uint32_t n = alone ? task->n_items : 1;
+        owned->n_params = run->job->graph->n;
+        owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
+        result->updates = mfl_calloc(n, sizeof(*result->updates));
+        result->data = mfl_calloc(n, sizeof(*result->data));
+        if (!result->updates || !result->data)
+                return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
+        result->n_updates = n;
+        struct mfl_announce kind = {.encoding = owned->encoding};
+        uint64_t bytes = buffer_bytes(&kind, owned->n_params);
+        int r = 0;
+        for (uint32_t i = 0; !r && i < n; i++)
+                r = trainer_buffer_get(&run->trainer->memory, bytes, "an update", &result->data[i], err);
+        if (!r && !alone) {
+                run->sum = result->data[0];
+                memset(run->sum, 0, bytes);
+        }
+        return r;
+}
+
+static void init_run(struct trainer_run *run)
+{
+        pthread_mutex_init(&run->lock, NULL);
+        pthread_mutex_init(&run->eval_lock, NULL);
+        for (uint32_t i = 0; i < STRIPES; i++)
+                pthread_mutex_init(&run->stripes[i], NULL);
+        run->stripe = MFL_MAX(1u, (run->job->graph->n + STRIPES - 1) / STRIPES);
+}
+
+static void deinit_run(struct trainer_run *run)
+{
+        for (uint32_t i = 0; i < STRIPES; i++)
+                pthread_mutex_destroy(&run->stripes[i]);
+        pthread_mutex_destroy(&run->eval_lock);
+        pthread_mutex_destroy(&run->lock);
+        for (uint32_t i = 0; run->items && i < run->request->task->n_items; i++)
+                free(run->items[i].rejected);
+        free(run->items);
+        free(run->units);
+}
+
+static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void *arg, uint32_t worker),
+        struct mfl_error *err)
+{
+        struct mfl_trainer *trainer = run->trainer;
+        uint32_t n = MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
+        int r = trainer_job_prepare(trainer, run->job, run->request->task->kind, n, err);
+        if (r)
+                return r;
+        trainer_pool_run(&trainer->pool, n, fn, run);
+        if (run->code) {
+                if (err)
+                        *err = run->err;
+                return run->code;
+        }
+        if (atomic_load(&run->request->control->cancel))
+                return mfl_fail(err, MFL_CANCELLED, "cancelled");
+        return 0;
+}
+
+static int add_on_node(struct trainer_run *run, struct mfl_error *err)
+{
+        if (!run->sum)
+                return 0;
+        struct mfl_announce *update = &run->result->updates[0];
+        struct mfl_collective_update sum = {.sum = run->sum,
+                .n = run->job->graph->n,
+                .weight = update->weight,
+                .samples = update->samples,
+                .correct = update->correct,
+                .train_us = update->train_us,
+                .loss_sum = update->loss_sum};
+        bool root = false;
+        return run->trainer->collective->ops->add(run->trainer->collective, &sum, &root, err);
+}
+
+static int run_train(struct trainer_run *run, struct owned_result *owned, struct mfl_error *err)
+{
+        uint32_t n = run->request->task->n_items;
+        run->items = mfl_calloc(n, sizeof(*run->items));
+        if (!run->items)
+                return mfl_fail_memory(err, n * sizeof(*run->items), "clients");
+        int r = make_buffers(run, owned, err);
+        if (!r)
+                r = run_threads(run, n, trainer_train_worker, err);
+        if (!r)
+                r = trainer_train_result(run, err);
+        return r ? r : add_on_node(run, err);
+}
+
+static int run_eval(struct trainer_run *run, struct mfl_error *err)
+{
+        int r = trainer_eval_units(run, err);
+        return r ? r : run_threads(run, run->n_units, trainer_eval_worker, err);
+}
+
+int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct mfl_train_result **ret_result, struct mfl_error *err)
+{
+        struct trainer_job *job;
+        int r = trainer_job_get(trainer, request, &job, err);
+        if (r)
+                return r;
+        struct owned_result *owned = mfl_calloc(1, sizeof(*owned));
+        if (!owned)
+                return mfl_fail_memory(err, sizeof(*owned), "a result");
+        struct trainer_run run = {.trainer = trainer, .job = job, .request = request, .result = &owned->base};
+        init_run(&run);
+        r = request->task->kind == MFL_TASK_TRAIN ? run_train(&run, owned, err) : run_eval(&run, err);
+        deinit_run(&run);
+        if (r) {
+                mfl_trainer_result_free(trainer, &owned->base);
+                return r;
+        }
+        *ret_result = &owned->base;
+        return 0;
+}

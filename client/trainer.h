@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The trainer: carries out one task (training of clients, or evaluation of shards) on a backend, and blocks
+ * until it is done. It knows no loop, socket or agent.
+ *
+ * A task's items are pulled by up to `workers` threads, each with its own network (made once per job, reused
+ * over clients, tasks and rounds). A client's result depends on (job, client, round, params) alone; the sum
+ * of updates is exact (common/fixed.h). So one task, or the same clients cut into many, on one thread or on
+ * many, give the same bits.
+ *
+ * What a client computes: epoch e of client k in round r goes through a fresh copy of the partition's list of
+ * k, shuffled with the stream (seed, MFL_RNG_SHUFFLE, k, r * 65536 + e), in consecutive batches, the last of
+ * which may be short. With `steps` there are as many epochs as needed, cut after that many steps. The dropout
+ * key is (seed, MFL_RNG_DROPOUT, k, r). With partition `local` there is one client, k =
+ * mfl_trainer_local_item(name).
+ *
+ * Memory: networks, scratch and result buffers are reserved from a budget before they are allocated; what
+ * does not fit makes the task fail with both sizes in the text. Nothing is allocated per client once every
+ * worker's network exists. Result buffers are kept and used again, because fresh pages cost more than the
+ * sums.
+ *
+ * Threads: mfl_trainer_run and mfl_trainer_forget one at a time; mfl_trainer_result_free and the fields of
+ * struct mfl_train_control from any thread.
+ */
+#ifndef MFL_CLIENT_TRAINER_H
+#define MFL_CLIENT_TRAINER_H
+
+#include <stdatomic.h>
+
+#include "client/collective.h"
+#include "common/base.h"
+#include "common/budget.h"
+#include "common/data/dataset.h"
+#include "kernels/backend.h"
+#include "proto/message.h"
+
+enum {
+        MFL_CANCELLED = 16, /* control.cancel was set */
+};
+
+struct mfl_trainer;
+
+struct mfl_trainer_options {
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device; /* outlives the trainer */
+        uint32_t workers; /* threads, >= 1; a job with `threads: T` is given workers / T networks, at least 1
+                           */
+        struct mfl_budget
+                *budget;  /* networks and results are charged to it; outlives the trainer; NULL: no limit */
+        const char *name; /* the daemon's */
+        uint32_t n_data_sets;
+        const struct mfl_dataset *const *data_sets; /* outlive the trainer; the array is copied */
+        const uint64_t *fingerprints;               /* one each; copied */
+};
+
+/* What the task's starter may watch and do meanwhile. Zeroed before the task. */
+struct mfl_train_control {
+        atomic_bool cancel; /* noticed between chunks of about 20 ms */
+        _Atomic uint32_t items_done;
+        _Atomic uint64_t samples_done;
+        _Atomic int64_t loss_sum;
+};
+
+struct mfl_train_request {
+        const struct mfl_task *task;
+        const char *job_text; /* terminated */
+        const float *params;  /* task->n_params floats */
+        struct mfl_train_control *control;
+};
+
+/* TRAIN: one update, or one per item with task->single_updates. A task of one client, and single updates,
+ * hold the client's delta (MFL_ENCODING_F32); others the sum (MFL_ENCODING_I64). */
+struct mfl_train_result {
+        uint32_t n_updates;
+        struct mfl_announce *updates; /* without task, job and round */
+        void **data;                  /* updates[i].bytes each; NULL where that is 0 */
+        uint32_t n_eval;
+        struct mfl_eval_item *eval;
+};
+
+int mfl_trainer_new(
+        const struct mfl_trainer_options *options, struct mfl_trainer **ret_trainer, struct mfl_error *err);
+void mfl_trainer_free(struct mfl_trainer *trainer); /* results first */
+
+/* Errors: MFL_INVALID when this daemon cannot do this task (its job file, data set, backend, memory: the text
+ * tells), MFL_CANCELLED; negative when the device or the process is broken. */
+int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct mfl_train_result **ret_result, struct mfl_error *err);
+void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result);
+/* Frees what is kept for a job; an unknown job is fine. */
+void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
+/* Bytes charged now, results and what is kept for reuse included. */
+uint64_t mfl_trainer_memory(struct mfl_trainer *trainer);
+
+/* The number of a daemon as the one client of partition `local`: the first 8 bytes (LE) of SHA-256 of its
+ * name. */
+int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_error *err);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the trainer's files share: memory budget, threads, jobs kept warm, one task at work. */
+#ifndef MFL_CLIENT_TRAINER_INTERNAL_H
+#define MFL_CLIENT_TRAINER_INTERNAL_H
+
+#include <pthread.h>
+
+#include "client/trainer.h"
+#include "common/data/partition.h"
+#include "common/job.h"
+
+/* ---- memory: trainer_memory.c ---- */
+
+/* Result buffers that nobody uses wait in `idle`; its head lies in the buffer's own first bytes. */
+struct trainer_memory {
+        pthread_mutex_t lock;
+        struct mfl_budget *budget, own; /* idle buffers are charged too */
+        uint64_t used;                  /* by this trainer */
+        struct trainer_idle *idle;
+};
+int trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget, struct mfl_error *err);
+void trainer_memory_deinit(struct trainer_memory *memory);
+/* MFL_INVALID with what and the sizes. Idle buffers are freed first where that helps. */
+int trainer_memory_reserve(
+        struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err);
+void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes);
+int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer,
+        struct mfl_error *err);
+void trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t bytes);
+void trainer_memory_trim(struct trainer_memory *memory);
+
+/* ---- threads: trainer_pool.c ---- */
+
+struct trainer_pool {
+        pthread_mutex_t lock;
+        pthread_cond_t start, done;
+        struct trainer_thread *threads;
+        uint32_t n, n_wanted, n_busy;
+        uint64_t generation;
+        bool stop;
+        void (*fn)(void *arg, uint32_t worker);
+        void *arg;
+};
+int trainer_pool_init(struct trainer_pool *pool, uint32_t n, struct mfl_error *err);
+void trainer_pool_deinit(struct trainer_pool *pool);
+/* Calls fn(arg, w) for w in [0, n) at the same time; returns when all have. n <= the pool's. */
+void trainer_pool_run(
+        struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg);
+
+/* ---- jobs: trainer_job.c ---- */
+
+#define CHUNK_STEPS_MAX 64u /* steps in one call of the backend, at most */
+#define CHUNK_EVAL_BATCHES 4u
+
+/* One worker's own of one job. */
+struct trainer_slot {
+        struct mfl_net *train, *eval;
+        float *after;    /* params after a training, then the delta */
+        uint32_t *order; /* one client's samples, shuffled */
+        uint32_t *index; /* CHUNK_STEPS_MAX * batch */
+        uint32_t count[CHUNK_STEPS_MAX];
+        uint32_t chunk_steps; /* adapts to about CHUNK_NS */
+};
+
+struct trainer_data {
+        const struct mfl_dataset *dataset;
+        uint64_t fingerprint;
+        struct mfl_device_data *train, *test; /* made when first needed */
+};
+
+struct trainer_job {
+        char id[MFL_JOB_ID_BYTES];
+        char *text;
+        struct mfl_job *spec;
+        struct mfl_graph *graph;
+        struct trainer_data *data;
+        struct mfl_partition *partition;
+        uint32_t samples_max; /* of the largest client */
+        uint32_t *test_index; /* 0, 1, 2, .. */
+        uint32_t n_slots;     /* workers of the daemon / threads of a client */
+        struct trainer_slot *slots;
+        uint64_t bytes; /* reserved */
+        struct trainer_job *next;
+};
+
+struct mfl_trainer {
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+        struct mfl_device_info info;
+        uint32_t workers;
+        uint64_t local_item;
+        uint32_t n_data;
+        struct trainer_data *data;
+        struct trainer_memory memory;
+        struct trainer_pool pool;
+        struct mfl_collective *collective;
+        struct trainer_job *jobs; /* last used first */
+};
+
+/* The job of a request, made or found. */
+int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err);
+/* Sees to it that the first n slots are fit for the kind of task. */
+int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, struct mfl_error *err);
+void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
+/* The samples of an item: MFL_INVALID for one that the job does not have. */
+int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
+
+/* ---- one task: trainer.c, trainer_train.c, trainer_eval.c ---- */
+
+#define STRIPES 64u
+
+struct trainer_item {
+        uint64_t weight, samples, correct, train_us;
+        int64_t loss_sum;
+        char *rejected; /* reason; NULL: counted */
+};
+
+struct trainer_run {
+        struct mfl_trainer *trainer;
+        struct trainer_job *job;
+        const struct mfl_train_request *request;
+        struct mfl_train_result *result;
+        struct trainer_item *items;
+        _Atomic uint32_t next; /* item, or unit of evaluation */
+        atomic_bool stop;      /* someone failed */
+        pthread_mutex_t lock;  /* of code and err */
+        int code;
+        struct mfl_error err;
+        int64_t *sum;    /* MFL_ENCODING_I64 */
+        uint64_t stripe; /* elements under one lock */
+        pthread_mutex_t stripes[STRIPES];
+        /* evaluation */
+        struct trainer_unit *units;
+        uint32_t n_units;
+        pthread_mutex_t eval_lock;
+};
+
+/* Keeps the first failure and tells the other threads to stop. */
+void trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
+/* True when the thread should come back: somebody failed, or the task is cancelled. */
+bool trainer_run_stopped(struct trainer_run *run);
+
+void trainer_train_worker(void *arg, uint32_t worker); /* arg: struct trainer_run */
+int trainer_train_result(struct trainer_run *run, struct mfl_error *err);
+int trainer_eval_units(struct trainer_run *run, struct mfl_error *err);
+void trainer_eval_worker(void *arg, uint32_t worker);
+
+#endif

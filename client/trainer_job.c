@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs that the trainer keeps warm: the parsed file, graph, partition and, per worker, networks and scratch.
+ */
+#include "client/trainer_internal.h"
+
+static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
+{
+        if (slot->train)
+                trainer->ops->net_free(slot->train);
+        if (slot->eval)
+                trainer->ops->net_free(slot->eval);
+        free(slot->after);
+        free(slot->order);
+        free(slot->index);
+}
+
+void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        if (!job)
+                return;
+        for (uint32_t i = 0; job->slots && i < job->n_slots; i++)
+                free_slot(trainer, &job->slots[i]);
+        free(job->slots);
+        free(job->test_index);
+        mfl_partition_free(job->partition);
+        mfl_graph_free(job->graph);
+        mfl_job_free(job->spec);
+        free(job->text);
+        trainer_memory_release(&trainer->memory, job->bytes);
+        free(job);
+}
+
+static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
+        struct trainer_data **ret_data, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                struct trainer_data *data = &trainer->data[i];
+                if (strcmp(data->dataset->name, spec->data.name))
+                        continue;
+                /* Populations are cut alike only from the same samples; a local data set is everyone's own.
+                 */
+                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
+                        task->fingerprint != data->fingerprint)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
+                                spec->data.name, (unsigned long long)data->fingerprint,
+                                (unsigned long long)task->fingerprint);
+                *ret_data = data;
+                return 0;
+        }
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
+}
+
+static int make_partition(struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_split *split = &job->data->dataset->train;
+        int r = mfl_partition_new(
+                job->spec, split->labels, split->n, job->data->dataset->classes, &job->partition, err);
+        if (r)
+                return r;
+        for (uint32_t k = 0; k < job->partition->n_clients; k++) {
+                uint32_t n = job->partition->start[k + 1] - job->partition->start[k];
+                job->samples_max = MFL_MAX(job->samples_max, n);
+        }
+        uint32_t n_test = job->data->dataset->test.n;
+        job->test_index = mfl_malloc(n_test * sizeof(uint32_t));
+        if (!job->test_index)
+                return mfl_fail_memory(err, n_test * sizeof(uint32_t), "test samples");
+        for (uint32_t i = 0; i < n_test; i++)
+                job->test_index[i] = i;
+        return 0;
+}
+
+static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        mfl_strcpy(job->id, sizeof(job->id), request->task->job);
+        job->text = mfl_strdup(request->job_text);
+        if (!job->text)
+                return mfl_fail_memory(err, strlen(request->job_text), "a job file");
+        int r = mfl_job_parse(job->text, strlen(job->text), job->id, &job->spec, err);
+        if (r)
+                return r;
+        const char *backend = job->spec->training.backend;
+        if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
+                return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
+                        trainer->ops->name);
+        r = find_data(trainer, job->spec, request->task, &job->data, err);
+        if (r)
+                return r;
+        const struct mfl_dataset *dataset = job->data->dataset;
+        r = mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err);
+        if (r)
+                return r;
+        r = make_partition(job, err);
+        if (r)
+                return r;
+        uint32_t threads = MFL_MAX(1u, job->spec->training.threads);
+        job->n_slots = MFL_MAX(1u, trainer->workers / threads);
+        job->slots = mfl_calloc(job->n_slots, sizeof(*job->slots));
+        return job->slots ? 0 : mfl_fail_memory(err, job->n_slots * sizeof(*job->slots), "workers");
+}
+
+static int new_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err)
+{
+        struct trainer_job *job = mfl_calloc(1, sizeof(*job));
+        if (!job)
+                return mfl_fail_memory(err, sizeof(*job), "a job");
+        int r = fill_job(trainer, request, job, err);
+        if (r) {
+                trainer_job_free(trainer, job);
+                return r;
+        }
+        job->next = trainer->jobs;
+        trainer->jobs = job;
+        *ret_job = job;
+        return 0;
+}
+
+static struct trainer_job *find_job(struct mfl_trainer *trainer, const char *id)
+{
+        for (struct trainer_job **at = &trainer->jobs; *at; at = &(*at)->next) {
+                struct trainer_job *job = *at;
+                if (strcmp(job->id, id))
+                        continue;
+                *at = job->next; /* to the front: last used first */
+                job->next = trainer->jobs;
+                trainer->jobs = job;
+                return job;
+        }
+        return NULL;
+}
+
+void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
+{
+        struct trainer_job *job = find_job(trainer, id);
+        if (job) {
+                trainer->jobs = job->next;
+                trainer_job_free(trainer, job);
+        }
+        trainer_memory_trim(&trainer->memory);
+}
+
+int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err)
+{
+        struct trainer_job *job = find_job(trainer, request->task->job);
+        /* A server that lost its state may use a number again. */
+        if (job && strcmp(job->text, request->job_text)) {
+                mfl_trainer_forget(trainer, job->id);
+                job = NULL;
+        }
+        int r = job ? 0 : new_job(trainer, request, &job, err);
+        if (r)
+                return r;
+        if (request->task->n_params != job->graph->n)
+                return mfl_fail(err, MFL_INVALID, "the server sends %llu params, the model has %llu here",
+                        (unsigned long long)request->task->n_params, (unsigned long long)job->graph->n);
+        *ret_job = job;
+        return 0;
+}
+
+/* Reserves for the job at hand; other jobs' networks make room, the one used longest ago first. */
+static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, uint64_t bytes, const char *what,
+        struct mfl_error *err)
+{
+        int r;
+        while ((r = trainer_memory_reserve(&trainer->memory, bytes, what, err)) == MFL_INVALID) {
+                struct trainer_job **last = &trainer->jobs;
+                while (*last && (*last)->next)
+                        last = &(*last)->next;
+                struct trainer_job *victim = *last;
+                if (!victim || victim == job)
+                        return r;
+                *last = NULL;
+                trainer_job_free(trainer, victim);
+        }
+        if (!r)
+                job->bytes += bytes;
+        return r;
+}
+
+static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
+{
+        uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
+        int r = reserve(
+                trainer, job, bytes, options->training ? "a training network" : "an evaluation network", err);
+        if (r)
+                return r;
+        return trainer->ops->net_new(trainer->device, job->graph, options, ret_net, err);
+}
+
+static int prepare_scratch(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        uint64_t after = job->graph->n * sizeof(float);
+        uint64_t order = (uint64_t)job->samples_max * sizeof(uint32_t);
+        uint64_t index = (uint64_t)CHUNK_STEPS_MAX * job->spec->training.batch * sizeof(uint32_t);
+        int r = reserve(trainer, job, after + order + index, "a worker's scratch", err);
+        if (r)
+                return r;
+        slot->after = mfl_alloc_aligned(after);
+        slot->order = mfl_malloc(order);
+        slot->index = mfl_malloc(index);
+        slot->chunk_steps = 1;
+        if (!slot->after || !slot->order || !slot->index)
+                return mfl_fail_memory(err, after + order + index, "a worker's scratch");
+        return 0;
+}
+
+static int prepare_slot(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        struct trainer_slot *slot, struct mfl_error *err)
+{
+        struct mfl_net_options options = {
+                .groups = 1, .threads = (int)MFL_MAX(1u, job->spec->training.threads)};
+        if (kind == MFL_TASK_EVAL && !slot->eval) {
+                options.batch = (int)job->spec->evaluation.batch;
+                return make_net(trainer, job, &options, &slot->eval, err);
+        }
+        if (kind == MFL_TASK_TRAIN && !slot->train) {
+                options.batch = (int)job->spec->training.batch;
+                options.training = true;
+                int r = slot->after ? 0 : prepare_scratch(trainer, job, slot, err);
+                return r ? r : make_net(trainer, job, &options, &slot->train, err);
+        }
+        return 0;
+}
+
+static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, enum mfl_task_kind kind,
+        struct mfl_error *err)
+{
+        bool train = kind == MFL_TASK_TRAIN;
+        struct mfl_device_data **at = train ? &data->train : &data->test;
+        if (*at)
+                return 0;
+        return trainer->ops->data_new(trainer->device, data->dataset,
+                train ? &data->dataset->train : &data->dataset->test, at, err);
+}
+
+int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, struct mfl_error *err)
+{
+        int r = prepare_data(trainer, job->data, kind, err);
+        for (uint32_t i = 0; !r && i < n; i++)
+                r = prepare_slot(trainer, job, kind, &job->slots[i], err);
+        /* Half-made memory is not kept: the next try starts from nothing. */
+        if (r)
+                mfl_trainer_forget(trainer, job->id);
+        return r;
+}
+
+int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
+{
+        const struct mfl_partition *partition = job->partition;
+        uint64_t k = item;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
+                if (item != trainer->local_item)
+                        return mfl_fail(err, MFL_INVALID, "client %016llx is another daemon's data",
+                                (unsigned long long)item);
+                k = 0;
+        }
+        if (k >= partition->n_clients)
+                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
+                        (unsigned long long)item, partition->n_clients);
+        *ret_samples = partition->index + partition->start[k];
+        *ret_n = partition->start[k + 1] - partition->start[k];
+        return 0;
+}

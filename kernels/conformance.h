@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The conformance program: one table of cases, every backend against the reference. */
+#ifndef MFL_KERNELS_CONFORMANCE_H
+#define MFL_KERNELS_CONFORMANCE_H
+
+#include "kernels/backend.h"
+
+#define CONF_LAYERS_MAX 8
+
+/* A small network that tests one operator, or a chain that backends like to fuse. A flatten is added where
+ * the last layer is an image. */
+struct conf_case {
+        const char *name;
+        struct mfl_shape input;
+        struct mfl_layer layers[CONF_LAYERS_MAX]; /* without the input layer; op 0 ends the list */
+        int batch;                                /* the only one; 0: 1, 2, 7 and 32 */
+        bool ties;                                /* samples are coarse, so that windows hold equal values */
+        bool exact;                               /* only copies and comparisons: bit equality */
+};
+extern const struct conf_case conf_cases[];
+extern const int conf_n_cases;
+extern const struct conf_case conf_perf_cases[];
+extern const int conf_n_perf_cases;
+
+/* The graph of a case. Aborts on a broken table. */
+struct mfl_graph *conf_graph_new(const struct conf_case *kase);
+
+/* One backend under test, with an open device. */
+struct conf_backend {
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+};
+
+/* TAP. */
+void conf_report(bool ok, const char *fmt, ...) MFL_PRINTF(2, 3);
+void conf_skip(const char *what, const char *why);
+int conf_finish(void); /* prints the plan; returns the exit status */
+
+/* n uniform numbers in [-1, 1) of stream (seed, which); ties: multiples of 1/2. */
+void conf_fill(float *v, size_t n, uint64_t seed, uint64_t which, bool ties);
+/* mfl_malloc that aborts. */
+void *conf_alloc(size_t bytes);
+void conf_must(int rc, const struct mfl_error *err);
+
+void conf_test_operators(const struct conf_backend *backend, const char *filter);
+void conf_test_gradients(const char *filter); /* reference against central differences */
+void conf_test_training(const struct conf_backend *backend, const char *filter);
+void conf_perf(const struct conf_backend *backend, const char *filter);
+
+#endif

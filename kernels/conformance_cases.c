@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of cases of the conformance program. */
+#include "kernels/conformance.h"
+
+#include <stdio.h>
+
+#define IMAGE(c, h, w)                                                                                       \
+        {                                                                                                    \
+                3,                                                                                           \
+                {                                                                                            \
+                        c, h, w                                                                              \
+                }                                                                                            \
+        }
+#define VECTOR(n)                                                                                            \
+        {                                                                                                    \
+                1,                                                                                           \
+                {                                                                                            \
+                        n                                                                                    \
+                }                                                                                            \
+        }
+#define PAIR(a, b)                                                                                           \
+        {                                                                                                    \
+                a, b                                                                                         \
+        }
+#define CONV(o, k, s, p, d)                                                                                  \
+        {                                                                                                    \
+                .op = MFL_OP_CONV2D, .out_channels = o, .bias = true, .kernel = k, .stride = s,              \
+                .padding = p, .dilation = d                                                                  \
+        }
+#define CONV_PLAIN(o, k)                                                                                     \
+        {                                                                                                    \
+                .op = MFL_OP_CONV2D, .out_channels = o, .kernel = { k, k }                                   \
+        }
+#define SAME(o, k)                                                                                           \
+        {                                                                                                    \
+                .op = MFL_OP_CONV2D, .out_channels = o, .bias = true, .kernel = {k, k}, .padding = {         \
+                        k / 2,                                                                               \
+                        k / 2                                                                                \
+                }                                                                                            \
+        }
+#define DENSE(o)                                                                                             \
+        {                                                                                                    \
+                .op = MFL_OP_DENSE, .out_channels = o, .bias = true                                          \
+        }
+#define POOL(kind, k, s, p)                                                                                  \
+        {                                                                                                    \
+                .op = kind, .kernel = k, .stride = s, .padding = p                                           \
+        }
+#define MAX2 POOL(MFL_OP_MAXPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
+#define AVG2 POOL(MFL_OP_AVGPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
+#define OP(o)                                                                                                \
+        {                                                                                                    \
+                .op = o                                                                                      \
+        }
+
+#define K1 PAIR(1, 1)
+#define P0 PAIR(0, 0)
+
+const struct conf_case conf_cases[] = {
+        {"conv 1x1", IMAGE(3, 5, 4), {CONV(4, K1, K1, P0, K1)}},
+        {"conv 3x3", IMAGE(3, 7, 6), {CONV(5, PAIR(3, 3), K1, P0, K1)}},
+        {"conv 3x3 same", IMAGE(16, 6, 6), {SAME(32, 3)}, .batch = 2},
+        {"conv 5x5 one channel", IMAGE(1, 9, 9), {SAME(8, 5)}},
+        {"conv 5x5 same", IMAGE(32, 7, 7), {SAME(16, 5)}, .batch = 7},
+        {"conv stride", IMAGE(2, 9, 8), {CONV(3, PAIR(3, 3), PAIR(2, 3), PAIR(1, 0), K1)}},
+        {"conv dilation", IMAGE(2, 11, 9), {CONV(3, PAIR(3, 2), K1, PAIR(2, 1), PAIR(2, 3))}},
+        {"conv odd", IMAGE(17, 5, 3), {CONV(19, PAIR(3, 1), PAIR(2, 1), PAIR(1, 0), K1)}, .batch = 7},
+        {"conv no bias", IMAGE(3, 6, 5), {CONV_PLAIN(7, 3)}},
+        {"conv whole image", IMAGE(4, 5, 5), {CONV_PLAIN(6, 5)}},
+        {"dense", VECTOR(37), {DENSE(11)}},
+        {"dense 1 to 1", VECTOR(1), {DENSE(1)}},
+        {"dense wide", VECTOR(200), {DENSE(130)}, .batch = 32},
+        {"dense no bias", VECTOR(16), {{.op = MFL_OP_DENSE, .out_channels = 10}}},
+        {"dense of image", IMAGE(3, 4, 5), {DENSE(9)}},
+        {"relu", IMAGE(3, 5, 7), {OP(MFL_OP_RELU)}, .exact = true},
+        {"tanh", IMAGE(3, 5, 7), {OP(MFL_OP_TANH)}},
+        {"sigmoid", VECTOR(33), {OP(MFL_OP_SIGMOID)}},
+        {"flatten", IMAGE(3, 5, 7), {OP(MFL_OP_FLATTEN)}, .exact = true},
+        {"dropout", IMAGE(3, 5, 7), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .exact = true},
+        {"dropout half", VECTOR(130), {{.op = MFL_OP_DROPOUT, .rate = 0.5f}}, .exact = true},
+        {"maxpool 2x2", IMAGE(3, 6, 8), {MAX2}, .exact = true},
+        {"maxpool odd", IMAGE(5, 7, 5), {MAX2}, .exact = true},
+        {"maxpool overlap", IMAGE(2, 7, 8), {POOL(MFL_OP_MAXPOOL2D, PAIR(3, 3), PAIR(2, 2), K1)}},
+        {"maxpool ties", IMAGE(4, 6, 6), {MAX2}, .ties = true, .exact = true},
+        {"maxpool overlap ties", IMAGE(2, 7, 7), {POOL(MFL_OP_MAXPOOL2D, PAIR(3, 2), K1, PAIR(1, 1))},
+                .ties = true},
+        {"maxpool dilation", IMAGE(2, 9, 9),
+                {{.op = MFL_OP_MAXPOOL2D, .kernel = {2, 2}, .stride = {1, 2}, .dilation = {3, 2}}}},
+        {"avgpool 2x2", IMAGE(3, 6, 8), {AVG2}},
+        {"avgpool padded", IMAGE(2, 7, 5), {POOL(MFL_OP_AVGPOOL2D, PAIR(3, 3), PAIR(2, 1), K1)}},
+        {"conv relu", IMAGE(3, 6, 6), {SAME(17, 3), OP(MFL_OP_RELU)}},
+        {"conv relu maxpool", IMAGE(3, 8, 8), {SAME(16, 3), OP(MFL_OP_RELU), MAX2}},
+        {"conv relu maxpool conv", IMAGE(1, 8, 8),
+                {SAME(8, 5), OP(MFL_OP_RELU), MAX2, SAME(20, 3), OP(MFL_OP_RELU)}, .batch = 7},
+        {"conv tanh avgpool conv", IMAGE(1, 9, 9), {SAME(6, 5), OP(MFL_OP_TANH), AVG2, CONV_PLAIN(9, 3)}},
+        {"conv sigmoid conv", IMAGE(2, 5, 5), {SAME(5, 3), OP(MFL_OP_SIGMOID), SAME(6, 3)}, .batch = 2},
+        {"conv dropout dense", IMAGE(2, 6, 6),
+                {SAME(6, 3), OP(MFL_OP_RELU), {.op = MFL_OP_DROPOUT, .rate = 0.25f}, OP(MFL_OP_FLATTEN),
+                        DENSE(10)}},
+        {"conv maxpool overlap relu", IMAGE(2, 7, 7),
+                {SAME(19, 3), POOL(MFL_OP_MAXPOOL2D, PAIR(3, 3), PAIR(2, 2), K1), OP(MFL_OP_RELU)},
+                .batch = 2},
+        {"dense relu dense", VECTOR(50), {DENSE(33), OP(MFL_OP_RELU), DENSE(10)}},
+        {"dense tanh dropout dense", VECTOR(20),
+                {DENSE(24), OP(MFL_OP_TANH), {.op = MFL_OP_DROPOUT, .rate = 0.5f}, DENSE(10)}, .batch = 7},
+        {"relu relu", VECTOR(20), {OP(MFL_OP_RELU), OP(MFL_OP_RELU)}, .batch = 2, .exact = true},
+};
+const int conf_n_cases = MFL_ARRAY_SIZE(conf_cases);
+
+const struct conf_case conf_perf_cases[] = {
+        {"conv 5x5 1->32 28x28", IMAGE(1, 28, 28), {SAME(32, 5)}, .batch = 32},
+        {"conv 5x5 32->64 14x14", IMAGE(32, 14, 14), {SAME(64, 5)}, .batch = 32},
+        {"conv 3x3 32->64 30x30", IMAGE(32, 30, 30), {SAME(64, 3)}, .batch = 10},
+        {"conv 5x5 1->6 28x28", IMAGE(1, 28, 28), {SAME(6, 5)}, .batch = 10},
+        {"conv 5x5 6->16 14x14", IMAGE(6, 14, 14), {CONV_PLAIN(16, 5)}, .batch = 10},
+        {"dense 3136->512", VECTOR(3136), {DENSE(512)}, .batch = 32},
+        {"dense 784->200", VECTOR(784), {DENSE(200)}, .batch = 10},
+        {"dense 512->10", VECTOR(512), {DENSE(10)}, .batch = 32},
+        {"maxpool 32x28x28", IMAGE(32, 28, 28), {MAX2}, .batch = 32},
+        {"tanh 6x28x28", IMAGE(6, 28, 28), {OP(MFL_OP_TANH)}, .batch = 10},
+        {"dropout 9216", VECTOR(9216), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .batch = 10},
+};
+const int conf_n_perf_cases = MFL_ARRAY_SIZE(conf_perf_cases);
+
+/* Builds with `classes`; the text says what the last layer gives when that is another number. */
+static int build(const struct conf_case *kase, bool flatten, int classes, struct mfl_graph **ret_graph,
+        struct mfl_error *err)
+{
+        struct mfl_layer layers[CONF_LAYERS_MAX + 2] = {
+                {.op = MFL_OP_INPUT, .input = -1, .out = kase->input}};
+        int n = 1;
+        for (int i = 0; i < CONF_LAYERS_MAX && kase->layers[i].op != MFL_OP_INPUT; i++, n++) {
+                layers[n] = kase->layers[i];
+                if (!layers[n].input)
+                        layers[n].input = n - 1;
+        }
+        if (flatten) {
+                layers[n] = (struct mfl_layer){.op = MFL_OP_FLATTEN, .input = n - 1};
+                n++;
+        }
+        return mfl_graph_build(kase->name, layers, n, classes, ret_graph, err);
+}
+
+/* Floats that the last layer gives, by following the shapes. */
+static int64_t output_count(const struct conf_case *kase, bool *ret_image)
+{
+        struct mfl_shape shape = kase->input;
+        for (int i = 0; i < CONF_LAYERS_MAX && kase->layers[i].op != MFL_OP_INPUT; i++) {
+                const struct mfl_layer *l = &kase->layers[i];
+                bool window =
+                        l->op == MFL_OP_CONV2D || l->op == MFL_OP_MAXPOOL2D || l->op == MFL_OP_AVGPOOL2D;
+                if (l->op == MFL_OP_DENSE)
+                        shape = (struct mfl_shape){1, {l->out_channels}};
+                if (l->op == MFL_OP_FLATTEN)
+                        shape = (struct mfl_shape){1, {mfl_shape_count(&shape)}};
+                if (l->op == MFL_OP_CONV2D)
+                        shape.dim[0] = l->out_channels;
+                for (int a = 0; window && a < 2; a++) {
+                        int64_t reach = (l->dilation[a] ? l->dilation[a] : 1) * (l->kernel[a] - 1) + 1;
+                        shape.dim[1 + a] = (shape.dim[1 + a] + 2 * l->padding[a] - reach) /
+                                                   (l->stride[a] ? l->stride[a] : 1) +
+                                           1;
+                }
+        }
+        *ret_image = shape.rank == 3;
+        return mfl_shape_count(&shape);
+}
+
+struct mfl_graph *conf_graph_new(const struct conf_case *kase)
+{
+        struct mfl_error err;
+        struct mfl_graph *graph = NULL;
+        bool image;
+        int64_t count = output_count(kase, &image);
+        conf_must(build(kase, image, (int)count, &graph, &err), &err);
+        return graph;
+}

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oneDNN convolutions: creation with one layout throughout where the library is fast in it. */
+#include "kernels/cpu/conv.h"
+
+static int fail(dnnl_status_t status, const char *what, struct mfl_error *err)
+{
+        if (status == dnnl_success)
+                return 0;
+        if (status == dnnl_out_of_memory)
+                return mfl_fail(err, -ENOMEM, "cpu: %s: out of memory", what);
+        if (status == dnnl_unimplemented || status == dnnl_invalid_arguments)
+                return mfl_fail(
+                        err, MFL_INVALID, "cpu: oneDNN does not do this %s; use the reference backend", what);
+        return mfl_fail(err, -EIO, "cpu: %s: oneDNN status %d", what, (int)status);
+}
+
+/* Scratchpads belong to the network; a ReLU that follows is applied by the primitive. */
+static dnnl_status_t attr_new(bool relu, dnnl_primitive_attr_t *ret_attr)
+{
+        dnnl_post_ops_t ops = NULL;
+        dnnl_status_t s = dnnl_primitive_attr_create(ret_attr);
+        if (!s)
+                s = dnnl_primitive_attr_set_scratchpad_mode(*ret_attr, dnnl_scratchpad_mode_user);
+        if (s || !relu)
+                return s;
+        s = dnnl_post_ops_create(&ops);
+        if (!s)
+                s = mfl_post_relu(ops);
+        if (!s)
+                s = dnnl_primitive_attr_set_post_ops(*ret_attr, ops);
+        dnnl_post_ops_destroy(ops);
+        return s;
+}
+
+static MFL_MD_IN query(const_dnnl_primitive_desc_t pd, dnnl_query_t what)
+{
+        return dnnl_primitive_desc_query_md(pd, what, 0);
+}
+
+/* An implementation for any case, of plain loops: hundreds of times slower. */
+static bool is_slow(dnnl_primitive_desc_t pd)
+{
+        const char *name = "";
+        dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+        return !strncmp(name, "ref", 3);
+}
+
+enum kind { FORWARD, DATA, GRADIENT };
+
+/* What one attempt asks for; an `any` flag leaves the layout to the library. */
+struct attempt {
+        bool any_src, any_weights, any_dst;
+};
+
+struct making {
+        dnnl_engine_t engine;
+        enum kind kind;
+        bool training;
+        struct mfl_md any_src, any_weights, any_dst;
+        struct mfl_dnnl_conv geometry;
+        dnnl_primitive_attr_t attr;
+};
+
+static dnnl_status_t create(const struct mfl_cpu_conv *conv, const struct making *m, const struct attempt *a,
+        dnnl_primitive_desc_t *ret_pd)
+{
+        MFL_MD_IN src = mfl_md_in(a->any_src ? &m->any_src : &conv->src);
+        MFL_MD_IN dst = mfl_md_in(a->any_dst ? &m->any_dst : &conv->dst);
+        MFL_MD_IN weights = mfl_md_in(a->any_weights ? &m->any_weights : &conv->weights);
+        MFL_MD_IN bias = conv->has_bias ? mfl_md_in(&conv->bias) : NULL;
+        switch (m->kind) {
+        case FORWARD:
+                return mfl_conv_forward(
+                        ret_pd, m->engine, m->training, src, weights, bias, dst, &m->geometry, m->attr);
+        case DATA:
+                return mfl_conv_backward_data(
+                        ret_pd, m->engine, src, weights, dst, &m->geometry, conv->hint, m->attr);
+        default:
+                return mfl_conv_backward_weights(
+                        ret_pd, m->engine, src, weights, bias, dst, &m->geometry, conv->hint, m->attr);
+        }
+}
+
+/* The first attempt that is fast, else the last one that exists. */
+static dnnl_status_t create_best(const struct mfl_cpu_conv *conv, const struct making *m,
+        const struct attempt *attempts, int n, dnnl_primitive_desc_t *ret_pd)
+{
+        dnnl_primitive_desc_t best = NULL;
+        dnnl_status_t status = dnnl_unimplemented;
+        for (int i = 0; i < n; i++) {
+                dnnl_primitive_desc_t pd = NULL;
+                dnnl_status_t s = create(conv, m, &attempts[i], &pd);
+                if (s) {
+                        status = s;
+                        continue;
+                }
+                if (best)
+                        dnnl_primitive_desc_destroy(best);
+                best = pd;
+                if (!is_slow(pd))
+                        break;
+        }
+        *ret_pd = best;
+        return best ? dnnl_success : status;
+}
+
+static void making_deinit(struct making *m)
+{
+        mfl_md_free(&m->any_src);
+        mfl_md_free(&m->any_weights);
+        mfl_md_free(&m->any_dst);
+        if (m->attr)
+                dnnl_primitive_attr_destroy(m->attr);
+}
+
+static void dims_of(
+        const struct mfl_window *v, int64_t batch, dnnl_dims_t src, dnnl_dims_t weights, dnnl_dims_t dst)
+{
+        const int64_t s[] = {batch, v->c, v->h, v->w}, w[] = {v->o, v->c, v->k[0], v->k[1]},
+                      d[] = {batch, v->o, v->oh, v->ow};
+        for (int i = 0; i < 4; i++) {
+                src[i] = s[i];
+                weights[i] = w[i];
+                dst[i] = d[i];
+        }
+}
+
+static dnnl_status_t making_init(struct making *m, dnnl_engine_t engine, enum kind kind,
+        const struct mfl_window *v, int64_t batch, bool relu)
+{
+        dnnl_dims_t src, weights, dst;
+        dims_of(v, batch, src, weights, dst);
+        m->engine = engine;
+        m->kind = kind;
+        for (int a = 0; a < 2; a++) {
+                m->geometry.strides[a] = v->s[a];
+                m->geometry.dilates[a] = v->d[a] - 1;
+                m->geometry.padding[a] = v->p[a];
+                m->geometry.padding_r[a] = v->p[a];
+        }
+        dnnl_status_t s = mfl_md_by_tag(&m->any_src, 4, src, dnnl_format_tag_any);
+        s = s ? s : mfl_md_by_tag(&m->any_weights, 4, weights, dnnl_format_tag_any);
+        s = s ? s : mfl_md_by_tag(&m->any_dst, 4, dst, dnnl_format_tag_any);
+        return s ? s : attr_new(relu, &m->attr);
+}
+
+static dnnl_status_t memory_new(dnnl_engine_t engine, MFL_MD_IN md, void *handle, dnnl_memory_t *ret_memory)
+{
+        return dnnl_memory_create(ret_memory, md, engine, handle);
+}
+
+static dnnl_status_t reorder_new(
+        dnnl_engine_t engine, MFL_MD_IN from, MFL_MD_IN to, dnnl_primitive_t *ret_reorder)
+{
+        dnnl_primitive_desc_t pd = NULL;
+        dnnl_status_t s = dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, NULL);
+        if (!s)
+                s = dnnl_primitive_create(ret_reorder, pd);
+        if (pd)
+                dnnl_primitive_desc_destroy(pd);
+        return s;
+}
+
+/* inward: the primitive reads the tensor; else it writes it. */
+static dnnl_status_t stage(
+        struct mfl_cpu_staged *staged, dnnl_engine_t engine, MFL_MD_IN own, MFL_MD_IN wanted, bool inward)
+{
+        if (mfl_md_same(own, wanted))
+                return dnnl_success;
+        dnnl_status_t s = memory_new(engine, wanted, DNNL_MEMORY_ALLOCATE, &staged->memory);
+        return s ? s : reorder_new(engine, inward ? own : wanted, inward ? wanted : own, &staged->reorder);
+}
+
+static dnnl_status_t scratch_new(
+        struct mfl_cpu_conv *conv, dnnl_engine_t engine, dnnl_primitive_desc_t pd, dnnl_memory_t *ret_memory)
+{
+        MFL_MD_IN md = query(pd, dnnl_query_scratchpad_md);
+        if (mfl_md_bytes(md) > conv->scratch_bytes)
+                conv->scratch_bytes = mfl_md_bytes(md);
+        return mfl_md_bytes(md) ? memory_new(engine, md, DNNL_MEMORY_NONE, ret_memory) : dnnl_success;
+}
+
+/* The output's layout is what forward chose, if it is one that our own loops know; else plain, with a
+ * reorder. */
+static dnnl_status_t adopt_output(struct mfl_cpu_conv *conv, MFL_MD_IN chosen, const struct mfl_shape *shape,
+        int64_t batch, struct mfl_layout *ret_out)
+{
+        dnnl_dims_t src, weights, dst;
+        dnnl_format_tag_t tag = dnnl_nchw;
+        dims_of(&conv->window, batch, src, weights, dst);
+        mfl_layout_tag(chosen, dst, &tag);
+        *ret_out = mfl_layout_of(shape, tag);
+        return mfl_md_by_tag(&conv->dst, 4, dst, tag);
+}
+
+static dnnl_status_t flat_new(struct mfl_cpu_conv *conv, dnnl_engine_t engine)
+{
+        dnnl_dims_t src, weights, dst;
+        struct mfl_md flat = {0};
+        dims_of(&conv->window, 1, src, weights, dst);
+        dnnl_status_t s = mfl_md_by_tag(&flat, 4, weights, dnnl_oihw);
+        s = s ? s : memory_new(engine, mfl_md_in(&flat), DNNL_MEMORY_NONE, &conv->m_flat);
+        s = s ? s : reorder_new(engine, mfl_md_in(&flat), mfl_md_in(&conv->weights), &conv->to_wide);
+        s = s ? s : reorder_new(engine, mfl_md_in(&conv->weights), mfl_md_in(&flat), &conv->to_flat);
+        mfl_md_free(&flat);
+        return s;
+}
+
+static dnnl_status_t init_forward(struct mfl_cpu_conv *conv, const struct making *m,
+        const struct mfl_shape *shape, int64_t batch, struct mfl_layout *ret_out)
+{
+        static const struct attempt attempts[] = {{false, true, true}, {true, true, true}};
+        dnnl_status_t s = create_best(conv, m, attempts, MFL_ARRAY_SIZE(attempts), &conv->hint);
+        if (s)
+                return s;
+        s = mfl_md_copy(&conv->weights, query(conv->hint, dnnl_query_weights_md));
+        s = s ? s : adopt_output(conv, query(conv->hint, dnnl_query_dst_md), shape, batch, ret_out);
+        s = s ? s
+              : stage(&conv->forward_src, m->engine, mfl_md_in(&conv->src),
+                        query(conv->hint, dnnl_query_src_md), true);
+        s = s ? s
+              : stage(&conv->forward_dst, m->engine, mfl_md_in(&conv->dst),
+                        query(conv->hint, dnnl_query_dst_md), false);
+        s = s ? s : dnnl_primitive_create(&conv->forward, conv->hint);
+        s = s ? s : scratch_new(conv, m->engine, conv->hint, &conv->s_forward);
+        s = s ? s : memory_new(m->engine, mfl_md_in(&conv->weights), DNNL_MEMORY_NONE, &conv->m_weights);
+        s = s ? s : memory_new(m->engine, mfl_md_in(&conv->weights), DNNL_MEMORY_NONE, &conv->m_dweights);
+        if (conv->has_bias) {
+                s = s ? s : memory_new(m->engine, mfl_md_in(&conv->bias), DNNL_MEMORY_NONE, &conv->m_bias);
+                s = s ? s : memory_new(m->engine, mfl_md_in(&conv->bias), DNNL_MEMORY_NONE, &conv->m_dbias);
+        }
+        return s ? s : flat_new(conv, m->engine);
+}
+
+int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
+        int layer, const struct mfl_net_options *options, const struct mfl_layout *in, bool relu,
+        struct mfl_layout *ret_out, struct mfl_error *err)
+{
+        struct making m = {.training = options->training};
+        dnnl_dims_t src, weights, dst;
+        conv->window = mfl_window_of(graph, layer);
+        conv->has_bias = graph->layers[layer].param_bias >= 0;
+        dims_of(&conv->window, options->batch, src, weights, dst);
+        const dnnl_dims_t outputs = {conv->window.o};
+        dnnl_status_t s = making_init(&m, engine, FORWARD, &conv->window, options->batch, relu);
+        s = s ? s : mfl_md_by_tag(&conv->src, 4, src, in->tag);
+        s = s ? s : mfl_md_by_tag(&conv->bias, 1, outputs, dnnl_a);
+        s = s ? s : init_forward(conv, &m, &graph->layers[layer].out, options->batch, ret_out);
+        making_deinit(&m);
+        return fail(s, "convolution", err);
+}
+
+static dnnl_status_t init_data(struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch)
+{
+        static const struct attempt attempts[] = {{false, true, false}, {true, true, true}};
+        struct making m = {0};
+        dnnl_primitive_desc_t pd = NULL;
+        dnnl_status_t s = making_init(&m, engine, DATA, &conv->window, batch, false);
+        s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
+        s = s ? s : dnnl_primitive_create(&conv->data, pd);
+        s = s ? s : scratch_new(conv, engine, pd, &conv->s_data);
+        s = s ? s
+              : stage(&conv->data_weights, engine, mfl_md_in(&conv->weights),
+                        query(pd, dnnl_query_weights_md), true);
+        s = s ? s
+              : stage(&conv->data_src, engine, mfl_md_in(&conv->src), query(pd, dnnl_query_diff_src_md),
+                        false);
+        s = s ? s
+              : stage(&conv->data_dst, engine, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md),
+                        true);
+        if (pd)
+                dnnl_primitive_desc_destroy(pd);
+        making_deinit(&m);
+        return s;
+}
+
+static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch)
+{
+        static const struct attempt attempts[] = {
+                {false, false, false}, {false, true, false}, {true, true, true}};
+        struct making m = {0};
+        dnnl_primitive_desc_t pd = NULL;
+        dnnl_status_t s = making_init(&m, engine, GRADIENT, &conv->window, batch, false);
+        s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
+        s = s ? s : dnnl_primitive_create(&conv->gradient, pd);
+        s = s ? s : scratch_new(conv, engine, pd, &conv->s_gradient);
+        s = s ? s
+              : stage(&conv->gradient_src, engine, mfl_md_in(&conv->src), query(pd, dnnl_query_src_md), true);
+        s = s ? s
+              : stage(&conv->gradient_dst, engine, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md),
+                        true);
+        s = s ? s
+              : stage(&conv->gradient_weights, engine, mfl_md_in(&conv->weights),
+                        query(pd, dnnl_query_diff_weights_md), false);
+        if (pd)
+                dnnl_primitive_desc_destroy(pd);
+        making_deinit(&m);
+        return s;
+}
+
+int mfl_cpu_conv_backward(
+        struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch, struct mfl_error *err)
+{
+        dnnl_status_t s = init_data(conv, engine, batch);
+        s = s ? s : init_gradient(conv, engine, batch);
+        return fail(s, "convolution's backward", err);
+}
+
+int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src, void *dst, void *diff_src,
+        void *diff_dst, void *scratch, struct mfl_error *err)
+{
+        dnnl_memory_t pads[] = {conv->s_forward, conv->s_data, conv->s_gradient};
+        dnnl_status_t s = memory_new(engine, mfl_md_in(&conv->src), src, &conv->m_src);
+        s = s ? s : memory_new(engine, mfl_md_in(&conv->dst), dst, &conv->m_dst);
+        s = s ? s : memory_new(engine, mfl_md_in(&conv->src), diff_src, &conv->m_diff_src);
+        s = s ? s : memory_new(engine, mfl_md_in(&conv->dst), diff_dst, &conv->m_diff_dst);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(pads) && !s; i++)
+                if (pads[i])
+                        s = dnnl_memory_set_data_handle(pads[i], scratch);
+        return fail(s, "memory", err);
+}
+
+static void staged_free(struct mfl_cpu_staged *staged)
+{
+        if (staged->memory)
+                dnnl_memory_destroy(staged->memory);
+        if (staged->reorder)
+                dnnl_primitive_destroy(staged->reorder);
+}
+
+void mfl_cpu_conv_deinit(struct mfl_cpu_conv *c)
+{
+        struct mfl_cpu_staged *staged[] = {&c->forward_src, &c->forward_dst, &c->data_weights, &c->data_src,
+                &c->data_dst, &c->gradient_src, &c->gradient_dst, &c->gradient_weights};
+        dnnl_primitive_t primitives[] = {c->forward, c->data, c->gradient, c->to_wide, c->to_flat};
+        dnnl_memory_t memories[] = {c->m_src, c->m_dst, c->m_diff_src, c->m_diff_dst, c->m_weights, c->m_bias,
+                c->m_dweights, c->m_dbias, c->m_flat, c->s_forward, c->s_data, c->s_gradient};
+        struct mfl_md *mds[] = {&c->src, &c->dst, &c->weights, &c->bias};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(staged); i++)
+                staged_free(staged[i]);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(primitives); i++)
+                if (primitives[i])
+                        dnnl_primitive_destroy(primitives[i]);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(memories); i++)
+                if (memories[i])
+                        dnnl_memory_destroy(memories[i]);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(mds); i++)
+                mfl_md_free(mds[i]);
+        if (c->hint)
+                dnnl_primitive_desc_destroy(c->hint);
+        *c = (struct mfl_cpu_conv){0};
+}
+
+static dnnl_status_t point(dnnl_memory_t memory, const float *at)
+{
+        return dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)at);
+}
+
+static dnnl_status_t reorder(
+        dnnl_primitive_t primitive, dnnl_stream_t stream, dnnl_memory_t from, dnnl_memory_t to)
+{
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+        return dnnl_primitive_execute(primitive, stream, 2, args);
+}
+
+/* What the primitive is given for a tensor that it reads. */
+static dnnl_status_t read_tensor(
+        struct mfl_cpu_staged *staged, dnnl_stream_t stream, dnnl_memory_t own, dnnl_memory_t *ret_memory)
+{
+        *ret_memory = staged->memory ? staged->memory : own;
+        return staged->memory ? reorder(staged->reorder, stream, own, staged->memory) : dnnl_success;
+}
+
+static dnnl_memory_t target_of(const struct mfl_cpu_staged *staged, dnnl_memory_t own)
+{
+        return staged->memory ? staged->memory : own;
+}
+
+static dnnl_status_t write_back(struct mfl_cpu_staged *staged, dnnl_stream_t stream, dnnl_memory_t own)
+{
+        return staged->memory ? reorder(staged->reorder, stream, staged->memory, own) : dnnl_success;
+}
+
+/* Executes with the arguments that are there. */
+static dnnl_status_t execute(
+        dnnl_primitive_t primitive, dnnl_stream_t stream, const dnnl_exec_arg_t *args, int n)
+{
+        dnnl_exec_arg_t present[6];
+        int n_present = 0;
+        for (int i = 0; i < n; i++)
+                if (args[i].memory)
+                        present[n_present++] = args[i];
+        return dnnl_primitive_execute(primitive, stream, n_present, present);
+}
+
+int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
+        const float *bias, struct mfl_error *err)
+{
+        dnnl_memory_t src = NULL;
+        dnnl_status_t s = read_tensor(&c->forward_src, stream, c->m_src, &src);
+        s = s ? s : point(c->m_weights, weights);
+        if (c->m_bias)
+                s = s ? s : point(c->m_bias, bias);
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, c->m_weights},
+                {DNNL_ARG_BIAS, c->m_bias}, {DNNL_ARG_DST, target_of(&c->forward_dst, c->m_dst)},
+                {DNNL_ARG_SCRATCHPAD, c->s_forward}};
+        s = s ? s : execute(c->forward, stream, args, MFL_ARRAY_SIZE(args));
+        s = s ? s : write_back(&c->forward_dst, stream, c->m_dst);
+        return fail(s, "convolution", err);
+}
+
+int mfl_cpu_conv_run_data(
+        struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights, struct mfl_error *err)
+{
+        dnnl_memory_t dst = NULL, w = NULL;
+        dnnl_status_t s = point(c->m_weights, weights);
+        s = s ? s : read_tensor(&c->data_dst, stream, c->m_diff_dst, &dst);
+        s = s ? s : read_tensor(&c->data_weights, stream, c->m_weights, &w);
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, dst}, {DNNL_ARG_WEIGHTS, w},
+                {DNNL_ARG_DIFF_SRC, target_of(&c->data_src, c->m_diff_src)},
+                {DNNL_ARG_SCRATCHPAD, c->s_data}};
+        s = s ? s : execute(c->data, stream, args, MFL_ARRAY_SIZE(args));
+        s = s ? s : write_back(&c->data_src, stream, c->m_diff_src);
+        return fail(s, "convolution's backward", err);
+}
+
+int mfl_cpu_conv_run_gradient(
+        struct mfl_cpu_conv *c, dnnl_stream_t stream, float *dweights, float *dbias, struct mfl_error *err)
+{
+        dnnl_memory_t src = NULL, dst = NULL;
+        dnnl_status_t s = point(c->m_dweights, dweights);
+        if (c->m_dbias)
+                s = s ? s : point(c->m_dbias, dbias);
+        s = s ? s : read_tensor(&c->gradient_src, stream, c->m_src, &src);
+        s = s ? s : read_tensor(&c->gradient_dst, stream, c->m_diff_dst, &dst);
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, dst},
+                {DNNL_ARG_DIFF_WEIGHTS, target_of(&c->gradient_weights, c->m_dweights)},
+                {DNNL_ARG_DIFF_BIAS, c->m_dbias}, {DNNL_ARG_SCRATCHPAD, c->s_gradient}};
+        s = s ? s : execute(c->gradient, stream, args, MFL_ARRAY_SIZE(args));
+        s = s ? s : write_back(&c->gradient_weights, stream, c->m_dweights);
+        return fail(s, "convolution's gradient", err);
+}
+
+int mfl_cpu_conv_to_wide(
+        struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *flat, float *wide, struct mfl_error *err)
+{
+        dnnl_status_t s = point(c->m_flat, flat);
+        s = s ? s : point(c->m_weights, wide);
+        s = s ? s : reorder(c->to_wide, stream, c->m_flat, c->m_weights);
+        return fail(s, "weights", err);
+}
+
+int mfl_cpu_conv_to_flat(
+        struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *wide, float *flat, struct mfl_error *err)
+{
+        dnnl_status_t s = point(c->m_flat, flat);
+        s = s ? s : point(c->m_weights, wide);
+        s = s ? s : reorder(c->to_flat, stream, c->m_weights, c->m_flat);
+        return fail(s, "weights", err);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A convolution by oneDNN: its primitives, made once, and their execution.
+ *
+ * The library chooses the output's and the weights' layout; the input's is that of the layer before. Backward
+ * primitives are asked for these same layouts; one that has no fast implementation for them gets what it
+ * wants instead, and the tensors are reordered around it (on AVX-512 that is the weights of backward-data
+ * only: 16i16o against 16o16i). Errors: MFL_INVALID for a convolution that the library does not do; -ENOMEM;
+ * -EIO when a primitive fails.
+ */
+#ifndef MFL_KERNELS_CPU_CONV_H
+#define MFL_KERNELS_CPU_CONV_H
+
+#include "kernels/backend.h"
+#include "kernels/cpu/layout.h"
+#include "kernels/plan.h"
+
+/* A tensor in the layout that a primitive wants, and the way there from the tensor's own; memory NULL: its
+ * own will do. */
+struct mfl_cpu_staged {
+        dnnl_memory_t memory;
+        dnnl_primitive_t reorder;
+};
+
+struct mfl_cpu_conv {
+        struct mfl_window window;
+        struct mfl_md src, dst;      /* own layouts */
+        struct mfl_md weights, bias; /* of forward; bias unused where the layer has none */
+        bool has_bias;
+        dnnl_primitive_desc_t hint; /* the forward descriptor, until the backward ones are made */
+        size_t scratch_bytes;
+
+        dnnl_primitive_t forward, data, gradient;
+        struct mfl_cpu_staged forward_src, forward_dst, data_weights, data_src, data_dst, gradient_src,
+                gradient_dst, gradient_weights;
+        dnnl_memory_t m_src, m_dst, m_diff_src, m_diff_dst;   /* in the arena */
+        dnnl_memory_t m_weights, m_bias, m_dweights, m_dbias; /* handles are set at each use */
+        dnnl_memory_t m_flat;                                 /* OIHW, the same */
+        dnnl_memory_t s_forward, s_data, s_gradient;          /* scratchpads */
+        dnnl_primitive_t to_wide, to_flat;
+};
+
+/* Makes the forward primitive for an input of that layout, and tells the output's. */
+int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
+        int layer, const struct mfl_net_options *options, const struct mfl_layout *in, bool relu,
+        struct mfl_layout *ret_out, struct mfl_error *err);
+/* Makes the rest. Tensors lie at these addresses from now on; scratch has at least scratch_bytes (which init
+ * and mfl_cpu_conv_backward raise). */
+int mfl_cpu_conv_backward(
+        struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch, struct mfl_error *err);
+int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src, void *dst, void *diff_src,
+        void *diff_dst, void *scratch, struct mfl_error *err);
+void mfl_cpu_conv_deinit(struct mfl_cpu_conv *conv);
+
+int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights,
+        const float *bias, struct mfl_error *err);
+int mfl_cpu_conv_run_data(
+        struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights, struct mfl_error *err);
+int mfl_cpu_conv_run_gradient(struct mfl_cpu_conv *conv, dnnl_stream_t stream, float *dweights, float *dbias,
+        struct mfl_error *err);
+int mfl_cpu_conv_to_wide(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *flat, float *wide,
+        struct mfl_error *err);
+int mfl_cpu_conv_to_flat(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *wide, float *flat,
+        struct mfl_error *err);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU module's table of functions. */
+#include <stdio.h>
+
+#include "kernels/cpu/net.h"
+
+static int device_open(struct mfl_device **ret_device, struct mfl_error *err)
+{
+        struct mfl_device *device = mfl_calloc(1, sizeof *device);
+        if (!device)
+                return mfl_fail_memory(err, sizeof *device, "cpu device");
+        if (dnnl_engine_create(&device->engine, dnnl_cpu, 0)) {
+                free(device);
+                return mfl_fail(err, -ENODEV, "cpu: oneDNN gives no CPU engine");
+        }
+        device->loops = mfl_loops_choose();
+        *ret_device = device;
+        return 0;
+}
+
+static void device_close(struct mfl_device *device)
+{
+        if (!device)
+                return;
+        dnnl_engine_destroy(device->engine);
+        free(device);
+}
+
+static void device_info(const struct mfl_device *device, struct mfl_device_info *ret_info)
+{
+        const dnnl_version_t *v = dnnl_version();
+        *ret_info = (struct mfl_device_info){.backend = "cpu"};
+        mfl_host_device_info(ret_info);
+        snprintf(ret_info->library, sizeof ret_info->library, "oneDNN %d.%d.%d, own loops %s", v->major,
+                v->minor, v->patch, device->loops->name);
+}
+
+__attribute__((visibility("default"))) extern const struct mfl_backend_ops mfl_backend_module;
+const struct mfl_backend_ops mfl_backend_module = {
+        .abi = MFL_BACKEND_ABI,
+        .name = "cpu",
+        .device_open = device_open,
+        .device_close = device_close,
+        .device_info = device_info,
+        .data_new = mfl_host_data_new,
+        .data_free = mfl_host_data_free,
+        .net_new = mfl_cpu_net_new,
+        .net_free = mfl_cpu_net_free,
+        .net_bytes = mfl_cpu_net_bytes,
+        .params_set = mfl_cpu_params_set,
+        .params_get = mfl_cpu_params_get,
+        .update_add = mfl_cpu_update_add,
+        .step = mfl_cpu_step,
+        .eval = mfl_cpu_eval,
+        .forward = mfl_cpu_forward,
+        .backward = mfl_cpu_backward,
+};

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pooling in any layout; part of loops_body.h. The innermost loops run over `lanes` channels of a block,
+ * which is why they take it as a constant: 16 and 8 become vectors, and 1 serves plain NCHW. */
+
+/* Taps [first, last) of output coordinate o that lie inside the image. */
+struct taps {
+        int64_t first, last, at; /* at: input coordinate of tap 0, may be negative */
+};
+
+static inline struct taps taps_of(const struct mfl_window *v, int axis, int64_t o, int64_t size)
+{
+        struct taps t = {.at = o * v->s[axis] - v->p[axis], .last = v->k[axis]};
+        while (t.first < t.last && t.at + t.first * v->d[axis] < 0)
+                t.first++;
+        while (t.last > t.first && t.at + (t.last - 1) * v->d[axis] >= size)
+                t.last--;
+        return t;
+}
+
+/* Windows that tile the image without overlap or padding: backward writes each gradient once. */
+static inline bool is_tiling(const struct mfl_window *v)
+{
+        return v->k[0] == v->s[0] && v->k[1] == v->s[1] && v->d[0] == 1 && v->d[1] == 1 && v->p[0] == 0 &&
+               v->p[1] == 0;
+}
+
+INLINE void max_point(const struct mfl_pool *p, const float *x, struct taps th, struct taps tw, float *y,
+        uint16_t *argmax, const int lanes)
+{
+        const struct mfl_window *v = &p->window;
+        float best[16];
+        int32_t at[16];
+        bool any = false;
+        for (int i = 0; i < lanes; i++) {
+                best[i] = 0.0f;
+                at[i] = 0;
+        }
+        for (int64_t r = th.first; r < th.last; r++)
+                for (int64_t c = tw.first; c < tw.last; c++) {
+                        const float *from = x + (th.at + r * v->d[0]) * p->in.stride_h +
+                                            (tw.at + c * v->d[1]) * p->in.stride_w;
+                        int32_t tap = (int32_t)(r * v->k[1] + c);
+                        for (int i = 0; i < lanes; i++) {
+                                bool wins = !any || from[i] > best[i];
+                                best[i] = wins ? from[i] : best[i];
+                                at[i] = wins ? tap : at[i];
+                        }
+                        any = true;
+                }
+        for (int i = 0; i < lanes; i++) {
+                y[i] = best[i];
+                if (argmax)
+                        argmax[i] = (uint16_t)at[i];
+        }
+}
+
+/* One plane of blocks; lanes divides the block. */
+INLINE void max_plane(const struct mfl_pool *p, const float *x, float *y, uint16_t *argmax, const int lanes)
+{
+        for (int64_t oh = 0; oh < p->window.oh; oh++) {
+                struct taps th = taps_of(&p->window, 0, oh, p->window.h);
+                for (int64_t ow = 0; ow < p->window.ow; ow++) {
+                        struct taps tw = taps_of(&p->window, 1, ow, p->window.w);
+                        int64_t at = oh * p->out.stride_h + ow * p->out.stride_w;
+                        for (int64_t b = 0; b < p->in.block; b += lanes)
+                                max_point(
+                                        p, x + b, th, tw, y + at + b, argmax ? argmax + at + b : NULL, lanes);
+                }
+        }
+}
+
+/* Calls body with the constant number of lanes that suits the block. */
+#define WITH_LANES(block, body)                                                                              \
+        do {                                                                                                 \
+                if ((block) % 16 == 0) {                                                                     \
+                        enum { lanes = 16 };                                                                 \
+                        body;                                                                                \
+                } else if ((block) % 8 == 0) {                                                               \
+                        enum { lanes = 8 };                                                                  \
+                        body;                                                                                \
+                } else {                                                                                     \
+                        enum { lanes = 1 };                                                                  \
+                        body;                                                                                \
+                }                                                                                            \
+        } while (0)
+
+/* Planes are numbered over samples and blocks; those of a sample follow each other. */
+static void max_range(
+        const struct mfl_pool *p, const float *x, float *y, uint16_t *argmax, int64_t begin, int64_t end)
+{
+        for (int64_t q = begin; q < end; q++) {
+                const float *from = x + q * p->in.stride_block;
+                float *to = y + q * p->out.stride_block;
+                uint16_t *at = argmax ? argmax + q * p->out.stride_block : NULL;
+                WITH_LANES(p->in.block, max_plane(p, from, to, at, lanes));
+        }
+}
+
+static void maxpool_forward(const struct mfl_pool *p, const float *x, float *y, uint16_t *argmax)
+{
+        DIVIDE(p->threads, p->rows * p->in.n_blocks, max_range(p, x, y, argmax, begin, end));
+}
+
+INLINE void max_grad_point(const struct mfl_pool *p, struct taps th, struct taps tw, const float *dy,
+        const float *y, const uint16_t *argmax, bool once, float *dx, const int lanes)
+{
+        const struct mfl_window *v = &p->window;
+        float g[16];
+        for (int i = 0; i < lanes; i++)
+                g[i] = !y || y[i] > 0.0f ? dy[i] : 0.0f;
+        for (int64_t r = th.first; r < th.last; r++)
+                for (int64_t c = tw.first; c < tw.last; c++) {
+                        float *to = dx + (th.at + r * v->d[0]) * p->in.stride_h +
+                                    (tw.at + c * v->d[1]) * p->in.stride_w;
+                        int32_t tap = (int32_t)(r * v->k[1] + c);
+                        for (int i = 0; i < lanes; i++) {
+                                float mine = argmax[i] == tap ? g[i] : 0.0f;
+                                to[i] = once ? mine : to[i] + mine;
+                        }
+                }
+}
+
+INLINE void max_grad_plane(const struct mfl_pool *p, const float *dy, const float *y, const uint16_t *argmax,
+        bool once, float *dx, const int lanes)
+{
+        for (int64_t oh = 0; oh < p->window.oh; oh++) {
+                struct taps th = taps_of(&p->window, 0, oh, p->window.h);
+                for (int64_t ow = 0; ow < p->window.ow; ow++) {
+                        struct taps tw = taps_of(&p->window, 1, ow, p->window.w);
+                        int64_t at = oh * p->out.stride_h + ow * p->out.stride_w;
+                        for (int64_t b = 0; b < p->in.block; b += lanes)
+                                max_grad_point(p, th, tw, dy + at + b, y ? y + at + b : NULL, argmax + at + b,
+                                        once, dx + b, lanes);
+                }
+        }
+}
+
+/* Whether backward has to start from zeros: windows overlap, or leave a margin. */
+static inline bool needs_zeros(const struct mfl_window *v)
+{
+        return !is_tiling(v) || v->oh * v->k[0] != v->h || v->ow * v->k[1] != v->w;
+}
+
+static void max_grad_range(const struct mfl_pool *p, const float *dy, const float *y, const uint16_t *argmax,
+        float *dx, int64_t begin, int64_t end)
+{
+        bool once = is_tiling(&p->window), zeros = needs_zeros(&p->window);
+        for (int64_t q = begin; q < end; q++) {
+                int64_t at = q * p->out.stride_block;
+                float *to = dx + q * p->in.stride_block;
+                if (zeros)
+                        memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
+                WITH_LANES(p->in.block,
+                        max_grad_plane(p, dy + at, y ? y + at : NULL, argmax + at, once, to, lanes));
+        }
+}
+
+static void maxpool_backward(const struct mfl_pool *p, const float *dy, const float *y,
+        const uint16_t *argmax, bool relu, float *dx)
+{
+        const float *mask = relu ? y : NULL;
+        DIVIDE(p->threads, p->rows * p->in.n_blocks, max_grad_range(p, dy, mask, argmax, dx, begin, end));
+}
+
+INLINE void avg_plane(const struct mfl_pool *p, const float *x, float *y, const int lanes)
+{
+        const struct mfl_window *v = &p->window;
+        float area = (float)(v->k[0] * v->k[1]);
+        for (int64_t oh = 0; oh < v->oh; oh++) {
+                struct taps th = taps_of(v, 0, oh, v->h);
+                for (int64_t ow = 0; ow < v->ow; ow++) {
+                        struct taps tw = taps_of(v, 1, ow, v->w);
+                        float *to = y + oh * p->out.stride_h + ow * p->out.stride_w;
+                        for (int64_t b = 0; b < p->in.block; b += lanes) {
+                                float sum[16] = {0};
+                                for (int64_t r = th.first; r < th.last; r++)
+                                        for (int64_t c = tw.first; c < tw.last; c++) {
+                                                const float *from = x + b +
+                                                                    (th.at + r * v->d[0]) * p->in.stride_h +
+                                                                    (tw.at + c * v->d[1]) * p->in.stride_w;
+                                                for (int i = 0; i < lanes; i++)
+                                                        sum[i] += from[i];
+                                        }
+                                for (int i = 0; i < lanes; i++)
+                                        to[b + i] = sum[i] / area;
+                        }
+                }
+        }
+}
+
+static void avg_range(const struct mfl_pool *p, const float *x, float *y, int64_t begin, int64_t end)
+{
+        for (int64_t q = begin; q < end; q++) {
+                const float *from = x + q * p->in.stride_block;
+                float *to = y + q * p->out.stride_block;
+                WITH_LANES(p->in.block, avg_plane(p, from, to, lanes));
+        }
+}
+
+static void avgpool_forward(const struct mfl_pool *p, const float *x, float *y)
+{
+        DIVIDE(p->threads, p->rows * p->in.n_blocks, avg_range(p, x, y, begin, end));
+}
+
+INLINE void avg_grad_plane(const struct mfl_pool *p, const float *dy, bool once, float *dx, const int lanes)
+{
+        const struct mfl_window *v = &p->window;
+        float area = (float)(v->k[0] * v->k[1]);
+        for (int64_t oh = 0; oh < v->oh; oh++) {
+                struct taps th = taps_of(v, 0, oh, v->h);
+                for (int64_t ow = 0; ow < v->ow; ow++) {
+                        struct taps tw = taps_of(v, 1, ow, v->w);
+                        const float *from = dy + oh * p->out.stride_h + ow * p->out.stride_w;
+                        for (int64_t b = 0; b < p->in.block; b += lanes) {
+                                float share[16];
+                                for (int i = 0; i < lanes; i++)
+                                        share[i] = from[b + i] / area;
+                                for (int64_t r = th.first; r < th.last; r++)
+                                        for (int64_t c = tw.first; c < tw.last; c++) {
+                                                float *to = dx + b + (th.at + r * v->d[0]) * p->in.stride_h +
+                                                            (tw.at + c * v->d[1]) * p->in.stride_w;
+                                                for (int i = 0; i < lanes; i++)
+                                                        to[i] = once ? share[i] : to[i] + share[i];
+                                        }
+                        }
+                }
+        }
+}
+
+static void avg_grad_range(const struct mfl_pool *p, const float *dy, float *dx, int64_t begin, int64_t end)
+{
+        bool once = is_tiling(&p->window), zeros = needs_zeros(&p->window);
+        for (int64_t q = begin; q < end; q++) {
+                const float *from = dy + q * p->out.stride_block;
+                float *to = dx + q * p->in.stride_block;
+                if (zeros)
+                        memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
+                WITH_LANES(p->in.block, avg_grad_plane(p, from, once, to, lanes));
+        }
+}
+
+static void avgpool_backward(const struct mfl_pool *p, const float *dy, float *dx)
+{
+        DIVIDE(p->threads, p->rows * p->in.n_blocks, avg_grad_range(p, dy, dx, begin, end));
+}

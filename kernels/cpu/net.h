@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A network of the CPU backend.
+ *
+ * Parameters are "wide": convolution weights in the layout of the forward primitive, dense weights with their
+ * columns in the order in which the layer's input lies in memory, padded with zeros. They are converted once
+ * when a local training starts and once when it ends. All groups share primitives, arena and gradients and
+ * run one after another (a grouped convolution is slower on CPUs); each has its own wide params, momentum and
+ * first params.
+ */
+#ifndef MFL_KERNELS_CPU_NET_H
+#define MFL_KERNELS_CPU_NET_H
+
+#include "kernels/backend.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/layout.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/host.h"
+#include "kernels/plan.h"
+
+struct mfl_device {
+        dnnl_engine_t engine;
+        const struct mfl_loops *loops;
+};
+
+/* Where a parameter tensor lies in a wide vector, in floats. */
+struct mfl_cpu_param {
+        uint64_t at, count;
+};
+
+struct mfl_cpu_layer {
+        struct mfl_layout layout; /* of the output */
+        struct mfl_cpu_conv conv; /* conv2d only */
+        bool relu;                /* conv2d, dense: the ReLU that reads it is applied at once */
+        bool done;                /* relu: its forward happens in the layer before */
+        bool masked; /* relu: its backward happens in the max pool that reads it; that pool: does it */
+};
+
+struct mfl_net {
+        const struct mfl_graph *graph;
+        struct mfl_net_options options;
+        struct mfl_device *device;
+        dnnl_stream_t stream;
+        struct mfl_plan *plan;
+        struct mfl_cpu_layer *layers;
+        struct mfl_cpu_param *wide; /* n_params */
+        uint64_t n_wide;
+        char *arena, *scratch; /* scratch: the primitives' own */
+        size_t scratch_bytes;
+        float *params, *first, *momentum; /* G * n_wide */
+        float *grads;                     /* n_wide */
+        float *plain;                     /* 2 * n: update_add */
+        float *logits, *dlogits;          /* where the last layer's layout is not plain */
+        float *x;                         /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys;         /* G: what forward was given */
+        bool dropout;
+};
+
+int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
+void mfl_cpu_net_free(struct mfl_net *net);
+uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
+
+/* Between flat and wide. */
+int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err);
+int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err);
+
+int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
+int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
+int mfl_cpu_update_add(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
+        int64_t *acc, struct mfl_error *err);
+int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
+        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
+int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
+        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
+int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
+        struct mfl_error *err);
+int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
+
+#endif

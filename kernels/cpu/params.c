@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters between the flat vector of the graph and the wide one of this backend. */
+#include <omp.h>
+
+#include "kernels/cpu/net.h"
+
+/* Column k of a dense layer's weights belongs to NCHW element k of its input. */
+static void dense_to_wide(const struct mfl_layout *in, int64_t n_out, const float *flat, float *wide)
+{
+        if (in->identity) {
+                memcpy(wide, flat, (size_t)(n_out * in->logical) * sizeof *wide);
+                return;
+        }
+        memset(wide, 0, (size_t)(n_out * in->count) * sizeof *wide);
+        for (int64_t k = 0; k < in->logical; k++) {
+                int64_t at = mfl_layout_at(in, k);
+                for (int64_t o = 0; o < n_out; o++)
+                        wide[o * in->count + at] = flat[o * in->logical + k];
+        }
+}
+
+static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const float *wide, float *flat)
+{
+        if (in->identity) {
+                memcpy(flat, wide, (size_t)(n_out * in->logical) * sizeof *wide);
+                return;
+        }
+        for (int64_t k = 0; k < in->logical; k++) {
+                int64_t at = mfl_layout_at(in, k);
+                for (int64_t o = 0; o < n_out; o++)
+                        flat[o * in->logical + k] = wide[o * in->count + at];
+        }
+}
+
+int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err)
+{
+        int rc = 0;
+        for (int i = 0; !rc && i < net->graph->n_params; i++) {
+                const struct mfl_param *param = &net->graph->params[i];
+                const struct mfl_layer *layer = &net->graph->layers[param->layer];
+                const float *from = flat + param->offset;
+                float *to = wide + net->wide[i].at;
+                if (param->is_bias)
+                        memcpy(to, from, (size_t)param->count * sizeof *to);
+                else if (layer->op == MFL_OP_CONV2D)
+                        rc = mfl_cpu_conv_to_wide(
+                                &net->layers[param->layer].conv, net->stream, from, to, err);
+                else
+                        dense_to_wide(&net->layers[layer->input].layout, layer->out_channels, from, to);
+        }
+        return rc;
+}
+
+int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err)
+{
+        int rc = 0;
+        for (int i = 0; !rc && i < net->graph->n_params; i++) {
+                const struct mfl_param *param = &net->graph->params[i];
+                const struct mfl_layer *layer = &net->graph->layers[param->layer];
+                const float *from = wide + net->wide[i].at;
+                float *to = flat + param->offset;
+                if (param->is_bias)
+                        memcpy(to, from, (size_t)param->count * sizeof *to);
+                else if (layer->op == MFL_OP_CONV2D)
+                        rc = mfl_cpu_conv_to_flat(
+                                &net->layers[param->layer].conv, net->stream, from, to, err);
+                else
+                        dense_to_flat(&net->layers[layer->input].layout, layer->out_channels, from, to);
+        }
+        return rc;
+}
+
+int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+{
+        size_t at = (size_t)net->n_wide * (size_t)group, bytes = (size_t)net->n_wide * sizeof(float);
+        mfl_assert(group >= 0 && group < net->options.groups);
+        omp_set_num_threads(net->options.threads);
+        int rc = mfl_cpu_params_to_wide(net, params, net->params + at, err);
+        if (rc || !net->options.training)
+                return rc;
+        memcpy(net->first + at, net->params + at, bytes);
+        memset(net->momentum + at, 0, bytes);
+        return 0;
+}
+
+int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err)
+{
+        mfl_assert(group >= 0 && group < net->options.groups);
+        omp_set_num_threads(net->options.threads);
+        return mfl_cpu_params_to_flat(net, net->params + net->n_wide * (uint64_t)group, params, err);
+}
+
+int mfl_cpu_update_add(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
+        int64_t *acc, struct mfl_error *err)
+{
+        size_t n = (size_t)net->graph->n, at = (size_t)net->n_wide * (size_t)group;
+        mfl_assert(net->options.training);
+        omp_set_num_threads(net->options.threads);
+        int rc = mfl_cpu_params_to_flat(net, net->params + at, net->plain, err);
+        if (!rc)
+                rc = mfl_cpu_params_to_flat(net, net->first + at, net->plain + n, err);
+        return rc ? rc : mfl_fixed_add_delta(fixed, weight, net->plain, net->plain + n, n, acc, err);
+}

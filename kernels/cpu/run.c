@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a network: forward, backward with the optimizer's step in it, training, evaluation. */
+#include <omp.h>
+
+#include "kernels/cpu/net.h"
+
+/* One group's pass through the arena. */
+struct pass {
+        struct mfl_net *net;
+        int group;
+        bool training;
+        const struct mfl_rng_key *dropout; /* NULL: off */
+        uint32_t step;
+        const struct mfl_sgd *sgd; /* NULL: gradients are wanted, in net->grads */
+        bool input_too;            /* the gradient of the input, too */
+        struct mfl_error *err;
+};
+
+static float *act_of(const struct mfl_net *net, int i)
+{
+        return (float *)(net->arena + net->plan->layers[i].act);
+}
+
+static float *grad_of(const struct mfl_net *net, int i)
+{
+        return (float *)(net->arena + net->plan->layers[i].grad);
+}
+
+static void *aux_of(const struct mfl_net *net, int i)
+{
+        return net->arena + net->plan->layers[i].aux;
+}
+
+static float *group_params(const struct mfl_net *net, int group)
+{
+        return net->params + net->n_wide * (uint64_t)group;
+}
+
+static const float *param_of(const struct pass *pass, int param)
+{
+        return param < 0 ? NULL : group_params(pass->net, pass->group) + pass->net->wide[param].at;
+}
+
+static int64_t floats_of(const struct mfl_net *net, int i)
+{
+        return net->layers[i].layout.count * net->options.batch;
+}
+
+static struct mfl_dense dense_of(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return (struct mfl_dense){.n_in = net->layers[layer->input].layout.count,
+                .n_out = layer->out_channels,
+                .rows = net->options.batch,
+                .relu = net->layers[i].relu,
+                .threads = net->options.threads};
+}
+
+static struct mfl_pool pool_of(const struct mfl_net *net, int i)
+{
+        return (struct mfl_pool){.window = mfl_window_of(net->graph, i),
+                .in = net->layers[net->graph->layers[i].input].layout,
+                .out = net->layers[i].layout,
+                .rows = net->options.batch,
+                .threads = net->options.threads};
+}
+
+/* Factors are numbered in NCHW order over the batch; in a blocked layout they move to their element's place.
+ */
+static void make_mask(const struct pass *pass, int i, float *mask)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layout *l = &net->layers[i].layout;
+        float rate = net->graph->layers[i].rate, part[256];
+        struct mfl_rng_key key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
+        int64_t n = l->logical * net->options.batch;
+        if (l->identity) {
+                net->device->loops->dropout(key, 0, n, rate, mask);
+                return;
+        }
+        mfl_layout_clear_padding(l, net->options.batch, mask);
+        int64_t k = 0, row = 0;
+        for (int64_t e = 0; e < n; e += (int64_t)MFL_ARRAY_SIZE(part)) {
+                int64_t count = MFL_MIN((int64_t)MFL_ARRAY_SIZE(part), n - e);
+                net->device->loops->dropout(key, (uint64_t)e, count, rate, part);
+                for (int64_t j = 0; j < count; j++) {
+                        mask[row * l->count + mfl_layout_at(l, k)] = part[j];
+                        if (++k == l->logical) {
+                                k = 0;
+                                row++;
+                        }
+                }
+        }
+}
+
+static void elementwise_forward(const struct pass *pass, int i, const float *x, float *y)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        int64_t n = floats_of(net, i);
+        int threads = net->options.threads;
+        switch (net->graph->layers[i].op) {
+        case MFL_OP_RELU:
+                if (!net->layers[i].done)
+                        loops->relu(n, x, y, threads);
+                break;
+        case MFL_OP_TANH:
+                loops->tanh(n, x, y, threads);
+                break;
+        case MFL_OP_SIGMOID:
+                loops->sigmoid(n, x, y, threads);
+                mfl_layout_clear_padding(&net->layers[i].layout, net->options.batch, y);
+                break;
+        default: /* dropout */
+                if (pass->dropout) {
+                        make_mask(pass, i, aux_of(net, i));
+                        loops->multiply(n, x, aux_of(net, i), y, threads);
+                } else if (x != y) {
+                        memcpy(y, x, (size_t)n * sizeof *y);
+                }
+        }
+}
+
+static int layer_forward(const struct pass *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *x = act_of(net, layer->input), *w = param_of(pass, layer->param_weight);
+        const float *b = param_of(pass, layer->param_bias);
+        float *y = act_of(net, i);
+        struct mfl_pool pool;
+        struct mfl_dense dense;
+        switch (layer->op) {
+        case MFL_OP_CONV2D:
+                return mfl_cpu_conv_run_forward(&net->layers[i].conv, net->stream, w, b, pass->err);
+        case MFL_OP_DENSE:
+                dense = dense_of(net, i);
+                loops->dense_forward(&dense, x, w, b, y);
+                return 0;
+        case MFL_OP_MAXPOOL2D:
+                pool = pool_of(net, i);
+                loops->maxpool_forward(&pool, x, y, net->options.training ? aux_of(net, i) : NULL);
+                return 0;
+        case MFL_OP_AVGPOOL2D:
+                pool = pool_of(net, i);
+                loops->avgpool_forward(&pool, x, y);
+                return 0;
+        case MFL_OP_FLATTEN:
+                if (x != y)
+                        memcpy(y, x, (size_t)floats_of(net, i) * sizeof *y);
+                return 0;
+        default:
+                elementwise_forward(pass, i, x, y);
+                return 0;
+        }
+}
+
+static int run_forward(const struct pass *pass)
+{
+        int rc = 0;
+        for (int i = 1; !rc && i < pass->net->graph->n_layers; i++)
+                if (pass->net->plan->layers[i].live)
+                        rc = layer_forward(pass, i);
+        return rc;
+}
+
+static struct mfl_apply apply_of(const struct pass *pass, int param)
+{
+        struct mfl_net *net = pass->net;
+        uint64_t at = net->wide[param].at, group = net->n_wide * (uint64_t)pass->group;
+        return (struct mfl_apply){.sgd = pass->sgd,
+                .grad = pass->sgd ? NULL : net->grads + at,
+                .p = net->params + group + at,
+                .m = net->momentum + group + at,
+                .p0 = net->first + group + at};
+}
+
+static int conv_backward(const struct pass *pass, int i, bool data)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_cpu_conv *conv = &net->layers[i].conv;
+        int params[] = {layer->param_weight, layer->param_bias}, rc = 0;
+        float *grads[2] = {NULL, NULL};
+        for (int k = 0; k < 2; k++)
+                if (params[k] >= 0)
+                        grads[k] = net->grads + net->wide[params[k]].at;
+        if (data)
+                rc = mfl_cpu_conv_run_data(conv, net->stream, param_of(pass, layer->param_weight), pass->err);
+        if (!rc)
+                rc = mfl_cpu_conv_run_gradient(conv, net->stream, grads[0], grads[1], pass->err);
+        for (int k = 0; !rc && pass->sgd && k < 2; k++) {
+                if (params[k] < 0)
+                        continue;
+                struct mfl_apply apply = apply_of(pass, params[k]);
+                net->device->loops->update(
+                        (int64_t)net->wide[params[k]].count, grads[k], &apply, net->options.threads);
+        }
+        return rc;
+}
+
+/* The input's gradient comes first, for it needs the weights from before the step. */
+static void dense_backward(const struct pass *pass, int i, bool data)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *dy = grad_of(net, i);
+        struct mfl_dense dense = dense_of(net, i);
+        if (data)
+                loops->dense_backward_data(
+                        &dense, dy, param_of(pass, layer->param_weight), grad_of(net, layer->input));
+        struct mfl_apply apply = apply_of(pass, layer->param_weight);
+        loops->dense_backward_weights(&dense, dy, act_of(net, layer->input), &apply);
+        if (layer->param_bias < 0)
+                return;
+        apply = apply_of(pass, layer->param_bias);
+        loops->dense_backward_bias(&dense, dy, &apply);
+}
+
+static void elementwise_backward(const struct pass *pass, int i, const float *dy, float *dx)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const float *y = act_of(net, i);
+        int64_t n = floats_of(net, i);
+        int threads = net->options.threads;
+        switch (net->graph->layers[i].op) {
+        case MFL_OP_RELU:
+                if (!net->layers[i].masked)
+                        loops->relu_grad(n, y, dy, dx, threads);
+                break;
+        case MFL_OP_TANH:
+                loops->tanh_grad(n, y, dy, dx, threads);
+                break;
+        case MFL_OP_SIGMOID:
+                loops->sigmoid_grad(n, y, dy, dx, threads);
+                break;
+        case MFL_OP_DROPOUT:
+                if (pass->dropout)
+                        loops->multiply(n, dy, aux_of(net, i), dx, threads);
+                else if (dx != dy)
+                        memcpy(dx, dy, (size_t)n * sizeof *dx);
+                break;
+        default: /* flatten */
+                if (dx != dy)
+                        memcpy(dx, dy, (size_t)n * sizeof *dx);
+        }
+}
+
+static int layer_backward(const struct pass *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        bool data = pass->input_too || net->plan->layers[layer->input].wants_grad;
+        const float *dy = grad_of(net, i);
+        float *dx = grad_of(net, layer->input);
+        struct mfl_pool pool;
+        if (layer->op == MFL_OP_CONV2D)
+                return conv_backward(pass, i, data);
+        if (layer->op == MFL_OP_DENSE) {
+                dense_backward(pass, i, data);
+        } else if (!data) {
+                return 0;
+        } else if (layer->op == MFL_OP_MAXPOOL2D) {
+                pool = pool_of(net, i);
+                loops->maxpool_backward(&pool, dy, act_of(net, i), aux_of(net, i), net->layers[i].masked, dx);
+        } else if (layer->op == MFL_OP_AVGPOOL2D) {
+                pool = pool_of(net, i);
+                loops->avgpool_backward(&pool, dy, dx);
+        } else {
+                elementwise_backward(pass, i, dy, dx);
+        }
+        return 0;
+}
+
+static int run_backward(const struct pass *pass)
+{
+        int rc = 0;
+        for (int i = pass->net->graph->n_layers - 1; !rc && i > 0; i--)
+                if (pass->net->plan->layers[i].live)
+                        rc = layer_backward(pass, i);
+        return rc;
+}
+
+/* Samples into the first layer; rows that a partial batch lacks are zero. */
+static void gather(
+        struct mfl_net *net, const struct mfl_device_data *data, const uint32_t *index, uint32_t rows)
+{
+        float *x = act_of(net, 0);
+        const uint8_t *samples = data->split->samples;
+        const struct mfl_dataset *set = data->dataset;
+        size_t missing = (size_t)net->options.batch - rows;
+        memset(x + (int64_t)rows * data->count, 0, missing * (size_t)data->count * sizeof *x);
+        if (data->split->dtype != MFL_U8) {
+                mfl_host_gather(data, index, rows, x);
+                return;
+        }
+        for (uint32_t r = 0; r < rows; r++) {
+                mfl_assert(index[r] < data->split->n);
+                const uint8_t *from = samples + (int64_t)index[r] * data->count;
+                for (int64_t c = 0; c < data->n_planes; c++, from += data->plane, x += data->plane)
+                        net->device->loops->gather_u8(data->plane, from, set->scale[c], set->shift[c], x);
+        }
+}
+
+/* The loss of the last layer's output, and its gradient in the arena where dz is wanted; both pass through
+ * NCHW. */
+static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, const uint32_t *index,
+        uint32_t rows, bool gradient, int64_t *loss_sum, uint64_t *n_correct)
+{
+        int last = net->graph->n_layers - 1, classes = net->graph->classes;
+        const struct mfl_layout *l = &net->layers[last].layout;
+        const float *z = act_of(net, last);
+        float *dz = !gradient ? NULL : l->identity ? grad_of(net, last) : net->dlogits;
+        if (!l->identity) {
+                mfl_layout_to_plain(l, net->options.batch, z, net->logits);
+                z = net->logits;
+        }
+        mfl_host_loss(data, index, rows, z, classes, dz, loss_sum, n_correct);
+        if (!gradient)
+                return;
+        size_t missing = ((size_t)net->options.batch - rows) * (size_t)classes;
+        memset(dz + (size_t)rows * (size_t)classes, 0, missing * sizeof *dz);
+        if (!l->identity)
+                mfl_layout_from_plain(l, net->options.batch, dz, grad_of(net, last));
+}
+
+static int step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
+        int group, uint32_t t, const struct mfl_sgd *sgd, struct mfl_error *err)
+{
+        uint32_t rows = steps->count[t];
+        const uint32_t *index = steps->index + (size_t)t * (size_t)net->options.batch;
+        struct pass pass = {.net = net,
+                .group = group,
+                .dropout = &steps->dropout,
+                .step = steps->step_first + t,
+                .sgd = sgd,
+                .err = err};
+        mfl_assert(rows <= (uint32_t)net->options.batch);
+        if (rows == 0)
+                return 0;
+        gather(net, data, index, rows);
+        int rc = run_forward(&pass);
+        if (rc)
+                return rc;
+        take_loss(net, data, index, rows, true, &steps->loss_sum, &steps->n_correct);
+        steps->n_samples += rows;
+        return run_backward(&pass);
+}
+
+int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
+        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+{
+        int rc = mfl_host_check_data(net->graph, data, err);
+        mfl_assert(net->options.training);
+        omp_set_num_threads(net->options.threads);
+        /* All steps of a client before the next one's: its params stay in the cache. */
+        for (int g = 0; g < net->options.groups; g++)
+                for (uint32_t t = 0; !rc && t < n_steps; t++)
+                        rc = step_group(net, data, &groups[g], g, t, sgd, err);
+        return rc;
+}
+
+int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
+        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err)
+{
+        struct pass pass = {.net = net, .group = group, .err = err};
+        int64_t loss_sum = 0;
+        uint64_t n_correct = 0;
+        int rc = mfl_host_check_data(net->graph, data, err);
+        omp_set_num_threads(net->options.threads);
+        for (uint32_t at = 0, rows; !rc && at < n; at += rows) {
+                rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
+                gather(net, data, index + at, rows);
+                rc = run_forward(&pass);
+                if (!rc)
+                        take_loss(net, data, index + at, rows, false, &loss_sum, &n_correct);
+        }
+        if (rc)
+                return rc;
+        *ret_loss_sum = loss_sum;
+        *ret_correct = n_correct;
+        return 0;
+}
+
+/* Group g's forward over the samples kept in net->x. */
+static int forward_kept(struct pass *pass)
+{
+        struct mfl_net *net = pass->net;
+        size_t input = (size_t)floats_of(net, 0);
+        pass->dropout = net->dropout ? &net->keys[pass->group] : NULL;
+        memcpy(act_of(net, 0), net->x + input * (size_t)pass->group, input * sizeof(float));
+        return run_forward(pass);
+}
+
+int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
+        struct mfl_error *err)
+{
+        size_t groups = (size_t)net->options.groups;
+        int last = net->graph->n_layers - 1, rc = 0;
+        const struct mfl_layout *l = &net->layers[last].layout;
+        omp_set_num_threads(net->options.threads);
+        memcpy(net->x, x, (size_t)floats_of(net, 0) * groups * sizeof *x);
+        net->dropout = dropout != NULL;
+        if (dropout)
+                memcpy(net->keys, dropout, groups * sizeof *dropout);
+        for (int g = 0; !rc && g < net->options.groups; g++) {
+                struct pass pass = {.net = net, .group = g, .err = err};
+                rc = forward_kept(&pass);
+                mfl_layout_to_plain(l, net->options.batch, act_of(net, last), y);
+                y += l->logical * net->options.batch;
+        }
+        return rc;
+}
+
+/* The arena holds one group at a time, so each group's forward is repeated here. */
+int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err)
+{
+        int last = net->graph->n_layers - 1, rc = 0;
+        int64_t batch = net->options.batch;
+        const struct mfl_layout *in = &net->layers[0].layout, *out = &net->layers[last].layout;
+        mfl_assert(net->options.training);
+        omp_set_num_threads(net->options.threads);
+        for (int g = 0; !rc && g < net->options.groups; g++) {
+                struct pass pass = {.net = net, .group = g, .input_too = dx != NULL, .err = err};
+                rc = forward_kept(&pass);
+                mfl_layout_from_plain(out, batch, dy + (int64_t)g * out->logical * batch, grad_of(net, last));
+                if (!rc)
+                        rc = run_backward(&pass);
+                if (!rc && dx)
+                        mfl_layout_to_plain(
+                                in, batch, grad_of(net, 0), dx + (int64_t)g * in->logical * batch);
+                if (!rc)
+                        rc = mfl_cpu_params_to_flat(
+                                net, net->grads, dparams + (uint64_t)g * net->graph->n, err);
+        }
+        return rc;
+}

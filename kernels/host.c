@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data sets, batches and losses in host memory. Reads /proc/cpuinfo for the machine's name; where that fails
+ * the name is "CPU". */
+#include "kernels/host.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "kernels/bodies.h"
+
+int mfl_host_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
+        const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err)
+{
+        struct mfl_device_data *data = mfl_calloc(1, sizeof *data);
+        if (!data)
+                return mfl_fail_memory(err, sizeof *data, "data handle");
+        data->dataset = dataset;
+        data->split = split;
+        data->count = mfl_shape_count(&dataset->shape);
+        data->n_planes = dataset->shape.rank == 3 ? dataset->shape.dim[0] : 1;
+        data->plane = data->n_planes ? data->count / data->n_planes : 0;
+        mfl_assert(data->n_planes <= MFL_CHANNELS_MAX);
+        *ret_data = data;
+        return 0;
+}
+
+void mfl_host_data_free(struct mfl_device_data *data)
+{
+        free(data);
+}
+
+static void gather_u8(const uint8_t *restrict src, int64_t n, float scale, float shift, float *restrict dst)
+{
+        for (int64_t i = 0; i < n; i++)
+                dst[i] = (float)src[i] * scale + shift;
+}
+
+static void gather_f32(const float *restrict src, int64_t n, float scale, float shift, float *restrict dst)
+{
+        for (int64_t i = 0; i < n; i++)
+                dst[i] = src[i] * scale + shift;
+}
+
+void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x)
+{
+        const struct mfl_dataset *set = data->dataset;
+        for (uint32_t r = 0; r < rows; r++) {
+                mfl_assert(index[r] < data->split->n);
+                int64_t from = (int64_t)index[r] * data->count;
+                for (int64_t c = 0; c < data->n_planes; c++, from += data->plane, x += data->plane) {
+                        if (data->split->dtype == MFL_U8)
+                                gather_u8((const uint8_t *)data->split->samples + from, data->plane,
+                                        set->scale[c], set->shift[c], x);
+                        else
+                                gather_f32((const float *)data->split->samples + from, data->plane,
+                                        set->scale[c], set->shift[c], x);
+                }
+        }
+}
+
+void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
+        int classes, float *dz, int64_t *loss_sum, uint64_t *n_correct)
+{
+        float scale = rows ? 1.0f / (float)rows : 0.0f;
+        for (uint32_t r = 0; r < rows; r++, z += classes) {
+                int label = data->split->labels[index[r]];
+                bool hit;
+                mfl_assert(label >= 0 && label < classes);
+                float loss = mfl_softmax_xent(z, classes, label, scale, dz, &hit);
+                *loss_sum += mfl_fixed_loss(loss);
+                *n_correct += hit;
+                dz = dz ? dz + classes : NULL;
+        }
+}
+
+int mfl_host_check_data(
+        const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err)
+{
+        char have[96], want[96];
+        if (data->count == mfl_shape_count(&graph->input) && data->dataset->classes <= graph->classes)
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", data->dataset->name,
+                mfl_shape_text(&data->dataset->shape, have, sizeof have), data->dataset->classes, graph->name,
+                mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
+}
+
+void mfl_host_device_info(struct mfl_device_info *info)
+{
+        char line[256], model[96] = "CPU";
+        FILE *f = fopen("/proc/cpuinfo", "re");
+        while (f && fgets(line, sizeof line, f))
+                if (sscanf(line, "model name : %95[^\n]", model) == 1)
+                        break;
+        if (f)
+                fclose(f);
+        mfl_strcpy(info->name, sizeof info->name, model);
+        info->cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}

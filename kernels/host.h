@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What backends that compute in host memory share: data sets, gathering a batch, the loss of a batch.
+ * Pure functions on the caller's memory; labels outside [0, classes) are a programmer's error (the data set's
+ * reader has checked them).
+ */
+#ifndef MFL_KERNELS_HOST_H
+#define MFL_KERNELS_HOST_H
+
+#include "kernels/backend.h"
+
+/* Refers to the caller's data set, which outlives it. */
+struct mfl_device_data {
+        const struct mfl_dataset *dataset;
+        const struct mfl_split *split;
+        int64_t count;           /* floats of a sample */
+        int64_t n_planes, plane; /* channels, and floats of one */
+};
+
+int mfl_host_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
+        const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err);
+void mfl_host_data_free(struct mfl_device_data *data);
+
+/* x[r] = sample index[r] * scale + shift for r in [0, rows), NCHW floats. */
+void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x);
+
+/* Softmax cross-entropy of rows: adds to the sums; dz (NULL: not wanted) is the gradient of the mean over
+ * rows. */
+void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
+        int classes, float *dz, int64_t *loss_sum, uint64_t *n_correct);
+
+/* MFL_INVALID where the samples are not of the graph's input size, or have more classes. */
+int mfl_host_check_data(
+        const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err);
+
+/* name and cores of the machine; the memory that is installed. */
+void mfl_host_device_info(struct mfl_device_info *info);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schedule of a graph: which layers matter, in what order gradients meet, and where each tensor lies in
+ * one arena.
+ *
+ * Time runs over one training step of a graph of L layers: layer i computes forward at time i, the loss at
+ * time L, layer i backward at time 2L - i. A tensor occupies its range of the arena from its first to its
+ * last use only; tensors whose times do not meet share memory. Pure functions; a plan is one heap object; any
+ * thread may read it.
+ */
+#ifndef MFL_KERNELS_PLAN_H
+#define MFL_KERNELS_PLAN_H
+
+#include "common/base.h"
+#include "common/model/graph.h"
+
+#define MFL_PLAN_ALIGN 64
+
+/* Geometry of a sliding window, of convolutions and pools. For pools o = c. */
+struct mfl_window {
+        int64_t c, h, w, o, oh, ow;
+        int64_t k[2], s[2], p[2], d[2];
+};
+
+/* What a backend says of each layer before planning, for a whole batch. */
+struct mfl_plan_need {
+        uint64_t act_bytes; /* of the layer's output */
+        uint64_t aux_bytes; /* kept from its forward to its backward: argmax, dropout mask */
+        int alias;          /* the layer whose output memory this one shares (and its gradient's), or -1 */
+        bool uses_input;    /* backward reads the input activation */
+        bool uses_output;   /* backward reads the output activation */
+};
+
+struct mfl_plan_layer {
+        int64_t in_count, out_count; /* floats per sample */
+        bool live;                   /* the last layer depends on it */
+        bool wants_grad;             /* the gradient of its output is needed to train */
+        bool writes_grad; /* the first in backward order to give its input's gradient: writes, else adds */
+        int n_readers;    /* live layers that read it */
+        uint64_t act, grad, aux; /* offsets in the arena */
+};
+
+struct mfl_plan {
+        int n_layers;
+        uint64_t arena_bytes;
+        struct mfl_plan_layer *layers;
+};
+
+/* needs has graph->n_layers entries. training: room for gradients of all live layers, the input's too. An
+ * alias must be single-reader (mfl_plan_readers). Errors: -ENOMEM. */
+int mfl_plan_new(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
+        struct mfl_plan **ret_plan, struct mfl_error *err);
+void mfl_plan_free(struct mfl_plan *plan);
+
+/* The needs of plain float tensors of `batch` samples, no aliases; n_layers entries. */
+void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_plan_need *needs);
+
+/* How many live layers read layer i. */
+int mfl_plan_readers(const struct mfl_graph *graph, int i);
+
+/* Geometry of a conv2d or pool layer. */
+struct mfl_window mfl_window_of(const struct mfl_graph *graph, int i);
+
+#endif

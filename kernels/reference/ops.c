@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution, dense and pooling as plain loops. */
+#include "kernels/reference/ops.h"
+
+/* The input coordinate that tap r of output coordinate o reads on one axis; outside [0, size) it is padding.
+ */
+static int64_t tap(const struct mfl_window *v, int axis, int64_t o, int64_t r)
+{
+        return o * v->s[axis] - v->p[axis] + r * v->d[axis];
+}
+
+static bool inside(int64_t at, int64_t size)
+{
+        return at >= 0 && at < size;
+}
+
+/* sum over i, r, c of x[i, tap] * W[o, i, r, c] */
+static double conv_point(
+        const struct mfl_window *v, const float *x, const float *weight, int64_t oh, int64_t ow)
+{
+        double sum = 0;
+        for (int64_t i = 0; i < v->c; i++, x += v->h * v->w)
+                for (int64_t r = 0; r < v->k[0]; r++)
+                        for (int64_t c = 0; c < v->k[1]; c++, weight++) {
+                                int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
+                                if (inside(h, v->h) && inside(w, v->w))
+                                        sum += (double)x[h * v->w + w] * *weight;
+                        }
+        return sum;
+}
+
+void mfl_ref_conv_forward(const struct mfl_window *v, int64_t rows, const float *x, const float *weight,
+        const float *bias, float *y)
+{
+        for (int64_t n = 0; n < rows; n++, x += v->c * v->h * v->w)
+                for (int64_t o = 0; o < v->o; o++)
+                        for (int64_t oh = 0; oh < v->oh; oh++)
+                                for (int64_t ow = 0; ow < v->ow; ow++) {
+                                        const float *w = weight + o * v->c * v->k[0] * v->k[1];
+                                        double sum = conv_point(v, x, w, oh, ow);
+                                        *y++ = (float)(sum + (bias ? bias[o] : 0.0));
+                                }
+}
+
+/* The output coordinate whose tap r reads input coordinate at, or -1. */
+static int64_t output_of(const struct mfl_window *v, int axis, int64_t at, int64_t r, int64_t size)
+{
+        int64_t o = at + v->p[axis] - r * v->d[axis];
+        return o >= 0 && o % v->s[axis] == 0 && o / v->s[axis] < size ? o / v->s[axis] : -1;
+}
+
+static double conv_point_data(
+        const struct mfl_window *v, const float *dy, const float *weight, int64_t i, int64_t h, int64_t w)
+{
+        double sum = 0;
+        for (int64_t o = 0; o < v->o; o++, dy += v->oh * v->ow) {
+                const float *wp = weight + (o * v->c + i) * v->k[0] * v->k[1];
+                for (int64_t r = 0; r < v->k[0]; r++) {
+                        int64_t oh = output_of(v, 0, h, r, v->oh);
+                        for (int64_t c = 0; oh >= 0 && c < v->k[1]; c++) {
+                                int64_t ow = output_of(v, 1, w, c, v->ow);
+                                if (ow >= 0)
+                                        sum += (double)dy[oh * v->ow + ow] * wp[r * v->k[1] + c];
+                        }
+                }
+        }
+        return sum;
+}
+
+void mfl_ref_conv_backward_data(
+        const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
+{
+        for (int64_t n = 0; n < rows; n++, dy += v->o * v->oh * v->ow)
+                for (int64_t i = 0; i < v->c; i++)
+                        for (int64_t h = 0; h < v->h; h++)
+                                for (int64_t w = 0; w < v->w; w++, dx++)
+                                        *dx = (add ? *dx : 0.0f) +
+                                              (float)conv_point_data(v, dy, weight, i, h, w);
+}
+
+static double conv_point_weight(
+        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, int64_t r, int64_t c)
+{
+        double sum = 0;
+        for (int64_t n = 0; n < rows; n++, x += v->c * v->h * v->w, dy += v->o * v->oh * v->ow)
+                for (int64_t oh = 0; oh < v->oh; oh++) {
+                        int64_t h = tap(v, 0, oh, r);
+                        for (int64_t ow = 0; inside(h, v->h) && ow < v->ow; ow++) {
+                                int64_t w = tap(v, 1, ow, c);
+                                if (inside(w, v->w))
+                                        sum += (double)dy[oh * v->ow + ow] * x[h * v->w + w];
+                        }
+                }
+        return sum;
+}
+
+void mfl_ref_conv_backward_params(
+        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db)
+{
+        int64_t plane = v->oh * v->ow;
+        for (int64_t o = 0; o < v->o; o++) {
+                const float *dyo = dy + o * plane;
+                for (int64_t i = 0; i < v->c; i++)
+                        for (int64_t r = 0; r < v->k[0]; r++)
+                                for (int64_t c = 0; c < v->k[1]; c++)
+                                        *dw++ = (float)conv_point_weight(
+                                                v, rows, x + i * v->h * v->w, dyo, r, c);
+                double sum = 0;
+                for (int64_t n = 0; n < rows; n++)
+                        for (int64_t j = 0; j < plane; j++)
+                                sum += dyo[n * v->o * plane + j];
+                if (db)
+                        db[o] = (float)sum;
+        }
+}
+
+void mfl_ref_dense_forward(int64_t n_in, int64_t n_out, int64_t rows, const float *x, const float *weight,
+        const float *bias, float *y)
+{
+        for (int64_t n = 0; n < rows; n++)
+                for (int64_t o = 0; o < n_out; o++) {
+                        double sum = bias ? bias[o] : 0.0;
+                        for (int64_t i = 0; i < n_in; i++)
+                                sum += (double)x[n * n_in + i] * weight[o * n_in + i];
+                        *y++ = (float)sum;
+                }
+}
+
+void mfl_ref_dense_backward_data(
+        int64_t n_in, int64_t n_out, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
+{
+        for (int64_t n = 0; n < rows; n++)
+                for (int64_t i = 0; i < n_in; i++, dx++) {
+                        double sum = 0;
+                        for (int64_t o = 0; o < n_out; o++)
+                                sum += (double)dy[n * n_out + o] * weight[o * n_in + i];
+                        *dx = (add ? *dx : 0.0f) + (float)sum;
+                }
+}
+
+void mfl_ref_dense_backward_params(
+        int64_t n_in, int64_t n_out, int64_t rows, const float *x, const float *dy, float *dw, float *db)
+{
+        for (int64_t o = 0; o < n_out; o++) {
+                double bias = 0;
+                for (int64_t n = 0; n < rows; n++)
+                        bias += dy[n * n_out + o];
+                if (db)
+                        db[o] = (float)bias;
+                for (int64_t i = 0; i < n_in; i++) {
+                        double sum = 0;
+                        for (int64_t n = 0; n < rows; n++)
+                                sum += (double)dy[n * n_out + o] * x[n * n_in + i];
+                        *dw++ = (float)sum;
+                }
+        }
+}
+
+/* Index within the plane of the window's first largest element; -1 where the window holds padding only. */
+static int64_t window_argmax(const struct mfl_window *v, const float *plane, int64_t oh, int64_t ow)
+{
+        int64_t best = -1;
+        for (int64_t r = 0; r < v->k[0]; r++)
+                for (int64_t c = 0; c < v->k[1]; c++) {
+                        int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
+                        if (!inside(h, v->h) || !inside(w, v->w))
+                                continue;
+                        if (best < 0 || plane[h * v->w + w] > plane[best])
+                                best = h * v->w + w;
+                }
+        return best;
+}
+
+void mfl_ref_maxpool_forward(const struct mfl_window *v, int64_t rows, const float *x, float *y)
+{
+        for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w)
+                for (int64_t oh = 0; oh < v->oh; oh++)
+                        for (int64_t ow = 0; ow < v->ow; ow++) {
+                                int64_t best = window_argmax(v, x, oh, ow);
+                                *y++ = best < 0 ? 0.0f : x[best];
+                        }
+}
+
+static void clear(int64_t n, bool add, float *dx)
+{
+        for (int64_t i = 0; !add && i < n; i++)
+                dx[i] = 0.0f;
+}
+
+void mfl_ref_maxpool_backward(
+        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, bool add, float *dx)
+{
+        clear(rows * v->c * v->h * v->w, add, dx);
+        for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w, dx += v->h * v->w)
+                for (int64_t oh = 0; oh < v->oh; oh++)
+                        for (int64_t ow = 0; ow < v->ow; ow++, dy++) {
+                                int64_t best = window_argmax(v, x, oh, ow);
+                                if (best >= 0)
+                                        dx[best] += *dy;
+                        }
+}
+
+void mfl_ref_avgpool_forward(const struct mfl_window *v, int64_t rows, const float *x, float *y)
+{
+        double area = (double)(v->k[0] * v->k[1]);
+        for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w)
+                for (int64_t oh = 0; oh < v->oh; oh++)
+                        for (int64_t ow = 0; ow < v->ow; ow++) {
+                                double sum = 0;
+                                for (int64_t r = 0; r < v->k[0]; r++)
+                                        for (int64_t c = 0; c < v->k[1]; c++) {
+                                                int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
+                                                if (inside(h, v->h) && inside(w, v->w))
+                                                        sum += x[h * v->w + w];
+                                        }
+                                *y++ = (float)(sum / area);
+                        }
+}
+
+void mfl_ref_avgpool_backward(const struct mfl_window *v, int64_t rows, const float *dy, bool add, float *dx)
+{
+        float area = (float)(v->k[0] * v->k[1]);
+        clear(rows * v->c * v->h * v->w, add, dx);
+        for (int64_t p = 0; p < rows * v->c; p++, dx += v->h * v->w)
+                for (int64_t oh = 0; oh < v->oh; oh++)
+                        for (int64_t ow = 0; ow < v->ow; ow++, dy++)
+                                for (int64_t r = 0; r < v->k[0]; r++)
+                                        for (int64_t c = 0; c < v->k[1]; c++) {
+                                                int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
+                                                if (inside(h, v->h) && inside(w, v->w))
+                                                        dx[h * v->w + w] += *dy / area;
+                                        }
+}

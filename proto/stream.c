@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection of frames on a libuv loop.
+ *
+ * Reading: header -> envelope -> on_payload -> payload -> on_frame -> header ...
+ *   The header and the envelope go through the thread's shared buffer, the payload straight to its
+ * destination. Closing: stop (no more callbacks for frames) -> [Bye, shutdown, at most 200 ms] -> uv_close of
+ * both handles -> on_closed. While it waits it keeps reading and dropping: closing a socket with unread bytes
+ * sends a reset, which would take the Bye away from the peer. Failures: end of file or an error while reading
+ * or writing (no Bye), a frame that breaks a rule (Bye), an owner's callback that is not 0 (Bye), no memory
+ * (no Bye), the write queue over its limit (no Bye: it would wait behind).
+ */
+#include "proto/stream.h"
+
+#include <stdio.h>
+
+#include "common/crc32c.h"
+#include "proto/stream_internal.h"
+
+#define SLICE_BYTES (64 * 1024)
+/* After a frame with payload the next read is short: the header and envelope of the next chunk fit, and
+ * little of its payload takes the way through the shared buffer. */
+#define SHORT_BYTES 512
+#define FLUSH_MS 200
+#define QUEUE_MAX ((size_t)256 << 20)
+
+enum part {
+        PART_HEADER,
+        PART_ENVELOPE,
+        PART_PAYLOAD,
+};
+
+static _Thread_local uint8_t shared[SLICE_BYTES];
+
+/* A frame on its way out. */
+struct send {
+        uv_write_t req;
+        struct mfl_stream *stream;
+        mfl_stream_sent_cb sent;
+        void *arg;
+        size_t bytes;
+        uint8_t *envelope;
+        uint8_t header[MFL_FRAME_HEADER_BYTES];
+};
+
+static void reset_in(struct mfl_stream *s)
+{
+        mfl_wire_free(s->in.envelope);
+        free(s->in.envelope_bytes);
+        memset(&s->in, 0, sizeof s->in);
+}
+
+void mfl_stream_handle_closed(struct mfl_stream *s)
+{
+        mfl_assert(s->handles > 0);
+        if (--s->handles)
+                return;
+        reset_in(s);
+        if (s->cancelled && s->ops->on_connected)
+                s->ops->on_connected(s, UV_ECANCELED, s->reason);
+        s->ops->on_closed(s, s->reason);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+        mfl_stream_handle_closed(handle->data);
+}
+
+static void close_handles(struct mfl_stream *s)
+{
+        if (!uv_is_closing((uv_handle_t *)&s->flush))
+                uv_close((uv_handle_t *)&s->flush, on_handle_closed);
+        /* Between two addresses the TCP handle is closing already; connect.c then counts it. */
+        if (!s->retrying && !uv_is_closing((uv_handle_t *)&s->tcp))
+                uv_close((uv_handle_t *)&s->tcp, on_handle_closed);
+}
+
+/* From here on no frame is delivered or taken. False when that was so already. */
+static bool stop(struct mfl_stream *s, const char *reason)
+{
+        if (s->closing)
+                return false;
+        s->closing = true;
+        mfl_strcpy(s->reason, sizeof s->reason, reason);
+        mfl_stream_dial_cancel(s);
+        return true;
+}
+
+void mfl_stream_abort(struct mfl_stream *s, const char *reason)
+{
+        stop(s, reason);
+        close_handles(s);
+}
+
+static void on_sent(uv_write_t *req, int status)
+{
+        struct send *send = req->data;
+        struct mfl_stream *s = send->stream;
+        mfl_stream_sent_cb sent = send->sent;
+        void *arg = send->arg;
+        char text[128];
+        s->queued_bytes -= send->bytes;
+        if (!status)
+                s->bytes_out += send->bytes;
+        free(send->envelope);
+        free(send);
+        if (status && status != UV_ECANCELED) {
+                snprintf(text, sizeof text, "write: %s", uv_strerror(status));
+                mfl_stream_abort(s, text);
+        }
+        if (sent)
+                sent(s, status, arg);
+}
+
+/* Takes the packed envelope over in any case. */
+static int send_packed(struct mfl_stream *s, uint8_t *envelope, size_t envelope_bytes, const void *payload,
+        size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent, void *arg,
+        struct mfl_error *err)
+{
+        struct send *send = mfl_malloc(sizeof *send);
+        if (!send) {
+                free(envelope);
+                return mfl_fail_memory(err, sizeof *send, "a frame to send");
+        }
+        struct mfl_frame frame = {
+                .version = MFL_PROTOCOL_VERSION,
+                .envelope_bytes = (uint32_t)envelope_bytes,
+                .payload_bytes = (uint32_t)payload_bytes,
+                .envelope_crc = mfl_crc32c(0, envelope, envelope_bytes),
+                .payload_crc = !payload_bytes ? 0
+                               : payload_crc  ? *payload_crc
+                                              : mfl_crc32c(0, payload, payload_bytes),
+        };
+        *send = (struct send){.stream = s,
+                .sent = sent,
+                .arg = arg,
+                .envelope = envelope,
+                .bytes = sizeof send->header + envelope_bytes + payload_bytes};
+        send->req.data = send;
+        mfl_frame_encode(&frame, send->header);
+        uv_buf_t bufs[3] = {
+                uv_buf_init((char *)send->header, sizeof send->header),
+                uv_buf_init((char *)envelope, (unsigned)envelope_bytes),
+                uv_buf_init((char *)(uintptr_t)payload, (unsigned)payload_bytes),
+        };
+        /* libuv writes at once what the socket takes when nothing waits; the callback is later in any case.
+         */
+        int r = uv_write(&send->req, (uv_stream_t *)&s->tcp, bufs, payload_bytes ? 3 : 2, on_sent);
+        if (r) {
+                free(send->envelope);
+                free(send);
+                mfl_fail(err, MFL_BUSY, "write: %s", uv_strerror(r));
+                mfl_stream_abort(s, err ? err->text : "write failed");
+                return r == UV_ENOMEM ? -ENOMEM : MFL_BUSY;
+        }
+        s->queued_bytes += send->bytes;
+        s->sent_ms = uv_now(s->tcp.loop);
+        return 0;
+}
+
+static int check_sendable(struct mfl_stream *s, struct mfl_error *err)
+{
+        if (s->closing || !s->connected)
+                return mfl_fail(
+                        err, MFL_BUSY, "the connection is %s", s->closing ? "closing" : "not made yet");
+        if (s->queued_bytes <= s->queue_max)
+                return 0;
+        mfl_fail(err, MFL_BUSY, "%zu bytes wait to be sent, the limit is %zu", s->queued_bytes, s->queue_max);
+        mfl_stream_abort(s, err ? err->text : "more bytes wait to be sent than the limit");
+        return MFL_BUSY;
+}
+
+int mfl_stream_send(struct mfl_stream *s, const Mfl__Envelope *envelope, const void *payload,
+        size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent, void *arg,
+        struct mfl_error *err)
+{
+        struct mfl_error local;
+        uint8_t *bytes;
+        size_t n;
+        err = err ? err : &local;
+        int r = check_sendable(s, err);
+        if (r)
+                return r;
+        mfl_assert(payload_bytes <= MFL_PAYLOAD_MAX);
+        r = mfl_wire_pack(envelope, &bytes, &n, err);
+        if (r)
+                return r;
+        r = mfl_wire_check_payload(envelope, payload_bytes, err);
+        if (r) {
+                free(bytes);
+                return r;
+        }
+        return send_packed(s, bytes, n, payload, payload_bytes, payload_crc, sent, arg, err);
+}
+
+int mfl_stream_send_msg(
+        struct mfl_stream *s, const struct mfl_msg *msg, const char *job_text, struct mfl_error *err)
+{
+        struct mfl_error local;
+        uint8_t *bytes;
+        size_t n;
+        err = err ? err : &local;
+        int r = check_sendable(s, err);
+        if (!r)
+                r = mfl_wire_pack_msg(msg, job_text, &bytes, &n, err);
+        return r ? r : send_packed(s, bytes, n, NULL, 0, NULL, NULL, NULL, err);
+}
+
+static void on_flush_over(uv_timer_t *timer)
+{
+        close_handles(timer->data);
+}
+
+/* The Bye is out: the peer reads it and closes, which ends the wait, or the timer does. */
+static void on_shutdown(uv_shutdown_t *req, int status)
+{
+        struct mfl_stream *s = req->data;
+        if (status && status != UV_ECANCELED)
+                close_handles(s);
+}
+
+static int queue_bye(struct mfl_stream *s, const char *text, bool retry)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Bye bye = MFL__BYE__INIT;
+        char reason[MFL_REASON_BYTES];
+        uint8_t *bytes;
+        size_t n;
+        mfl_strcpy(reason, sizeof reason, text);
+        for (char *c = reason; *c; c++) /* may hold what a peer sent, cut anywhere */
+                if ((uint8_t)*c >= 0x80 || (uint8_t)*c < ' ')
+                        *c = '?';
+        bye.reason = reason;
+        bye.retry = retry;
+        e.body_case = MFL__ENVELOPE__BODY_BYE;
+        e.bye = &bye;
+        int r = mfl_wire_pack(&e, &bytes, &n, NULL);
+        return r ? r : send_packed(s, bytes, n, NULL, 0, NULL, NULL, NULL, NULL);
+}
+
+void mfl_stream_close(struct mfl_stream *s, const char *bye, bool retry)
+{
+        if (!stop(s, bye ? bye : "closed"))
+                return;
+        if (!bye || !s->connected || queue_bye(s, bye, retry)) {
+                close_handles(s);
+                return;
+        }
+        s->shutdown.data = s;
+        if (uv_shutdown(&s->shutdown, (uv_stream_t *)&s->tcp, on_shutdown) ||
+                uv_timer_start(&s->flush, on_flush_over, FLUSH_MS, 0))
+                close_handles(s);
+}
+
+static void fail_protocol(struct mfl_stream *s, int r, const struct mfl_error *err)
+{
+        if (r < 0)
+                mfl_stream_close(s, r == -ENOMEM ? "out of memory" : "internal error", true);
+        else
+                mfl_stream_close(s, err->text, false);
+}
+
+static void deliver(struct mfl_stream *s)
+{
+        struct mfl_error err = {"refused"};
+        Mfl__Envelope *envelope = s->in.envelope;
+        void *payload = s->in.payload;
+        size_t payload_bytes = s->in.frame.payload_bytes;
+        char text[MFL_REASON_BYTES];
+        /* The state is reset first, so that whatever the owner does finds the stream between two frames. */
+        s->in.envelope = NULL;
+        reset_in(s);
+        int r = s->ops->on_frame(s, envelope, payload, payload_bytes, &err);
+        if (r)
+                fail_protocol(s, r, &err);
+        if (envelope->body_case == MFL__ENVELOPE__BODY_BYE && !s->closing) {
+                snprintf(text, sizeof text, "the peer says: %.200s", envelope->bye->reason);
+                mfl_stream_close(s, NULL, false);
+                memcpy(s->reason, text, sizeof text);
+        }
+        mfl_wire_free(envelope);
+}
+
+/* The header is whole. */
+static int begin_envelope(struct mfl_stream *s, struct mfl_error *err)
+{
+        int r = mfl_frame_decode(s->in.header, s->envelope_max, s->payload_max, &s->in.frame, err);
+        if (r)
+                return r;
+        s->in.part = PART_ENVELOPE;
+        s->in.have = 0;
+        return 0;
+}
+
+/* The envelope's bytes are whole. */
+static int take_envelope(struct mfl_stream *s, const uint8_t *bytes, struct mfl_error *err)
+{
+        const struct mfl_frame *f = &s->in.frame;
+        void *dst = NULL;
+        uint32_t crc = mfl_crc32c(0, bytes, f->envelope_bytes);
+        if (crc != f->envelope_crc)
+                return mfl_fail(err, MFL_INVALID, "frame: checksum of the envelope is %08x, expected %08x",
+                        crc, f->envelope_crc);
+        int r = mfl_wire_unpack(bytes, f->envelope_bytes, &s->in.envelope, err);
+        if (!r)
+                r = mfl_wire_check_payload(s->in.envelope, f->payload_bytes, err);
+        if (r)
+                return r;
+        free(s->in.envelope_bytes);
+        s->in.envelope_bytes = NULL;
+        if (!f->payload_bytes) {
+                deliver(s);
+                return 0;
+        }
+        if (s->ops->on_payload) {
+                r = s->ops->on_payload(s, s->in.envelope, f->payload_bytes, &dst, err);
+                if (r || s->closing)
+                        return r;
+        }
+        s->in.payload = dst;
+        s->in.part = PART_PAYLOAD;
+        s->in.have = 0;
+        s->in.crc = 0;
+        return 0;
+}
+
+/* n more bytes of the payload are at data, which is their destination already, or the shared buffer. */
+static int take_payload(struct mfl_stream *s, const uint8_t *data, size_t n, struct mfl_error *err)
+{
+        s->in.crc = mfl_crc32c(s->in.crc, data, n);
+        if (s->in.payload && data != s->in.payload + s->in.have)
+                memcpy(s->in.payload + s->in.have, data, n);
+        s->in.have += n;
+        if (s->in.have < s->in.frame.payload_bytes)
+                return 0;
+        if (s->in.crc != s->in.frame.payload_crc)
+                return mfl_fail(err, MFL_INVALID, "frame: checksum of the payload is %08x, expected %08x",
+                        s->in.crc, s->in.frame.payload_crc);
+        deliver(s);
+        return 0;
+}
+
+/* An envelope that lies whole in the shared buffer is read where it is; else its pieces are gathered. */
+static int feed_envelope(
+        struct mfl_stream *s, const uint8_t *data, size_t n, size_t *ret_used, struct mfl_error *err)
+{
+        size_t want = s->in.frame.envelope_bytes, take = MFL_MIN(n, want - s->in.have);
+        *ret_used = take;
+        if (!s->in.have && take == want)
+                return take_envelope(s, data, err);
+        if (!s->in.envelope_bytes) {
+                s->in.envelope_bytes = mfl_malloc(want);
+                if (!s->in.envelope_bytes)
+                        return mfl_fail_memory(err, want, "an envelope");
+        }
+        memcpy(s->in.envelope_bytes + s->in.have, data, take);
+        s->in.have += take;
+        return s->in.have < want ? 0 : take_envelope(s, s->in.envelope_bytes, err);
+}
+
+static int feed_header(
+        struct mfl_stream *s, const uint8_t *data, size_t n, size_t *ret_used, struct mfl_error *err)
+{
+        size_t before = s->in.have, take = MFL_MIN(n, sizeof s->in.header - before);
+        memcpy(s->in.header + before, data, take);
+        s->in.have += take;
+        *ret_used = take;
+        if (s->in.have == sizeof s->in.header)
+                return begin_envelope(s, err);
+        return before < 4 && s->in.have >= 4 ? mfl_frame_check_magic(s->in.header, err) : 0;
+}
+
+static void feed(struct mfl_stream *s, const uint8_t *data, size_t n)
+{
+        struct mfl_error err = {"refused"};
+        int r = 0;
+        while (!r && n && !s->closing) {
+                size_t used = 0;
+                if (s->in.part == PART_HEADER)
+                        r = feed_header(s, data, n, &used, &err);
+                else if (s->in.part == PART_ENVELOPE)
+                        r = feed_envelope(s, data, n, &used, &err);
+                else {
+                        used = MFL_MIN(n, s->in.frame.payload_bytes - s->in.have);
+                        r = take_payload(s, data, used, &err);
+                }
+                data += used;
+                n -= used;
+        }
+        if (r)
+                fail_protocol(s, r, &err);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
+{
+        struct mfl_stream *s = handle->data;
+        if (!s->closing && s->in.part == PART_PAYLOAD) {
+                size_t n = MFL_MIN(s->in.frame.payload_bytes - s->in.have, (size_t)SLICE_BYTES);
+                uint8_t *p = s->in.payload ? s->in.payload + s->in.have : shared;
+                *ret_buf = uv_buf_init((char *)p, (unsigned)n);
+                return;
+        }
+        *ret_buf = uv_buf_init((char *)shared, s->bulk ? SHORT_BYTES : SLICE_BYTES);
+}
+
+static void on_read_end(struct mfl_stream *s, ssize_t status)
+{
+        static const char *const part[] = {"header", "envelope", "payload"};
+        static const char *const peer = "the peer closed the connection";
+        char text[160];
+        if (status != UV_EOF)
+                snprintf(text, sizeof text, "read: %s", uv_strerror((int)status));
+        else if (s->in.part == PART_HEADER && !s->in.have)
+                snprintf(text, sizeof text, "%s", peer);
+        else
+                snprintf(text, sizeof text, "%s in the middle of a frame's %s", peer, part[s->in.part]);
+        mfl_stream_abort(s, text);
+}
+
+static void on_read(uv_stream_t *tcp, ssize_t n, const uv_buf_t *buf)
+{
+        struct mfl_stream *s = tcp->data;
+        if (n < 0) {
+                on_read_end(s, n);
+                return;
+        }
+        s->bytes_in += (uint64_t)n;
+        s->heard_ms = uv_now(tcp->loop);
+        if (s->closing)
+                return;
+        feed(s, (const uint8_t *)buf->base, (size_t)n);
+        if (s->in.part != PART_HEADER)
+                s->bulk = s->in.frame.payload_bytes > SLICE_BYTES;
+        else if ((size_t)n == buf->len)
+                s->bulk = false; /* many small frames wait */
+}
+
+int mfl_stream_begin(struct mfl_stream *s)
+{
+        uv_tcp_nodelay(&s->tcp, 1);
+        s->heard_ms = s->sent_ms = uv_now(s->tcp.loop);
+        s->connected = true;
+        return uv_read_start((uv_stream_t *)&s->tcp, on_alloc, on_read);
+}
+
+int mfl_stream_init(struct mfl_stream *s, uv_loop_t *loop, const struct mfl_stream_ops *ops, void *owner,
+        struct mfl_error *err)
+{
+        memset(s, 0, sizeof *s);
+        int r = uv_tcp_init(loop, &s->tcp);
+        if (r)
+                return mfl_fail(err, r, "uv_tcp_init: %s", uv_strerror(r));
+        uv_timer_init(loop, &s->flush);
+        s->tcp.data = s->flush.data = s;
+        s->handles = 2;
+        s->ops = ops;
+        s->owner = owner;
+        s->envelope_max = MFL_ENVELOPE_MAX_EARLY;
+        s->payload_max = 0;
+        s->queue_max = QUEUE_MAX;
+        return 0;
+}
+
+void mfl_stream_accept(struct mfl_stream *s, uv_stream_t *listener)
+{
+        char text[128];
+        int r = uv_accept(listener, (uv_stream_t *)&s->tcp);
+        if (!r)
+                r = mfl_stream_begin(s);
+        if (!r)
+                return;
+        snprintf(text, sizeof text, "accept: %s", uv_strerror(r));
+        mfl_stream_abort(s, text);
+}

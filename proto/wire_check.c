@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What makes an envelope valid: one table with a row for every field of every message, and the few rules that
+ * join fields. The walk follows protobuf-c's descriptors, so a field without a row is an assertion, not a
+ * hole. */
+#include "proto/wire.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "proto/wire_internal.h"
+
+/* Bounds of a field, both included: the value of a number (unsigned ones above INT64_MAX count as INT64_MAX),
+ * the length of a string or of bytes, the count of a repeated field, 1..1 for a message that must be there.
+ * Numbers in floating point must be finite and enums known and specified, without a row saying so. */
+struct rule {
+        const char *name;
+        int64_t min, max;
+};
+
+#define ANY INT64_MIN, INT64_MAX
+#define BOOL 0, 1
+#define ENUM 0, 0
+#define FLOAT 0, 0
+#define OPTIONAL 0, 1
+#define REQUIRED 1, 1
+#define NAME 1, MFL_NAME_BYTES - 1
+#define NAME_OR_EMPTY 0, MFL_NAME_BYTES - 1
+#define JOB 1, MFL_JOB_ID_BYTES - 1
+#define JOB_OR_EMPTY 0, MFL_JOB_ID_BYTES - 1
+#define REASON 0, 500
+#define NOTE 0, 8192
+#define JOB_TEXT_MAX (256 * 1024)
+#define DIGEST MFL_DIGEST_BYTES, MFL_DIGEST_BYTES
+#define PARAMS 1, (int64_t)MFL_PARAMS_MAX
+#define PARAMS_OFFSET 0, (int64_t)MFL_PARAMS_MAX
+#define BYTES_MAX ((int64_t)MFL_PARAMS_MAX * 8)
+#define WEIGHT_MAX ((int64_t)1 << 50) /* common/fixed.h, of a round */
+#define DAY_MS (24 * 3600 * 1000)
+#define NOT_NEGATIVE 0, INT64_MAX
+
+typedef int check_fn(const void *message, struct mfl_error *err);
+
+#define INVALID(...) mfl_fail(err, MFL_INVALID, __VA_ARGS__)
+
+static bool name_is_plain(const char *s)
+{
+        return s[strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")] == '\0';
+}
+
+static int check_shape(const char *what, size_t n, const uint32_t *dim, struct mfl_error *err)
+{
+        uint64_t count = 1;
+        for (size_t i = 0; i < n; i++) {
+                if (!dim[i] || dim[i] > 1u << 28)
+                        return INVALID("%s: dimension %u is not in 1..%u", what, dim[i], 1u << 28);
+                count *= dim[i];
+                if (count > 1u << 28)
+                        return INVALID("%s: more than %u numbers in a sample", what, 1u << 28);
+        }
+        return 0;
+}
+
+static int check_data_set(const void *message, struct mfl_error *err)
+{
+        const Mfl__DataSet *m = message;
+        return check_shape("DataSet.shape", m->n_shape, m->shape, err);
+}
+
+static int check_pull_begin(const void *message, struct mfl_error *err)
+{
+        const Mfl__PullBegin *m = message;
+        return check_shape("PullBegin.input", m->n_input, m->input, err);
+}
+
+static int check_hello(const void *message, struct mfl_error *err)
+{
+        const Mfl__Hello *m = message;
+        if (m->protocol_max < m->protocol_min)
+                return INVALID(
+                        "Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
+        if (!name_is_plain(m->name))
+                return INVALID("Hello.name: only A-Z, a-z, 0-9, '.', '_' and '-' may be in it");
+        if (m->role != MFL__ROLE__ROLE_DAEMON)
+                return 0;
+        if (!*m->name)
+                return INVALID("Hello.name: empty, a daemon needs one");
+        if (!*m->backend)
+                return INVALID("Hello.backend: empty, a daemon needs one");
+        if (!m->workers)
+                return INVALID("Hello.workers: 0, a daemon has at least 1");
+        return 0;
+}
+
+static int check_welcome(const void *message, struct mfl_error *err)
+{
+        const Mfl__Welcome *m = message;
+        if (m->dead_ms <= m->heartbeat_ms)
+                return INVALID(
+                        "Welcome.dead_ms: %u is not above heartbeat_ms %u", m->dead_ms, m->heartbeat_ms);
+        return 0;
+}
+
+static int check_task(const void *message, struct mfl_error *err)
+{
+        const Mfl__Task *m = message;
+        if (m->kind != MFL__TASK_KIND__TASK_TRAIN)
+                return 0;
+        if (!(m->delta_max > 0))
+                return INVALID("Task.delta_max: %g is not above 0", (double)m->delta_max);
+        if (!m->weight_max)
+                return INVALID("Task.weight_max: 0, expected at least 1");
+        if (ldexp((double)m->weight_max * (double)m->delta_max, m->scale_bits) > 0x1p62)
+                return INVALID("Task.scale_bits: weight_max * delta_max * 2^%d is above 2^62", m->scale_bits);
+        return 0;
+}
+
+static int check_params(const void *message, struct mfl_error *err)
+{
+        const Mfl__Params *m = message;
+        if (m->offset > m->total)
+                return INVALID("Params.offset: %" PRIu64 " is beyond total %" PRIu64, m->offset, m->total);
+        return 0;
+}
+
+static int check_announce(const void *message, struct mfl_error *err)
+{
+        const Mfl__Announce *m = message;
+        bool single = m->encoding == MFL__ENCODING__ENCODING_F32;
+        unsigned unit = single ? 4 : 8;
+        if ((uint64_t)m->item_first + m->item_count > MFL_ITEMS_MAX)
+                return INVALID("Announce.item_count: items %u + %u are beyond %u", m->item_first,
+                        m->item_count, MFL_ITEMS_MAX);
+        if (m->n_rejected > m->item_count)
+                return INVALID("Announce.rejected: %zu of %u items", m->n_rejected, m->item_count);
+        if (single && m->item_count != 1)
+                return INVALID("Announce.item_count: %u, but f32 is of one client", m->item_count);
+        if (m->bytes % unit)
+                return INVALID("Announce.bytes: %" PRIu64 " is not a multiple of %u", m->bytes, unit);
+        if (single && m->bytes > (uint64_t)BYTES_MAX / 2)
+                return INVALID("Announce.bytes: %" PRIu64 " is above the limit of f32", m->bytes);
+        if ((m->n_rejected == m->item_count) != (m->bytes == 0))
+                return INVALID("Announce.bytes: %" PRIu64 " with %zu of %u items rejected", m->bytes,
+                        m->n_rejected, m->item_count);
+        if ((m->weight == 0) != (m->bytes == 0))
+                return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);
+        return 0;
+}
+
+/* Only the range that reaches the end of a float32 update may have an odd number of floats. */
+static int check_grant(const void *message, struct mfl_error *err)
+{
+        const Mfl__Grant *m = message;
+        uint64_t end = 0;
+        for (size_t i = 0; i < m->n_ranges; i++) {
+                const Mfl__Range *r = m->ranges[i];
+                unsigned unit = i + 1 == m->n_ranges ? 4 : 8;
+                if (r->offset % 8)
+                        return INVALID("Grant.ranges: offset %" PRIu64 " is not a multiple of 8", r->offset);
+                if (r->bytes % unit)
+                        return INVALID(
+                                "Grant.ranges: %" PRIu64 " bytes are not a multiple of %u", r->bytes, unit);
+                if (r->offset < end)
+                        return INVALID("Grant.ranges: offset %" PRIu64 " after %" PRIu64
+                                       ", expected ascending",
+                                r->offset, end);
+                end = r->offset + r->bytes;
+        }
+        if (end > (uint64_t)BYTES_MAX)
+                return INVALID("Grant.ranges: end at %" PRIu64 ", expected at most %" PRId64, end, BYTES_MAX);
+        return 0;
+}
+
+static int check_chunk(const void *message, struct mfl_error *err)
+{
+        const Mfl__Chunk *m = message;
+        if (m->offset % 8)
+                return INVALID("Chunk.offset: %" PRIu64 " is not a multiple of 8", m->offset);
+        return 0;
+}
+
+static int check_eval_item(const void *message, struct mfl_error *err)
+{
+        const Mfl__EvalItem *m = message;
+        if (m->correct > m->samples)
+                return INVALID(
+                        "EvalItem.correct: %" PRIu64 " of %" PRIu64 " samples", m->correct, m->samples);
+        return 0;
+}
+
+static int check_event(const void *message, struct mfl_error *err)
+{
+        const Mfl__Event *m = message;
+        if (m->what_case == MFL__EVENT__WHAT__NOT_SET)
+                return INVALID("Event.what: not set, or of a kind that this version does not know");
+        return 0;
+}
+
+static int check_envelope(const void *message, struct mfl_error *err)
+{
+        const Mfl__Envelope *m = message;
+        if (m->body_case == MFL__ENVELOPE__BODY__NOT_SET)
+                return INVALID("Envelope.body: not set, or of a kind that this version does not know");
+        return 0;
+}
+
+struct message_rules {
+        const ProtobufCMessageDescriptor *descriptor;
+        check_fn *check;
+        const struct rule *rules; /* in the order of the field numbers */
+        size_t n;
+};
+#define MESSAGE(name, check_, ...)                                                                           \
+        {                                                                                                    \
+                &mfl__##name##__descriptor, check_, (const struct rule[]){__VA_ARGS__},                      \
+                        sizeof((const struct rule[]){__VA_ARGS__}) / sizeof(struct rule)                     \
+        }
+#define MESSAGE_EMPTY(name)                                                                                  \
+        {                                                                                                    \
+                &mfl__##name##__descriptor, NULL, NULL, 0                                                    \
+        }
+
+/* Envelope is walked by its one set member. */
+static const struct message_rules messages[] = {
+        MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
+                {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
+                {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
+                {"data_sets", 0, MFL_DATA_SETS_MAX}),
+        MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
+                {"classes", 1, 1 << 24}, {"train_samples", ANY}, {"test_samples", ANY}, {"fingerprint", ANY}),
+        MESSAGE(welcome, check_welcome, {"protocol", 1, 65535}, {"software", NAME_OR_EMPTY},
+                {"heartbeat_ms", 1, DAY_MS}, {"dead_ms", 1, DAY_MS}, {"server_instance", ANY}),
+        MESSAGE(bye, NULL, {"reason", REASON}, {"retry", BOOL}),
+        MESSAGE(ping, NULL, {"cookie", ANY}),
+        MESSAGE(pong, NULL, {"cookie", ANY}),
+        MESSAGE(job_spec, NULL, {"job", JOB}, {"text", 1, JOB_TEXT_MAX}),
+        MESSAGE(task, check_task, {"task", ANY}, {"job", JOB}, {"round", ANY}, {"kind", ENUM},
+                {"items", 1, MFL_ITEMS_MAX}, {"params_digest", DIGEST}, {"n_params", PARAMS},
+                {"scale_bits", -126, 126}, {"delta_max", FLOAT}, {"weight_max", 0, WEIGHT_MAX},
+                {"single_updates", BOOL}, {"fingerprint", ANY}),
+        MESSAGE(cancel, NULL, {"task", ANY}, {"reason", REASON}),
+        MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET}),
+        MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
+                {"total", PARAMS}),
+        MESSAGE(params_gone, NULL, {"job", JOB}, {"digest", DIGEST}),
+        MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
+                {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},
+                {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", ANY},
+                {"loss_sum", NOT_NEGATIVE}, {"correct", ANY}, {"train_us", ANY}, {"job", JOB},
+                {"round", ANY}),
+        MESSAGE(rejected, NULL, {"item", ANY}, {"reason", REASON}),
+        MESSAGE(grant, check_grant, {"task", ANY}, {"update", ANY}, {"ranges", 0, MFL_RANGES_MAX}),
+        MESSAGE(range, NULL, {"offset", 0, BYTES_MAX}, {"bytes", 1, BYTES_MAX}),
+        MESSAGE(chunk, check_chunk, {"task", ANY}, {"update", ANY}, {"offset", 0, BYTES_MAX}),
+        MESSAGE(accepted, NULL, {"task", ANY}, {"update", ANY}),
+        MESSAGE(refused, NULL, {"task", ANY}, {"update", ANY}, {"code", ENUM}, {"reason", REASON}),
+        MESSAGE(eval_item, check_eval_item, {"item", ANY}, {"samples", ANY}, {"loss_sum", NOT_NEGATIVE},
+                {"correct", ANY}),
+        MESSAGE(eval_result, NULL, {"task", ANY}, {"items", 1, MFL_ITEMS_MAX}),
+        MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}),
+        MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},
+                {"loss_sum", NOT_NEGATIVE}),
+        MESSAGE(submit, NULL, {"text", 1, JOB_TEXT_MAX}, {"file", 0, 4096}, {"token", NAME_OR_EMPTY},
+                {"initial_count", PARAMS_OFFSET}),
+        MESSAGE(submitted, NULL, {"job", JOB}, {"existed", BOOL}),
+        MESSAGE(initial, NULL, {"offset", PARAMS_OFFSET}),
+        MESSAGE_EMPTY(list_jobs),
+        MESSAGE(job_info, NULL, {"job", JOB}, {"name", NAME_OR_EMPTY}, {"state", ENUM}, {"reason", REASON},
+                {"round", ANY}, {"rounds", ANY}, {"n_params", PARAMS_OFFSET}, {"model", NAME_OR_EMPTY},
+                {"data", NAME_OR_EMPTY}, {"strategy", NAME_OR_EMPTY}, {"created_ms", ANY},
+                {"finished_ms", ANY}, {"last", OPTIONAL}, {"best", OPTIONAL}, {"in_round", ANY},
+                {"clients_done", ANY}, {"clients_total", ANY}, {"daemons", ANY}, {"phase", NAME_OR_EMPTY},
+                {"attempt", ANY}),
+        MESSAGE(round_info, NULL, {"round", ANY}, {"evaluated", BOOL}, {"accuracy", FLOAT}, {"loss", FLOAT},
+                {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
+                {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
+                {"seconds", FLOAT}, {"digest", 0, MFL_DIGEST_BYTES}, {"attempt", ANY}, {"committed_ms", ANY},
+                {"kept", BOOL}, {"daemons", ANY}),
+        MESSAGE(job_list, NULL, {"jobs", 0, 65536}),
+        MESSAGE(show_job, NULL, {"job", JOB}),
+        MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX}, {"rounds", 0, 1000}),
+        MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY}),
+        MESSAGE(event, check_event, {"info", OPTIONAL}, {"round", OPTIONAL}, {"log", OPTIONAL}),
+        MESSAGE(log_line, NULL, {"seq", ANY}, {"time_ms", ANY}, {"text", NOTE}),
+        MESSAGE(stop_job, NULL, {"job", JOB}),
+        MESSAGE(delete_job, NULL, {"job", JOB}),
+        MESSAGE(clone_job, NULL, {"job", JOB}, {"token", NAME_OR_EMPTY}),
+        MESSAGE(list_models, NULL, {"job", JOB}),
+        MESSAGE(model_list, NULL, {"models", 0, 65536}),
+        MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}),
+        MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS},
+                {"text", 0, JOB_TEXT_MAX}, {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24}),
+        MESSAGE_EMPTY(list_daemons),
+        MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", NAME_OR_EMPTY}, {"address", 0, 127},
+                {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},
+                {"job", JOB_OR_EMPTY}, {"round", ANY}, {"items_done", ANY}, {"items_total", ANY},
+                {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
+                {"software", NAME_OR_EMPTY}, {"note", REASON}),
+        MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
+        MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
+        MESSAGE(done, NULL, {"text", NOTE}),
+        MESSAGE(failure, NULL, {"code", ENUM}, {"text", NOTE}),
+};
+
+static const struct message_rules *find_rules(const ProtobufCMessageDescriptor *descriptor)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(messages); i++) {
+                const struct message_rules *m = &messages[i];
+                if (m->descriptor != descriptor)
+                        continue;
+                mfl_assert(m->n == descriptor->n_fields);
+                for (size_t f = 0; f < m->n; f++)
+                        mfl_assert(!strcmp(m->rules[f].name, descriptor->fields[f].name));
+                return m;
+        }
+        mfl_assert(!"a message without rules");
+        return NULL;
+}
+
+/* Well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF. */
+static bool utf8_valid(const char *text)
+{
+        const uint8_t *s = (const uint8_t *)text;
+        while (*s) {
+                uint8_t c = *s++;
+                if (c < 0x80)
+                        continue;
+                int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+                uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+                uint8_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+                if (c < 0xc2 || c > 0xf4)
+                        return false;
+                if (*s < low || *s > high)
+                        return false;
+                for (s++; --more > 0; s++)
+                        if ((*s & 0xc0) != 0x80)
+                                return false;
+        }
+        return true;
+}
+
+struct walk {
+        const ProtobufCMessageDescriptor *message;
+        const ProtobufCFieldDescriptor *field;
+        const struct rule *rule;
+        bool unpacked; /* strings come from wire.c's allocator, which knows their true length */
+        struct mfl_error *err;
+};
+
+#define REFUSE(w, fmt, ...)                                                                                  \
+        mfl_fail((w)->err, MFL_INVALID, "%s.%s: " fmt, (w)->message->short_name, (w)->field->name,           \
+                __VA_ARGS__)
+
+static int check_range(const struct walk *w, int64_t value, const char *what)
+{
+        if (value >= w->rule->min && value <= w->rule->max)
+                return 0;
+        if (w->rule->min == w->rule->max)
+                return REFUSE(w, "%s%" PRId64 ", expected %" PRId64, what, value, w->rule->min);
+        return REFUSE(
+                w, "%s%" PRId64 " is not in %" PRId64 "..%" PRId64, what, value, w->rule->min, w->rule->max);
+}
+
+static int check_string(const struct walk *w, const char *s)
+{
+        size_t n = s ? strlen(s) : 0;
+        if (w->unpacked && s && s != w->field->default_value && n + 1 != mfl_wire_alloc_size(s))
+                return REFUSE(w, "a NUL at byte %zu of the text", n);
+        int r = check_range(w, (int64_t)n, "length ");
+        if (r)
+                return r;
+        return !s || utf8_valid(s) ? 0 : REFUSE(w, "%s", "not UTF-8");
+}
+
+static int check_bytes(const struct walk *w, const ProtobufCBinaryData *b)
+{
+        /* Digests are the only bytes there are: whole, or absent where the row's minimum is 0. */
+        if (b->len && b->len != MFL_DIGEST_BYTES)
+                return REFUSE(w, "%zu bytes, expected %d", b->len, MFL_DIGEST_BYTES);
+        return check_range(w, (int64_t)b->len, "length ");
+}
+
+static int check_number(const struct walk *w, const void *p)
+{
+        const ProtobufCFieldDescriptor *f = w->field;
+        uint64_t u;
+        switch (f->type) {
+        case PROTOBUF_C_TYPE_FLOAT:
+                return isfinite(*(const float *)p) ? 0 : REFUSE(w, "%s", "not finite");
+        case PROTOBUF_C_TYPE_DOUBLE:
+                return isfinite(*(const double *)p) ? 0 : REFUSE(w, "%s", "not finite");
+        case PROTOBUF_C_TYPE_ENUM:
+                if (*(const int *)p && protobuf_c_enum_descriptor_get_value(f->descriptor, *(const int *)p))
+                        return 0;
+                return REFUSE(w, "%d is not one that this version knows", *(const int *)p);
+        case PROTOBUF_C_TYPE_BOOL:
+                return 0;
+        case PROTOBUF_C_TYPE_SINT32:
+                return check_range(w, *(const int32_t *)p, "");
+        case PROTOBUF_C_TYPE_SINT64:
+                return check_range(w, *(const int64_t *)p, "");
+        case PROTOBUF_C_TYPE_UINT32:
+                return check_range(w, *(const uint32_t *)p, "");
+        case PROTOBUF_C_TYPE_UINT64:
+        case PROTOBUF_C_TYPE_FIXED64:
+                u = *(const uint64_t *)p;
+                return check_range(w, (int64_t)MFL_MIN(u, (uint64_t)INT64_MAX), "");
+        default:
+                mfl_assert(!"a type of field without a check");
+                return 0;
+        }
+}
+
+static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked,
+        struct mfl_error *err);
+
+static int check_repeated(const struct walk *w, const void *message)
+{
+        const ProtobufCFieldDescriptor *f = w->field;
+        size_t n = *(const size_t *)((const char *)message + f->quantifier_offset);
+        void *const *list = *(void *const *const *)((const char *)message + f->offset);
+        int r = check_range(w, (int64_t)n, "count ");
+        if (r || f->type != PROTOBUF_C_TYPE_MESSAGE)
+                return r;
+        return check_messages(f->descriptor, list, n, w->unpacked, w->err);
+}
+
+static int check_field(const struct walk *w, const void *message)
+{
+        const ProtobufCFieldDescriptor *f = w->field;
+        const void *p = (const char *)message + f->offset;
+        if (f->label == PROTOBUF_C_LABEL_REPEATED)
+                return check_repeated(w, message);
+        /* A member of a oneof that is not the one set shares its memory with the one that is. */
+        if (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF &&
+                *(const uint32_t *)((const char *)message + f->quantifier_offset) != f->id)
+                return 0;
+        switch (f->type) {
+        case PROTOBUF_C_TYPE_STRING:
+                return check_string(w, *(const char *const *)p);
+        case PROTOBUF_C_TYPE_BYTES:
+                return check_bytes(w, p);
+        case PROTOBUF_C_TYPE_MESSAGE:
+                if (!*(void *const *)p)
+                        return w->rule->min ? REFUSE(w, "%s", "missing") : 0;
+                return check_messages(f->descriptor, p, 1, w->unpacked, w->err);
+        default:
+                return check_number(w, p);
+        }
+}
+
+static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked,
+        struct mfl_error *err)
+{
+        const struct message_rules *m = find_rules(d);
+        for (size_t i = 0; i < n; i++) {
+                int r = 0;
+                for (size_t f = 0; !r && f < m->n; f++) {
+                        struct walk w = {d, &d->fields[f], &m->rules[f], unpacked, err};
+                        r = check_field(&w, list[i]);
+                }
+                if (!r && m->check)
+                        r = m->check(list[i], err);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err)
+{
+        int r = check_envelope(envelope, err);
+        if (r)
+                return r;
+        const ProtobufCFieldDescriptor *f =
+                protobuf_c_message_descriptor_get_field(&mfl__envelope__descriptor, envelope->body_case);
+        mfl_assert(f && f->type == PROTOBUF_C_TYPE_MESSAGE);
+        return check_messages(
+                f->descriptor, (void *const *)((const char *)envelope + f->offset), 1, unpacked, err);
+}
+
+int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
+{
+        if (!payload_bytes)
+                return 0;
+        if (!mfl_wire_has_payload(envelope))
+                return INVALID("frame: a payload of %zu bytes with a message that has none", payload_bytes);
+        if (payload_bytes % 4)
+                return INVALID("frame: a payload of %zu bytes, expected a multiple of 4", payload_bytes);
+        uint64_t floats = payload_bytes / 4;
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS &&
+                floats > envelope->params->total - envelope->params->offset)
+                return INVALID("Params: payload of %" PRIu64 " floats at %" PRIu64
+                               " is beyond total %" PRIu64,
+                        floats, envelope->params->offset, envelope->params->total);
+        return 0;
+}

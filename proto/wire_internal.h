@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What wire.c and wire_check.c share. */
+#ifndef MFL_PROTO_WIRE_INTERNAL_H
+#define MFL_PROTO_WIRE_INTERNAL_H
+
+#include "proto/wire.h"
+
+/* Every field of every message. With `unpacked` the strings were made by mfl_wire_unpack, and bytes that a
+ * NUL hides are found too. MFL_INVALID. */
+int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err);
+
+/* The size that protobuf-c asked for when it made p. */
+size_t mfl_wire_alloc_size(const void *p);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server core's entrance: events in, timers, actions out. */
+#include "server/core_internal.h"
+#include "server/round.h"
+#include "server/scheduler.h"
+
+#include <stdio.h>
+
+int mfl_core_new(const struct mfl_core_options *options, struct mfl_core **ret_core, struct mfl_error *err)
+{
+        if (!options->heartbeat_ms || options->dead_ms <= options->heartbeat_ms)
+                return mfl_fail(err, MFL_INVALID,
+                        "dead_ms (%u) must be larger than heartbeat_ms (%u), and that than 0",
+                        options->dead_ms, options->heartbeat_ms);
+        struct mfl_core *core = mfl_calloc(1, sizeof *core);
+        if (!core)
+                return mfl_fail_memory(err, sizeof *core, "the server core");
+        core->options = *options;
+        core->jobs_end = &core->jobs;
+        core->scan_ms = CORE_NEVER;
+        *ret_core = core;
+        return 0;
+}
+
+void mfl_core_free(struct mfl_core *core)
+{
+        if (!core)
+                return;
+        while (core->jobs) {
+                struct core_job *job = core->jobs;
+                core->jobs = job->next;
+                mfl_round_free(core, job);
+        }
+        for (uint32_t i = 0; i < core->n_daemons; i++)
+                mfl_core_daemon_free(core->daemons[i]);
+        free(core->daemons);
+        mfl_core_map_deinit(&core->by_conn);
+        mfl_core_map_deinit(&core->by_key);
+        mfl_core_map_deinit(&core->tasks);
+        free(core);
+}
+
+/* ---- actions ---- */
+
+static void deinit_action(struct mfl_core_action *action)
+{
+        if (action->kind == MFL_ACT_SEND)
+                mfl_msg_deinit(&action->msg);
+}
+
+void mfl_core_actions_clear(struct mfl_core_actions *actions)
+{
+        for (uint32_t i = 0; i < actions->n; i++)
+                deinit_action(&actions->v[i]);
+        actions->n = 0;
+}
+
+void mfl_core_actions_deinit(struct mfl_core_actions *actions)
+{
+        mfl_core_actions_clear(actions);
+        free(actions->v);
+        *actions = (struct mfl_core_actions){0};
+}
+
+struct mfl_core_action *mfl_core_act(
+        struct mfl_core *core, enum mfl_core_action_kind kind, const struct core_job *job)
+{
+        struct mfl_core_actions *out = core->out;
+        if (out->n == out->capacity) {
+                uint32_t capacity = out->capacity ? out->capacity * 2 : 16;
+                struct mfl_core_action *v = mfl_realloc(out->v, capacity * sizeof *v);
+                if (!v) {
+                        core->error = -ENOMEM;
+                        deinit_action(&core->scrap);
+                        core->scrap = (struct mfl_core_action){.kind = kind};
+                        return &core->scrap;
+                }
+                out->v = v;
+                out->capacity = capacity;
+        }
+        struct mfl_core_action *action = &out->v[out->n++];
+        *action = (struct mfl_core_action){.kind = kind};
+        if (job) {
+                mfl_strcpy(action->job, sizeof action->job, job->id);
+                action->round = job->round;
+        }
+        return action;
+}
+
+void mfl_core_trace(struct mfl_core *core, const struct core_job *job, const char *fmt, ...)
+{
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_TRACE, job);
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(action->reason, sizeof action->reason, fmt, ap);
+        va_end(ap);
+}
+
+void mfl_core_wake(struct mfl_core *core, uint64_t at_ms)
+{
+        core->scan_ms = MFL_MIN(core->scan_ms, at_ms);
+}
+
+void mfl_core_dirty(struct mfl_core *core, struct core_job *job)
+{
+        job->dirty = core->dirty = true;
+}
+
+struct core_job *mfl_core_job(const struct mfl_core *core, const char *id)
+{
+        for (struct core_job *job = core->jobs; job; job = job->next)
+                if (strcmp(job->id, id) == 0)
+                        return job;
+        return NULL;
+}
+
+/* ---- timers ---- */
+
+/* A server that itself stood still (stopped, suspended) has heard nobody: that says nothing about the
+ * daemons. */
+static void forgive_own_sleep(struct mfl_core *core, uint64_t now_ms)
+{
+        if (now_ms - core->now_ms < core->options.dead_ms / 2 || core->scan_ms >= now_ms)
+                return;
+        for (uint32_t i = 0; i < core->n_daemons; i++)
+                core->daemons[i]->heard_ms = now_ms;
+}
+
+static void run_timers(struct mfl_core *core)
+{
+        if (core->now_ms < core->scan_ms)
+                return;
+        core->scan_ms = CORE_NEVER;
+        uint64_t next = CORE_NEVER;
+        /* Backwards, because a daemon whose grace time is over leaves, and the last one takes its place. */
+        for (uint32_t i = core->n_daemons; i-- > 0;)
+                mfl_core_daemon_timers(core, core->daemons[i], &next);
+        for (struct core_job *job = core->jobs; job; job = job->next)
+                mfl_round_timers(core, job, &next);
+        if (next != CORE_NEVER) /* many timers shortly after each other are one scan */
+                next = MFL_MAX(next, core->now_ms + CORE_TIMER_STEP_MS);
+        mfl_core_wake(core, next);
+}
+
+uint64_t mfl_core_next_ms(const struct mfl_core *core)
+{
+        return core->scan_ms;
+}
+
+/* ---- decisions ---- */
+
+static void release_jobs(struct mfl_core *core)
+{
+        for (struct core_job **at = &core->jobs; *at;) {
+                struct core_job *job = *at;
+                if (!job->released) {
+                        at = &job->next;
+                        continue;
+                }
+                *at = job->next;
+                if (!*at)
+                        core->jobs_end = at;
+                mfl_core_act(core, MFL_ACT_JOB_RELEASE, job);
+                mfl_round_free(core, job);
+        }
+}
+
+/* Jobs and the scheduler set each other going until nothing is left to decide. */
+static void settle(struct mfl_core *core)
+{
+        while ((core->dirty || core->sched_dirty) && !core->error) {
+                bool released = false;
+                core->dirty = false;
+                for (struct core_job *job = core->jobs; job; job = job->next) {
+                        if (!job->dirty)
+                                continue;
+                        job->dirty = false;
+                        mfl_round_progress(core, job);
+                        released |= job->released;
+                }
+                if (released)
+                        release_jobs(core);
+                if (core->sched_dirty) {
+                        core->sched_dirty = false;
+                        mfl_scheduler_run(core);
+                }
+        }
+}
+
+static void daemon_event(struct mfl_core *core, const struct mfl_core_event *event)
+{
+        if (event->kind == MFL_EV_DAEMON_UP) {
+                mfl_core_daemon_up(core, event->conn, event->daemon);
+                return;
+        }
+        struct core_daemon *daemon = mfl_core_map_get(&core->by_conn, event->conn);
+        if (!daemon)
+                return; /* closed by us, or replaced: what is still on its way means nothing */
+        daemon->heard_ms = core->now_ms;
+        if (event->kind == MFL_EV_MESSAGE)
+                mfl_core_message(core, daemon, event->msg);
+        else if (event->kind == MFL_EV_DAEMON_DOWN)
+                mfl_core_daemon_down(
+                        core, daemon, event->reason[0] ? event->reason : "its connection closed");
+}
+
+static void job_event(struct mfl_core *core, const struct mfl_core_event *event)
+{
+        struct core_job *job = mfl_core_job(core, event->job);
+        if (!job)
+                return; /* released since */
+        switch (event->kind) {
+        case MFL_EV_JOB_READY:
+        case MFL_EV_JOB_PREPARE_FAILED:
+                mfl_round_job_ready(core, job, event);
+                break;
+        case MFL_EV_JOB_STOP:
+                mfl_round_job_fail(core, job, MFL_JOB_STOPPED, event->reason[0] ? event->reason : "stopped");
+                break;
+        case MFL_EV_UPLOAD_COMPLETE:
+                mfl_core_upload_complete(core, job, event->slot);
+                break;
+        case MFL_EV_ADDED:
+                mfl_core_added(core, job, event->slot, event->ok, event->reason);
+                break;
+        case MFL_EV_APPLIED:
+                mfl_round_applied(core, job, event->ok, event->reason, event->digest);
+                break;
+        case MFL_EV_CHECKPOINTED:
+                mfl_round_checkpointed(core, job, event->ok, event->reason);
+                break;
+        case MFL_EV_COMMITTED:
+                mfl_round_committed(core, job, event->ok, event->reason);
+                break;
+        default:
+                mfl_assert(!"a known event");
+        }
+}
+
+int mfl_core_step(struct mfl_core *core, const struct mfl_core_event *event, struct mfl_core_actions *actions)
+{
+        mfl_assert(event->now_ms >= core->now_ms);
+        if (core->error)
+                return core->error;
+        core->out = actions;
+        forgive_own_sleep(core, event->now_ms);
+        core->now_ms = event->now_ms;
+        switch (event->kind) {
+        case MFL_EV_TICK:
+                break;
+        case MFL_EV_JOB_ADD:
+                mfl_round_job_add(core, event);
+                break;
+        case MFL_EV_DAEMON_UP:
+        case MFL_EV_DAEMON_DOWN:
+        case MFL_EV_MESSAGE:
+        case MFL_EV_HEARD:
+                daemon_event(core, event);
+                break;
+        case MFL_EV_DRAIN:
+                mfl_core_daemon_drain(core, event->drain.name, event->drain.on);
+                break;
+        default:
+                job_event(core, event);
+        }
+        run_timers(core);
+        settle(core);
+        deinit_action(&core->scrap);
+        core->scrap = (struct mfl_core_action){0};
+        core->out = NULL;
+        return core->error;
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
+ *
+ * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
+ * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds;
+ * scheduler.c about whose turn it is. Memory that runs out is remembered in core->error and returned by step;
+ * until then every function leaves the structures in a state that mfl_core_free can take.
+ */
+#ifndef MFL_SERVER_CORE_INTERNAL_H
+#define MFL_SERVER_CORE_INTERNAL_H
+
+#include "server/core.h"
+
+/* The simulator plants faults here to prove that its checks find them; elsewhere it is nothing. */
+#ifndef MFL_SIM_BUG
+#define MFL_SIM_BUG(number) false
+#endif
+
+#define CORE_NEVER UINT64_MAX
+/* Daemons that start together should share the first round: it waits until none has come for so long. */
+#define CORE_SETTLE_MS 300
+#define CORE_SETTLE_MAX_MS 1500
+#define CORE_DISK_RETRY_MS 5000
+#define CORE_TIMER_STEP_MS 20
+#define CORE_FAILS_MAX 3
+/* JobSpecs that a daemon is trusted to remember of one connection; the agent keeps twice as many. */
+#define CORE_SPECS_MAX 16
+
+/* Open addressing, linear probing, no tombstones. Values are never NULL. */
+struct core_map {
+        uint64_t *keys;
+        void **values;
+        uint32_t n, capacity;
+};
+void *mfl_core_map_get(const struct core_map *map, uint64_t key);
+int mfl_core_map_put(struct core_map *map, uint64_t key, void *value); /* replaces; -ENOMEM */
+void mfl_core_map_remove(struct core_map *map, uint64_t key);
+void mfl_core_map_deinit(struct core_map *map);
+
+enum item_state {
+        ITEM_OPEN,     /* to be given to a daemon */
+        ITEM_ASSIGNED, /* in a live task */
+        ITEM_COUNTED,
+        ITEM_REJECTED, /* done, but its update was refused as invalid */
+        ITEM_MISSING,  /* local: its daemon is gone */
+        ITEM_STATES_,
+};
+
+/* One client (train) or one shard (evaluate) of the phase at hand, sorted by item. */
+struct core_item {
+        uint64_t item;
+        enum item_state state;
+        struct core_task *task; /* ASSIGNED */
+};
+
+enum update_state {
+        UPDATE_QUEUED,  /* waits for a slot */
+        UPDATE_FILLING, /* its bytes arrive */
+        UPDATE_ADDING,  /* the worker has it */
+        UPDATE_COUNTED,
+        UPDATE_REFUSED,
+};
+
+struct core_update {
+        struct core_task *task;
+        struct core_update *queue_prev, *queue_next;
+        struct mfl_announce announce;
+        enum update_state state;
+        uint32_t slot; /* FILLING, ADDING */
+        char reason[MFL_REASON_BYTES];
+};
+
+struct core_task {
+        uint64_t number;
+        struct core_job *job;
+        struct core_daemon *daemon; /* NULL once taken away */
+        uint64_t owner_key, owner_instance;
+        enum mfl_task_kind kind;
+        uint32_t n_items, n_held;     /* n_held: items ASSIGNED to it */
+        uint32_t *index;              /* positions in job->items */
+        uint32_t *cover;              /* per position: number of its update + 1; 0: none yet */
+        struct core_update **updates; /* by number, n_items of them */
+        struct core_task *job_next;
+        struct core_task *daemon_prev, *daemon_next;
+        uint32_t progress_items;
+        uint64_t progress_samples;
+        int64_t progress_loss;
+};
+
+/* What a daemon and a job have been through together. */
+struct core_relation {
+        uint32_t job;        /* serial */
+        uint32_t fails;      /* in a row */
+        bool barred;         /* it said that it can't do this job */
+        uint64_t rest_stamp; /* does not work in the phase of that stamp */
+};
+
+struct core_daemon {
+        struct mfl_daemon_info info;
+        uint64_t key;      /* first 8 bytes of SHA-256 of the name: also its item in `local` jobs */
+        uint32_t position; /* in core->daemons */
+        uint32_t conn;     /* 0: lost */
+        uint64_t heard_ms, sent_ms, lost_ms, connected_ms;
+        bool draining, was_drained;
+        struct core_job *job; /* leased to */
+        uint32_t lease;       /* position in job->leased */
+        struct core_task *tasks;
+        uint64_t reserved; /* the scheduler's pass that keeps it for a job with an older claim */
+        uint64_t counted_stamp;
+        uint32_t specs[CORE_SPECS_MAX], n_specs; /* ring of job serials */
+        uint32_t n_relations;
+        struct core_relation *relations;
+        uint32_t items_done, items_total;
+        double samples_per_second;
+        char note[MFL_REASON_BYTES];
+};
+
+enum core_phase {
+        PHASE_DATA,       /* no daemon with the data set was seen yet */
+        PHASE_PREPARE,    /* JOB_PREPARE is under way */
+        PHASE_TRAIN_WAIT, /* wants daemons to begin a round */
+        PHASE_TRAIN,
+        PHASE_CLOSING, /* the round is decided; sums under way end first */
+        PHASE_APPLY,
+        PHASE_EVAL_WAIT, /* wants daemons to evaluate */
+        PHASE_EVAL,
+        PHASE_STORE, /* waits for the checkpoint */
+        PHASE_COMMIT,
+        PHASE_OVER, /* waits for the worker's last answers, then released */
+};
+
+struct core_job {
+        char id[MFL_JOB_ID_BYTES];
+        const struct mfl_job *spec;
+        uint32_t serial;
+        struct core_job *next;
+        enum mfl_job_state state;
+        char reason[MFL_REASON_BYTES];
+        enum core_phase phase;
+        bool dirty;
+
+        struct mfl_data_info data;
+        struct mfl_fixed fixed;
+        uint64_t n_params;
+        uint32_t n_slots;
+        uint8_t digest[MFL_DIGEST_BYTES];     /* of the committed params */
+        uint8_t digest_new[MFL_DIGEST_BYTES]; /* after APPLIED */
+
+        uint32_t committed, round, attempt;
+        uint64_t stamp;  /* rises with every phase that gives out work */
+        uint64_t served; /* the scheduler's turn at which it last began a phase */
+        uint64_t arrival_ms, ready_ms;
+        bool settled;
+
+        struct core_item *items;
+        uint32_t n_items, count[ITEM_STATES_];
+        struct core_task *tasks;
+        struct core_daemon **leased;
+        uint32_t n_leased, leased_capacity, n_leased_up;
+
+        struct core_update **slots;
+        struct core_update *queue_head, *queue_tail;
+        uint32_t n_adding;
+        uint64_t weight_claimed, weight_counted; /* of updates that may still count; of those that have */
+
+        uint64_t deadline_ms, deadline_left; /* CORE_NEVER: the clock stands still, with that much left */
+        bool quorum_failed;                  /* CLOSING: on to the next attempt */
+        bool eval_done, checkpoint_done, released;
+        uint32_t n_pending; /* worker orders without an answer, n_adding included */
+        uint64_t checkpoint_retry_ms, commit_retry_ms; /* CORE_NEVER: none due */
+        char last_failure[MFL_REASON_BYTES];
+
+        struct mfl_round_record record;
+        int64_t train_loss, eval_loss;
+        uint64_t train_correct, eval_correct;
+        uint64_t progress_samples;
+        int64_t progress_loss;
+};
+
+struct mfl_core {
+        struct mfl_core_options options;
+        uint64_t now_ms;
+        struct mfl_core_actions *out;
+        int error;
+
+        struct core_daemon **daemons;
+        uint32_t n_daemons, daemons_capacity;
+        struct core_map by_conn, by_key, tasks;
+
+        struct core_job *jobs, **jobs_end;
+        uint32_t job_serial;
+        uint32_t task_serial;
+        uint64_t stamp, turn, pass;
+        bool dirty;                   /* some job is */
+        bool sched_dirty;             /* daemons or wishes changed */
+        uint64_t scan_ms;             /* no timer is due before */
+        struct mfl_core_action scrap; /* written to when memory is out */
+};
+
+/* ---- core.c ---- */
+struct mfl_core_action *mfl_core_act(
+        struct mfl_core *core, enum mfl_core_action_kind kind, const struct core_job *job);
+void mfl_core_trace(struct mfl_core *core, const struct core_job *job, const char *fmt, ...) MFL_PRINTF(3, 4);
+void mfl_core_wake(struct mfl_core *core, uint64_t at_ms);
+void mfl_core_dirty(struct mfl_core *core, struct core_job *job);
+struct core_job *mfl_core_job(const struct mfl_core *core, const char *id);
+
+/* ---- core_daemon.c ---- */
+void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info);
+void mfl_core_daemon_down(struct mfl_core *core, struct core_daemon *daemon, const char *why);
+/* Says Bye; its tasks have their grace time. */
+void mfl_core_daemon_close(
+        struct mfl_core *core, struct core_daemon *daemon, bool retry, const char *fmt, ...) MFL_PRINTF(4, 5);
+void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, uint64_t *next_ms);
+void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on);
+/* A drained daemon whose last task ended leaves its job. */
+void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon);
+void mfl_core_daemon_free(struct core_daemon *daemon);
+/* The message to fill in; daemon->conn must not be 0. */
+struct mfl_msg *mfl_core_send(struct mfl_core *core, struct core_daemon *daemon, enum mfl_msg_kind kind);
+/* Never NULL unless memory is out. */
+struct core_relation *mfl_core_relation(
+        struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job);
+const struct mfl_data_info *mfl_core_daemon_data(
+        const struct core_daemon *daemon, const struct core_job *job);
+/* Connected, not draining, with the job's data set, and willing. */
+bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
+void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job);
+void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon);
+uint64_t mfl_core_name_key(const char *name);
+
+/* ---- core_task.c ---- */
+/* Gives items[index[0 .. n)] to the daemon as one task and sends it. */
+void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon,
+        const uint32_t *index, uint32_t n);
+void mfl_core_task_send(struct mfl_core *core, struct core_task *task);
+/* Takes what is not counted (or being added) back from the daemon. */
+void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item_state to);
+void mfl_core_task_attach(struct core_task *task, struct core_daemon *daemon);
+bool mfl_core_task_live(const struct core_task *task);
+void mfl_core_task_free(struct mfl_core *core, struct core_task *task);
+void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const char *reason);
+/* Its uploads wait for another connection: queued ones are announced again, filling ones keep their slots. */
+void mfl_core_task_offline(struct mfl_core *core, struct core_task *task);
+void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task);
+void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);
+
+/* ---- core_upload.c ---- */
+void mfl_core_announced(
+        struct mfl_core *core, struct core_daemon *daemon, const struct mfl_announce *announce);
+void mfl_core_upload_complete(struct mfl_core *core, struct core_job *job, uint32_t slot);
+void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, bool ok, const char *reason);
+void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job);
+/* Forgets a QUEUED or FILLING update, as if it had never been announced. */
+void mfl_core_update_drop(struct mfl_core *core, struct core_update *update);
+void mfl_core_update_free(struct core_update *update);
+
+#endif

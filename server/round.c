@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One job's rounds: phases, deadlines, quorum, retries, checkpoints, commits. */
+#include "server/round.h"
+
+#include "server/round_cohort.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static bool is_local(const struct core_job *job)
+{
+        return job->spec->data.partition == MFL_PARTITION_LOCAL;
+}
+
+static void set_state(
+        struct mfl_core *core, struct core_job *job, enum mfl_job_state state, const char *reason)
+{
+        if (job->state == state && strcmp(job->reason, reason) == 0)
+                return;
+        job->state = state;
+        mfl_strcpy(job->reason, sizeof job->reason, reason);
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_STATE, job);
+        action->job_state.state = state;
+        mfl_strcpy(action->reason, sizeof action->reason, reason);
+}
+
+void mfl_round_reason(
+        struct mfl_core *core, struct core_job *job, enum mfl_job_state state, const char *fmt, ...)
+{
+        char reason[MFL_REASON_BYTES];
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(reason, sizeof reason, fmt, ap);
+        va_end(ap);
+        set_state(core, job, state, reason);
+}
+
+/* ---- work of a phase: begin and end ---- */
+
+/* Ends the phase's tasks. Those of a phase that came to its end have nothing left to cancel. */
+static void drop_work(struct mfl_core *core, struct core_job *job, const char *reason)
+{
+        mfl_assert(!job->n_adding);
+        while (job->tasks) {
+                struct core_task *task = job->tasks;
+                job->tasks = task->job_next;
+                mfl_core_task_cancel(core, task, reason);
+                for (uint32_t i = 0; i < task->n_items; i++)
+                        if (task->updates[i] && task->updates[i]->state < UPDATE_ADDING)
+                                mfl_core_update_drop(core, task->updates[i]);
+                mfl_core_task_free(core, task);
+        }
+        while (job->n_leased)
+                mfl_core_unlease(core, job->leased[job->n_leased - 1]);
+        mfl_round_items_clear(job);
+        job->deadline_ms = job->deadline_left = CORE_NEVER;
+        job->progress_samples = 0;
+        job->progress_loss = 0;
+        job->stamp = ++core->stamp; /* who rested may work again */
+}
+
+static void start_clock(struct core_job *job)
+{
+        job->deadline_ms = CORE_NEVER;
+        job->deadline_left = job->spec->limits.deadline_ms;
+}
+
+/* The clock of a round runs only while a daemon could work on it. */
+static void watch_clock(struct mfl_core *core, struct core_job *job)
+{
+        bool running = job->deadline_ms != CORE_NEVER, should = job->n_leased_up > 0;
+        if (running && !should) {
+                job->deadline_left = job->deadline_ms > core->now_ms ? job->deadline_ms - core->now_ms : 0;
+                job->deadline_ms = CORE_NEVER;
+        } else if (!running && should && job->deadline_left != CORE_NEVER) {
+                job->deadline_ms = core->now_ms + job->deadline_left;
+                mfl_core_wake(core, job->deadline_ms);
+        }
+}
+
+static void begin_train(struct mfl_core *core, struct core_job *job)
+{
+        if (job->attempt == 0)
+                job->record.started_ms = core->now_ms;
+        uint64_t started = job->record.started_ms;
+        job->record = (struct mfl_round_record){
+                .round = job->round, .attempt = job->attempt, .started_ms = started};
+        job->train_loss = job->eval_loss = 0;
+        job->train_correct = job->eval_correct = 0;
+        job->weight_claimed = job->weight_counted = 0;
+        job->quorum_failed = false;
+        if (mfl_round_items_train(core, job)) {
+                core->error = -ENOMEM;
+                return;
+        }
+        job->phase = PHASE_TRAIN;
+        job->last_failure[0] = '\0';
+        set_state(core, job, MFL_JOB_RUNNING, "");
+        mfl_core_trace(core, job, "round %u of %u begins%s: %u clients on %u daemons", job->round,
+                job->spec->rounds, job->attempt ? " anew" : "", job->n_items, job->n_leased);
+        mfl_core_act(core, MFL_ACT_ROUND_OPEN, job);
+}
+
+static void begin_eval(struct mfl_core *core, struct core_job *job)
+{
+        if (mfl_round_items_eval(core, job)) {
+                core->error = -ENOMEM;
+                return;
+        }
+        job->phase = PHASE_EVAL;
+        mfl_core_trace(core, job, "round %u: evaluation begins: %u shards on %u daemons", job->round,
+                job->n_items, job->n_leased);
+}
+
+void mfl_round_begin(struct mfl_core *core, struct core_job *job)
+{
+        if (job->phase == PHASE_TRAIN_WAIT)
+                begin_train(core, job);
+        else
+                begin_eval(core, job);
+        start_clock(job);
+        mfl_core_dirty(core, job);
+}
+
+static void next_round(struct mfl_core *core, struct core_job *job)
+{
+        job->round = job->committed + 1;
+        job->attempt = 0;
+        job->phase = PHASE_TRAIN_WAIT;
+        core->sched_dirty = true;
+}
+
+/* ---- how a phase ends ---- */
+
+static uint32_t quorum_need(const struct core_job *job)
+{
+        double need = ceil(job->spec->limits.quorum * job->n_items);
+        return need < 1 ? 1 : (uint32_t)need;
+}
+
+/* The round is decided. What is still outstanding is refused from here on; sums under way end first. */
+static void close_train(struct mfl_core *core, struct core_job *job, const char *why)
+{
+        uint32_t need = quorum_need(job);
+        for (struct core_task *task = job->tasks; task; task = task->job_next)
+                for (uint32_t i = 0; i < task->n_items; i++)
+                        if (task->updates[i] && task->updates[i]->state < UPDATE_ADDING)
+                                mfl_core_update_drop(core, task->updates[i]);
+        job->phase = PHASE_CLOSING;
+        job->deadline_ms = job->deadline_left = CORE_NEVER;
+        mfl_core_trace(core, job, "round %u closes, %s: %u of %u clients counted, %u rejected, %u needed",
+                job->round, why, job->count[ITEM_COUNTED], job->n_items, job->count[ITEM_REJECTED], need);
+        mfl_core_dirty(core, job);
+}
+
+static void retry_round(
+        struct mfl_core *core, struct core_job *job, uint32_t counted, uint32_t n, uint32_t need)
+{
+        char reason[MFL_REASON_BYTES];
+        int len = snprintf(reason, sizeof reason, "round %u: %u of %u clients counted, %u needed", job->round,
+                counted, n, need);
+        if (job->last_failure[0])
+                snprintf(reason + len, sizeof reason - (size_t)len, "; %.180s", job->last_failure);
+        if (job->attempt >= job->spec->limits.retries) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, reason);
+                return;
+        }
+        job->attempt++;
+        job->phase = PHASE_TRAIN_WAIT;
+        core->sched_dirty = true;
+        mfl_core_trace(core, job, "%s: attempt %u follows", reason, job->attempt + 1);
+}
+
+static double ratio(double a, uint64_t b)
+{
+        return b ? a / (double)b : 0;
+}
+
+static void finish_train(struct mfl_core *core, struct core_job *job)
+{
+        uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items, need = quorum_need(job);
+        struct mfl_round_record *record = &job->record;
+        record->clients = counted;
+        record->clients_rejected = job->count[ITEM_REJECTED];
+        record->weight = job->weight_counted;
+        record->train_loss = ratio(mfl_fixed_loss_to_double(job->train_loss), record->samples);
+        record->train_accuracy = ratio((double)job->train_correct, record->samples);
+        drop_work(core, job, "the round is over");
+        if (counted < need) {
+                retry_round(core, job, counted, n, need);
+                return;
+        }
+        job->phase = PHASE_APPLY;
+        job->n_pending++;
+        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
+        mfl_core_trace(core, job, "round %u: the update of weight %llu is applied", job->round,
+                (unsigned long long)job->weight_counted);
+}
+
+static void finish_eval(struct mfl_core *core, struct core_job *job)
+{
+        struct mfl_round_record *record = &job->record;
+        uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items;
+        record->evaluated = counted && (counted == n || is_local(job));
+        if (record->evaluated) {
+                record->loss = ratio(mfl_fixed_loss_to_double(job->eval_loss), record->eval_samples);
+                record->accuracy = ratio((double)job->eval_correct, record->eval_samples);
+                mfl_core_trace(core, job, "round %u is evaluated on %llu samples", job->round,
+                        (unsigned long long)record->eval_samples);
+        } else {
+                record->eval_samples = 0;
+                mfl_core_trace(
+                        core, job, "round %u is not evaluated: %u of %u shards came", job->round, counted, n);
+        }
+        drop_work(core, job, "the evaluation is over");
+        job->eval_done = true;
+        job->phase = PHASE_STORE;
+        mfl_core_dirty(core, job);
+}
+
+/* ---- after the sums ---- */
+
+static void order_checkpoint(struct mfl_core *core, struct core_job *job)
+{
+        job->checkpoint_retry_ms = CORE_NEVER;
+        job->n_pending++;
+        mfl_core_act(core, MFL_ACT_CHECKPOINT, job);
+}
+
+static void order_commit(struct mfl_core *core, struct core_job *job)
+{
+        job->commit_retry_ms = CORE_NEVER;
+        job->phase = PHASE_COMMIT;
+        job->n_pending++;
+        job->record.ended_ms = core->now_ms;
+        memcpy(job->record.digest, job->digest_new, MFL_DIGEST_BYTES);
+        mfl_core_act(core, MFL_ACT_COMMIT, job)->record = job->record;
+}
+
+static bool evaluates(const struct core_job *job)
+{
+        uint32_t every = job->spec->evaluation.every;
+        if (!every || (!is_local(job) && !job->data.test_samples))
+                return false;
+        return job->round % every == 0 || job->round == job->spec->rounds;
+}
+
+static bool answered(struct core_job *job)
+{
+        mfl_assert(job->n_pending);
+        job->n_pending--;
+        return job->phase != PHASE_OVER;
+}
+
+void mfl_round_applied(
+        struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest)
+{
+        mfl_core_dirty(core, job);
+        if (!answered(job))
+                return;
+        mfl_assert(job->phase == PHASE_APPLY);
+        if (!ok) {
+                char text[MFL_REASON_BYTES];
+                snprintf(text, sizeof text, "round %u: %.200s", job->round, reason);
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
+                return;
+        }
+        memcpy(job->digest_new, digest, MFL_DIGEST_BYTES);
+        job->checkpoint_done = false;
+        job->eval_done = !evaluates(job) || MFL_SIM_BUG(6);
+        job->phase = job->eval_done ? PHASE_STORE : PHASE_EVAL_WAIT;
+        core->sched_dirty = true;
+        order_checkpoint(core, job);
+}
+
+void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
+{
+        mfl_core_dirty(core, job);
+        if (!answered(job))
+                return;
+        if (ok) {
+                job->checkpoint_done = true;
+                return;
+        }
+        job->checkpoint_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
+        mfl_core_wake(core, job->checkpoint_retry_ms);
+        mfl_round_reason(core, job, MFL_JOB_RUNNING,
+                "round %u: checkpoint failed, tried again every 5 s: %.180s", job->round, reason);
+}
+
+void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
+{
+        mfl_core_dirty(core, job);
+        if (!answered(job))
+                return;
+        mfl_assert(job->phase == PHASE_COMMIT);
+        if (!ok) {
+                job->commit_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
+                mfl_core_wake(core, job->commit_retry_ms);
+                mfl_round_reason(core, job, MFL_JOB_RUNNING,
+                        "round %u: commit failed, tried again every 5 s: %.180s", job->round, reason);
+                return;
+        }
+        job->committed = job->round;
+        memcpy(job->digest, job->digest_new, MFL_DIGEST_BYTES);
+        mfl_core_trace(core, job, "round %u is committed", job->round);
+        if (job->committed == job->spec->rounds) {
+                job->phase = PHASE_OVER;
+                set_state(core, job, MFL_JOB_DONE, "");
+                return;
+        }
+        set_state(core, job, MFL_JOB_RUNNING, "");
+        next_round(core, job);
+}
+
+/* ---- beginning and end of a job ---- */
+
+void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event)
+{
+        struct core_job *job = mfl_calloc(1, sizeof *job);
+        if (!job) {
+                core->error = -ENOMEM;
+                return;
+        }
+        mfl_assert(!mfl_core_job(core, event->job));
+        mfl_assert(event->job_add.committed < event->job_add.spec->rounds);
+        mfl_strcpy(job->id, sizeof job->id, event->job);
+        job->spec = event->job_add.spec;
+        job->serial = ++core->job_serial;
+        job->committed = event->job_add.committed;
+        job->round = job->committed + 1;
+        job->phase = PHASE_DATA;
+        job->stamp = ++core->stamp;
+        job->served = core->turn;
+        job->arrival_ms = core->now_ms;
+        job->deadline_ms = job->deadline_left = CORE_NEVER;
+        job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        *core->jobs_end = job;
+        core->jobs_end = &job->next;
+        mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
+                job->spec->rounds);
+        mfl_core_dirty(core, job);
+}
+
+static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
+{
+        struct mfl_error err;
+        if (event->kind == MFL_EV_JOB_PREPARE_FAILED) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, event->reason);
+                return false;
+        }
+        if (mfl_core_fixed(job->spec, job->data.train_samples, job->spec->data.clients, &job->fixed, &err)) {
+                err.text[MFL_REASON_BYTES - 1] = '\0';
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, err.text);
+                return false;
+        }
+        return true;
+}
+
+void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
+{
+        mfl_core_dirty(core, job);
+        if (!answered(job))
+                return;
+        mfl_assert(job->phase == PHASE_PREPARE);
+        if (!prepare_outcome(core, job, event))
+                return;
+        mfl_assert(event->job_ready.n_params && event->job_ready.n_slots);
+        job->n_params = event->job_ready.n_params;
+        job->n_slots = event->job_ready.n_slots;
+        memcpy(job->digest, event->job_ready.digest, MFL_DIGEST_BYTES);
+        job->slots = mfl_calloc(job->n_slots, sizeof(struct core_update *));
+        if (!job->slots) {
+                core->error = -ENOMEM;
+                return;
+        }
+        job->ready_ms = core->now_ms;
+        mfl_core_wake(core, core->now_ms);
+        next_round(core, job);
+}
+
+void mfl_round_job_fail(
+        struct mfl_core *core, struct core_job *job, enum mfl_job_state state, const char *reason)
+{
+        if (job->phase == PHASE_OVER)
+                return;
+        mfl_core_trace(core, job, "job %s %s: %.200s", job->id,
+                state == MFL_JOB_STOPPED ? "is stopped" : "has failed", reason);
+        for (struct core_task *task = job->tasks; task; task = task->job_next) {
+                mfl_core_task_cancel(core, task, reason);
+                mfl_core_task_take(core, task, ITEM_OPEN);
+        }
+        while (job->n_leased)
+                mfl_core_unlease(core, job->leased[job->n_leased - 1]);
+        job->phase = PHASE_OVER;
+        job->deadline_ms = job->deadline_left = job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        set_state(core, job, state, reason);
+        mfl_core_dirty(core, job);
+}
+
+void mfl_round_free(struct mfl_core *core, struct core_job *job)
+{
+        while (job->tasks) {
+                struct core_task *task = job->tasks;
+                job->tasks = task->job_next;
+                mfl_core_task_free(core, task);
+        }
+        while (job->n_leased) {
+                struct core_daemon *daemon = job->leased[--job->n_leased];
+                daemon->job = NULL;
+        }
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                struct core_daemon *daemon = core->daemons[i];
+                for (uint32_t k = 0; k < daemon->n_relations; k++)
+                        if (daemon->relations[k].job == job->serial)
+                                daemon->relations[k] = daemon->relations[--daemon->n_relations];
+        }
+        free(job->leased);
+        free(job->slots);
+        mfl_round_items_clear(job);
+        free(job);
+}
+
+/* ---- evaluation results ---- */
+
+static const struct core_item *find_item(const struct core_job *job, uint64_t item)
+{
+        uint32_t lo = 0, hi = job->n_items;
+        while (lo < hi) {
+                uint32_t mid = lo + (hi - lo) / 2;
+                if (job->items[mid].item < item)
+                        lo = mid + 1;
+                else
+                        hi = mid;
+        }
+        return lo < job->n_items && job->items[lo].item == item ? &job->items[lo] : NULL;
+}
+
+void mfl_round_eval_result(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task,
+        const struct mfl_eval_item *items, uint32_t n_items)
+{
+        struct core_job *job = task->job;
+        if (job->phase != PHASE_EVAL)
+                return;
+        for (uint32_t i = 0; i < n_items; i++) {
+                const struct core_item *item = find_item(job, items[i].item);
+                if (!item || item->state != ITEM_ASSIGNED || item->task != task)
+                        continue;
+                if (items[i].correct > items[i].samples || items[i].samples > UINT32_MAX)
+                        continue; /* nonsense counts as not done */
+                mfl_core_item_set(job, (uint32_t)(item - job->items), ITEM_COUNTED, NULL);
+                task->n_held--;
+                daemon->items_done++;
+                job->record.eval_samples += items[i].samples;
+                job->eval_correct += items[i].correct;
+                job->eval_loss = (int64_t)((uint64_t)job->eval_loss + (uint64_t)items[i].loss_sum);
+        }
+        mfl_core_dirty(core, job);
+        if (task->n_held) { /* a daemon that leaves shards out would be asked for ever */
+                struct core_relation *relation = mfl_core_relation(core, daemon, job);
+                if (relation)
+                        relation->rest_stamp = job->stamp;
+                mfl_core_task_take(core, task, ITEM_OPEN);
+        }
+        mfl_core_daemon_idle(core, daemon);
+}
+
+void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
+{
+        char reason[MFL_REASON_BYTES];
+        snprintf(reason, sizeof reason, "no daemon can do this job; %.200s", job->last_failure);
+        if (job->phase == PHASE_TRAIN_WAIT) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, reason);
+                return;
+        }
+        mfl_core_trace(core, job, "round %u is not evaluated: %s", job->round, reason);
+        job->eval_done = true;
+        job->phase = PHASE_STORE;
+        mfl_core_dirty(core, job);
+}
+
+/* ---- progress ---- */
+
+static void find_data(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
+                if (!data)
+                        continue;
+                job->data = *data;
+                job->phase = PHASE_PREPARE;
+                job->n_pending++;
+                struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_PREPARE, job);
+                action->prepare.data = *data;
+                action->prepare.population = is_local(job) ? 0 : job->spec->data.clients;
+                return;
+        }
+        mfl_round_reason(
+                core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected", job->spec->data.name);
+}
+
+/* Open items that no daemon can take: all that are connected and have the data refused. */
+static bool impossible(const struct mfl_core *core, const struct core_job *job)
+{
+        uint32_t n_up = 0;
+        if (!job->count[ITEM_OPEN] || job->count[ITEM_ASSIGNED])
+                return false;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (mfl_core_daemon_usable(daemon, job))
+                        return false;
+                n_up += daemon->conn && !daemon->draining && mfl_core_daemon_data(daemon, job);
+        }
+        return n_up > 0;
+}
+
+static const char *why_over(const struct mfl_core *core, const struct core_job *job)
+{
+        if (!job->count[ITEM_OPEN] && !job->count[ITEM_ASSIGNED])
+                return job->count[ITEM_MISSING] ? "daemons are missing" : "all done";
+        if (job->deadline_ms != CORE_NEVER && core->now_ms >= job->deadline_ms)
+                return "deadline";
+        return impossible(core, job) ? "no daemon can do the rest" : NULL;
+}
+
+static void progress_work(struct mfl_core *core, struct core_job *job)
+{
+        watch_clock(core, job);
+        mfl_core_slots_grant(core, job);
+        const char *why = why_over(core, job);
+        if (why && job->phase == PHASE_TRAIN)
+                close_train(core, job, why);
+        else if (why)
+                finish_eval(core, job);
+        else if (job->count[ITEM_OPEN] || (is_local(job) && job->count[ITEM_MISSING]))
+                core->sched_dirty = true;
+}
+
+void mfl_round_progress(struct mfl_core *core, struct core_job *job)
+{
+        switch (job->phase) {
+        case PHASE_DATA:
+                find_data(core, job);
+                break;
+        case PHASE_TRAIN:
+        case PHASE_EVAL:
+                progress_work(core, job);
+                break;
+        case PHASE_CLOSING:
+                if (!job->n_adding)
+                        finish_train(core, job);
+                break;
+        case PHASE_STORE:
+                if (job->eval_done && job->checkpoint_done)
+                        order_commit(core, job);
+                break;
+        case PHASE_OVER:
+                job->released = job->n_pending == 0;
+                break;
+        default:
+                break;
+        }
+}
+
+void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
+{
+        if (core->now_ms >= job->checkpoint_retry_ms)
+                order_checkpoint(core, job);
+        if (core->now_ms >= job->commit_retry_ms)
+                order_commit(core, job);
+        if (core->now_ms >= job->deadline_ms)
+                mfl_core_dirty(core, job);
+        if (job->phase == PHASE_TRAIN_WAIT && !job->settled) {
+                uint64_t at = MFL_MIN(job->arrival_ms + CORE_SETTLE_MS, job->ready_ms + CORE_SETTLE_MAX_MS);
+                if (core->now_ms >= at) {
+                        job->settled = true;
+                        core->sched_dirty = true;
+                } else
+                        *next_ms = MFL_MIN(*next_ms, at);
+        }
+        *next_ms = MFL_MIN(*next_ms, MFL_MIN(job->checkpoint_retry_ms, job->commit_retry_ms));
+        if (job->deadline_ms > core->now_ms)
+                *next_ms = MFL_MIN(*next_ms, job->deadline_ms);
+}

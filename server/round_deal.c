@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dividing a phase's open items over the daemons that a job holds. */
+#include "server/round.h"
+
+bool mfl_round_waits(const struct core_job *job)
+{
+        return (job->phase == PHASE_TRAIN_WAIT && job->settled) || job->phase == PHASE_EVAL_WAIT;
+}
+
+bool mfl_round_wants(const struct mfl_core *core, const struct core_job *job)
+{
+        (void)core;
+        if (mfl_round_waits(job))
+                return true;
+        if (job->phase != PHASE_TRAIN && job->phase != PHASE_EVAL)
+                return false;
+        bool local = job->spec->data.partition == MFL_PARTITION_LOCAL;
+        return job->count[ITEM_OPEN] || (local && job->count[ITEM_MISSING]);
+}
+
+uint32_t mfl_round_size(const struct core_job *job)
+{
+        if (!mfl_round_waits(job))
+                return job->count[ITEM_OPEN];
+        if (job->phase == PHASE_TRAIN_WAIT)
+                return mfl_job_cohort_size(job->spec, job->spec->data.clients);
+        return UINT32_MAX; /* shards: more daemons than shards give some back at once */
+}
+
+static int compare_daemons(const void *a, const void *b)
+{
+        const struct core_daemon *const *x = a, *const *y = b;
+        return strcmp((*x)->info.name, (*y)->info.name);
+}
+
+static uint32_t fails_of(const struct core_daemon *daemon, const struct core_job *job)
+{
+        for (uint32_t i = 0; i < daemon->n_relations; i++)
+                if (daemon->relations[i].job == job->serial)
+                        return daemon->relations[i].fails;
+        return 0;
+}
+
+/* Who gets open items: the usable ones, without those that just failed if there are others. In the order of
+ * names, so that the same daemons get the same clients after a restart. */
+static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
+{
+        uint32_t n = 0, n_good = 0;
+        for (uint32_t i = 0; i < job->n_leased; i++) {
+                struct core_daemon *daemon = job->leased[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                v[n++] = daemon;
+                if (fails_of(daemon, job))
+                        continue;
+                v[n - 1] = v[n_good];
+                v[n_good++] = daemon;
+        }
+        n = n_good ? n_good : n;
+        if (n > 1)
+                qsort(v, n, sizeof(struct core_daemon *), compare_daemons);
+        return n;
+}
+
+static uint32_t list_open(const struct core_job *job, uint32_t *v)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < job->n_items; i++)
+                if (job->items[i].state == ITEM_OPEN)
+                        v[n++] = i;
+        return n;
+}
+
+static void give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon, const uint32_t *v,
+        uint32_t n)
+{
+        for (uint32_t i = 0; i < n; i += MFL_ITEMS_MAX)
+                mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, MFL_ITEMS_MAX));
+}
+
+/* Contiguous pieces, proportional to the daemons' workers. */
+static void deal_population(
+        struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
+{
+        struct core_daemon **v = mfl_malloc(job->n_leased * sizeof(struct core_daemon *));
+        if (!v) {
+                core->error = -ENOMEM;
+                return;
+        }
+        uint32_t n = list_workers(job, v);
+        uint64_t total = 0, before = 0;
+        for (uint32_t i = 0; i < n; i++)
+                total += MFL_MAX(v[i]->info.workers, 1u);
+        for (uint32_t i = 0; i < n; i++) {
+                uint64_t after = before + MFL_MAX(v[i]->info.workers, 1u);
+                uint32_t from = (uint32_t)(n_open * before / total), to = (uint32_t)(n_open * after / total);
+                if (to > from)
+                        give(core, job, v[i], open + from, to - from);
+                before = after;
+        }
+        free(v);
+}
+
+/* A `local` item is its daemon's own data: nobody else can do it. One that was missing may be back. */
+static void deal_local(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; i < job->n_items; i++) {
+                enum item_state state = job->items[i].state;
+                if (state != ITEM_OPEN && state != ITEM_MISSING)
+                        continue;
+                struct core_daemon *home = mfl_core_map_get(&core->by_key, job->items[i].item);
+                bool usable = home && mfl_core_daemon_usable(home, job), waits = home && !home->conn;
+                if (usable && !home->job)
+                        mfl_core_lease(core, home, job);
+                if (usable && home->job == job) {
+                        if (state == ITEM_MISSING)
+                                mfl_core_item_set(job, i, ITEM_OPEN, NULL);
+                        mfl_core_task_give(core, job, home, &i, 1);
+                } else if (!usable && !waits && state == ITEM_OPEN) {
+                        mfl_core_item_set(job, i, ITEM_MISSING, NULL);
+                        mfl_core_dirty(core, job);
+                }
+        }
+}
+
+void mfl_round_deal(struct mfl_core *core, struct core_job *job)
+{
+        if (core->error || MFL_SIM_BUG(7))
+                return;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
+                deal_local(core, job);
+                return;
+        }
+        uint32_t *open = mfl_malloc(job->n_items * sizeof *open);
+        if (!open) {
+                core->error = -ENOMEM;
+                return;
+        }
+        deal_population(core, job, open, list_open(job, open));
+        free(open);
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's shell: what the files around the core share. A libuv loop, its connections, the workers, and the jobs'
+ * memory; decisions are the core's alone.
+ *
+ *     stream ---- session.c ---- event ----> core.c ---- actions ----> shell.c
+ *       ^            |                                                    |
+ *       |            +-- operators.c (requests of `mfl`)                  +-- job.c (memory, worker operations)
+ *       +-- transfer.c (params down)          watch.c (who looks on) <----+
+ *
+ * Loop thread only, but for the run functions of work. Ownership: the server owns sessions and jobs; a session lives
+ * until its stream is closed; a job's object lives until it is deleted, its runtime until the core releases it.
+ */
+#ifndef MFL_SERVER_SERVER_H
+#define MFL_SERVER_SERVER_H
+
+#include <uv.h>
+
+#include "common/budget.h"
+#include "common/job.h"
+#include "common/worker.h"
+#include "proto/stream.h"
+#include "server/config.h"
+#include "server/core.h"
+#include "server/runtime.h"
+#include "server/store.h"
+
+struct mfl_server;
+struct mfl_server_job;
+
+/* ---- sessions: one a connection ---- */
+
+/* Params on their way to one peer: at most TRANSFER_WINDOW frames are queued at a time. */
+struct mfl_transfer {
+        struct mfl_params *params; /* NULL: none */
+        struct mfl_server_job *job;
+        uint64_t offset; /* next float */
+        uint32_t in_flight;
+        uint64_t request; /* of an operator's Pull; 0 for daemons */
+};
+
+struct mfl_session {
+        struct mfl_stream stream;
+        struct mfl_server *server;
+        struct mfl_session *next, **prev_next; /* all sessions */
+        struct mfl_session *hash_next;         /* by conn */
+        uint32_t conn;
+        Mfl__Role role; /* unspecified until Hello */
+        uint64_t opened_ms, connected_unix_ms;
+        bool closing;
+        char peer[80];
+        struct mfl_transfer transfer;
+        /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
+        struct mfl_server_job *chunk_job;
+        struct mfl_slot_write chunk_write;
+        /* Operators. */
+        struct mfl_watcher *watchers;
+        struct mfl_submission *submission; /* Initial frames are coming */
+};
+
+/* ---- jobs ---- */
+
+struct mfl_slot_use {
+        uint32_t conn; /* whose chunks are let in; 0: nobody's */
+        uint64_t task;
+        uint32_t update;
+        uint64_t bytes;
+        enum mfl_encoding encoding;
+        bool open, adding;
+        int refused;        /* what mfl_slot_open said; MFL_BUSY is asked again */
+        bool grant_pending; /* because of that */
+        struct mfl_error err;
+};
+
+struct mfl_server_job {
+        char id[MFL_JOB_ID_BYTES];
+        struct mfl_server *server;
+        struct mfl_server_job *next;
+        char *text;
+        struct mfl_job *spec;
+        enum mfl_job_state state;
+        char reason[MFL_REASON_BYTES];
+        uint64_t created_unix_ms, finished_unix_ms;
+        uint32_t committed;
+        uint64_t n_params;
+        bool has_last, has_best;
+        struct mfl_store_round last, best;
+        bool in_core;        /* added, not yet released */
+        bool releasing;      /* the core has let go of it; its memory goes when operations is 0 */
+        uint32_t operations; /* on a worker, and chunks that are landing */
+        struct mfl_graph *graph;
+        struct mfl_runtime *runtime;
+        struct mfl_fixed fixed;
+        uint32_t n_slots;
+        struct mfl_slot_use *slots;
+        uint64_t round_bytes_up, round_bytes_down;
+        uint64_t round_started_unix_ms;
+        bool dirty; /* watchers have not seen its newest state */
+        bool has_initial;
+        uint32_t train_samples, population;
+        struct mfl_data_info data;
+        uint32_t checkpointed; /* round of `file` */
+        struct mfl_store_file file;
+};
+
+/* ---- the server ---- */
+
+#define MFL_SESSION_BUCKETS 4096
+
+struct mfl_server {
+        struct mfl_server_config config;
+        uv_loop_t loop;
+        uv_tcp_t listener;
+        uv_timer_t tick, flush;
+        uv_signal_t sigterm, sigint;
+        uv_pipe_t stdin_pipe;
+        struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
+        struct mfl_core *core;
+        struct mfl_core_actions actions;
+        struct mfl_budget budget;
+        struct mfl_store *store;
+        struct mfl_session *sessions, *buckets[MFL_SESSION_BUCKETS];
+        struct mfl_server_job *jobs;
+        struct mfl_event_node *event_first, *event_last; /* events that came up while the core was busy */
+        struct mfl_drain_wait *drains; /* operators that wait for a daemon to be idle */
+        uint64_t tick_due_ms;
+        bool stepping, stopping;
+        uint32_t n_sessions, n_operators, conn_last;
+        int fatal; /* a negative that ends the process */
+        struct mfl_error fatal_error;
+        char address[300];
+};
+
+int mfl_server_open(const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err);
+const char *mfl_server_address(const struct mfl_server *server);
+/* Runs until stopped. */
+int mfl_server_run(struct mfl_server *server, struct mfl_error *err);
+void mfl_server_close(struct mfl_server *server);
+
+/* shell.c: gives the core an event and carries out its actions. Called from anywhere on the loop thread; an event that
+ * comes up while actions are carried out waits its turn. Borrowed parts of the event are used during the call only
+ * when the core is idle, so daemon and msg are handed over only from stream callbacks. */
+void mfl_server_feed(struct mfl_server *server, struct mfl_core_event *event);
+/* The clock of the core and of all events. */
+uint64_t mfl_server_now(struct mfl_server *server);
+/* Ends the process in good order with this text: memory, disk or database are broken. */
+void mfl_server_fatal(struct mfl_server *server, int code, const struct mfl_error *err);
+uint64_t mfl_unix_ms(void);
+
+/* session.c */
+void mfl_session_on_connection(uv_stream_t *listener, int status);
+struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); /* NULL: gone */
+void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope);
+/* Closes those that have not greeted in time. */
+void mfl_session_reap(struct mfl_server *server);
+
+/* transfer.c: starts (or restarts) sending params from a float on; takes a reference. */
+void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
+        uint64_t offset, uint64_t request);
+void mfl_transfer_stop(struct mfl_session *session);
+
+/* job.c */
+struct mfl_server_job *mfl_server_job_find(struct mfl_server *server, const char *id); /* NULL: none */
+/* At start and after Submit: takes the job in and, when it is unfinished, hands it to the core. Blocking when it resumes. */
+int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *row, struct mfl_server_job **ret_job,
+        struct mfl_error *err);
+int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
+/* Carry out the action of that name; each worker operation ends in its event. */
+void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_release(struct mfl_server_job *job);
+void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round);
+void mfl_server_job_slot_open(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_retry_grants(struct mfl_server_job *job); /* those for which memory was busy */
+void mfl_server_job_slot_add(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_slot_free(struct mfl_server_job *job, uint32_t slot);
+void mfl_server_job_apply(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_action *action);
+/* One operation less; the memory of a released job goes with the last. */
+void mfl_server_job_operation_done(struct mfl_server_job *job);
+/* Takes it out of the list and frees it; not while operations run. */
+void mfl_server_job_free(struct mfl_server_job *job);
+
+/* operators.c: a request of `mfl`. MFL_INVALID: not one of an operator's messages. */
+int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err);
+int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err);
+int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
+        struct mfl_error *err);
+void mfl_operator_forget(struct mfl_session *session);
+/* Answers those whose daemon is idle by now. */
+void mfl_operator_check_drains(struct mfl_server *server);
+void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt, ...)
+        MFL_PRINTF(4, 5);
+
+/* watch.c */
+void mfl_watch_start(struct mfl_session *session, uint64_t request, struct mfl_server_job *job,
+        const Mfl__Watch *watch);
+void mfl_watch_forget(struct mfl_session *session);
+void mfl_watch_round(struct mfl_server_job *job, const struct mfl_store_round *info);
+void mfl_watch_log(struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text);
+/* Tells watchers of every job that changed; a few times a second. */
+void mfl_watch_flush(struct mfl_server *server);
+/* Fills the protobuf view of a job; strings point into job, *info and static text. */
+struct mfl_job_info_buffers {
+        Mfl__RoundInfo last, best;
+        struct mfl_core_job_view view;
+};
+void mfl_watch_job_info(struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers);
+void mfl_watch_round_info(const struct mfl_store_round *info, Mfl__RoundInfo *ret_info);
+
+#endif

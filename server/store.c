@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state directory: lock, schema, boot counter, transactions.
+ *   - open: directory, lock, database, schema, boot + 1, orphans;
+ *   - each writing call: begin, its statements, the waiting log lines, commit;
+ *   - close: waiting log lines, database, lock.
+ * Fails when another server has the directory, when it was written by a newer version, when the disk is full
+ * or broken, when the database is corrupt.
+ */
+#include "server/store_internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/fs.h"
+
+#define SCHEMA_VERSION 1
+
+static const char schema[] =
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
+        "INSERT INTO meta VALUES ('boot', 0);"
+        "CREATE TABLE jobs (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, name TEXT NOT NULL,"
+        " state INTEGER NOT NULL, reason TEXT NOT NULL, token TEXT UNIQUE, created_ms INTEGER NOT NULL,"
+        " finished_ms INTEGER NOT NULL, has_initial INTEGER NOT NULL, text TEXT NOT NULL,"
+        " data_name TEXT NOT NULL DEFAULT '', data_rank INTEGER NOT NULL DEFAULT 0, data_dims BLOB,"
+        " data_classes INTEGER NOT NULL DEFAULT 0, data_train INTEGER NOT NULL DEFAULT 0,"
+        " data_test INTEGER NOT NULL DEFAULT 0, data_fingerprint INTEGER NOT NULL DEFAULT 0,"
+        " n_params INTEGER NOT NULL DEFAULT 0);"
+        "CREATE TABLE rounds (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE, round INTEGER NOT "
+        "NULL,"
+        " attempt INTEGER, evaluated INTEGER, loss REAL, accuracy REAL, train_loss REAL, train_accuracy REAL,"
+        " eval_samples INTEGER, samples INTEGER, weight INTEGER, clients INTEGER, clients_rejected INTEGER,"
+        " daemons INTEGER, started_ms INTEGER, ended_ms INTEGER, digest BLOB NOT NULL, bytes_up INTEGER,"
+        " bytes_down INTEGER, committed_ms INTEGER NOT NULL, file TEXT NOT NULL, file_sha256 BLOB NOT NULL,"
+        " file_bytes INTEGER NOT NULL, kept INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0,"
+        " PRIMARY KEY (job, round)) WITHOUT ROWID;"
+        "CREATE TABLE lines (seq INTEGER PRIMARY KEY, job TEXT NOT NULL, time_ms INTEGER NOT NULL,"
+        " text TEXT NOT NULL);"
+        "CREATE INDEX lines_of_job ON lines (job, seq);"
+        "PRAGMA user_version = 1;";
+
+uint64_t mfl_store_unix_ms(void)
+{
+        struct timespec ts;
+        clock_gettime(CLOCK_REALTIME, &ts);
+        return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+void mfl_store_lock(struct mfl_store *store)
+{
+        pthread_mutex_lock(&store->mutex);
+}
+
+void mfl_store_unlock(struct mfl_store *store)
+{
+        pthread_mutex_unlock(&store->mutex);
+}
+
+int mfl_store_begin(struct mfl_store *store, struct mfl_error *err)
+{
+        mfl_store_lock(store);
+        int r = mfl_db_begin(store->db, err);
+        if (r)
+                mfl_store_unlock(store);
+        return r;
+}
+
+int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err)
+{
+        uint32_t n_lines = 0;
+        if (!r)
+                r = mfl_store_log_write(store, &n_lines, err);
+        if (r)
+                mfl_db_rollback(store->db);
+        else
+                r = mfl_db_commit(store->db, err);
+        if (!r)
+                mfl_store_log_written(store, n_lines);
+        mfl_store_unlock(store);
+        return r;
+}
+
+/* The kernel drops the lock when the process ends, however it ends. */
+static int take_lock(struct mfl_store *store, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/lock", store->dir);
+        if (!path)
+                return mfl_fail_memory(err, strlen(store->dir), "a file name");
+        store->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (store->lock_fd < 0)
+                return mfl_store_code(mfl_fail_errno(err, "open %s", path));
+        if (!flock(store->lock_fd, LOCK_EX | LOCK_NB))
+                return 0;
+        if (errno == EWOULDBLOCK)
+                return mfl_fail(err, MFL_STORE_LOCKED, "state directory %s is in use by another mfl-server",
+                        store->dir);
+        return mfl_store_code(mfl_fail_errno(err, "lock %s", path));
+}
+
+static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        *(int64_t *)user = mfl_db_int(row, 0);
+        return 0;
+}
+
+/* Schema and boot counter in one transaction. */
+static int migrate(struct mfl_store *store, struct mfl_error *err)
+{
+        int64_t version = 0, boot = 0, seq = 0;
+        int r = mfl_db_query(store->db, on_int, &version, err, "PRAGMA user_version", "");
+        if (r)
+                return r;
+        if (version > SCHEMA_VERSION)
+                return mfl_fail(err, MFL_STORE_NEWER,
+                        "state directory %s has schema %lld, this program knows %d: use a newer mfl-server",
+                        store->dir, (long long)version, SCHEMA_VERSION);
+        r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        if (!version)
+                r = mfl_db_exec(store->db, schema, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE meta SET value = value + 1 WHERE key = 'boot'", "");
+        if (!r)
+                r = mfl_db_query(
+                        store->db, on_int, &boot, err, "SELECT value FROM meta WHERE key = 'boot'", "");
+        if (!r)
+                r = mfl_db_query(store->db, on_int, &seq, err, "SELECT coalesce(max(seq), 0) FROM lines", "");
+        r = mfl_store_end(store, r, err);
+        store->boot = (uint32_t)boot;
+        store->next_seq = (uint64_t)seq + 1;
+        return r;
+}
+
+static int open_database(struct mfl_store *store, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/mfl.db", store->dir);
+        if (!path)
+                return mfl_fail_memory(err, strlen(store->dir), "a file name");
+        int r = mfl_db_open(path, &store->db, err);
+        return r ? r : migrate(store, err);
+}
+
+static int make_dirs(struct mfl_store *store, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *jobs = mfl_asprintf("%s/jobs", store->dir);
+        MFL_CLEANUP_FREE char *uploads = mfl_asprintf("%s/uploads", store->dir);
+        if (!jobs || !uploads)
+                return mfl_fail_memory(err, strlen(store->dir), "a file name");
+        int r = mfl_fs_mkdirs(jobs, 0700, err);
+        if (!r)
+                r = mfl_fs_mkdirs(uploads, 0700, err);
+        return mfl_store_code(r);
+}
+
+int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err)
+{
+        struct mfl_store *store = mfl_calloc(1, sizeof *store);
+        if (!store)
+                return mfl_fail_memory(err, sizeof *store, "the store");
+        store->lock_fd = -1;
+        store->next_seq = 1;
+        pthread_mutex_init(&store->mutex, NULL);
+        pthread_mutex_init(&store->log_mutex, NULL);
+        int r = 0;
+        if (strlen(state_dir) > MFL_STORE_PATH_BYTES - 128) /* room for every name below it */
+                r = mfl_fail(err, MFL_INVALID, "state directory: the path is too long (%zu bytes)",
+                        strlen(state_dir));
+        else if (!(store->dir = mfl_strdup(state_dir)))
+                r = mfl_fail_memory(err, strlen(state_dir), "a file name");
+        if (!r)
+                r = make_dirs(store, err);
+        if (!r)
+                r = take_lock(store, err);
+        if (!r)
+                r = open_database(store, err);
+        if (!r)
+                r = mfl_store_remove_orphans(store, err);
+        if (r) {
+                mfl_store_close(store);
+                return r;
+        }
+        *ret_store = store;
+        return 0;
+}
+
+void mfl_store_close(struct mfl_store *store)
+{
+        if (!store)
+                return;
+        if (store->db && store->boot)
+                mfl_store_flush(store, NULL);
+        mfl_db_close(store->db);
+        for (uint32_t i = 0; i < store->n_pending; i++)
+                free(store->pending[i].text);
+        free(store->pending);
+        if (store->lock_fd >= 0)
+                close(store->lock_fd);
+        pthread_mutex_destroy(&store->mutex);
+        pthread_mutex_destroy(&store->log_mutex);
+        free(store->dir);
+        free(store);
+}
+
+uint32_t mfl_store_boot(const struct mfl_store *store)
+{
+        return store->boot;
+}
+
+const char *mfl_store_dir(const struct mfl_store *store)
+{
+        return store->dir;
+}

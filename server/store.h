@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's memory across crashes: a SQLite database (jobs, rounds, log lines) and one safetensors file
+ * per kept checkpoint (DESIGN section 8).
+ *
+ *      STATE_DIR/lock                               flock of the one server
+ *      STATE_DIR/mfl.db                             WAL, synchronous=FULL
+ *      STATE_DIR/uploads/                           initial params being received; emptied at open
+ *      STATE_DIR/jobs/j-000001/initial.f32          initial params that were uploaded: raw little-endian
+ * floats STATE_DIR/jobs/j-000001/round-000012.safetensors
+ *
+ * A round is committed so: checkpoint (tmp, fsync, rename, fsync directory), then one transaction with the
+ * round's row, which names the file and its SHA-256, and what retention drops; then the dropped files are
+ * unlinked. A crash anywhere leaves the old round or the new one, whole; files without a row are removed at
+ * open, with a log line. Fault points: those of common/fs.h, "before-db-commit", "after-db-commit" (every
+ * transaction), "before-unlink", "after-unlink".
+ *
+ * Threads: any; calls are serialised inside (writing a checkpoint's file is not). All calls may block on the
+ * disk: worker threads, and the start of the program.
+ *
+ * Errors, positive: MFL_STORE_FULL and MFL_STORE_AGAIN leave everything as it was and may be tried again
+ * later; MFL_INVALID, MFL_NOT_FOUND, MFL_EXISTS, MFL_BUSY as said below. Negative: the database is corrupt,
+ * or memory is out.
+ */
+#ifndef MFL_SERVER_STORE_H
+#define MFL_SERVER_STORE_H
+
+#include "server/core.h"
+#include "server/runtime.h"
+
+enum {
+        MFL_STORE_FULL = 16,   /* no space left (ENOSPC, EDQUOT, SQLITE_FULL) */
+        MFL_STORE_AGAIN = 17,  /* another disk error that may pass (EIO, EMFILE, a busy database) */
+        MFL_STORE_LOCKED = 18, /* open: another server has this state directory */
+        MFL_STORE_NEWER = 19,  /* open: written by a newer version */
+};
+
+#define MFL_TOKEN_BYTES 64
+#define MFL_STORE_LOG_LINES_MAX 10000 /* per job; the oldest go */
+#define MFL_STORE_PATH_BYTES 4096
+
+struct mfl_store;
+
+/* Makes or opens the directory, takes the lock, migrates the schema, raises the boot counter, removes
+ * orphans. */
+int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
+void mfl_store_close(struct mfl_store *store);          /* flushes log lines; NULL is fine */
+uint32_t mfl_store_boot(const struct mfl_store *store); /* 1 at the first open */
+const char *mfl_store_dir(const struct mfl_store *store);
+
+/* ---- jobs ---- */
+struct mfl_store_job {
+        char id[MFL_JOB_ID_BYTES];
+        char name[MFL_NAME_BYTES];
+        enum mfl_job_state state;
+        char reason[MFL_REASON_BYTES];
+        char token[MFL_TOKEN_BYTES];
+        uint64_t created_ms, finished_ms; /* Unix time; 0: not yet */
+        bool has_initial;                 /* initial.f32 */
+        /* Known once the job has been prepared (mfl_store_job_prepared), else zero. */
+        struct mfl_data_info data;
+        uint64_t n_params;
+        uint32_t committed; /* last committed round */
+        char *text;         /* the job file; owned; NULL where said so */
+};
+void mfl_store_job_deinit(struct mfl_store_job *job);
+struct mfl_store_jobs {
+        uint32_t n;
+        struct mfl_store_job *v;
+};
+void mfl_store_jobs_deinit(struct mfl_store_jobs *jobs);
+
+/* Initial params on their way in. write: any number of bytes; more than expected is MFL_INVALID. */
+struct mfl_store_upload;
+int mfl_store_upload_begin(struct mfl_store *store, uint64_t n_floats, struct mfl_store_upload **ret_upload,
+        struct mfl_error *err);
+int mfl_store_upload_write(
+        struct mfl_store_upload *upload, const void *data, size_t bytes, struct mfl_error *err);
+void mfl_store_upload_discard(struct mfl_store_upload *upload); /* NULL is fine */
+
+/* A new job in state WAITING. token: "" for none; one that is known gives the job's id and MFL_EXISTS. upload
+ * (NULL: none) must be whole, else MFL_INVALID; it is used up by success only. */
+int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
+        struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* A new job of the same text and initial params. */
+int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token,
+        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* finished_ms is set by the first DONE, FAILED or STOPPED. */
+int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
+        const char *reason, struct mfl_error *err);
+int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
+        uint64_t n_params, struct mfl_error *err);
+/* Rows and files. MFL_BUSY unless it is DONE, FAILED or STOPPED. */
+int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);
+/* With its text. MFL_NOT_FOUND. */
+int mfl_store_job_get(
+        struct mfl_store *store, const char *id, struct mfl_store_job *ret_job, struct mfl_error *err);
+/* By id; without texts. unfinished: only WAITING and RUNNING. */
+int mfl_store_job_list(
+        struct mfl_store *store, bool unfinished, struct mfl_store_jobs *ret_jobs, struct mfl_error *err);
+
+/* ---- checkpoints and rounds ---- */
+struct mfl_store_file {
+        char name[64]; /* in the job's directory */
+        uint8_t sha256[32];
+        uint64_t bytes;
+};
+struct mfl_store_round {
+        struct mfl_round_record record;
+        uint64_t bytes_up, bytes_down;
+        uint64_t committed_ms; /* Unix time */
+        bool kept;             /* its file is there */
+        struct mfl_store_file file;
+};
+struct mfl_store_rounds {
+        uint32_t n;
+        struct mfl_store_round *v;
+};
+void mfl_store_rounds_deinit(struct mfl_store_rounds *rounds);
+
+/* CHECKPOINT: writes round's file, durable when this returns 0. Again after a failure, or for a round that
+ * was begun before a crash, is fine. Tensors: the graph's table, then "strategy/STATE/TENSOR" for each state
+ * vector. */
+int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file, struct mfl_error *err);
+/* COMMIT: the row, with retention: kept are the newest, the best (accuracy, then lower loss, then the later;
+ * among evaluated ones) and `keep` more, the newest first. Repeating it is fine. round->committed_ms and kept
+ * are set here. */
+int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_round *round, uint32_t keep,
+        struct mfl_error *err);
+/* Rounds in (after, ...], ascending, the newest `limit` of them (0: all). */
+int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
+        struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
+#define MFL_STORE_NEWEST ((int64_t)-1)
+#define MFL_STORE_BEST ((int64_t)-2)
+/* A committed round, by number, the newest or the best. kept_only: among those whose file is there.
+ * MFL_NOT_FOUND. */
+int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, bool kept_only,
+        struct mfl_store_round *ret_round, struct mfl_error *err);
+/* The path of a file in the job's directory ("initial.f32", file.name). Returns buf. */
+const char *mfl_store_path(
+        const struct mfl_store *store, const char *id, const char *file, char buf[MFL_STORE_PATH_BYTES]);
+
+/* Where an unfinished job goes on: the last committed round whose file is there with the right SHA-256. A
+ * missing or damaged file is passed over with a log line, and the rounds after the one found are struck
+ * (superseded) in the database. */
+struct mfl_store_resume {
+        uint32_t round;                             /* 0: from the start */
+        char checkpoint_path[MFL_STORE_PATH_BYTES]; /* "" for round 0 */
+        char initial_path[MFL_STORE_PATH_BYTES];    /* round 0 with uploaded params, else "" */
+        uint8_t digest[MFL_DIGEST_BYTES];           /* of the params; zero for round 0 */
+        uint32_t passed_over;                       /* damaged rounds */
+};
+int mfl_store_resume(
+        struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);
+
+/* ---- log lines ---- */
+struct mfl_store_line {
+        uint64_t seq, time_ms; /* seq rises over all jobs; Unix time */
+        char *text;
+};
+struct mfl_store_lines {
+        uint32_t n;
+        struct mfl_store_line *v;
+};
+void mfl_store_lines_deinit(struct mfl_store_lines *lines);
+/* Keeps a line in memory; it is written with the next transaction, or by flush (once a second is right). A
+ * crash loses what was not written. id may be "" (the server's own lines). Cheap and never blocks on the
+ * disk: loop thread too. Lines beyond 4096 waiting ones are dropped, and counted in a line. */
+void mfl_store_log(struct mfl_store *store, const char *id, const char *text, uint64_t *ret_seq);
+int mfl_store_flush(struct mfl_store *store, struct mfl_error *err);
+/* Lines with seq > after, ascending, at most limit. Flushes first. */
+int mfl_store_log_list(struct mfl_store *store, const char *id, uint64_t after, uint32_t limit,
+        struct mfl_store_lines *ret_lines, struct mfl_error *err);
+
+#endif

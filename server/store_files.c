@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of the state directory: checkpoints, uploads, orphans.
+ *   - checkpoint: tmp, write, hash what was written, fsync, rename, fsync directory;
+ *   - upload: a file in uploads/, moved into the job's directory when the job is made;
+ *   - orphans: what no row names goes at the start, with a log line.
+ * Fails when the disk is full or broken; a file that cannot be removed is only logged.
+ */
+#include "server/store_internal.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/digest.h"
+#include "common/fs.h"
+#include "common/model/safetensors.h"
+
+#define HASH_BYTES (1u << 20)
+
+const char *mfl_store_path(
+        const struct mfl_store *store, const char *id, const char *file, char buf[MFL_STORE_PATH_BYTES])
+{
+        snprintf(buf, MFL_STORE_PATH_BYTES, "%s/jobs/%s%s%s", store->dir, id, *file ? "/" : "", file);
+        return buf;
+}
+
+static int hash_fd(int fd, const char *path, char *buffer, uint8_t ret_sha256[32], uint64_t *ret_bytes,
+        struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        uint64_t bytes = 0;
+        int r = mfl_sha256_init(&sha, err);
+        while (!r) {
+                ssize_t n = read(fd, buffer, HASH_BYTES);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0)
+                        r = mfl_fail_errno(err, "read %s", path);
+                else if (n == 0)
+                        break;
+                else
+                        r = mfl_sha256_update(&sha, buffer, (size_t)n, err);
+                bytes += n > 0 ? (uint64_t)n : 0;
+        }
+        if (!r)
+                r = mfl_sha256_final(&sha, ret_sha256, err);
+        mfl_sha256_deinit(&sha);
+        *ret_bytes = bytes;
+        return r;
+}
+
+/* Returns -errno. */
+int mfl_store_sha256_file(
+        const char *path, uint8_t ret_sha256[32], uint64_t *ret_bytes, struct mfl_error *err)
+{
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return mfl_fail_errno(err, "open %s", path);
+        MFL_CLEANUP_FREE char *buffer = mfl_malloc(HASH_BYTES);
+        int r = buffer ? hash_fd(fd, path, buffer, ret_sha256, ret_bytes, err)
+                       : mfl_fail_memory(err, HASH_BYTES, "hashing a file");
+        close(fd);
+        return r;
+}
+
+int mfl_store_make_job_dir(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        int r = mfl_fs_mkdirs(mfl_store_path(store, id, "", path), 0700, err);
+        if (!r)
+                r = mfl_fs_sync_dir(mfl_store_path(store, "", "", path), err);
+        return mfl_store_code(r);
+}
+
+void mfl_store_unlink(struct mfl_store *store, const char *id, const char *file)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        mfl_store_path(store, id, file, path);
+        if (mfl_fs_fault("before-unlink", path) || (unlink(path) && errno != ENOENT))
+                mfl_store_logf(store, id, "cannot remove %s: %s", path, strerror(errno));
+        mfl_fs_fault("after-unlink", path);
+}
+
+void mfl_store_remove_job_dir(struct mfl_store *store, const char *id)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        DIR *dir = opendir(mfl_store_path(store, id, "", path));
+        struct dirent *entry;
+        while (dir && (entry = readdir(dir)))
+                if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+                        mfl_store_unlink(store, id, entry->d_name);
+        if (dir)
+                closedir(dir);
+        if (rmdir(path) && errno != ENOENT)
+                mfl_store_logf(store, "", "cannot remove %s: %s", path, strerror(errno));
+}
+
+/* ---- checkpoints ---- */
+
+/* The tensors of one state vector, named strategy/STATE/TENSOR. names is an array of n_params texts. */
+static int name_state(const struct mfl_graph *graph, const char *state_name, const float *state,
+        struct mfl_st_tensor *tensors, char **names)
+{
+        mfl_st_from_params(graph, state, tensors);
+        for (int t = 0; t < graph->n_params; t++) {
+                names[t] = mfl_asprintf("strategy/%s/%s", state_name, graph->params[t].name);
+                if (!names[t])
+                        return -ENOMEM;
+                tensors[t].name = names[t];
+        }
+        return 0;
+}
+
+static int write_tensors(int fd, const char *path, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
+{
+        int n = checkpoint->graph->n_params, n_sets = 1 + checkpoint->n_state, r = 0;
+        char round_text[16], digest_text[MFL_SHA256_HEX_BYTES];
+        snprintf(round_text, sizeof round_text, "%u", round);
+        mfl_hex(checkpoint->digest, MFL_DIGEST_BYTES, digest_text);
+        const struct mfl_st_meta meta[] = {{"format", "pt"}, {"job", id}, {"round", round_text},
+                {"digest", digest_text}, {"software", "mfl " MFL_VERSION}};
+        struct mfl_st_tensor *tensors = mfl_calloc((size_t)(n * n_sets), sizeof *tensors);
+        char **names = mfl_calloc((size_t)(n * n_sets), sizeof *names);
+        if (!tensors || !names)
+                r = -ENOMEM;
+        if (!r)
+                mfl_st_from_params(checkpoint->graph, checkpoint->params, tensors);
+        for (int i = 0; i < checkpoint->n_state && !r; i++)
+                r = name_state(checkpoint->graph, checkpoint->state_name[i], checkpoint->state[i],
+                        tensors + n * (i + 1), names + n * (i + 1));
+        if (r)
+                mfl_fail_memory(err, (size_t)(n * n_sets) * sizeof *tensors, "a checkpoint's table");
+        else
+                r = mfl_st_write(fd, path, tensors, n * n_sets, meta, (int)MFL_ARRAY_SIZE(meta), err);
+        for (int i = 0; names && i < n * n_sets; i++)
+                free(names[i]);
+        free(names);
+        free(tensors);
+        return r;
+}
+
+/* The same points as mfl_fs_write has, since the tensors go past it. */
+static int write_file(struct mfl_fs_file *file, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
+{
+        int r = mfl_fs_fault("before-write", file->tmp);
+        if (r)
+                return mfl_fail(err, r, "write %s: %s", file->tmp, strerror(-r));
+        r = write_tensors(file->fd, file->tmp, id, round, checkpoint, err);
+        if (r)
+                return r;
+        r = mfl_fs_fault("after-write", file->tmp);
+        return r ? mfl_fail(err, r, "write %s: %s", file->tmp, strerror(-r)) : 0;
+}
+
+int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file, struct mfl_error *err)
+{
+        struct mfl_store_file result = {{0}};
+        struct mfl_fs_file file = {.fd = -1};
+        char path[MFL_STORE_PATH_BYTES];
+        snprintf(result.name, sizeof result.name, "round-%06u.safetensors", round);
+        int r = mfl_fs_begin(&file, mfl_store_path(store, id, result.name, path), err);
+        if (r)
+                return mfl_store_code(r);
+        r = write_file(&file, id, round, checkpoint, err);
+        /* Read back from the page cache: what is hashed is what lies in the file. */
+        if (!r)
+                r = mfl_store_sha256_file(file.tmp, result.sha256, &result.bytes, err);
+        if (!r)
+                r = mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        if (!r)
+                *ret_file = result;
+        return mfl_store_code(r);
+}
+
+/* ---- uploads ---- */
+
+struct mfl_store_upload {
+        struct mfl_store *store;
+        uint64_t bytes_want, bytes;
+        struct mfl_fs_file file;
+};
+
+int mfl_store_upload_begin(struct mfl_store *store, uint64_t n_floats, struct mfl_store_upload **ret_upload,
+        struct mfl_error *err)
+{
+        if (!n_floats || n_floats > MFL_PARAMS_MAX)
+                return mfl_fail(err, MFL_INVALID, "initial params: %llu floats, expected 1 to 2^34",
+                        (unsigned long long)n_floats);
+        struct mfl_store_upload *upload = mfl_calloc(1, sizeof *upload);
+        if (!upload)
+                return mfl_fail_memory(err, sizeof *upload, "an upload");
+        upload->store = store;
+        upload->bytes_want = n_floats * sizeof(float);
+        pthread_mutex_lock(&store->log_mutex);
+        uint64_t number = ++store->n_uploads;
+        pthread_mutex_unlock(&store->log_mutex);
+        char path[MFL_STORE_PATH_BYTES];
+        snprintf(path, sizeof path, "%s/uploads/%llu", store->dir, (unsigned long long)number);
+        int r = mfl_fs_begin(&upload->file, path, err);
+        if (r) {
+                free(upload);
+                return mfl_store_code(r);
+        }
+        *ret_upload = upload;
+        return 0;
+}
+
+int mfl_store_upload_write(
+        struct mfl_store_upload *upload, const void *data, size_t bytes, struct mfl_error *err)
+{
+        if (bytes > upload->bytes_want - upload->bytes)
+                return mfl_fail(err, MFL_INVALID, "initial params: more than the %llu bytes announced",
+                        (unsigned long long)upload->bytes_want);
+        int r = mfl_fs_write(&upload->file, data, bytes, err);
+        if (!r)
+                upload->bytes += bytes;
+        return mfl_store_code(r);
+}
+
+void mfl_store_upload_discard(struct mfl_store_upload *upload)
+{
+        if (!upload)
+                return;
+        mfl_fs_abort(&upload->file);
+        free(upload);
+}
+
+/* Hard link of the finished tmp file rather than a rename: the upload stays whole if the transaction fails,
+ * and may be tried again. */
+int mfl_store_upload_place(struct mfl_store_upload *upload, const char *id, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES], dir[MFL_STORE_PATH_BYTES];
+        if (upload->bytes != upload->bytes_want)
+                return mfl_fail(err, MFL_INVALID, "initial params: %llu of %llu bytes came",
+                        (unsigned long long)upload->bytes, (unsigned long long)upload->bytes_want);
+        mfl_store_path(upload->store, id, "initial.f32", path);
+        if (fsync(upload->file.fd))
+                return mfl_store_code(mfl_fail_errno(err, "fsync %s", upload->file.tmp));
+        unlink(path); /* of an attempt whose transaction failed */
+        if (link(upload->file.tmp, path))
+                return mfl_store_code(mfl_fail_errno(err, "link %s", path));
+        return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(upload->store, id, "", dir), err));
+}
+
+/* ---- orphans ---- */
+
+struct wanted {
+        const char *file;
+        bool found;
+};
+
+static int on_file(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct wanted *wanted = user;
+        wanted->found = wanted->found || !strcmp(wanted->file, mfl_db_text(row, 0));
+        return 0;
+}
+
+/* Whether a row names the file, at the start, when there is no other user yet. */
+static int file_is_named(
+        struct mfl_store *store, const char *id, const char *file, bool *ret_named, struct mfl_error *err)
+{
+        struct wanted wanted = {file, false};
+        int r = mfl_db_query(store->db, on_file, &wanted, err,
+                "SELECT file FROM rounds WHERE job = ?1 AND file = ?2 AND kept = 1 "
+                "UNION ALL SELECT 'initial.f32' FROM jobs WHERE id = ?1 AND has_initial",
+                "tt", id, file);
+        *ret_named = wanted.found;
+        return r;
+}
+
+static int clean_job_dir(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        int r = mfl_store_check_job(store, id, err);
+        if (r == MFL_NOT_FOUND) {
+                mfl_store_logf(store, "", "removing jobs/%s, which belongs to no job", id);
+                mfl_store_remove_job_dir(store, id);
+                return 0;
+        }
+        char path[MFL_STORE_PATH_BYTES];
+        DIR *dir = r ? NULL : opendir(mfl_store_path(store, id, "", path));
+        struct dirent *entry;
+        while (dir && !r && (entry = readdir(dir))) {
+                bool named = true;
+                if (entry->d_name[0] != '.')
+                        r = file_is_named(store, id, entry->d_name, &named, err);
+                if (r || named)
+                        continue;
+                mfl_store_logf(store, id, "removing %s, which belongs to no committed round", entry->d_name);
+                mfl_store_unlink(store, id, entry->d_name);
+        }
+        if (dir)
+                closedir(dir);
+        return r;
+}
+
+static void clean_uploads(struct mfl_store *store)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        snprintf(path, sizeof path, "%s/uploads", store->dir);
+        DIR *dir = opendir(path);
+        struct dirent *entry;
+        while (dir && (entry = readdir(dir)))
+                if (entry->d_name[0] != '.' && unlinkat(dirfd(dir), entry->d_name, 0))
+                        mfl_store_logf(
+                                store, "", "cannot remove %s/%s: %s", path, entry->d_name, strerror(errno));
+        if (dir)
+                closedir(dir);
+}
+
+int mfl_store_remove_orphans(struct mfl_store *store, struct mfl_error *err)
+{
+        clean_uploads(store);
+        char path[MFL_STORE_PATH_BYTES];
+        DIR *dir = opendir(mfl_store_path(store, "", "", path));
+        if (!dir)
+                return mfl_store_code(mfl_fail_errno(err, "open directory %s", path));
+        int r = 0;
+        struct dirent *entry;
+        while (!r && (entry = readdir(dir)))
+                if (entry->d_name[0] != '.')
+                        r = clean_job_dir(store, entry->d_name, err);
+        closedir(dir);
+        return r;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of jobs. */
+#include "server/store_internal.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/fs.h"
+
+#define JOB_COLUMNS                                                                                          \
+        "id, name, state, reason, coalesce(token, ''), created_ms, finished_ms, has_initial, data_name, "    \
+        "data_rank, "                                                                                        \
+        "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
+        "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0)"
+
+static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
+{
+        *job = (struct mfl_store_job){
+                .state = (enum mfl_job_state)mfl_db_int(row, 2),
+                .created_ms = (uint64_t)mfl_db_int(row, 5),
+                .finished_ms = (uint64_t)mfl_db_int(row, 6),
+                .has_initial = mfl_db_int(row, 7) != 0,
+                .n_params = (uint64_t)mfl_db_int(row, 15),
+                .committed = (uint32_t)mfl_db_int(row, 16),
+        };
+        mfl_strcpy(job->id, sizeof job->id, mfl_db_text(row, 0));
+        mfl_strcpy(job->name, sizeof job->name, mfl_db_text(row, 1));
+        mfl_strcpy(job->reason, sizeof job->reason, mfl_db_text(row, 3));
+        mfl_strcpy(job->token, sizeof job->token, mfl_db_text(row, 4));
+        struct mfl_data_info *data = &job->data;
+        mfl_strcpy(data->name, sizeof data->name, mfl_db_text(row, 8));
+        data->shape.rank = (int)mfl_db_int(row, 9);
+        mfl_db_blob(row, 10, data->shape.dim, sizeof data->shape.dim);
+        data->classes = (uint32_t)mfl_db_int(row, 11);
+        data->train_samples = (uint32_t)mfl_db_int(row, 12);
+        data->test_samples = (uint32_t)mfl_db_int(row, 13);
+        data->fingerprint = (uint64_t)mfl_db_int(row, 14);
+}
+
+void mfl_store_job_deinit(struct mfl_store_job *job)
+{
+        free(job->text);
+        *job = (struct mfl_store_job){{0}};
+}
+
+void mfl_store_jobs_deinit(struct mfl_store_jobs *jobs)
+{
+        for (uint32_t i = 0; i < jobs->n; i++)
+                mfl_store_job_deinit(&jobs->v[i]);
+        free(jobs->v);
+        *jobs = (struct mfl_store_jobs){0};
+}
+
+static int on_job(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct mfl_store_job *job = user;
+        read_job(row, job);
+        job->text = mfl_strdup(mfl_db_text(row, 17));
+        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 17)), "a job file");
+}
+
+static int get_job(
+        struct mfl_store *store, const char *id, struct mfl_store_job *ret_job, struct mfl_error *err)
+{
+        struct mfl_store_job job = {{0}};
+        int r = mfl_db_query(store->db, on_job, &job, err,
+                "SELECT " JOB_COLUMNS ", text FROM jobs WHERE id = ?1", "t", id);
+        if (!r && !job.text)
+                r = mfl_fail(err, MFL_NOT_FOUND, "there is no job %s", id);
+        if (r)
+                free(job.text);
+        else
+                *ret_job = job;
+        return r;
+}
+
+int mfl_store_job_get(
+        struct mfl_store *store, const char *id, struct mfl_store_job *ret_job, struct mfl_error *err)
+{
+        mfl_store_lock(store);
+        int r = get_job(store, id, ret_job, err);
+        mfl_store_unlock(store);
+        return r;
+}
+
+struct jobs_reader {
+        struct mfl_store_jobs jobs;
+        uint32_t room;
+};
+
+static int on_listed(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct jobs_reader *reader = user;
+        if (reader->jobs.n == reader->room) {
+                uint32_t room = reader->room ? 2 * reader->room : 16;
+                struct mfl_store_job *grown = mfl_realloc(reader->jobs.v, room * sizeof *grown);
+                if (!grown)
+                        return mfl_fail_memory(err, room * sizeof *grown, "the list of jobs");
+                reader->jobs.v = grown;
+                reader->room = room;
+        }
+        read_job(row, &reader->jobs.v[reader->jobs.n++]);
+        return 0;
+}
+
+int mfl_store_job_list(
+        struct mfl_store *store, bool unfinished, struct mfl_store_jobs *ret_jobs, struct mfl_error *err)
+{
+        struct jobs_reader reader = {{0}};
+        mfl_store_lock(store);
+        int r = mfl_db_query(store->db, on_listed, &reader, err,
+                "SELECT " JOB_COLUMNS " FROM jobs WHERE ?1 = 0 OR state IN (?2, ?3) ORDER BY n", "iii",
+                (int64_t)unfinished, (int64_t)MFL_JOB_WAITING, (int64_t)MFL_JOB_RUNNING);
+        mfl_store_unlock(store);
+        if (r)
+                mfl_store_jobs_deinit(&reader.jobs);
+        else
+                *ret_jobs = reader.jobs;
+        return r;
+}
+
+static int on_text(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        mfl_strcpy(user, MFL_JOB_ID_BYTES, mfl_db_text(row, 0));
+        return 0;
+}
+
+int mfl_store_check_job(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        char found[MFL_JOB_ID_BYTES] = "";
+        int r = mfl_db_query(store->db, on_text, found, err, "SELECT id FROM jobs WHERE id = ?1", "t", id);
+        return r || *found ? r : mfl_fail(err, MFL_NOT_FOUND, "there is no job %s", id);
+}
+
+/* MFL_EXISTS with the id when the token is known. */
+static int check_token(
+        struct mfl_store *store, const char *token, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        char id[MFL_JOB_ID_BYTES] = "";
+        if (strlen(token) >= MFL_TOKEN_BYTES)
+                return mfl_fail(err, MFL_INVALID, "token: %zu bytes, at most %d are allowed", strlen(token),
+                        MFL_TOKEN_BYTES - 1);
+        if (!*token)
+                return 0;
+        int r = mfl_db_query(store->db, on_text, id, err, "SELECT id FROM jobs WHERE token = ?1", "t", token);
+        if (r || !*id)
+                return r;
+        memcpy(ret_id, id, sizeof id);
+        return mfl_fail(err, MFL_EXISTS, "the token was used before, for job %s", id);
+}
+
+/* The row gets its number first, and its id, which is made of it, after that. */
+static int insert_job(struct mfl_store *store, const char *name, const char *text, const char *token,
+        bool has_initial, char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        int r = mfl_db_run(store->db, err,
+                "INSERT INTO jobs (name, state, reason, token, created_ms, finished_ms, has_initial, text) "
+                "VALUES (?1, ?2, '', nullif(?3, ''), ?4, 0, ?5, ?6)",
+                "titiit", name, (int64_t)MFL_JOB_WAITING, token, (int64_t)mfl_store_unix_ms(),
+                (int64_t)has_initial, text);
+        if (r)
+                return r;
+        int64_t n = mfl_db_last_id(store->db);
+        snprintf(id, MFL_JOB_ID_BYTES, "j-%06lld", (long long)n);
+        r = mfl_db_run(store->db, err, "UPDATE jobs SET id = ?1 WHERE n = ?2", "ti", id, n);
+        return r ? r : mfl_store_make_job_dir(store, id, err);
+}
+
+int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
+        struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        char id[MFL_JOB_ID_BYTES];
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = check_token(store, token, ret_id, err);
+        if (!r)
+                r = insert_job(store, name, text, token, upload != NULL, id, err);
+        if (!r && upload)
+                r = mfl_store_upload_place(upload, id, err);
+        r = mfl_store_end(store, r, err);
+        if (r)
+                return r;
+        memcpy(ret_id, id, sizeof id);
+        mfl_store_upload_discard(upload);
+        return 0;
+}
+
+static int link_initial(struct mfl_store *store, const char *from, const char *to, struct mfl_error *err)
+{
+        char old_path[MFL_STORE_PATH_BYTES], new_path[MFL_STORE_PATH_BYTES];
+        mfl_store_path(store, from, "initial.f32", old_path);
+        mfl_store_path(store, to, "initial.f32", new_path);
+        unlink(new_path);
+        if (link(old_path, new_path))
+                return mfl_store_code(mfl_fail_errno(err, "link %s to %s", old_path, new_path));
+        return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
+}
+
+static int clone_job(struct mfl_store *store, const char *from, const char *token, char ret_id[MFL_JOB_ID_BYTES],
+        char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        struct mfl_store_job job = {{0}};
+        int r = check_token(store, token, ret_id, err);
+        if (!r)
+                r = get_job(store, from, &job, err);
+        if (!r)
+                r = insert_job(store, job.name, job.text, token, job.has_initial, id, err);
+        if (!r && job.has_initial)
+                r = link_initial(store, from, id, err);
+        mfl_store_job_deinit(&job);
+        return r;
+}
+
+int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *token,
+        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        char id[MFL_JOB_ID_BYTES];
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_end(store, clone_job(store, from, token, ret_id, id, err), err);
+        if (!r)
+                memcpy(ret_id, id, sizeof id);
+        return r;
+}
+
+int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
+        const char *reason, struct mfl_error *err)
+{
+        bool finished = state == MFL_JOB_DONE || state == MFL_JOB_FAILED || state == MFL_JOB_STOPPED;
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "UPDATE jobs SET state = ?1, reason = ?2, finished_ms = CASE WHEN ?3 = 0 THEN 0 "
+                        "WHEN finished_ms = 0 THEN ?4 ELSE finished_ms END WHERE id = ?5",
+                        "itiit", (int64_t)state, reason, (int64_t)finished, (int64_t)mfl_store_unix_ms(), id);
+        return mfl_store_end(store, r, err);
+}
+
+int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
+        uint64_t n_params, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "UPDATE jobs SET data_name = ?1, data_rank = ?2, data_dims = ?3, data_classes = ?4, "
+                        "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8 WHERE id = ?9",
+                        "tibiiiiit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
+                        sizeof data->shape.dim, (int64_t)data->classes, (int64_t)data->train_samples,
+                        (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params, id);
+        return mfl_store_end(store, r, err);
+}
+
+static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        struct mfl_store_job job;
+        int r = get_job(store, id, &job, err);
+        if (r)
+                return r;
+        enum mfl_job_state state = job.state;
+        mfl_store_job_deinit(&job);
+        if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
+                return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
+        r = mfl_db_run(store->db, err, "DELETE FROM rounds WHERE job = ?1", "t", id);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM lines WHERE job = ?1", "t", id);
+        return r ? r : mfl_db_run(store->db, err, "DELETE FROM jobs WHERE id = ?1", "t", id);
+}
+
+int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        int r = mfl_store_flush(store, err); /* so that no waiting line of the job comes after */
+        if (!r)
+                r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_end(store, delete_rows(store, id, err), err);
+        if (!r)
+                mfl_store_remove_job_dir(store, id);
+        return r;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Envelopes: random messages survive the way there and back, and each broken rule is refused by its field's
+ * name. */
+#include "tests/lib/test.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "common/rng.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+static void random_text(struct mfl_rng *r, char *dst, uint32_t bytes)
+{
+        static const char set[] = "abcXYZ019._-";
+        uint32_t n = 1 + mfl_rng_below(r, bytes - 1);
+        memset(dst, 0, bytes);
+        for (uint32_t i = 0; i < n; i++)
+                dst[i] = set[mfl_rng_below(r, sizeof set - 1)];
+}
+#define RANDOM_TEXT(r, dst) random_text(r, dst, sizeof(dst))
+
+static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
+{
+        uint32_t n = 1 + mfl_rng_below(r, 20);
+        uint64_t at = 0;
+        switch (m->kind) {
+        case MFL_MSG_HELLO:
+                m->hello.n_data_sets = n;
+                m->hello.data_sets = calloc(n, sizeof *m->hello.data_sets);
+                for (uint32_t i = 0; i < n; i++) {
+                        struct mfl_data_info *d = &m->hello.data_sets[i];
+                        RANDOM_TEXT(r, d->name);
+                        d->shape.rank = 1 + (int)mfl_rng_below(r, 4);
+                        for (int k = 0; k < d->shape.rank; k++)
+                                d->shape.dim[k] = 1 + mfl_rng_below(r, 100);
+                        d->classes = 1 + mfl_rng_below(r, 1000);
+                        d->train_samples = mfl_rng_u32(r);
+                        d->fingerprint = mfl_rng_u64(r);
+                }
+                break;
+        case MFL_MSG_TASK:
+                m->task.n_items = n;
+                m->task.items = calloc(n, sizeof(uint64_t));
+                for (uint32_t i = 0; i < n; i++)
+                        m->task.items[i] = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_ANNOUNCE:
+                m->announce.item_count = n + 1;
+                m->announce.n_rejected = n;
+                m->announce.rejected = calloc(n, sizeof *m->announce.rejected);
+                for (uint32_t i = 0; i < n; i++) {
+                        m->announce.rejected[i].item = mfl_rng_u64(r);
+                        RANDOM_TEXT(r, m->announce.rejected[i].reason);
+                }
+                break;
+        case MFL_MSG_GRANT:
+                m->update.n_ranges = n;
+                m->update.ranges = calloc(n, sizeof *m->update.ranges);
+                for (uint32_t i = 0; i < n; i++) {
+                        m->update.ranges[i].offset = at += 8ull * mfl_rng_below(r, 1000);
+                        at += m->update.ranges[i].bytes = 8ull * (1 + mfl_rng_below(r, 1000));
+                }
+                break;
+        case MFL_MSG_EVAL_RESULT:
+                m->eval.n_items = n;
+                m->eval.items = calloc(n, sizeof *m->eval.items);
+                for (uint32_t i = 0; i < n; i++)
+                        m->eval.items[i] = (struct mfl_eval_item){
+                                mfl_rng_u64(r), 1u << 31, mfl_rng_u32(r) >> 1, mfl_rng_u32(r)};
+                break;
+        default:
+                break;
+        }
+}
+
+static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg *m)
+{
+        memset(m, 0, sizeof *m);
+        m->kind = kind;
+        switch (kind) {
+        case MFL_MSG_HELLO:
+                RANDOM_TEXT(r, m->hello.name);
+                RANDOM_TEXT(r, m->hello.node);
+                RANDOM_TEXT(r, m->hello.backend);
+                RANDOM_TEXT(r, m->hello.device);
+                RANDOM_TEXT(r, m->hello.software);
+                m->hello.instance = mfl_rng_u64(r);
+                m->hello.workers = 1 + mfl_rng_below(r, 64);
+                break;
+        case MFL_MSG_WELCOME:
+                m->welcome.heartbeat_ms = 1 + mfl_rng_below(r, 10000);
+                m->welcome.dead_ms = m->welcome.heartbeat_ms + 1;
+                m->welcome.server_instance = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_BYE:
+                RANDOM_TEXT(r, m->bye.reason);
+                m->bye.retry = true;
+                break;
+        case MFL_MSG_PING:
+        case MFL_MSG_PONG:
+                m->cookie = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_JOB_SPEC:
+                RANDOM_TEXT(r, m->job);
+                break;
+        case MFL_MSG_TASK:
+                RANDOM_TEXT(r, m->task.job);
+                m->task.task = mfl_rng_u64(r);
+                m->task.round = mfl_rng_u32(r);
+                m->task.kind = MFL_TASK_TRAIN;
+                memset(m->task.params_digest, 5, MFL_DIGEST_BYTES);
+                m->task.n_params = 1 + mfl_rng_u32(r);
+                m->task.fixed = (struct mfl_fixed){-(int)mfl_rng_below(r, 20), 0.25f, 1 + mfl_rng_u32(r)};
+                m->task.single_updates = true;
+                m->task.fingerprint = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_CANCEL:
+                m->cancel.task = mfl_rng_u64(r);
+                RANDOM_TEXT(r, m->cancel.reason);
+                break;
+        case MFL_MSG_PARAMS_GET:
+                m->params.offset = mfl_rng_u32(r); /* fall through */
+        case MFL_MSG_PARAMS_GONE:
+                RANDOM_TEXT(r, m->params.job);
+                memset(m->params.digest, 9, MFL_DIGEST_BYTES);
+                break;
+        case MFL_MSG_ANNOUNCE:
+                m->announce.task = mfl_rng_u64(r);
+                m->announce.update = mfl_rng_u32(r);
+                m->announce.item_first = mfl_rng_below(r, 1000);
+                m->announce.encoding = MFL_ENCODING_I64;
+                m->announce.bytes = 8ull + 8ull * mfl_rng_u32(r);
+                m->announce.weight = m->announce.samples = 1 + mfl_rng_u32(r);
+                m->announce.loss_sum = mfl_rng_u32(r);
+                m->announce.correct = mfl_rng_u32(r);
+                m->announce.train_us = mfl_rng_u64(r);
+                m->announce.round = mfl_rng_u32(r);
+                RANDOM_TEXT(r, m->announce.job);
+                break;
+        case MFL_MSG_REFUSED:
+                m->update.code = MFL_REFUSED_LATE;
+                RANDOM_TEXT(r, m->update.reason); /* fall through */
+        case MFL_MSG_GRANT:
+        case MFL_MSG_ACCEPTED:
+                m->update.task = mfl_rng_u64(r);
+                m->update.update = mfl_rng_u32(r);
+                break;
+        case MFL_MSG_EVAL_RESULT:
+                m->eval.task = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_TASK_FAILED:
+                m->failed.task = mfl_rng_u64(r);
+                m->failed.permanent = true;
+                RANDOM_TEXT(r, m->failed.reason);
+                break;
+        default:
+                m->progress.task = mfl_rng_u64(r);
+                m->progress.items_done = mfl_rng_below(r, 65536);
+                m->progress.samples_done = mfl_rng_u64(r);
+                m->progress.loss_sum = mfl_rng_u32(r);
+        }
+        random_arrays(r, m);
+}
+
+/* Equal bytes of both packed: packing is a function of every field, and unpacking must have kept them all. */
+static void messages_survive_the_way_there_and_back(void **state)
+{
+        for (uint32_t i = 0; i < 2000; i++) {
+                struct mfl_rng r = mfl_rng_new(1, MFL_RNG_TEST, i, 0);
+                struct mfl_msg m, back, copy;
+                struct mfl_error err = {""};
+                Mfl__Envelope *e;
+                uint8_t *a, *b;
+                size_t n_a, n_b;
+                char text[256], text_back[256];
+                random_msg(&r, 1 + i % (MFL_MSG_COUNT_ - 1), &m);
+                if (mfl_wire_pack_msg(&m, "text", &a, &n_a, &err))
+                        fail_msg("%s", err.text);
+                assert_int_equal(mfl_wire_unpack(a, n_a, &e, &err), 0);
+                assert_int_equal(mfl_wire_to_msg(e, &back, &err), 0);
+                assert_int_equal(back.kind, m.kind);
+                assert_int_equal(mfl_msg_copy(&back, &copy), 0);
+                assert_int_equal(mfl_wire_pack_msg(&copy, "text", &b, &n_b, &err), 0);
+                assert_int_equal(n_a, n_b);
+                assert_memory_equal(a, b, n_a);
+                assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
+                mfl_wire_free(e);
+                mfl_msg_deinit(&m);
+                mfl_msg_deinit(&back);
+                mfl_msg_deinit(&copy);
+                free(a);
+                free(b);
+        }
+}
+
+/* Each row: a valid random message of the kind, one field broken, and the name that the error begins with. */
+static void each_broken_field_is_named(void **state)
+{
+        struct mfl_msg m;
+        struct mfl_error err;
+        uint8_t *bytes;
+        size_t n;
+#define ROW(kind_, break_, name_)                                                                            \
+        do {                                                                                                 \
+                struct mfl_rng r = mfl_rng_new(2, MFL_RNG_TEST, kind_, 0);                                   \
+                random_msg(&r, kind_, &m);                                                                   \
+                break_;                                                                                      \
+                assert_int_equal(mfl_wire_pack_msg(&m, "t", &bytes, &n, &err), MFL_INVALID);                 \
+                if (strncmp(err.text, name_, strlen(name_)))                                                 \
+                        fail_msg("\"%s\" does not begin with " name_, err.text);                             \
+                mfl_msg_deinit(&m);                                                                          \
+        } while (0)
+        ROW(MFL_MSG_HELLO, m.hello.name[0] = 0, "Hello.name");
+        ROW(MFL_MSG_HELLO, m.hello.name[0] = ' ', "Hello.name");
+        ROW(MFL_MSG_HELLO, m.hello.node[0] = (char)0xff, "Hello.node: not UTF-8");
+        ROW(MFL_MSG_HELLO, m.hello.backend[0] = 0, "Hello.backend");
+        ROW(MFL_MSG_HELLO, m.hello.workers = 0, "Hello.workers");
+        ROW(MFL_MSG_HELLO, m.hello.data_sets[0].name[0] = 0, "DataSet.name");
+        ROW(MFL_MSG_HELLO, m.hello.data_sets[0].shape.rank = 0, "DataSet.shape");
+        ROW(MFL_MSG_HELLO, m.hello.data_sets[0].shape.dim[0] = -1, "DataSet.shape");
+        ROW(MFL_MSG_HELLO, m.hello.data_sets[0].classes = 0, "DataSet.classes");
+        ROW(MFL_MSG_WELCOME, m.welcome.heartbeat_ms = 0, "Welcome.heartbeat_ms");
+        ROW(MFL_MSG_WELCOME, m.welcome.dead_ms = 1, "Welcome.dead_ms");
+        ROW(MFL_MSG_JOB_SPEC, m.job[0] = 0, "JobSpec.job");
+        ROW(MFL_MSG_TASK, m.task.job[0] = 0, "Task.job");
+        ROW(MFL_MSG_TASK, m.task.kind = 3, "Task.kind");
+        ROW(MFL_MSG_TASK, m.task.n_items = 0, "Task.items");
+        ROW(MFL_MSG_TASK, m.task.n_params = 0, "Task.n_params");
+        ROW(MFL_MSG_TASK, m.task.fixed.scale_bits = 62, "Task.scale_bits");
+        ROW(MFL_MSG_TASK, m.task.fixed.scale_bits = 127, "Task.scale_bits");
+        ROW(MFL_MSG_TASK, m.task.fixed.delta_max = NAN, "Task.delta_max: not finite");
+        ROW(MFL_MSG_TASK, m.task.fixed.weight_max = 0, "Task.weight_max");
+        ROW(MFL_MSG_PARAMS_GET, m.params.job[0] = 0, "ParamsGet.job");
+        ROW(MFL_MSG_PARAMS_GET, m.params.offset = UINT64_MAX, "ParamsGet.offset");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.item_count = 0, "Announce.item_count");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.item_first = 65535, "Announce.item_count");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.item_count = m.announce.n_rejected - 1, "Announce.rejected");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.encoding = 0, "Announce.encoding");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.encoding = MFL_ENCODING_F32, "Announce.item_count");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.bytes = 12, "Announce.bytes");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.bytes = 0, "Announce.bytes");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.weight = 0, "Announce.weight");
+        ROW(MFL_MSG_ANNOUNCE, m.announce.loss_sum = -1, "Announce.loss_sum");
+        ROW(MFL_MSG_GRANT, m.update.ranges[0].offset = 4, "Grant.ranges: offset");
+        ROW(MFL_MSG_GRANT, m.update.ranges[0].bytes = 0, "Range.bytes");
+        ROW(MFL_MSG_GRANT, m.update.ranges[m.update.n_ranges - 1].bytes = 2, "Grant.ranges");
+        ROW(MFL_MSG_GRANT, m.update.ranges[0].offset = 1 << 30, "Grant.ranges");
+        ROW(MFL_MSG_REFUSED, m.update.code = 9, "Refused.code");
+        ROW(MFL_MSG_EVAL_RESULT, m.eval.n_items = 0, "EvalResult.items");
+        ROW(MFL_MSG_EVAL_RESULT, m.eval.items[0].samples = 0, "EvalItem.correct");
+        ROW(MFL_MSG_PROGRESS, m.progress.items_done = 65537, "Progress.items_done");
+        ROW(MFL_MSG_NONE, m.kind = MFL_MSG_NONE, "message: none");
+}
+
+/* What only another program's bytes can hold. */
+static void foreign_bytes_are_refused(void **state)
+{
+        static const struct {
+                const char *bytes;
+                size_t n;
+                const char *text;
+        } rows[] = {
+                {"\x08\x01", 2, "Envelope.body"},                     /* request only */
+                {"\x22\x04\x0a\x02\x61\x00", 6, "Bye.reason: a NUL"}, /* "a\0" */
+                {"\x22\x04\x0a\x02\xc0\x80", 6, "Bye.reason: not UTF-8"},
+                {"\x22\x7f", 2, "envelope: not a protobuf message"},
+        };
+        struct mfl_error err;
+        Mfl__Envelope *e;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                assert_int_equal(mfl_wire_unpack(rows[i].bytes, rows[i].n, &e, &err), MFL_INVALID);
+                if (strncmp(err.text, rows[i].text, strlen(rows[i].text)))
+                        fail_msg("row %zu: %s", i, err.text);
+        }
+        /* Half a million empty Rejected: 1 MiB that would become 40. */
+        uint8_t *bomb = malloc(MFL_ENVELOPE_MAX);
+        memcpy(bomb, "\x82\x01\xfa\xff\x3f", 5);
+        for (size_t i = 5; i + 1 < MFL_ENVELOPE_MAX; i += 2)
+                memcpy(bomb + i, "\x2a\x00", 2);
+        assert_int_equal(mfl_wire_unpack(bomb, 5 + 0xffffa, &e, &err), MFL_INVALID);
+        assert_string_equal(err.text, "envelope: needs too much memory for its size");
+        free(bomb);
+}
+
+static void want_of_memory_leaks_nothing(void **state)
+{
+        struct mfl_rng r = mfl_rng_new(3, MFL_RNG_TEST, 0, 0);
+        struct mfl_msg m, back;
+        random_msg(&r, MFL_MSG_HELLO, &m);
+        for (long at = 0;; at++) {
+                uint8_t *bytes = NULL;
+                size_t n;
+                Mfl__Envelope *e = NULL;
+                mfl_alloc_fail_at(at);
+                int result = mfl_wire_pack_msg(&m, NULL, &bytes, &n, NULL);
+                if (!result)
+                        result = mfl_wire_unpack(bytes, n, &e, NULL);
+                if (!result)
+                        result = mfl_wire_to_msg(e, &back, NULL);
+                bool failed = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(result, failed ? -ENOMEM : 0);
+                mfl_wire_free(e);
+                free(bytes);
+                if (!failed)
+                        break;
+        }
+        mfl_msg_deinit(&m);
+        mfl_msg_deinit(&back);
+}
+
+static void a_header_has_the_documented_bytes(void **state)
+{
+        static const uint8_t want[24] = {
+                'M', 'F', 'L', '1', 1, 0, 0, 0, 4, 3, 2, 0, 8, 7, 6, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+        struct mfl_frame f = {1, 0x020304, 0x060708, 0x04030201, 0x08070605}, back;
+        uint8_t got[24];
+        mfl_frame_encode(&f, got);
+        assert_memory_equal(got, want, 24);
+        assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, MFL_PAYLOAD_MAX, &back, NULL), 0);
+        assert_memory_equal(&f, &back, sizeof f);
+        assert_int_equal(mfl_frame_decode(got, 0x020303, MFL_PAYLOAD_MAX, &back, NULL), MFL_INVALID);
+        assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, 0x060707, &back, NULL), MFL_INVALID);
+        got[6] = 1;
+        assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, MFL_PAYLOAD_MAX, &back, NULL), MFL_INVALID);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(messages_survive_the_way_there_and_back),
+                cmocka_unit_test(each_broken_field_is_named),
+                cmocka_unit_test(foreign_bytes_are_refused),
+                cmocka_unit_test(want_of_memory_leaks_nothing),
+                cmocka_unit_test(a_header_has_the_documented_bytes),
+        };
+        return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}
