@@ -44,6 +44,9 @@ static bool module_path(int i, const char *name, char *buf, size_t bytes)
         case 2:
                 return executable_dir(dir, sizeof dir) &&
                        snprintf(buf, bytes, "%s/../lib/mfl/libmfl_%s.so", dir, name) < (int)bytes;
+        case 3: /* programs that were not installed find the module beside them in the build tree */
+                return executable_dir(dir, sizeof dir) &&
+                       snprintf(buf, bytes, "%s/../kernels/%s/libmfl_%s.so", dir, name, name) < (int)bytes;
         default:
                 return snprintf(buf, bytes, "%s/libmfl_%s.so", MFL_MODULE_DIR, name) < (int)bytes;
         }
@@ -66,7 +69,7 @@ static int check_module(
 static int open_module(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err)
 {
         char path[PATH_MAX + 64], reason[400] = "no file of that name where modules are looked for";
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
                 if (!module_path(i, name, path, sizeof path) || access(path, F_OK))
                         continue;
                 void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

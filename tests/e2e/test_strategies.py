@@ -190,6 +190,7 @@ def test_every_strategy(two_daemons):
                {'dense': {'units': 4}}]}])
 def test_every_preset(shared_cluster, model):
     c = shared_cluster(1, data=['tiny=synthetic:1,16,16:4:40:8:1'], backend='cpu')
+    c.wait_daemons(1)
     job, digests = c.run_job(model=model, rounds=1, data={'clients': 2}, training={'steps': 2, 'epochs': None})
     assert len(digests) == 1
     assert c.info(job)['n_params'] > 0

@@ -248,6 +248,8 @@ class Cluster:
 
     def wait_daemons(self, n, timeout=10):
         def there():
+            for name, d in self.daemons.items():
+                assert d.popen.poll() in (None, 0, -signal.SIGKILL), '%s has ended: %s' % (name, d.log()[-1000:])
             with self.operator() as o:
                 daemons = [d for d in o.daemons() if d['state'] != 'lost']
             return len(daemons) >= n and daemons
