@@ -233,6 +233,9 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                         mfl_agent_trace(agent, "task %u is what task %u was", (uint32_t)t->task,
                                 (uint32_t)same->wire);
                 bool known = same->wire == t->task;
+                /* A new number is a new count: what an earlier start of the server had accepted is wanted again. */
+                for (uint32_t i = 0; i < same->n_updates && !known; i++)
+                        same->updates[i].state = UPDATE_HELD;
                 same->wire = t->task;
                 agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
                 drop_outdated(agent, t);

@@ -83,6 +83,12 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         return !relation || (!relation->barred && relation->rest_stamp != job->stamp);
 }
 
+bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = find_relation(daemon, job);
+        return relation && relation->barred;
+}
+
 /* ---- leases ---- */
 
 void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job)
@@ -339,7 +345,8 @@ void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, u
 
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon)
 {
-        if (daemon->draining && !has_live_task(daemon))
+        bool works = !daemon->draining && (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
+        if (!works && !has_live_task(daemon))
                 mfl_core_unlease(core, daemon);
 }
 

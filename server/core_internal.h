@@ -213,7 +213,7 @@ void mfl_core_daemon_close(
         struct mfl_core *core, struct core_daemon *daemon, bool retry, const char *fmt, ...) MFL_PRINTF(4, 5);
 void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, uint64_t *next_ms);
 void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on);
-/* A drained daemon whose last task ended leaves its job. */
+/* A daemon that is drained, or rests, leaves its job with its last task. */
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon);
 void mfl_core_daemon_free(struct core_daemon *daemon);
 /* The message to fill in; daemon->conn must not be 0. */
@@ -225,6 +225,8 @@ const struct mfl_data_info *mfl_core_daemon_data(
         const struct core_daemon *daemon, const struct core_job *job);
 /* Connected, not draining, with the job's data set, and willing. */
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
+/* It said that it can't do this job at all. */
+bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job);
 void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job);
 void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_name_key(const char *name);

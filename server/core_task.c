@@ -224,6 +224,7 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
                 daemon->info.name, (uint32_t)task->number, msg->failed.permanent ? " for good" : "",
                 msg->failed.reason);
         mfl_core_task_take(core, task, ITEM_OPEN);
+        mfl_core_daemon_idle(core, daemon);
 }
 
 static void on_progress(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg)

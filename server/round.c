@@ -323,7 +323,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
                 return;
         }
         mfl_assert(!mfl_core_job(core, event->job));
-        mfl_assert(event->job_add.committed < event->job_add.spec->rounds);
+        mfl_assert(event->job_add.committed <= event->job_add.spec->rounds);
         mfl_strcpy(job->id, sizeof job->id, event->job);
         job->spec = event->job_add.spec;
         job->serial = ++core->job_serial;
@@ -339,6 +339,10 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         core->jobs_end = &job->next;
         mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
                 job->spec->rounds);
+        if (job->committed == job->spec->rounds) { /* the server died between the last commit and its end */
+                job->phase = PHASE_OVER;
+                set_state(core, job, MFL_JOB_DONE, "");
+        }
         mfl_core_dirty(core, job);
 }
 

@@ -68,21 +68,23 @@ static uint32_t count_free(const struct mfl_core *core, const struct pass *pass,
         return n;
 }
 
-/* usable: up and willing, busy or not; up: with the data set. */
+/* usable: up and willing, busy or not. hopeless: there are daemons with the data set, and each has said that
+ * it can't do this job. */
 static void count_all(
-        const struct mfl_core *core, const struct core_job *job, uint32_t *ret_usable, uint32_t *ret_up)
+        const struct mfl_core *core, const struct core_job *job, uint32_t *ret_usable, bool *ret_hopeless)
 {
-        uint32_t usable = 0, up = 0;
+        uint32_t usable = 0, known = 0, barred = 0;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
                 usable += mfl_core_daemon_usable(daemon, job);
-                up += daemon->conn && !daemon->draining && mfl_core_daemon_data(daemon, job);
+                known += mfl_core_daemon_data(daemon, job) != NULL;
+                barred += mfl_core_daemon_barred(daemon, job);
         }
         *ret_usable = usable;
-        *ret_up = up;
+        *ret_hopeless = known > 0 && barred >= known;
 }
 
-/* Leases up to n of the free ones, or reserves them; the first `from` of the idle were looked at before. */
+/* Leases up to n of the free ones, or reserves them. */
 static void take(struct mfl_core *core, struct pass *pass, struct core_job *job, uint32_t n, bool reserve)
 {
         for (uint32_t i = 0; i < pass->n_idle && n; i++) {
@@ -113,10 +115,11 @@ static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usab
  * busy). */
 static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
-        uint32_t usable, up, idle = count_free(core, pass, job);
-        count_all(core, job, &usable, &up);
+        bool hopeless;
+        uint32_t usable, idle = count_free(core, pass, job);
+        count_all(core, job, &usable, &hopeless);
         uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, 1u) : 1;
-        if (up && !usable) {
+        if (hopeless) {
                 mfl_round_hopeless(core, job);
                 return false;
         }
@@ -202,13 +205,14 @@ void mfl_scheduler_run(struct mfl_core *core)
                 core->error = -ENOMEM;
                 goto out;
         }
-        for (uint32_t i = 0; i < pass.n_jobs; i++) {
-                active[i] = true;
-                if (mfl_round_waits(pass.jobs[i]))
-                        active[i] = take_need(core, &pass, pass.jobs[i]);
-                else
+        for (uint32_t i = 0; i < pass.n_jobs; i++) { /* who holds daemons must be able to end */
+                active[i] = !mfl_round_waits(pass.jobs[i]);
+                if (active[i])
                         take_extra(core, &pass, pass.jobs[i]);
         }
+        for (uint32_t i = 0; i < pass.n_jobs; i++)
+                if (!active[i])
+                        active[i] = take_need(core, &pass, pass.jobs[i]);
         share_rest(core, &pass, active);
         for (uint32_t i = 0; i < pass.n_jobs; i++)
                 if (active[i])

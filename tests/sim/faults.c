@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is drawn from a seed: jobs, daemons, and the faults; and the scripts of the golden scenarios. */
+#include "sim.h"
+
+#include <stdio.h>
+
+static void setup_job(struct sim *sim, uint32_t i, bool second_data)
+{
+        struct sim_job *job = &sim->job[i];
+        struct mfl_job *spec = &job->spec;
+        snprintf(job->id, sizeof job->id, "j-%06u", i + 1);
+        bool local = sim_chance(sim, 25);
+        spec->seed = sim->seed * 7 + i;
+        spec->rounds = 1 + sim_below(sim, 4);
+        mfl_strcpy(spec->data.name, sizeof spec->data.name, second_data && sim_chance(sim, 50) ? "d1" : "d0");
+        spec->data.partition = local ? MFL_PARTITION_LOCAL : MFL_PARTITION_IID;
+        spec->data.clients = local ? 0 : 1 + sim_below(sim, 16);
+        spec->aggregation.strategy = sim_chance(sim, 20) ? MFL_STRATEGY_MEDIAN : MFL_STRATEGY_FEDAVG;
+        spec->aggregation.weighting = sim_chance(sim, 50) ? MFL_WEIGHT_UNIFORM : MFL_WEIGHT_SAMPLES;
+        spec->aggregation.delta_max = 16;
+        spec->selection.clients = local || sim_chance(sim, 50) ? 0 : 1 + sim_below(sim, spec->data.clients);
+        spec->selection.daemons_min = 1;
+        if (spec->data.name[1] == '0' && sim_chance(sim, 30))
+                spec->selection.daemons_min = 1 + sim_below(sim, sim->n_daemons);
+        spec->selection.daemons_max = sim_chance(sim, 30) ? 1 + sim_below(sim, sim->n_daemons) : 0;
+        if (spec->selection.daemons_max && spec->selection.daemons_max < spec->selection.daemons_min)
+                spec->selection.daemons_max = spec->selection.daemons_min;
+        spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
+        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 500 + sim_below(sim, 4000) : 3600000;
+        spec->limits.retries = 100;
+        spec->evaluation.every = 1 + sim_below(sim, 2);
+        spec->evaluation.batch = 10;
+        job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
+        job->pure = true;
+        sim_initial(spec, job->params);
+}
+
+static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        snprintf(d->info.name, sizeof d->info.name, "d%u", i + 1);
+        d->info.workers = 1 + sim_below(sim, 3);
+        d->info.n_data_sets = second_data && (i == 0 || sim_chance(sim, 60)) ? 2 : 1;
+        for (uint32_t k = 0; k < 2; k++) {
+                snprintf(d->data_sets[k].name, sizeof d->data_sets[k].name, "d%u", k);
+                d->data_sets[k].shape = (struct mfl_shape){.rank = 1, .dim = {4}};
+                d->data_sets[k].classes = 10;
+                d->data_sets[k].train_samples = 128;
+                d->data_sets[k].test_samples = 100;
+                d->data_sets[k].fingerprint = 100 + k;
+        }
+        d->slow = 1;
+        sim_at(sim, sim->scenario ? i : sim_below(sim, 500), SIM_DAEMON_START)->a = i;
+}
+
+static void setup_golden(struct sim *sim)
+{
+        sim->n_daemons = 2;
+        sim->n_jobs = sim->scenario == 4 ? 2 : 1;
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                setup_daemon(sim, i, false);
+                sim->daemon[i].info.workers = 1;
+        }
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                setup_job(sim, i, false);
+                struct mfl_job *spec = &sim->job[i].spec;
+                spec->rounds = 2;
+                spec->data.partition = MFL_PARTITION_IID;
+                spec->data.clients = 4;
+                spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
+                spec->selection.clients = spec->selection.daemons_max = 0;
+                spec->selection.daemons_min = 1;
+                spec->limits.quorum = 1;
+                spec->limits.deadline_ms = 3600000;
+                spec->evaluation.every = 2;
+                spec->evaluation.batch = 50;
+                sim->job[i].n_slots = 1;
+        }
+        sim->quiet = true;
+        sim->faults_end = 1000;
+        if (sim->scenario == 2)
+                sim_at(sim, 420, SIM_SCRIPT)->a = 1;
+        if (sim->scenario == 3)
+                sim_at(sim, 400, SIM_SCRIPT)->a = 2;
+}
+
+void sim_setup(struct sim *sim)
+{
+        sim->rng = mfl_rng_new(sim->seed, MFL_RNG_SIM, 0, 0);
+        sim->disk_slow = 1;
+        if (sim->scenario)
+                setup_golden(sim);
+        else {
+                bool second_data = sim_chance(sim, 40);
+                sim->n_daemons = 1 + sim_below(sim, SIM_DAEMONS);
+                sim->n_jobs = sim_chance(sim, 50) ? 1 : 1 + sim_below(sim, SIM_JOBS);
+                for (uint32_t i = 0; i < sim->n_daemons; i++)
+                        setup_daemon(sim, i, second_data);
+                for (uint32_t i = 0; i < sim->n_jobs; i++)
+                        setup_job(sim, i, second_data);
+                sim->faults_end = sim_below(sim, 8000);
+                sim->fault_gap = 50 + sim_below(sim, 1500);
+                sim->duplicate = sim_chance(sim, 30) ? 10 : 0;
+                sim_at(sim, sim_below(sim, 1000), SIM_FAULT);
+        }
+        sim_server_start(sim);
+}
+
+static void stop_job(struct sim *sim)
+{
+        struct sim_job *job = &sim->job[sim_below(sim, sim->n_jobs)];
+        struct mfl_core_event event = {.kind = MFL_EV_JOB_STOP};
+        mfl_strcpy(event.job, sizeof event.job, job->id);
+        if (sim->core && !job->over && sim_chance(sim, 15))
+                sim_server_step(sim, &event);
+}
+
+/* From here on everything works, so everything must come to its end. */
+static void end_faults(struct sim *sim)
+{
+        sim->quiet = true;
+        sim->disk_fail = sim->duplicate = sim->crash_in = 0;
+        sim->disk_slow = 1;
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                struct sim_daemon *d = &sim->daemon[i];
+                d->slow = 1;
+                d->corrupt = d->fail = d->reject = 0;
+                d->permanent = false;
+                if (d->draining)
+                        sim_server_drain(sim, i, false);
+                if (!d->agent)
+                        sim_daemon_start(sim, i);
+        }
+        if (!sim->server_restarting)
+                sim_server_start(sim);
+}
+
+static void restart_later(struct sim *sim, uint32_t i)
+{
+        sim_daemon_crash(sim, i);
+        sim_at(sim, sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
+}
+
+void sim_fault(struct sim *sim)
+{
+        if (sim->now >= sim->faults_end) {
+                sim->faults_end = sim->now;
+                end_faults(sim);
+                return;
+        }
+        uint32_t i = sim_below(sim, sim->n_daemons);
+        struct sim_daemon *d = &sim->daemon[i];
+        switch (sim_below(sim, 16)) {
+        case 0:
+        case 1:
+        case 2:
+                if (d->conn)
+                        sim_conn_cut(sim, d->conn);
+                break;
+        case 3:
+                if (d->conn) /* a partition: only silence tells */
+                        sim->conns[d->conn - 1].dark = true;
+                break;
+        case 4:
+        case 5:
+                restart_later(sim, i);
+                break;
+        case 6:
+                sim_server_crash(sim);
+                break;
+        case 7:
+                sim->crash_in = sim->core ? 1 + sim_below(sim, 60) : 0;
+                break;
+        case 8:
+                sim->disk_fail = sim_chance(sim, 50) ? 60 : 0;
+                sim->disk_slow = 1 + sim_below(sim, 100);
+                break;
+        case 9:
+                d->slow = 1 + sim_below(sim, 40);
+                break;
+        case 10:
+                d->corrupt = 1;
+                break;
+        case 11:
+                d->fail = 1 + sim_below(sim, 4);
+                d->permanent = i > 0 && sim->n_daemons > 1 && sim_chance(sim, 20);
+                break;
+        case 12:
+                d->reject = 1;
+                break;
+        case 13:
+                sim_server_drain(sim, i, !d->draining);
+                break;
+        case 14:
+                stop_job(sim);
+                break;
+        case 15:
+                if (d->conn)
+                        sim->conns[d->conn - 1].latency = 1 + sim_below(sim, 400);
+                break;
+        }
+        sim_at(sim, 1 + sim_below(sim, sim->fault_gap), SIM_FAULT);
+}
+
+void sim_script(struct sim *sim, uint32_t step)
+{
+        if (step == 1)
+                sim_daemon_crash(sim, 0);
+        else
+                sim_server_crash(sim);
+}

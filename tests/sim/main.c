@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mfl-sim: runs seeds, replays one, compares golden traces, proves that planted bugs are found.
+ *   mfl-sim --seeds A..B            property checks over seeded faults
+ *   mfl-sim --seed N [--trace]      one seed again
+ *   mfl-sim --bug B --seeds A..B    succeeds when the planted bug B is found; --bugs A..B: all of them
+ *   mfl-sim --golden NAME [FILE]    prints a scenario's trace, or compares it with FILE
+ *   mfl-sim --list
+ */
+#include "sim.h"
+#include "bugs.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int mfl_sim_bug;
+
+static jmp_buf failed;
+static char failure[512];
+static volatile uint64_t *current_seed;
+
+void sim_fail(struct sim *sim, const char *fmt, ...)
+{
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(failure, sizeof failure, fmt, ap);
+        va_end(ap);
+        (void)sim;
+        longjmp(failed, 1);
+}
+
+static const char *const bugs[] = {
+        "none",
+        "an update that was counted is taken again when it is announced again",
+        "a replaced daemon's clients are not given to others",
+        "an update is accepted after its round was closed",
+        "a slot is freed while the worker reads it",
+        "half of each update's weight is lost",
+        "a round is committed without its evaluation",
+        "open clients are never dealt",
+        "a restarted job goes on one round too far",
+        "the agent ignores Cancel",
+};
+#define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
+
+static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs"};
+
+/* Where everybody stood when it failed. */
+static void dump(struct sim *sim)
+{
+        struct mfl_core_job_view job;
+        struct mfl_core_daemon_view d;
+        for (uint32_t i = 0; sim->core && i < sim->n_jobs; i++)
+                if (mfl_core_job_view(sim->core, sim->job[i].id, &job) == 0)
+                        sim_line(sim, sim->job[i].id, "round %u attempt %u, %s, %u of %u clients on %u daemons; %s", job.in_round, job.attempt,
+                                job.phase, job.clients_done, job.clients_total, job.daemons, job.reason);
+        for (uint32_t i = 0; sim->core && i < mfl_core_daemon_count(sim->core); i++) {
+                mfl_core_daemon_view(sim->core, i, &d);
+                sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
+        }
+        sim_line(sim, "FAILED", "%s", failure);
+}
+
+static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, uint64_t *ret_events)
+{
+        struct sim *sim = calloc(1, sizeof *sim);
+        sim->seed = seed;
+        sim->trace = trace;
+        sim->scenario = scenario;
+        *current_seed = seed;
+        bool ok = setjmp(failed) == 0;
+        if (ok)
+                sim_run(sim);
+        else if (trace)
+                dump(sim);
+        if (ret_lines) {
+                *ret_lines = sim->lines ? sim->lines : strdup("");
+                sim->lines = NULL;
+        }
+        if (ret_events)
+                *ret_events += sim->n_events;
+        if (ok) /* a failure may have come in the middle of anything */
+                sim_deinit(sim);
+        free(sim);
+        return ok;
+}
+
+static void print_tail(const char *lines, int n)
+{
+        const char *at = lines + strlen(lines);
+        while (at > lines && n >= 0)
+                n -= *--at == '\n';
+        fputs(at > lines ? at + 1 : at, stdout);
+}
+
+static int run_seeds(uint64_t from, uint64_t to)
+{
+        uint64_t events = 0;
+        for (uint64_t seed = from; seed < to; seed++) {
+                char *lines;
+                if (run_seed(seed, false, 0, NULL, &events))
+                        continue;
+                printf("seed %llu failed: %s\n", (unsigned long long)seed, failure);
+                run_seed(seed, true, 0, &lines, NULL);
+                print_tail(lines, 25);
+                printf("replay: mfl-sim --seed %llu --trace\n", (unsigned long long)seed);
+                free(lines);
+                return 1;
+        }
+        printf("%llu seeds, %llu events: every property held\n", (unsigned long long)(to - from), (unsigned long long)events);
+        return 0;
+}
+
+/* In a child, because a bug may well end in an assertion of the core. */
+static int find_bug(int bug, uint64_t from, uint64_t to)
+{
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+                mfl_sim_bug = bug;
+                if (!freopen("/dev/null", "w", stderr))
+                        _exit(9);
+                for (uint64_t seed = from; seed < to; seed++)
+                        if (!run_seed(seed, false, 0, NULL, NULL)) {
+                                printf("bug %d (%s): %s\n", bug, bugs[bug], failure);
+                                fflush(stdout);
+                                _exit(1);
+                        }
+                _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child)
+                return 1;
+        if (status == 0) {
+                printf("bug %d (%s) was NOT found in seeds %llu..%llu\n", bug, bugs[bug], (unsigned long long)from, (unsigned long long)to);
+                return 1;
+        }
+        printf("bug %d: found after %llu seeds%s\n", bug, (unsigned long long)(*current_seed - from + 1),
+                WIFSIGNALED(status) ? " by an assertion of the core" : "");
+        return 0;
+}
+
+static int compare(const char *lines, const char *path)
+{
+        FILE *f = fopen(path, "r");
+        char want[1024];
+        const char *at = lines;
+        if (!f) {
+                perror(path);
+                return 1;
+        }
+        for (int n = 1; fgets(want, sizeof want, f); n++) {
+                size_t len = strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n');
+                if (strlen(want) != len || memcmp(want, at, len) != 0) {
+                        printf("%s:%d:\nwant: %sgot:  %.*s", path, n, want, (int)len, at);
+                        fclose(f);
+                        return 1;
+                }
+                at += len;
+        }
+        fclose(f);
+        if (*at)
+                printf("%s ends, but the trace goes on: %s", path, at);
+        return *at != 0;
+}
+
+static int run_golden(const char *name, const char *path)
+{
+        for (int i = 1; i < (int)MFL_ARRAY_SIZE(golden); i++) {
+                if (strcmp(golden[i], name) != 0)
+                        continue;
+                char *lines;
+                bool ok = run_seed(1, true, i, &lines, NULL);
+                int r = !ok;
+                if (path && ok)
+                        r = compare(lines, path);
+                else
+                        fputs(lines, stdout);
+                free(lines);
+                return r;
+        }
+        printf("no scenario %s\n", name);
+        return 2;
+}
+
+static void on_abort(int signal)
+{
+        char text[64];
+        int n = snprintf(text, sizeof text, "in seed %llu\n", (unsigned long long)*current_seed);
+        (void)signal;
+        if (write(2, text, (size_t)n) < 0)
+                _exit(1);
+}
+
+static bool range(const char *text, uint64_t *ret_from, uint64_t *ret_to)
+{
+        unsigned long long from, to;
+        bool ok = sscanf(text, "%llu..%llu", &from, &to) == 2;
+        *ret_from = from;
+        *ret_to = to;
+        return ok;
+}
+
+static int list(void)
+{
+        for (int i = 1; i <= N_BUGS; i++)
+                printf("bug %d: %s\n", i, bugs[i]);
+        for (size_t i = 1; i < MFL_ARRAY_SIZE(golden); i++)
+                printf("golden %s\n", golden[i]);
+        return 0;
+}
+
+int main(int argc, char **argv)
+{
+        uint64_t from = 1, to = 2;
+        int bug = 0, r = 0;
+        bool trace = false, all = false;
+        current_seed = mmap(NULL, sizeof *current_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        signal(SIGABRT, on_abort);
+        for (int i = 1; i < argc; i++) {
+                bool more = i + 1 < argc;
+                if (strcmp(argv[i], "--list") == 0)
+                        return list();
+                else if (strcmp(argv[i], "--golden") == 0 && more)
+                        return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
+                else if (strcmp(argv[i], "--trace") == 0)
+                        trace = true;
+                else if (strcmp(argv[i], "--bug") == 0 && more)
+                        bug = atoi(argv[++i]);
+                else if ((strcmp(argv[i], "--seeds") == 0 || strcmp(argv[i], "--bugs") == 0) && more && range(argv[i + 1], &from, &to))
+                        all = strcmp(argv[i++], "--bugs") == 0;
+                else if (strcmp(argv[i], "--seed") == 0 && more) {
+                        from = strtoull(argv[++i], NULL, 10);
+                        to = from + 1;
+                } else {
+                        fprintf(stderr, "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, --golden NAME [FILE], --list\n", argv[i]);
+                        return 2;
+                }
+        }
+        if (all) {
+                for (int i = 1; i <= N_BUGS; i++)
+                        r |= find_bug(i, from, to);
+                return r;
+        }
+        if (trace) {
+                char *lines;
+                mfl_sim_bug = bug;
+                bool ok = run_seed(from, true, 0, &lines, NULL);
+                fputs(lines, stdout);
+                free(lines);
+                return !ok;
+        }
+        return bug ? find_bug(bug, from, to) : run_seeds(from, to);
+}

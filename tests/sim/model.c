@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Federated learning in miniature: six parameters, a training that is a function of (params, client, round), and the true
+ * fixed-point sums. */
+#include "sim.h"
+
+#include "common/digest.h"
+
+bool sim_single(const struct mfl_job *spec)
+{
+        return spec->aggregation.strategy == MFL_STRATEGY_MEDIAN;
+}
+
+void sim_digest(const float *params, uint8_t *ret_digest)
+{
+        mfl_assert(mfl_sha256(params, SIM_PARAMS * sizeof *params, ret_digest, NULL) == 0);
+}
+
+void sim_initial(const struct mfl_job *spec, float *ret_params)
+{
+        struct mfl_rng rng = mfl_rng_new(spec->seed, MFL_RNG_INIT, 0, 0);
+        for (int i = 0; i < SIM_PARAMS; i++)
+                ret_params[i] = mfl_u32_to_unit(mfl_rng_u32(&rng));
+}
+
+uint64_t sim_weight(const struct mfl_job *spec, uint64_t item)
+{
+        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : 1 + item % 5;
+}
+
+void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1)
+{
+        struct mfl_philox block = mfl_rng_block(mfl_rng_derive(item, MFL_RNG_SIM, round, 0), 0);
+        for (int i = 0; i < SIM_PARAMS; i++) {
+                float target = mfl_u32_to_unit(block.v[i % 4] * (uint32_t)(2 * i + 1));
+                ret_p1[i] = p0[i] + 0.3f * (target - p0[i]);
+        }
+}
+
+void sim_fixed(struct sim_job *job)
+{
+        mfl_assert(mfl_core_fixed(&job->spec, 128, job->spec.data.clients, &job->fixed, NULL) == 0);
+}
+
+static int compare_floats(const void *a, const void *b)
+{
+        float x = *(const float *)a, y = *(const float *)b;
+        return (x > y) - (x < y);
+}
+
+void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, float *ret_params)
+{
+        for (int i = 0; i < SIM_PARAMS; i++) {
+                float v[SIM_ITEMS];
+                for (uint32_t k = 0; k < n; k++)
+                        v[k] = single[k][i];
+                qsort(v, n, sizeof *v, compare_floats);
+                ret_params[i] = p0[i] + (v[(n - 1) / 2] + v[n / 2]) / 2;
+        }
+}
+
+/* What a round with exactly these clients must give, computed without any server or daemon. */
+void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0, const uint64_t *items,
+        uint32_t n, float *ret_params)
+{
+        int64_t sum[SIM_PARAMS] = {0};
+        float single[SIM_ITEMS][SIM_PARAMS], p1[SIM_PARAMS];
+        uint64_t weight = 0;
+        for (uint32_t k = 0; k < n; k++) {
+                sim_train(items[k], round, p0, p1);
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        single[k][i] = p1[i] - p0[i];
+                mfl_assert(mfl_fixed_add_delta(fixed, sim_weight(spec, items[k]), p1, p0, SIM_PARAMS, sum, NULL) == 0);
+                weight += sim_weight(spec, items[k]);
+        }
+        if (sim_single(spec))
+                sim_median((const float(*)[SIM_PARAMS])single, n, p0, ret_params);
+        else
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        ret_params[i] = p0[i] + (float)mfl_fixed_mean(fixed, sum[i], weight);
+}
+
+static int compare_items(const void *a, const void *b)
+{
+        uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+        return (x > y) - (x < y);
+}
+
+/* round.h's rule, written a second time. */
+uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items)
+{
+        uint32_t population = spec->data.clients, v[SIM_ITEMS];
+        uint32_t n = spec->selection.clients ? MFL_MIN(spec->selection.clients, population) : population;
+        struct mfl_rng rng = mfl_rng_new(spec->seed, MFL_RNG_SELECT, round, attempt);
+        for (uint32_t i = 0; i < population; i++)
+                v[i] = i;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t j = n < population ? i + mfl_rng_below(&rng, population - i) : i;
+                uint32_t t = v[i];
+                v[i] = v[j];
+                v[j] = t;
+                ret_items[i] = v[i];
+        }
+        qsort(ret_items, n, sizeof *ret_items, compare_items);
+        return n;
+}

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator's server shell: memory, disk and worker behind the core's actions, and the ledger that says what must
+ * be in a round's sum. */
+#include "sim.h"
+
+struct sim_job *sim_job(struct sim *sim, const char *id)
+{
+        for (uint32_t i = 0; i < sim->n_jobs; i++)
+                if (strcmp(sim->job[i].id, id) == 0)
+                        return &sim->job[i];
+        sim_fail(sim, "no job %s", id);
+}
+
+void sim_server_start(struct sim *sim)
+{
+        if (sim->core)
+                return;
+        struct mfl_core_options options = {.server_instance = ++sim->serial,
+                .boot = ++sim->boot,
+                .heartbeat_ms = 500,
+                .dead_ms = 1600,
+                .reconnect_grace_ms = 1500};
+        mfl_assert(mfl_core_new(&options, &sim->core, NULL) == 0);
+        sim->server_tick_at = UINT64_MAX;
+        sim->server_restarting = false;
+        sim_line(sim, "server", "starts, boot %u", sim->boot);
+        for (uint32_t i = 0; i < sim->n_jobs && sim->core; i++) {
+                struct sim_job *job = &sim->job[i];
+                if (job->over)
+                        continue;
+                job->in_core = true;
+                struct mfl_core_event event = {.kind = MFL_EV_JOB_ADD, .job_add = {&job->spec, job->committed}};
+                mfl_strcpy(event.job, sizeof event.job, job->id);
+                sim_server_step(sim, &event);
+        }
+        for (uint32_t i = 0; i < sim->n_daemons && sim->core; i++)
+                if (sim->daemon[i].draining)
+                        sim_server_drain(sim, i, true);
+}
+
+void sim_server_drain(struct sim *sim, uint32_t i, bool on)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_DRAIN, .drain = {.on = on}};
+        sim->daemon[i].draining = on;
+        mfl_strcpy(event.drain.name, sizeof event.drain.name, sim->daemon[i].info.name);
+        if (sim->core)
+                sim_server_step(sim, &event);
+}
+
+void sim_server_crash(struct sim *sim)
+{
+        if (!sim->core)
+                return;
+        sim_line(sim, "server", "is killed");
+        mfl_core_free(sim->core);
+        sim->core = NULL;
+        sim->crash_in = 0;
+        for (uint32_t i = 0; i < sim->n_conns; i++)
+                if (sim->conns[i].server_open)
+                        sim_conn_cut(sim, i + 1);
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct sim_job *job = &sim->job[i];
+                job->in_core = job->ready = job->has_new = job->checkpoint = false;
+                memset(job->slots, 0, sizeof job->slots);
+        }
+        sim->server_restarting = true;
+        sim_at(sim, 50 + sim_below(sim, 3000), SIM_SERVER_START);
+}
+
+/* ---- the worker ---- */
+
+static struct mfl_core_event *answer(struct sim *sim, const struct sim_job *job, uint64_t delay, enum mfl_core_event_kind kind)
+{
+        struct sim_event *e = sim_at(sim, delay, SIM_WORK);
+        e->a = sim->boot;
+        e->core = calloc(1, sizeof *e->core);
+        e->core->kind = kind;
+        e->core->ok = true;
+        mfl_strcpy(e->core->job, sizeof e->core->job, job->id);
+        return e->core;
+}
+
+static uint64_t disk_delay(struct sim *sim)
+{
+        return (1 + sim_below(sim, 10)) * sim->disk_slow;
+}
+
+static void prepare(struct sim *sim, struct sim_job *job)
+{
+        sim_check(sim, !job->ready, "job %s is prepared twice", job->id);
+        sim_fixed(job);
+        struct mfl_core_event *e = answer(sim, job, 5, MFL_EV_JOB_READY);
+        e->job_ready.n_params = SIM_PARAMS;
+        e->job_ready.n_slots = job->n_slots;
+        sim_digest(job->params, e->job_ready.digest);
+        job->ready = true;
+}
+
+static const struct sim_update *find_update(struct sim *sim, uint64_t task, uint32_t number)
+{
+        for (uint32_t i = sim->n_updates; i-- > 0;)
+                if (sim->updates[i].task == task && sim->updates[i].update == number)
+                        return &sim->updates[i];
+        sim_fail(sim, "a slot for update %u of task %u that nobody announced", number, (uint32_t)task);
+}
+
+/* Each update that goes into the sum is checked against a fresh computation: right bytes, right params, each client once. */
+static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
+{
+        const struct sim_update *update = find_update(sim, slot->task, slot->update);
+        int64_t sum[SIM_PARAMS] = {0};
+        float p1[SIM_PARAMS];
+        uint64_t weight = 0;
+        for (uint32_t k = 0; k < update->n; k++) {
+                for (uint32_t i = 0; i < job->n_in; i++)
+                        sim_check(sim, job->in[i] != update->item[k], "client %llu counts twice in round %u of %s",
+                                (unsigned long long)update->item[k], job->opened, job->id);
+                sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
+                job->in[job->n_in] = update->item[k];
+                sim_train(update->item[k], job->opened, job->params, p1);
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        job->single[job->n_in][i] = p1[i] - job->params[i];
+                job->n_in++;
+                weight += sim_weight(&job->spec, update->item[k]);
+                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1, job->params, SIM_PARAMS, sum, NULL) == 0);
+        }
+        sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'", (unsigned long long)slot->weight, (unsigned long long)weight);
+        if (slot->encoding == MFL_ENCODING_I64)
+                sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0, "the bytes of task %u are not those of its training", (uint32_t)slot->task);
+        else
+                sim_check(sim, memcmp(job->single[job->n_in - 1], slot->data, SIM_PARAMS * sizeof(float)) == 0, "the bytes of a single update are wrong");
+        job->weight_in += weight;
+}
+
+static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot)
+{
+        if (slot->encoding == MFL_ENCODING_F32) {
+                int64_t scratch[SIM_PARAMS] = {0};
+                if (mfl_fixed_add_f32(&job->fixed, slot->weight, (const float *)slot->data, SIM_PARAMS, scratch, NULL))
+                        return false;
+        } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS, job->sum, NULL))
+                return false;
+        count_in_ledger(sim, job, slot);
+        return true;
+}
+
+static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t weight)
+{
+        sim_check(sim, round == job->committed + 1 && round == job->opened, "round %u is applied after %u", round, job->committed);
+        sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added", (unsigned long long)weight, (unsigned long long)job->weight_in);
+        for (int s = 0; s < SIM_SLOTS; s++)
+                sim_check(sim, !job->slots[s].open, "round %u is applied with slot %d open", round, s);
+        if (sim_single(&job->spec))
+                sim_median((const float(*)[SIM_PARAMS])job->single, job->n_in, job->params, job->params_new);
+        else
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        job->params_new[i] = job->params[i] + (float)mfl_fixed_mean(&job->fixed, job->sum[i], weight);
+        job->has_new = true;
+        job->checkpoint = false;
+        job->applied = round;
+        sim_digest(job->params_new, answer(sim, job, 3, MFL_EV_APPLIED)->digest);
+}
+
+static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_round_record *record)
+{
+        uint8_t digest[MFL_DIGEST_BYTES];
+        float params[SIM_PARAMS];
+        uint64_t cohort[SIM_ITEMS];
+        bool local = job->spec.data.partition == MFL_PARTITION_LOCAL;
+        sim_check(sim, record->round == job->committed + 1, "round %u is committed after %u", record->round, job->committed);
+        sim_check(sim, job->has_new && job->checkpoint && job->applied == record->round, "round %u is committed without its params on disk", record->round);
+        sim_check(sim, record->clients == job->n_in && record->weight == job->weight_in, "the record of round %u is wrong", record->round);
+        sim_digest(job->params_new, digest);
+        sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong", record->round);
+        sim_apply(&job->spec, &job->fixed, record->round, job->params, job->in, job->n_in, params);
+        sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0, "the model of round %u is not that of its clients", record->round);
+        bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
+        sim_check(sim, record->evaluated == due || !due || job->spec.limits.quorum < 1 || local, "round %u: evaluated %d", record->round, record->evaluated);
+        sim_check(sim, !record->evaluated || local || record->eval_samples == 100, "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
+        if (local)
+                return;
+        uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
+        uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
+        sim_check(sim, job->n_in >= need && job->n_in <= n, "round %u is committed with %u of %u clients", record->round, job->n_in, n);
+        for (uint32_t i = 0; i < job->n_in; i++) {
+                uint32_t k = 0;
+                while (k < n && cohort[k] != job->in[i])
+                        k++;
+                sim_check(sim, k < n, "client %u is not in the cohort", (uint32_t)job->in[i]);
+        }
+        job->pure &= record->attempt == 0 && job->n_in == n;
+}
+
+static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_record *record)
+{
+        bool ok = !sim_chance(sim, sim->disk_fail);
+        check_record(sim, job, record);
+        struct mfl_core_event *e = answer(sim, job, disk_delay(sim), MFL_EV_COMMITTED);
+        e->ok = ok;
+        mfl_strcpy(e->reason, sizeof e->reason, ok ? "" : "no space left");
+        if (!ok)
+                return;
+        job->committed = record->round;
+        memcpy(job->params, job->params_new, sizeof job->params);
+        job->has_new = false;
+}
+
+/* Without faults the model is a function of the job alone. */
+static void check_end(struct sim *sim, struct sim_job *job)
+{
+        if (job->end == MFL_JOB_FAILED)
+                sim_check(sim, job->spec.limits.quorum < 1, "job %s failed: %s", job->id, job->end_reason);
+        if (job->end != MFL_JOB_DONE || !job->pure || job->spec.data.partition == MFL_PARTITION_LOCAL)
+                return;
+        float p[SIM_PARAMS], next[SIM_PARAMS];
+        uint64_t cohort[SIM_ITEMS];
+        sim_initial(&job->spec, p);
+        for (uint32_t r = 1; r <= job->spec.rounds; r++) {
+                uint32_t n = sim_cohort(&job->spec, r, 0, cohort);
+                sim_apply(&job->spec, &job->fixed, r, p, cohort, n, next);
+                memcpy(p, next, sizeof p);
+        }
+        sim_check(sim, memcmp(p, job->params, sizeof p) == 0, "job %s: the model is not that of a run without faults", job->id);
+}
+
+/* ---- who has which clients ---- */
+
+static struct sim_update *new_update(struct sim *sim, uint64_t task, uint32_t number)
+{
+        if (sim->n_updates == sim->updates_capacity) {
+                sim->updates_capacity = sim->updates_capacity ? sim->updates_capacity * 2 : 64;
+                sim->updates = realloc(sim->updates, sim->updates_capacity * sizeof *sim->updates);
+        }
+        struct sim_update *u = &sim->updates[sim->n_updates++];
+        *u = (struct sim_update){.task = task, .update = number};
+        return u;
+}
+
+static void remember_task(struct sim *sim, const struct mfl_task *t)
+{
+        sim_check(sim, t->n_items && t->n_items <= SIM_ITEMS, "a task of %u items", t->n_items);
+        struct sim_update *u = new_update(sim, t->task, UINT32_MAX);
+        u->n = t->n_items;
+        memcpy(u->item, t->items, t->n_items * sizeof *t->items);
+}
+
+static void remember_announce(struct sim *sim, const struct mfl_announce *a)
+{
+        uint32_t i = sim->n_updates;
+        while (i > 0 && (sim->updates[i - 1].task != a->task || sim->updates[i - 1].update != UINT32_MAX))
+                i--;
+        if (!i || a->item_first + a->item_count > sim->updates[i - 1].n)
+                return;
+        struct sim_update *u = new_update(sim, a->task, a->update);
+        const struct sim_update *task = &sim->updates[i - 1];
+        for (uint32_t k = a->item_first, r = 0; k < a->item_first + a->item_count; k++) {
+                if (r < a->n_rejected && a->rejected[r].item == task->item[k])
+                        r++;
+                else
+                        u->item[u->n++] = task->item[k];
+        }
+}
+
+/* ---- actions ---- */
+
+static void send_packet(struct sim *sim, uint32_t conn, struct mfl_msg *msg)
+{
+        struct sim_packet *packet = calloc(1, sizeof *packet);
+        packet->msg = *msg;
+        *msg = (struct mfl_msg){0};
+        sim_send(sim, conn, packet);
+}
+
+static void grant(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+{
+        struct sim_slot *slot = &job->slots[action->slot.slot];
+        sim_check(sim, slot->open && slot->task == action->slot.task && slot->update == action->slot.update, "a grant for a slot that is not its own");
+        struct mfl_msg msg = {.kind = MFL_MSG_GRANT, .update = {.task = slot->task, .update = slot->update}};
+        msg.update.ranges = calloc(SIM_PARAMS, sizeof *msg.update.ranges);
+        for (uint32_t i = 0; i < slot->bytes / 8; i++)
+                if (!slot->have[i])
+                        msg.update.ranges[msg.update.n_ranges++] = (struct mfl_range){i * 8, 8};
+        if (msg.update.n_ranges) {
+                send_packet(sim, action->conn, &msg);
+                return;
+        }
+        mfl_msg_deinit(&msg);
+        struct mfl_core_event *e = answer(sim, job, 0, MFL_EV_UPLOAD_COMPLETE);
+        e->slot = action->slot.slot;
+        e->now_ms = slot->serial; /* so that the answer is not taken for a later use of the slot */
+}
+
+static void open_slot(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+{
+        sim_check(sim, action->slot.slot < job->n_slots, "slot %u of %u", action->slot.slot, job->n_slots);
+        struct sim_slot *slot = &job->slots[action->slot.slot];
+        sim_check(sim, !slot->open, "slot %u is given twice", action->slot.slot);
+        sim_check(sim, action->slot.bytes && action->slot.bytes <= SIM_UPDATE_BYTES, "slot of %u bytes", (uint32_t)action->slot.bytes);
+        *slot = (struct sim_slot){.open = true,
+                .task = action->slot.task,
+                .update = action->slot.update,
+                .bytes = action->slot.bytes,
+                .weight = action->slot.weight,
+                .item = action->slot.item,
+                .encoding = action->slot.encoding,
+                .serial = ++sim->serial};
+}
+
+static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
+{
+        sim_check(sim, round == job->committed + 1, "round %u begins after %u", round, job->committed);
+        for (int s = 0; s < SIM_SLOTS; s++)
+                sim_check(sim, !job->slots[s].open, "round %u begins with slot %d open", round, s);
+        job->opened = round;
+        job->n_in = 0;
+        job->weight_in = 0;
+        memset(job->sum, 0, sizeof job->sum);
+}
+
+static void close_conn(struct sim *sim, uint32_t number)
+{
+        struct sim_conn *conn = &sim->conns[number - 1];
+        if (!conn->server_open)
+                return;
+        conn->server_open = false;
+        if (conn->dark)
+                return;
+        sim_at(sim, conn->latency, SIM_CLOSED)->conn = number;
+}
+
+static void set_job_state(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+{
+        enum mfl_job_state state = action->job_state.state;
+        sim_line(sim, "server", "job %s: state %d %s", job->id, state, action->reason);
+        if (state < MFL_JOB_DONE)
+                return;
+        sim_check(sim, !job->over, "job %s ends twice", job->id);
+        sim_check(sim, state != MFL_JOB_DONE || job->committed == job->spec.rounds, "job %s is done after round %u", job->id, job->committed);
+        job->over = true;
+        job->end = state;
+        mfl_strcpy(job->end_reason, sizeof job->end_reason, action->reason);
+        check_end(sim, job);
+}
+
+static void free_slot(struct sim *sim, struct sim_job *job, uint32_t s)
+{
+        sim_check(sim, job->slots[s].open, "slot %u is freed twice", s);
+        sim_check(sim, !job->slots[s].adding, "slot %u is freed while the worker reads it", s);
+        job->slots[s] = (struct sim_slot){0};
+}
+
+static void carry_out(struct sim *sim, struct mfl_core_action *action)
+{
+        struct sim_job *job = action->job[0] ? sim_job(sim, action->job) : NULL;
+        struct mfl_core_event *e;
+        switch (action->kind) {
+        case MFL_ACT_SEND:
+                if (action->msg.kind == MFL_MSG_TASK)
+                        remember_task(sim, &action->msg.task);
+                send_packet(sim, action->conn, &action->msg);
+                break;
+        case MFL_ACT_CLOSE:
+                close_conn(sim, action->conn);
+                break;
+        case MFL_ACT_JOB_PREPARE:
+                prepare(sim, job);
+                break;
+        case MFL_ACT_JOB_STATE:
+                set_job_state(sim, job, action);
+                break;
+        case MFL_ACT_JOB_RELEASE:
+                sim_check(sim, job->over, "job %s is released before its end", job->id);
+                job->in_core = job->ready = false;
+                break;
+        case MFL_ACT_ROUND_OPEN:
+                open_round(sim, job, action->round);
+                break;
+        case MFL_ACT_SLOT_OPEN:
+                open_slot(sim, job, action);
+                break;
+        case MFL_ACT_GRANT:
+                grant(sim, job, action);
+                break;
+        case MFL_ACT_SLOT_ADD:
+                job->slots[action->slot.slot].adding = true;
+                answer(sim, job, 2, MFL_EV_ADDED)->slot = action->slot.slot;
+                break;
+        case MFL_ACT_SLOT_FREE:
+                free_slot(sim, job, action->slot.slot);
+                break;
+        case MFL_ACT_APPLY:
+                apply(sim, job, action->round, action->weight);
+                break;
+        case MFL_ACT_CHECKPOINT:
+                e = answer(sim, job, disk_delay(sim), MFL_EV_CHECKPOINTED);
+                e->ok = !sim_chance(sim, sim->disk_fail);
+                job->checkpoint |= e->ok;
+                mfl_strcpy(e->reason, sizeof e->reason, e->ok ? "" : "no space left");
+                break;
+        case MFL_ACT_COMMIT:
+                commit(sim, job, &action->record);
+                break;
+        case MFL_ACT_TRACE:
+                sim_line(sim, "server", "%s", action->reason);
+        }
+}
+
+/* The worker's answers carry what the worker did; the sum is touched when it answers, as late as it can be. */
+static void before_event(struct sim *sim, struct mfl_core_event *event)
+{
+        if (event->kind != MFL_EV_ADDED)
+                return;
+        struct sim_job *job = sim_job(sim, event->job);
+        struct sim_slot *slot = &job->slots[event->slot];
+        sim_check(sim, slot->open && slot->adding && slot->complete, "a sum of a slot that is not full");
+        event->ok = add_slot(sim, job, slot);
+        slot->adding = false;
+        mfl_strcpy(event->reason, sizeof event->reason, event->ok ? "" : "an element is over delta_max");
+}
+
+void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
+{
+        struct mfl_core_actions actions = {0};
+        struct mfl_core_event now = *event;
+        now.now_ms = sim->now;
+        before_event(sim, &now);
+        sim_check(sim, mfl_core_step(sim->core, &now, &actions) == 0, "core step failed");
+        mfl_core_check(sim->core);
+        for (uint32_t i = 0; i < actions.n && sim->core; i++) {
+                if (sim->crash_in && --sim->crash_in == 0)
+                        sim_server_crash(sim);
+                else
+                        carry_out(sim, &actions.v[i]);
+        }
+        mfl_core_actions_deinit(&actions);
+        uint64_t next = sim->core ? mfl_core_next_ms(sim->core) : UINT64_MAX;
+        if (next != UINT64_MAX && (next < sim->server_tick_at || sim->server_tick_at <= sim->now)) {
+                sim->server_tick_at = MFL_MAX(next, sim->now + 1);
+                sim_at(sim, sim->server_tick_at - sim->now, SIM_TICK_SERVER)->a = sim->boot;
+        } else if (next == UINT64_MAX)
+                sim->server_tick_at = UINT64_MAX;
+}
+
+/* ---- packets ---- */
+
+static void take_chunk(struct sim *sim, uint32_t conn, const struct sim_packet *packet)
+{
+        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_HEARD, .conn = conn});
+        for (uint32_t j = 0; j < sim->n_jobs && sim->core; j++)
+                for (uint32_t s = 0; s < sim->job[j].n_slots; s++) {
+                        struct sim_slot *slot = &sim->job[j].slots[s];
+                        if (!slot->open || slot->complete || slot->task != packet->task || slot->update != packet->update)
+                                continue;
+                        memcpy(slot->data + packet->offset, packet->bytes, 8);
+                        slot->have[packet->offset / 8] = true;
+                        slot->complete = true;
+                        for (uint32_t i = 0; i < slot->bytes / 8; i++)
+                                slot->complete &= slot->have[i];
+                        if (!slot->complete)
+                                return;
+                        struct mfl_core_event event = {.kind = MFL_EV_UPLOAD_COMPLETE, .slot = s};
+                        mfl_strcpy(event.job, sizeof event.job, sim->job[j].id);
+                        sim_server_step(sim, &event);
+                        return;
+                }
+}
+
+static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
+{
+        struct sim_job *job = sim_job(sim, msg->params.job);
+        uint8_t digest[MFL_DIGEST_BYTES];
+        const float *params = job->params;
+        sim_digest(params, digest);
+        if (job->has_new && memcmp(digest, msg->params.digest, sizeof digest) != 0) {
+                params = job->params_new;
+                sim_digest(params, digest);
+        }
+        if (!job->ready || memcmp(digest, msg->params.digest, sizeof digest) != 0) {
+                struct mfl_msg gone = *msg;
+                gone.kind = MFL_MSG_PARAMS_GONE;
+                send_packet(sim, conn, &gone);
+                return;
+        }
+        for (uint64_t at = msg->params.offset; at < SIM_PARAMS; at += 2) {
+                struct sim_packet *packet = calloc(1, sizeof *packet);
+                packet->params = true;
+                packet->offset = at;
+                packet->n = MFL_MIN(2u, (uint32_t)(SIM_PARAMS - at));
+                mfl_strcpy(packet->job, sizeof packet->job, job->id);
+                memcpy(packet->digest, digest, sizeof digest);
+                memcpy(packet->bytes, params + at, packet->n * sizeof(float));
+                sim_send(sim, conn, packet);
+        }
+}
+
+void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &packet->msg};
+        if (packet->msg.kind == MFL_MSG_NONE) {
+                take_chunk(sim, conn, packet);
+                return;
+        }
+        if (packet->msg.kind == MFL_MSG_HELLO) {
+                sim->conns[conn - 1].greeted = true;
+                event.kind = MFL_EV_DAEMON_UP;
+                event.daemon = &packet->msg.hello;
+        } else if (packet->msg.kind == MFL_MSG_ANNOUNCE)
+                remember_announce(sim, &packet->msg.announce);
+        sim_server_step(sim, &event);
+        if (sim->core && packet->msg.kind == MFL_MSG_PARAMS_GET)
+                give_params(sim, conn, &packet->msg);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator: the true server core and true agents in one process, with a virtual clock, an in-memory network and disk, and
+ * seeded faults. world.c has the clock, the network and the schedule; server.c and daemon.c are the shells that carry out
+ * actions; model.c is the arithmetic in miniature; faults.c draws the faults; main.c the command line.
+ */
+#ifndef MFL_TESTS_SIM_H
+#define MFL_TESTS_SIM_H
+
+#include "client/agent.h"
+#include "common/rng.h"
+#include "server/core.h"
+
+#define SIM_PARAMS 6
+#define SIM_JOBS 3
+#define SIM_DAEMONS 8
+#define SIM_SLOTS 3
+#define SIM_ITEMS 32
+#define SIM_RESULTS 8
+#define SIM_UPDATE_BYTES (SIM_PARAMS * 8)
+
+enum sim_event_kind {
+        SIM_TICK_SERVER,
+        SIM_TICK_DAEMON,
+        SIM_PACKET,      /* conn, packet */
+        SIM_CONNECTED,   /* a: daemon, b: its generation */
+        SIM_CLOSED,      /* conn; a: 1 to the server, 0 to the daemon */
+        SIM_WORK,        /* the server's worker answers: event */
+        SIM_COMPUTED,    /* a: daemon, b: generation, task */
+        SIM_DAEMON_SELF, /* event of a daemon's shell to its agent */
+        SIM_FAULT,
+        SIM_SERVER_START,
+        SIM_DAEMON_START, /* a: daemon */
+        SIM_SCRIPT,       /* a: step of a golden scenario */
+};
+
+struct sim_packet {
+        struct mfl_msg msg; /* NONE: bulk */
+        bool to_server, duplicate;
+        bool params; /* else a chunk */
+        char job[MFL_JOB_ID_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES];
+        uint64_t task, offset; /* chunk: bytes; params: floats */
+        uint32_t update, n;
+        uint8_t bytes[8];
+};
+
+struct sim_event {
+        uint64_t at, seq;
+        enum sim_event_kind kind;
+        uint32_t a, b, conn;
+        uint64_t task;
+        struct sim_packet *packet;
+        struct mfl_core_event *core;   /* WORK; owned */
+        struct mfl_agent_event *agent; /* DAEMON_SELF; owned */
+};
+
+struct sim_conn {
+        uint32_t daemon, generation;
+        bool server_open, daemon_open, greeted, dark; /* dark: packets vanish, nobody is told */
+        uint64_t latency, free_at[2]; /* when the last packet in each direction arrives */
+};
+
+/* Which clients an announced update has; what the server's ledger knows. */
+struct sim_update {
+        uint64_t task;
+        uint32_t update, n;
+        uint64_t item[SIM_ITEMS];
+        uint64_t weight;
+};
+
+struct sim_slot {
+        bool open, adding, complete, single;
+        uint64_t task, item, weight, bytes, serial;
+        uint32_t update;
+        enum mfl_encoding encoding;
+        uint8_t data[SIM_UPDATE_BYTES];
+        bool have[SIM_PARAMS]; /* per 8 bytes */
+};
+
+struct sim_job {
+        struct mfl_job spec;
+        char id[MFL_JOB_ID_BYTES];
+        uint32_t n_slots;
+        /* durable */
+        bool over;
+        enum mfl_job_state end;
+        char end_reason[MFL_REASON_BYTES];
+        uint32_t committed;
+        float params[SIM_PARAMS];
+        bool pure; /* every round so far had all of its first cohort */
+        /* volatile */
+        bool in_core, ready, has_new, checkpoint;
+        uint32_t opened, applied;
+        float params_new[SIM_PARAMS];
+        int64_t sum[SIM_PARAMS];
+        struct mfl_fixed fixed;
+        struct sim_slot slots[SIM_SLOTS];
+        /* ledger of the round: clients in the sum */
+        uint32_t n_in;
+        uint64_t in[SIM_ITEMS], weight_in;
+        float single[SIM_ITEMS][SIM_PARAMS];
+};
+
+struct sim_result {
+        bool used;
+        uint64_t task;
+        struct mfl_task t; /* items owned */
+        uint32_t n_updates;
+        uint8_t data[SIM_ITEMS][SIM_UPDATE_BYTES];
+        uint64_t bytes;
+};
+
+struct sim_daemon {
+        struct mfl_daemon_info info;
+        struct mfl_data_info data_sets[2];
+        struct mfl_agent *agent;
+        uint32_t generation, conn; /* conn: index + 1 */
+        uint64_t tick_at;
+        float params[SIM_PARAMS];
+        char params_job[MFL_JOB_ID_BYTES];
+        uint8_t params_digest[MFL_DIGEST_BYTES];
+        uint32_t n_params; /* floats held */
+        struct sim_result result[SIM_RESULTS];
+        const struct mfl_task *computing;
+        uint64_t computing_task;
+        bool abort;
+        uint32_t slow;    /* factor */
+        uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
+        bool permanent, draining;
+};
+
+struct sim {
+        uint64_t seed, now, seq, serial, n_events;
+        struct mfl_rng rng;
+        struct sim_event *heap;
+        uint32_t n_heap, heap_capacity;
+        struct sim_conn *conns;
+        uint32_t n_conns, conns_capacity;
+        struct sim_update *updates; /* of announces that reached the server */
+        uint32_t n_updates, updates_capacity;
+        struct sim_job job[SIM_JOBS];
+        uint32_t n_jobs;
+        struct sim_daemon daemon[SIM_DAEMONS];
+        uint32_t n_daemons;
+        struct mfl_core *core;
+        uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
+        uint64_t server_tick_at;
+        uint32_t disk_fail, disk_slow; /* of 100; factor */
+        uint32_t duplicate;            /* of 100 messages */
+        uint64_t faults_end;
+        bool quiet, server_restarting; /* quiet: faults are over */
+        uint32_t fault_gap;
+        int scenario; /* 0: seeded faults; else a golden one */
+        bool trace;
+        char *lines;
+        size_t n_lines, lines_capacity;
+};
+
+/* world.c */
+struct sim_event *sim_at(struct sim *sim, uint64_t delay_ms, enum sim_event_kind kind);
+uint32_t sim_below(struct sim *sim, uint32_t n);
+bool sim_chance(struct sim *sim, uint32_t percent);
+void sim_line(struct sim *sim, const char *who, const char *fmt, ...) MFL_PRINTF(3, 4);
+_Noreturn void sim_fail(struct sim *sim, const char *fmt, ...) MFL_PRINTF(2, 3);
+#define sim_check(sim, cond, ...) ((cond) ? (void)0 : sim_fail(sim, __VA_ARGS__))
+void sim_send(struct sim *sim, uint32_t conn, struct sim_packet *packet);
+void sim_conn_cut(struct sim *sim, uint32_t conn);
+uint32_t sim_connect(struct sim *sim, uint32_t daemon);
+void sim_run(struct sim *sim); /* to the end of all jobs; sim_fail otherwise */
+void sim_deinit(struct sim *sim);
+
+/* model.c */
+void sim_digest(const float *params, uint8_t *ret_digest);
+uint64_t sim_weight(const struct mfl_job *spec, uint64_t item);
+void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1);
+void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0, const uint64_t *items,
+        uint32_t n, float *ret_params);
+void sim_fixed(struct sim_job *job);
+uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items);
+void sim_initial(const struct mfl_job *spec, float *ret_params);
+void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, float *ret_params);
+bool sim_single(const struct mfl_job *spec);
+
+/* server.c */
+void sim_server_start(struct sim *sim);
+void sim_server_crash(struct sim *sim);
+void sim_server_step(struct sim *sim, const struct mfl_core_event *event);
+void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet);
+struct sim_job *sim_job(struct sim *sim, const char *id);
+void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
+
+/* daemon.c */
+void sim_daemon_start(struct sim *sim, uint32_t i);
+void sim_daemon_crash(struct sim *sim, uint32_t i);
+void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
+void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet);
+void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t task);
+void sim_daemon_free(struct sim *sim, uint32_t i);
+
+/* faults.c */
+void sim_setup(struct sim *sim);
+void sim_fault(struct sim *sim);
+void sim_script(struct sim *sim, uint32_t step);
+
+#endif

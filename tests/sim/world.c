@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator's clock, event queue and network, and the run from start to end. */
+#include "sim.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+
+uint32_t sim_below(struct sim *sim, uint32_t n)
+{
+        return mfl_rng_below(&sim->rng, n);
+}
+
+bool sim_chance(struct sim *sim, uint32_t percent)
+{
+        return percent && sim_below(sim, 100) < percent;
+}
+
+void sim_line(struct sim *sim, const char *who, const char *fmt, ...)
+{
+        if (!sim->trace)
+                return;
+        char text[512], line[640];
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        int n = snprintf(line, sizeof line, "%3u.%03u %-8s %s\n", (uint32_t)(sim->now / 1000), (uint32_t)(sim->now % 1000), who, text);
+        if (sim->n_lines + (size_t)n + 1 > sim->lines_capacity) {
+                sim->lines_capacity = (sim->lines_capacity + (size_t)n) * 2 + 4096;
+                sim->lines = realloc(sim->lines, sim->lines_capacity);
+        }
+        memcpy(sim->lines + sim->n_lines, line, (size_t)n + 1);
+        sim->n_lines += (size_t)n;
+}
+
+/* ---- the event queue: a binary heap by (time, order of making) ---- */
+
+static bool before(const struct sim_event *a, const struct sim_event *b)
+{
+        return a->at != b->at ? a->at < b->at : a->seq < b->seq;
+}
+
+struct sim_event *sim_at(struct sim *sim, uint64_t delay_ms, enum sim_event_kind kind)
+{
+        if (sim->n_heap == sim->heap_capacity) {
+                sim->heap_capacity = sim->heap_capacity ? sim->heap_capacity * 2 : 256;
+                sim->heap = realloc(sim->heap, sim->heap_capacity * sizeof *sim->heap);
+        }
+        struct sim_event event = {.at = sim->now + delay_ms, .seq = ++sim->seq, .kind = kind};
+        uint32_t i = sim->n_heap++;
+        for (; i && before(&event, &sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
+                sim->heap[i] = sim->heap[(i - 1) / 2];
+        sim->heap[i] = event;
+        return &sim->heap[i];
+}
+
+static struct sim_event pop(struct sim *sim)
+{
+        struct sim_event top = sim->heap[0], last = sim->heap[--sim->n_heap];
+        uint32_t i = 0;
+        for (uint32_t c = 1; c < sim->n_heap; c = 2 * i + 1) {
+                if (c + 1 < sim->n_heap && before(&sim->heap[c + 1], &sim->heap[c]))
+                        c++;
+                if (!before(&sim->heap[c], &last))
+                        break;
+                sim->heap[i] = sim->heap[c];
+                i = c;
+        }
+        if (sim->n_heap)
+                sim->heap[i] = last;
+        return top;
+}
+
+static void free_packet(struct sim_packet *packet)
+{
+        if (packet)
+                mfl_msg_deinit(&packet->msg);
+        free(packet);
+}
+
+static void free_event(struct sim_event *event)
+{
+        free_packet(event->packet);
+        free(event->core);
+        free(event->agent);
+}
+
+void sim_deinit(struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_heap; i++)
+                free_event(&sim->heap[i]);
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                sim_daemon_free(sim, i);
+        mfl_core_free(sim->core);
+        free(sim->heap);
+        free(sim->conns);
+        free(sim->updates);
+        free(sim->lines);
+}
+
+/* ---- network ---- */
+
+uint32_t sim_connect(struct sim *sim, uint32_t daemon)
+{
+        if (sim->n_conns == sim->conns_capacity) {
+                sim->conns_capacity = sim->conns_capacity ? sim->conns_capacity * 2 : 32;
+                sim->conns = realloc(sim->conns, sim->conns_capacity * sizeof *sim->conns);
+        }
+        sim->conns[sim->n_conns] = (struct sim_conn){.daemon = daemon,
+                .generation = sim->daemon[daemon].generation,
+                .server_open = true,
+                .daemon_open = true,
+                .latency = 1 + sim_below(sim, sim->scenario ? 1 : 20)};
+        return ++sim->n_conns;
+}
+
+static void post(struct sim *sim, uint32_t number, struct sim_packet *packet)
+{
+        struct sim_conn *conn = &sim->conns[number - 1];
+        uint64_t *free_at = &conn->free_at[packet->to_server];
+        uint64_t at = sim->now + conn->latency + (sim->quiet || sim->scenario ? 0 : sim_below(sim, 5));
+        *free_at = MFL_MAX(at, *free_at + (packet->msg.kind == MFL_MSG_NONE)); /* FIFO; bulk takes its time */
+        struct sim_event *e = sim_at(sim, *free_at - sim->now, SIM_PACKET);
+        e->conn = number;
+        e->packet = packet;
+}
+
+static struct sim_packet *copy_packet(const struct sim_packet *packet)
+{
+        struct sim_packet *copy = malloc(sizeof *copy);
+        *copy = *packet;
+        mfl_assert(mfl_msg_copy(&packet->msg, &copy->msg) == 0);
+        return copy;
+}
+
+void sim_send(struct sim *sim, uint32_t number, struct sim_packet *packet)
+{
+        struct sim_conn *conn = number ? &sim->conns[number - 1] : NULL;
+        enum mfl_msg_kind kind = packet->msg.kind;
+        if (!conn || conn->dark || !(packet->to_server ? conn->daemon_open : conn->server_open)) {
+                free_packet(packet);
+                return;
+        }
+        bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET && sim_chance(sim, sim->duplicate);
+        if (twice)
+                post(sim, number, copy_packet(packet));
+        post(sim, number, packet);
+}
+
+/* Both ends learn of it after a while. */
+void sim_conn_cut(struct sim *sim, uint32_t number)
+{
+        for (uint32_t to_server = 0; to_server < 2; to_server++) {
+                struct sim_event *e = sim_at(sim, 1 + sim_below(sim, 30), SIM_CLOSED);
+                e->conn = number;
+                e->a = to_server;
+        }
+        sim->conns[number - 1].dark = true;
+}
+
+static void on_packet(struct sim *sim, struct sim_event *event)
+{
+        struct sim_conn *conn = &sim->conns[event->conn - 1];
+        struct sim_daemon *d = &sim->daemon[conn->daemon];
+        if (conn->dark)
+                return;
+        if (sim->trace && sim->scenario == 0 && event->packet->msg.kind != MFL_MSG_NONE) {
+                char text[300];
+                sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s", event->packet->to_server ? d->info.name : "server",
+                        mfl_msg_text(&event->packet->msg, text, sizeof text));
+        }
+        if (event->packet->to_server) {
+                if (conn->server_open && sim->core)
+                        sim_server_packet(sim, event->conn, event->packet);
+        } else if (conn->daemon_open && d->agent && d->conn == event->conn)
+                sim_daemon_packet(sim, conn->daemon, event->packet);
+}
+
+static void on_closed(struct sim *sim, const struct sim_event *event)
+{
+        struct sim_conn *conn = &sim->conns[event->conn - 1];
+        struct sim_daemon *d = &sim->daemon[conn->daemon];
+        if (event->a) {
+                if (!conn->server_open)
+                        return;
+                conn->server_open = false;
+                if (sim->core && conn->greeted)
+                        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = event->conn});
+        } else if (conn->daemon_open) {
+                conn->daemon_open = false;
+                if (d->conn != event->conn || !d->agent)
+                        return;
+                d->conn = 0;
+                sim_daemon_step(sim, conn->daemon, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
+        }
+}
+
+static void on_connected(struct sim *sim, uint32_t i)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!sim->core) {
+                sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
+                return;
+        }
+        d->conn = sim_connect(sim, i);
+        sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_CONNECTED});
+}
+
+/* ---- running ---- */
+
+static void on_work(struct sim *sim, struct sim_event *event)
+{
+        if (!sim->core || event->a != sim->boot)
+                return;
+        if (event->core->kind == MFL_EV_UPLOAD_COMPLETE) {
+                struct sim_job *job = sim_job(sim, event->core->job);
+                struct sim_slot *slot = &job->slots[event->core->slot];
+                if (!slot->open || slot->serial != event->core->now_ms)
+                        return;
+        }
+        sim_server_step(sim, event->core);
+}
+
+static void handle(struct sim *sim, struct sim_event *event)
+{
+        struct sim_daemon *d = &sim->daemon[event->a < SIM_DAEMONS ? event->a : 0];
+        bool mine = d->agent && d->generation == event->b;
+        switch (event->kind) {
+        case SIM_TICK_SERVER:
+                if (sim->core && event->a == sim->boot)
+                        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+                break;
+        case SIM_TICK_DAEMON:
+                if (mine)
+                        sim_daemon_step(sim, event->a, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_TICK});
+                break;
+        case SIM_PACKET:
+                on_packet(sim, event);
+                break;
+        case SIM_CONNECTED:
+                if (mine)
+                        on_connected(sim, event->a);
+                break;
+        case SIM_CLOSED:
+                on_closed(sim, event);
+                break;
+        case SIM_WORK:
+                on_work(sim, event);
+                break;
+        case SIM_COMPUTED:
+                if (mine)
+                        sim_daemon_computed(sim, event->a, event->task);
+                break;
+        case SIM_DAEMON_SELF:
+                if (mine)
+                        sim_daemon_step(sim, event->a, event->agent);
+                break;
+        case SIM_FAULT:
+                sim_fault(sim);
+                break;
+        case SIM_SERVER_START:
+                sim_server_start(sim);
+                break;
+        case SIM_DAEMON_START:
+                sim_daemon_start(sim, event->a);
+                break;
+        case SIM_SCRIPT:
+                sim_script(sim, event->a);
+        }
+}
+
+static bool all_over(const struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_jobs; i++)
+                if (!sim->job[i].over)
+                        return false;
+        return true;
+}
+
+void sim_run(struct sim *sim)
+{
+        sim_setup(sim);
+        while (!all_over(sim)) {
+                sim_check(sim, sim->n_heap, "nothing left to happen");
+                struct sim_event event = pop(sim);
+                mfl_assert(event.at >= sim->now);
+                sim->now = event.at;
+                sim->n_events++;
+                sim_check(sim, sim->now < sim->faults_end + 180000, "jobs do not end within 180 s after the last fault");
+                handle(sim, &event);
+                free_event(&event);
+        }
+}
