@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands about daemons: daemons, drain. */
+#include "cli/client.h"
+#include "cli/json.h"
+
+static void print_daemons(const Mfl__DaemonList *list)
+{
+        char work[96], rate[32];
+        if (!list->n_daemons) {
+                puts("no daemons are connected; 'mfl-client --server HOST:PORT' starts one");
+                return;
+        }
+        printf("%-20s %-10s %-9s %7s %-24s %10s  %s\n", "NAME", "STATE", "BACKEND", "WORKERS", "WORK",
+                "SAMPLES/S", "DEVICE");
+        for (size_t i = 0; i < list->n_daemons; i++) {
+                const Mfl__DaemonInfo *d = list->daemons[i];
+                mfl_strcpy(work, sizeof work, "-");
+                mfl_strcpy(rate, sizeof rate, "-");
+                if (*d->job)
+                        snprintf(work, sizeof work, "%s r%u %u/%u", d->job, d->round, d->items_done,
+                                d->items_total);
+                if (d->samples_per_second > 0)
+                        snprintf(rate, sizeof rate, "%.0f", d->samples_per_second);
+                printf("%-20s %-10s %-9s %7u %-24s %10s  %s%s%s\n", d->name, d->state, d->backend, d->workers,
+                        work, rate, d->device, *d->note ? "; " : "", d->note);
+        }
+}
+
+static int print_json(const Mfl__DaemonList *list, struct mfl_error *err)
+{
+        json_t *daemons = json_array();
+        for (size_t i = 0; i < list->n_daemons; i++)
+                json_array_append_new(daemons, mfl_json_daemon(list->daemons[i]));
+        return mfl_json_print(stdout, json_pack("{so}", "daemons", daemons), err);
+}
+
+int mfl_cmd_daemons(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListDaemons list = MFL__LIST_DAEMONS__INIT;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_DAEMONS;
+        request.list_daemons = &list;
+        int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+        if (!r)
+                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_DAEMON_LIST, &answer, &err);
+        if (!r && cli->json)
+                r = print_json(answer->daemon_list, &err);
+        else if (!r)
+                print_daemons(answer->daemon_list);
+        return mfl_cli_report(cli, r, &err);
+}
+
+int mfl_cmd_drain(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__Drain drain = MFL__DRAIN__INIT;
+        if (strlen(cli->argument[0]) >= MFL_NAME_BYTES)
+                return mfl_cli_report_text(
+                        cli, MFL_CLI_USAGE, "a daemon's name has at most %d bytes", MFL_NAME_BYTES - 1);
+        drain.daemon = (char *)(uintptr_t)cli->argument[0];
+        drain.undo = cli->options.undo;
+        drain.wait = cli->options.wait;
+        request.body_case = MFL__ENVELOPE__BODY_DRAIN;
+        request.drain = &drain;
+        int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+        if (!r)
+                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_DONE, &answer, &err);
+        if (!r && cli->json)
+                r = mfl_json_print(stdout,
+                        json_pack("{ss ss}", "daemon", cli->argument[0], "text", answer->done->text), &err);
+        else if (!r)
+                printf("%s: %s\n", cli->argument[0], *answer->done->text ? answer->done->text : "done");
+        return mfl_cli_report(cli, r, &err);
+}

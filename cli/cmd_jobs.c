@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands about jobs that are one request and one answer: list, show, models, stop, delete. */
+#include <inttypes.h>
+#include <time.h>
+
+#include "cli/client.h"
+#include "cli/display.h"
+#include "cli/json.h"
+#include "common/digest.h"
+
+/* Opens the connection and turns the first argument, if it is a job, into its id. */
+static int open_with_job(struct mfl_cli *cli, struct mfl_client *client, char *ret_job, struct mfl_error *err)
+{
+        int r = mfl_client_open(client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
+        return r || !ret_job ? r : mfl_client_resolve(client, cli->argument[0], ret_job, err);
+}
+
+static const char *date_text(uint64_t unix_ms, char *buf, size_t buf_bytes)
+{
+        time_t t = (time_t)(unix_ms / 1000);
+        struct tm tm;
+        if (!unix_ms || !localtime_r(&t, &tm) || !strftime(buf, buf_bytes, "%Y-%m-%d %H:%M:%S", &tm))
+                mfl_strcpy(buf, buf_bytes, "-");
+        return buf;
+}
+
+static const char *accuracy_text(const Mfl__RoundInfo *r, char *buf, size_t buf_bytes)
+{
+        if (r && r->evaluated)
+                snprintf(buf, buf_bytes, "%.4f", r->accuracy);
+        else
+                mfl_strcpy(buf, buf_bytes, "-");
+        return buf;
+}
+
+static int print_list_json(const Mfl__JobList *list, struct mfl_error *err)
+{
+        json_t *jobs = json_array();
+        for (size_t i = 0; i < list->n_jobs; i++)
+                json_array_append_new(jobs, mfl_json_job(list->jobs[i]));
+        return mfl_json_print(stdout, json_pack("{so}", "jobs", jobs), err);
+}
+
+static void print_list(const Mfl__JobList *list)
+{
+        char accuracy[16], date[32], rounds[32];
+        if (!list->n_jobs) {
+                puts("no jobs; 'mfl submit job.yaml' sends one");
+                return;
+        }
+        printf("%-10s %-24s %-8s %11s %9s  %-19s  %s\n", "JOB", "NAME", "STATE", "ROUND", "ACCURACY",
+                "CREATED", "REASON");
+        for (size_t i = 0; i < list->n_jobs; i++) {
+                const Mfl__JobInfo *j = list->jobs[i];
+                snprintf(rounds, sizeof rounds, "%u/%u", j->round, j->rounds);
+                printf("%-10s %-24s %-8s %11s %9s  %-19s  %s\n", j->job, j->name, mfl_state_name(j->state),
+                        rounds, accuracy_text(j->last, accuracy, sizeof accuracy),
+                        date_text(j->created_ms, date, sizeof date), j->reason);
+        }
+}
+
+static int ask_list(struct mfl_client *client, Mfl__Envelope **ret_answer, struct mfl_error *err)
+{
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
+        request.list_jobs = &list;
+        return mfl_client_call(client, &request, MFL__ENVELOPE__BODY_JOB_LIST, ret_answer, err);
+}
+
+int mfl_cmd_list(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        int r = open_with_job(cli, &client, NULL, &err);
+        if (!r)
+                r = ask_list(&client, &answer, &err);
+        if (!r && cli->json)
+                r = print_list_json(answer->job_list, &err);
+        else if (!r)
+                print_list(answer->job_list);
+        return mfl_cli_report(cli, r, &err);
+}
+
+static json_t *rounds_json(Mfl__RoundInfo *const *rounds, size_t n)
+{
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(list, mfl_json_round(rounds[i]));
+        return list;
+}
+
+static void print_rounds(Mfl__RoundInfo *const *rounds, size_t n)
+{
+        char up[24], down[24], digest[MFL_SHA256_HEX_BYTES], accuracy[16];
+        if (!n)
+                return;
+        printf("%6s %9s %9s %10s %8s %9s %9s %9s  %s\n", "ROUND", "ACCURACY", "LOSS", "TRAIN LOSS", "CLIENTS",
+                "UP", "DOWN", "SECONDS", "MODEL");
+        for (size_t i = 0; i < n; i++) {
+                const Mfl__RoundInfo *r = rounds[i];
+                char loss[24] = "-";
+                digest[0] = '\0';
+                if (r->evaluated)
+                        snprintf(loss, sizeof loss, "%.4f", r->loss);
+                if (r->digest.len == MFL_SHA256_BYTES)
+                        mfl_hex(r->digest.data, 6, digest);
+                printf("%6u %9s %9s %10.4f %8u %9s %9s %9.1f  %s%s\n", r->round,
+                        accuracy_text(r, accuracy, sizeof accuracy), loss, r->train_loss, r->clients,
+                        mfl_display_bytes((double)r->bytes_up, up, sizeof up),
+                        mfl_display_bytes((double)r->bytes_down, down, sizeof down), r->seconds, digest,
+                        r->kept ? "" : " (not kept)");
+        }
+}
+
+static void print_detail(const Mfl__JobDetail *d)
+{
+        const Mfl__JobInfo *j = d->info;
+        char date[32], accuracy[16];
+        printf("job        %s\nname       %s\nstate      %s%s%s\n", j->job, j->name, mfl_state_name(j->state),
+                *j->reason ? ": " : "", j->reason);
+        printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters\n", j->round, j->rounds, j->model,
+                j->n_params);
+        printf("data       %s\nstrategy   %s\ncreated    %s\n", j->data, j->strategy,
+                date_text(j->created_ms, date, sizeof date));
+        if (j->finished_ms)
+                printf("finished   %s\n", date_text(j->finished_ms, date, sizeof date));
+        if (j->in_round)
+                printf("at work    round %u, %s, clients %u of %u, %u daemons\n", j->in_round, j->phase,
+                        j->clients_done, j->clients_total, j->daemons);
+        if (j->best)
+                printf("best       round %u, accuracy %s\n", j->best->round,
+                        accuracy_text(j->best, accuracy, sizeof accuracy));
+        putchar('\n');
+        print_rounds(d->rounds, d->n_rounds);
+        printf("%s%s", d->n_rounds ? "\n" : "", d->text);
+        if (*d->text && d->text[strlen(d->text) - 1] != '\n')
+                putchar('\n');
+}
+
+int mfl_cmd_show(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ShowJob show = MFL__SHOW_JOB__INIT;
+        show.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_SHOW_JOB;
+        request.show_job = &show;
+        int r = open_with_job(cli, &client, job, &err);
+        if (!r)
+                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_JOB_DETAIL, &answer, &err);
+        if (r)
+                return mfl_cli_report(cli, r, &err);
+        const Mfl__JobDetail *d = answer->job_detail;
+        if (cli->json)
+                r = mfl_json_print(stdout,
+                        json_pack("{so ss so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+                                rounds_json(d->rounds, d->n_rounds)),
+                        &err);
+        else
+                print_detail(d);
+        return mfl_cli_report(cli, r, &err);
+}
+
+int mfl_cmd_models(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListModels list = MFL__LIST_MODELS__INIT;
+        list.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_MODELS;
+        request.list_models = &list;
+        int r = open_with_job(cli, &client, job, &err);
+        if (!r)
+                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_MODEL_LIST, &answer, &err);
+        if (r)
+                return mfl_cli_report(cli, r, &err);
+        const Mfl__ModelList *m = answer->model_list;
+        if (cli->json)
+                r = mfl_json_print(stdout,
+                        json_pack("{ss so}", "job", job, "models", rounds_json(m->models, m->n_models)),
+                        &err);
+        else if (!m->n_models)
+                printf("%s has no model yet\n", job);
+        else
+                print_rounds(m->models, m->n_models);
+        return mfl_cli_report(cli, r, &err);
+}
+
+/* Done{text} is the answer of what only changes something. */
+static int call_done(struct mfl_cli *cli, Mfl__Envelope *request, char *job)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        int r = open_with_job(cli, &client, job, &err);
+        if (!r)
+                r = mfl_client_call(&client, request, MFL__ENVELOPE__BODY_DONE, &answer, &err);
+        if (!r && cli->json)
+                r = mfl_json_print(
+                        stdout, json_pack("{ss ss}", "job", job, "text", answer->done->text), &err);
+        else if (!r)
+                printf("%s: %s\n", job, *answer->done->text ? answer->done->text : "done");
+        return mfl_cli_report(cli, r, &err);
+}
+
+int mfl_cmd_stop(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__StopJob stop = MFL__STOP_JOB__INIT;
+        stop.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
+        request.stop_job = &stop;
+        return call_done(cli, &request, job);
+}
+
+int mfl_cmd_delete(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__DeleteJob delete = MFL__DELETE_JOB__INIT;
+        delete.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
+        request.delete_job = &delete;
+        return call_done(cli, &request, job);
+}

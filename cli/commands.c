@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of commands, with what their help teaches. */
+#include "cli/cli.h"
+
+const struct mfl_cli_command mfl_cli_commands[] = {
+        {"run", "job.yaml", "train a job on this machine, with a server and daemons of its own", 1, 1,
+                "daemons threads out data backend keep-state", mfl_cmd_run,
+                "Starts a private server and some client daemons on 127.0.0.1, submits the job, shows it "
+                "live, and\n"
+                "writes model.safetensors, rounds.csv, job.yaml and the logs into a new folder. Nothing is "
+                "left\n"
+                "running. A child that dies is started again, and the job goes on. Ctrl-C stops the job and "
+                "says\n"
+                "where things are; a second one ends at once. A job that waits for 20 s (no daemon has its "
+                "data\n"
+                "set, say) fails with the reason.\n"
+                "\nExamples:\n"
+                "  mfl run examples/demo.yaml\n"
+                "  mfl run job.yaml --daemons 4 --threads 1 --out results/first\n"
+                "  mfl run job.yaml --data toy=synthetic:1,28,28:10:1000:200:1\n"
+                "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n"},
+        {"submit", "job.yaml", "send a job to the server", 1, 1, "token watch timeout", mfl_cmd_submit,
+                "Checks the job file here, then at the server, and prints the new job's id. '-' reads "
+                "standard\n"
+                "input. With --token, sending again (after a time-out, from a script) gives the same job. A "
+                "file\n"
+                "named by model.initial is read here and sent along.\n"
+                "\nExamples:\n"
+                "  mfl submit job.yaml\n"
+                "  mfl submit job.yaml --watch\n"
+                "  mfl submit job.yaml --token nightly-2024-05-01\n"
+                "  job=$(mfl submit job.yaml --json | jq -r .job) && mfl wait \"$job\"\n"},
+        {"check", "job.yaml", "check a job file, without a server", 1, 1, "", mfl_cmd_check,
+                "Reads the job as the server would and says what it is, or FILE:LINE and what is wrong "
+                "there.\n"
+                "\nExample:\n"
+                "  mfl check job.yaml\n"},
+        {"list", "", "list the jobs", 0, 0, "", mfl_cmd_list,
+                "\nExamples:\n"
+                "  mfl list\n"
+                "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
+        {"show", "JOB", "show a job: state, rounds, the job file", 1, 1, "", mfl_cmd_show,
+                "JOB is an id (j-000001), a name that only one job has, or 'last'.\n"
+                "\nExamples:\n"
+                "  mfl show last\n"
+                "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
+        {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout", mfl_cmd_watch,
+                "On a terminal a live display, elsewhere one line per round and change of state. When the "
+                "server\n"
+                "goes away, watch waits for it to come back: a restart loses nothing. Exits with 0 when the "
+                "job is\n"
+                "done and with 1 when it failed or was stopped. Ctrl-C ends the watching, not the job.\n"
+                "\nExamples:\n"
+                "  mfl watch last\n"
+                "  mfl watch j-000007 --json\n"},
+        {"wait", "JOB", "wait in silence until a job ends", 1, 1, "timeout", mfl_cmd_wait,
+                "As watch, without output. For scripts.\n"
+                "\nExample:\n"
+                "  mfl wait last && mfl pull last --round best -o model.safetensors\n"},
+        {"logs", "JOB", "show what the server noted about a job", 1, 1, "follow timeout", mfl_cmd_logs,
+                "\nExamples:\n"
+                "  mfl logs last\n"
+                "  mfl logs j-000001 -f\n"},
+        {"stop", "JOB", "stop a job; its models stay", 1, 1, "", mfl_cmd_stop,
+                "Daemons drop the job's work at once. What was committed stays; clone starts it over.\n"
+                "\nExample:\n"
+                "  mfl stop last\n"},
+        {"clone", "JOB", "submit the same job again", 1, 1, "token watch timeout", mfl_cmd_clone,
+                "\nExample:\n"
+                "  mfl clone j-000001 --watch\n"},
+        {"delete", "JOB", "delete a job that has ended, with its models", 1, 1, "", mfl_cmd_delete,
+                "\nExample:\n"
+                "  mfl delete j-000001\n"},
+        {"models", "JOB", "list the models of a job", 1, 1, "", mfl_cmd_models,
+                "One line per round whose model the server has kept.\n"
+                "\nExample:\n"
+                "  mfl models last\n"},
+        {"pull", "JOB", "fetch a model as a safetensors file", 1, 1, "round output", mfl_cmd_pull,
+                "The params are checked against the SHA-256 that the server noted when it committed the "
+                "round. The\n"
+                "file holds job, round, digest and, where it was measured, accuracy and loss as metadata.\n"
+                "\nExamples:\n"
+                "  mfl pull last\n"
+                "  mfl pull fashion-demo --round best -o model.safetensors\n"},
+        {"daemons", "", "list the daemons that are connected", 0, 0, "", mfl_cmd_daemons,
+                "\nExample:\n"
+                "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"},
+        {"drain", "DAEMON", "give a daemon no more work", 1, 1, "undo wait", mfl_cmd_drain,
+                "For an upgrade or a reboot: what it works on is finished, and with --wait the command "
+                "returns when\n"
+                "it is idle.\n"
+                "\nExamples:\n"
+                "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client\n"
+                "  mfl drain node7 --undo\n"},
+        {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
+                mfl_cmd_data,
+                "Per client its samples and their classes, computed here as every daemon computes them.\n"
+                "\nExamples:\n"
+                "  mfl data show job.yaml\n"
+                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n"},
+        {"presets", "[NAME]", "list the model presets, or describe one", 0, 1, "input classes",
+                mfl_cmd_presets,
+                "\nExamples:\n"
+                "  mfl presets\n"
+                "  mfl presets pfl-cnn --input 3x32x32\n"},
+        {"help", "[COMMAND|json|exit]", "explain a command, the JSON output, or the exit codes", 0, 1, "",
+                mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+        {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
+};
+
+const struct mfl_cli_command *mfl_cli_command_find(const char *name)
+{
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++)
+                if (!strcmp(c->name, name))
+                        return c;
+        return NULL;
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job on its way as text: bars, curves, quantities, and the lines of the live display. */
+#include "cli/display.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+
+/* Appends what fits; the buffers of this file are sized for what goes in, so nothing is cut in practice. */
+static void append(char *buf, size_t buf_bytes, const char *text)
+{
+        size_t n = strlen(buf);
+        if (n + strlen(text) < buf_bytes)
+                memcpy(buf + n, text, strlen(text) + 1);
+}
+
+const char *mfl_display_bar(double fraction, int columns, bool utf8, char *buf, size_t buf_bytes)
+{
+        static const char *const eighths[] = {
+                " ", "\u258f", "\u258e", "\u258d", "\u258c", "\u258b", "\u258a", "\u2589", "\u2588"};
+        fraction = fraction > 0 ? MFL_MIN(fraction, 1.0) : 0;
+        int parts = (int)floor(fraction * columns * 8);
+        buf[0] = '\0';
+        for (int i = 0; i < columns; i++) {
+                int of_this = MFL_MAX(0, MFL_MIN(8, parts - 8 * i));
+                append(buf, buf_bytes, utf8 ? eighths[of_this] : of_this == 8 ? "#" : of_this ? "-" : ".");
+        }
+        return buf;
+}
+
+const char *mfl_display_curve(
+        const double *values, size_t n, int columns, bool utf8, char *buf, size_t buf_bytes)
+{
+        static const char *const blocks[] = {
+                "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
+        static const char *const plain[] = {"_", ".", "-", ":", "=", "+", "*", "#"};
+        size_t from = n > (size_t)columns ? n - (size_t)columns : 0;
+        double low = INFINITY, high = -INFINITY;
+        buf[0] = '\0';
+        for (size_t i = from; i < n; i++) {
+                low = fmin(low, values[i]);
+                high = fmax(high, values[i]);
+        }
+        for (size_t i = from; i < n; i++) {
+                double at = high > low ? (values[i] - low) / (high - low) : 0.5;
+                int level = MFL_MIN(7, (int)(at * 8));
+                append(buf, buf_bytes, utf8 ? blocks[level] : plain[level]);
+        }
+        return buf;
+}
+
+const char *mfl_display_bytes(double bytes, char *buf, size_t buf_bytes)
+{
+        static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+        size_t u = 0;
+        while (bytes >= 999.5 && u + 1 < MFL_ARRAY_SIZE(units)) {
+                bytes /= 1000;
+                u++;
+        }
+        snprintf(buf, buf_bytes, u && bytes < 9.95 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+        return buf;
+}
+
+const char *mfl_display_time(double seconds, char *buf, size_t buf_bytes)
+{
+        uint64_t s = seconds > 0 ? (uint64_t)fmin(seconds + 0.5, 1e9) : 0;
+        if (s < 3600)
+                snprintf(buf, buf_bytes, "%" PRIu64 ":%02u", s / 60, (unsigned)(s % 60));
+        else
+                snprintf(buf, buf_bytes, "%" PRIu64 ":%02u:%02u", s / 3600, (unsigned)(s / 60 % 60),
+                        (unsigned)(s % 60));
+        return buf;
+}
+
+/* The length of what starts at text and takes no column: an escape sequence (ESC [ ... letter). */
+static size_t escape_length(const char *text)
+{
+        size_t n = 2;
+        if (text[0] != '\033' || text[1] != '[')
+                return 0;
+        while (text[n] && (text[n] < '@' || text[n] > '~'))
+                n++;
+        return text[n] ? n + 1 : n;
+}
+
+int mfl_display_width(const char *text)
+{
+        int width = 0;
+        while (*text) {
+                size_t n = escape_length(text);
+                text += n;
+                if (n)
+                        continue;
+                width += ((uint8_t)*text & 0xc0) != 0x80;
+                text++;
+        }
+        return width;
+}
+
+/* ---- the lines ---- */
+
+struct lines {
+        const struct mfl_style *style;
+        char *text;
+        size_t have, room;
+        bool failed;
+};
+
+static bool make_room(struct lines *l, size_t bytes)
+{
+        if (l->failed || l->have + bytes + 1 <= l->room)
+                return !l->failed;
+        size_t room = (l->have + bytes + 1) * 2;
+        char *text = mfl_realloc(l->text, room);
+        if (!text) {
+                l->failed = true;
+                return false;
+        }
+        l->text = text;
+        l->room = room;
+        return true;
+}
+
+/* Adds a line, cut at the style's columns; a cut line still ends its colour. */
+static void add_line(struct lines *l, const char *line)
+{
+        int left = l->style->columns;
+        size_t n = 0;
+        while (line[n]) {
+                size_t escape = escape_length(line + n);
+                if (!escape && ((uint8_t)line[n] & 0xc0) != 0x80 && left-- == 0)
+                        break;
+                n += escape ? escape : 1;
+        }
+        const char *end = line[n] && l->style->colour ? "\033[0m\n" : "\n";
+        if (!make_room(l, n + strlen(end)))
+                return;
+        memcpy(l->text + l->have, line, n);
+        strcpy(l->text + l->have + n, end);
+        l->have += n + strlen(end);
+}
+
+static const char *paint(const struct lines *l, const char *code)
+{
+        return l->style->colour ? code : "";
+}
+#define BOLD "\033[1m"
+#define DIM "\033[2m"
+#define RED "\033[31m"
+#define GREEN "\033[32m"
+#define YELLOW "\033[33m"
+#define CYAN "\033[36m"
+#define PLAIN "\033[0m"
+
+static const char *state_colour(const char *state)
+{
+        if (!strcmp(state, "done"))
+                return GREEN;
+        if (!strcmp(state, "failed") || !strcmp(state, "stopped"))
+                return RED;
+        return !strcmp(state, "waiting") ? YELLOW : CYAN;
+}
+
+static void add_head(struct lines *l, const struct mfl_display_job *j)
+{
+        char line[512];
+        const char *dot = l->style->utf8 ? "\u00b7" : "-";
+        int n = snprintf(line, sizeof line, "%s%s%s %s  %s%s%s", paint(l, BOLD), j->job, paint(l, PLAIN),
+                j->name, paint(l, state_colour(j->state)), j->state, paint(l, PLAIN));
+        if (j->phase && *j->phase && j->in_round)
+                n += snprintf(line + n, sizeof line - (size_t)n, " %s %s", dot, j->phase);
+        if (j->daemons && (size_t)n < sizeof line)
+                n += snprintf(line + n, sizeof line - (size_t)n, " %s %u daemon%s", dot, j->daemons,
+                        j->daemons == 1 ? "" : "s");
+        if (j->attempt > 1 && (size_t)n < sizeof line)
+                snprintf(line + n, sizeof line - (size_t)n, " %s attempt %u", dot, j->attempt);
+        add_line(l, line);
+}
+
+/* "rounds  [####......]  3/10  12/50 clients  0:42 left" */
+static void add_bar(struct lines *l, const struct mfl_display_job *j)
+{
+        char line[4096], bar[1024], tail[160], left[24];
+        double part = j->in_round && j->clients_total ? (double)j->clients_done / j->clients_total : 0;
+        double fraction = j->rounds ? (j->round + MFL_MIN(part, 1.0)) / j->rounds : 0;
+        int n = snprintf(tail, sizeof tail, " %u/%u", j->round, j->rounds);
+        if (j->in_round && j->clients_total)
+                n += snprintf(tail + n, sizeof tail - (size_t)n, "  clients %u/%u", j->clients_done,
+                        j->clients_total);
+        if (j->left >= 0)
+                snprintf(tail + n, sizeof tail - (size_t)n, "  %s left",
+                        mfl_display_time(j->left, left, sizeof left));
+        int columns = MFL_MIN(60, l->style->columns - 9 - 1 - mfl_display_width(tail));
+        if (columns >= 5)
+                snprintf(line, sizeof line, "rounds   %s%s%s%s", paint(l, CYAN),
+                        mfl_display_bar(fraction, columns, l->style->utf8, bar, sizeof bar), paint(l, PLAIN),
+                        tail);
+        else
+                snprintf(line, sizeof line, "rounds  %s", tail);
+        add_line(l, line);
+}
+
+static void add_curve(struct lines *l, const char *label, const double *v, size_t n)
+{
+        char line[4096], curve[1024], value[32];
+        if (!n)
+                return;
+        snprintf(value, sizeof value, "%.4f", v[n - 1]);
+        int columns = MFL_MIN(60, l->style->columns - 9 - 9);
+        snprintf(line, sizeof line, "%-8s %-8s %s%s%s", label, value, paint(l, GREEN),
+                columns > 0 ? mfl_display_curve(v, n, columns, l->style->utf8, curve, sizeof curve) : "",
+                paint(l, PLAIN));
+        add_line(l, line);
+}
+
+static void add_traffic(struct lines *l, const struct mfl_display_job *j)
+{
+        char line[256], up[24], down[24], time[24];
+        snprintf(line, sizeof line, "%straffic  up %s, down %s   time %s%s", paint(l, DIM),
+                mfl_display_bytes(j->bytes_up, up, sizeof up),
+                mfl_display_bytes(j->bytes_down, down, sizeof down),
+                mfl_display_time(j->seconds, time, sizeof time), paint(l, PLAIN));
+        add_line(l, line);
+}
+
+static void add_text(struct lines *l, const char *text)
+{
+        char line[768];
+        if (!text || !*text)
+                return;
+        snprintf(line, sizeof line, "%s%s%s", paint(l, YELLOW), text, paint(l, PLAIN));
+        add_line(l, line);
+}
+
+char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style)
+{
+        struct lines l = {.style = style};
+        add_head(&l, job);
+        add_bar(&l, job);
+        add_curve(&l, "accuracy", job->accuracy, job->n_evaluated);
+        add_curve(&l, "loss", job->loss, job->n_evaluated);
+        add_traffic(&l, job);
+        add_text(&l, job->reason);
+        add_text(&l, job->notice);
+        if (l.failed) {
+                free(l.text);
+                return NULL;
+        }
+        return l.text;
+}

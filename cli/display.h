@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people see of a job on its way: text made from numbers (pure), and drawing in place on a terminal. */
+#ifndef MFL_CLI_DISPLAY_H
+#define MFL_CLI_DISPLAY_H
+
+#include <stdio.h>
+
+#include "common/base.h"
+
+/* How text may look: columns of the terminal, UTF-8 or plain ASCII, colours or not. */
+struct mfl_style {
+        int columns;
+        bool utf8, colour;
+};
+
+/* A bar of exactly `columns` columns, fraction in [0, 1]. UTF-8 has eighths of a column. Returns buf. */
+const char *mfl_display_bar(double fraction, int columns, bool utf8, char *buf, size_t buf_bytes);
+/* A curve of n values, the newest `columns` of them when there are more, scaled from the least to the
+ * largest. */
+const char *mfl_display_curve(
+        const double *values, size_t n, int columns, bool utf8, char *buf, size_t buf_bytes);
+/* "1.5 GB", "0:42", "1:02:03" (seconds). buf of at least 24 bytes. */
+const char *mfl_display_bytes(double bytes, char *buf, size_t buf_bytes);
+const char *mfl_display_time(double seconds, char *buf, size_t buf_bytes);
+/* Columns that text takes, escape sequences and continuation bytes of UTF-8 not counted. */
+int mfl_display_width(const char *text);
+
+/* What is shown of a job. Strings are the caller's. */
+struct mfl_display_job {
+        const char *job, *name, *state, *phase, *reason, *notice;
+        uint32_t round, rounds, in_round, attempt, clients_done, clients_total, daemons;
+        double bytes_up, bytes_down;
+        double seconds, left;          /* left < 0: not known */
+        const double *accuracy, *loss; /* of the rounds that were evaluated, oldest first */
+        size_t n_evaluated;
+};
+/* Lines, each no wider than the style's columns and ended by '\n'. NULL when out of memory; caller frees. */
+char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style);
+
+/* Drawing in place: the lines of the last drawing are replaced. The cursor is hidden from the first drawing
+ * to mfl_screen_end, which is idempotent; an abnormal exit through exit() shows it again, too. */
+struct mfl_screen {
+        FILE *out;
+        int lines;
+        bool hidden;
+};
+void mfl_screen_draw(struct mfl_screen *screen, const char *text);
+/* Takes the drawing away, so that lines can be printed in its place; the next draw puts it below them. */
+void mfl_screen_clear(struct mfl_screen *screen);
+/* Leaves the drawing where it is. */
+void mfl_screen_end(struct mfl_screen *screen);
+/* Width of the terminal on fd; 80 when not known. */
+int mfl_screen_columns(int fd);
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `mfl help`: the overview, the commands, and the topics. */
+#include "cli/cli.h"
+#include "common/yaml.h"
+
+static const char exit_text[] =
+        "Exit codes of mfl:\n"
+        "    0  all went well; a job that was waited for is done\n"
+        "    1  the job failed or was stopped; or this machine refused (disk, memory, a program is missing)\n"
+        "    2  the command line is wrong\n"
+        "    3  the server can't be reached, or the connection is lost for good\n"
+        "    4  no such job, round, daemon or file\n"
+        "    5  the input is wrong: the job file (with its line), or what the server would not take\n"
+        "    6  conflict (a job in that state, a name of several jobs) or a limit is reached\n"
+        "  130  interrupted by Ctrl-C\n";
+
+static const char json_text[] =
+        "With --json every command prints JSON on stdout: one object on one line, or, for watch, logs, run "
+        "and\n"
+        "submit --watch, one object per line and event. What fails prints, after what was printed already,\n"
+        "  {\"error\": {\"code\": C, \"text\": T}}    C: usage invalid not_found conflict limit unreachable "
+        "failed\n"
+        "                                        interrupted internal; T is on stderr, too\n"
+        "Members are only ever added. What is not known is null. Times are Unix milliseconds.\n"
+        "\n"
+        "  submit, clone   {\"job\": \"j-000001\", \"existed\": false}    (with --watch also \"event\": "
+        "\"submitted\")\n"
+        "  check           {\"valid\", \"name\", \"rounds\", \"model\", \"params\", \"data\", \"partition\", "
+        "\"clients\",\n"
+        "                   \"strategy\"}\n"
+        "  list            {\"jobs\": [JOB...]}\n"
+        "  show            {\"job\": JOB, \"text\": job file, \"rounds\": [ROUND...]}\n"
+        "  wait            {\"job\": JOB}\n"
+        "  models          {\"job\": id, \"models\": [ROUND...]}\n"
+        "  stop, delete    {\"job\": id, \"text\": T}\n"
+        "  pull            {\"job\", \"round\", \"file\", \"digest\", \"params\", \"accuracy\", \"loss\"}\n"
+        "  daemons         {\"daemons\": [{\"name\", \"node\", \"address\", \"backend\", \"device\", "
+        "\"workers\", \"state\",\n"
+        "                   \"job\", \"round\", \"items_done\", \"items_total\", \"samples_per_second\", "
+        "\"connected_ms\",\n"
+        "                   \"data_sets\": [{\"name\", \"shape\", \"classes\", \"train_samples\", "
+        "\"test_samples\"}],\n"
+        "                   \"software\", \"note\"}]}\n"
+        "  drain           {\"daemon\": name, \"text\": T}\n"
+        "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
+        "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"
+        "  presets         {\"presets\": [{\"name\", \"summary\"}]}\n"
+        "  presets NAME    {\"name\", \"params\", \"flops_forward\", \"flops_training\",\n"
+        "                   \"tensors\": [{\"name\", \"shape\"}]}\n"
+        "  logs            {\"event\": \"log\", \"seq\", \"time_ms\", \"text\"}\n"
+        "  watch, run      {\"event\": \"state\" or \"progress\", \"job\": JOB}\n"
+        "                  {\"event\": \"round\", \"job\": id, \"round\": ROUND}\n"
+        "                  {\"event\": \"note\", \"text\"}    (a child or the server went away or came "
+        "back)\n"
+        "  run, last line  {\"event\": \"result\", \"job\", \"state\", \"accuracy\", \"loss\", \"rounds\", "
+        "\"seconds\",\n"
+        "                   \"digest\", \"model\", \"csv\", \"out\", \"state_dir\"}    (there is one once "
+        "the job was\n"
+        "                  submitted; after a failure the error object comes before it)\n"
+        "\n"
+        "  JOB    {\"job\", \"name\", \"state\", \"reason\", \"round\", \"rounds\", \"params\", \"model\", "
+        "\"data\", \"strategy\",\n"
+        "          \"created_ms\", \"finished_ms\", \"last\": ROUND, \"best\": ROUND, \"progress\": "
+        "{\"round\", \"attempt\",\n"
+        "          \"phase\", \"clients_done\", \"clients_total\", \"daemons\"}}\n"
+        "          state: waiting running done failed stopped\n"
+        "  ROUND  {\"round\", \"accuracy\", \"loss\", \"train_loss\", \"train_accuracy\", \"samples\", "
+        "\"clients\",\n"
+        "          \"clients_rejected\", \"weight\", \"bytes_up\", \"bytes_down\", \"seconds\", \"digest\", "
+        "\"attempt\",\n"
+        "          \"daemons\", \"committed_ms\", \"kept\"}\n";
+
+struct topic {
+        const char *name, *text;
+};
+static const struct topic topics[] = {{"json", json_text}, {"exit", exit_text}};
+
+bool mfl_help_topic(FILE *out, const char *name)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
+                if (!strcmp(topics[i].name, name)) {
+                        fputs(topics[i].text, out);
+                        return true;
+                }
+        return false;
+}
+
+void mfl_help_overview(FILE *out)
+{
+        fputs("mfl " MFL_VERSION ": federated learning from the command line\n"
+              "\n"
+              "usage: mfl COMMAND [arguments] [options]\n"
+              "\n",
+                out);
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++) {
+                char left[64];
+                snprintf(left, sizeof left, "%s%s%s", c->name, *c->arguments ? " " : "", c->arguments);
+                fprintf(out, "  %-22s %s\n", left, c->summary);
+        }
+        fputs("\nEvery command takes:\n", out);
+        mfl_cli_print_options(out, NULL);
+        fputs("\nFirst steps:\n"
+              "  mfl run examples/demo.yaml         all on this machine\n"
+              "  mfl submit job.yaml --watch        on the server that MFL_SERVER or --server names\n"
+              "  mfl help submit                    a command; 'mfl help json', 'mfl help exit': topics\n"
+              "\nNO_COLOR turns colours off. A JOB is an id, a name that only one job has, or 'last'.\n",
+                out);
+}
+
+void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
+{
+        fprintf(out, "mfl %s: %s\n\nusage: mfl %s%s%s [options]\n", c->name, c->summary, c->name,
+                *c->arguments ? " " : "", c->arguments);
+        fprintf(out, "%s%s\nOptions:\n", *c->text && *c->text != '\n' ? "\n" : "", c->text);
+        mfl_cli_print_options(out, c->options);
+        mfl_cli_print_options(out, NULL);
+}
+
+int mfl_cmd_help(struct mfl_cli *cli)
+{
+        const char *name = cli->argument[0];
+        if (!name) {
+                mfl_help_overview(stdout);
+                return MFL_EXIT_OK;
+        }
+        const struct mfl_cli_command *c = mfl_cli_command_find(name);
+        if (c)
+                mfl_help_command(stdout, c);
+        if (c || mfl_help_topic(stdout, name))
+                return MFL_EXIT_OK;
+        return mfl_cli_report_text(
+                cli, MFL_CLI_USAGE, "there is no help on '%.60s'; 'mfl help' lists the commands", name);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of the operator's plane as JSON objects. */
+#include "cli/json.h"
+
+#include "common/digest.h"
+
+const char *mfl_state_name(Mfl__JobState state)
+{
+        static const char *const names[] = {"unknown", "waiting", "running", "done", "failed", "stopped"};
+        return (size_t)state < MFL_ARRAY_SIZE(names) ? names[state] : names[0];
+}
+
+bool mfl_state_is_final(Mfl__JobState state)
+{
+        return state == MFL__JOB_STATE__JOB_DONE || state == MFL__JOB_STATE__JOB_FAILED ||
+               state == MFL__JOB_STATE__JOB_STOPPED;
+}
+
+static json_t *number_or_null(bool known, double value)
+{
+        return known ? json_real(value) : json_null();
+}
+
+static json_t *text_or_null(const char *text)
+{
+        return text && *text ? json_string(text) : json_null();
+}
+
+static json_t *digest_or_null(const ProtobufCBinaryData *digest)
+{
+        char hex[MFL_SHA256_HEX_BYTES] = "";
+        if (digest->len == MFL_SHA256_BYTES)
+                mfl_hex(digest->data, digest->len, hex);
+        return text_or_null(hex);
+}
+
+json_t *mfl_json_round(const Mfl__RoundInfo *r)
+{
+        if (!r)
+                return json_null();
+        return json_pack("{sI so so sf sf sI sI sI sI sI sI sf so sI sI sI sb}", "round",
+                (json_int_t)r->round, "accuracy", number_or_null(r->evaluated, r->accuracy), "loss",
+                number_or_null(r->evaluated, r->loss), "train_loss", r->train_loss, "train_accuracy",
+                r->train_accuracy, "samples", (json_int_t)r->samples, "clients", (json_int_t)r->clients,
+                "clients_rejected", (json_int_t)r->clients_rejected, "weight", (json_int_t)r->weight,
+                "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down, "seconds",
+                r->seconds, "digest", digest_or_null(&r->digest), "attempt", (json_int_t)r->attempt,
+                "daemons", (json_int_t)r->daemons, "committed_ms", (json_int_t)r->committed_ms, "kept",
+                (int)r->kept);
+}
+
+static json_t *make_progress(const Mfl__JobInfo *i)
+{
+        if (!i->in_round)
+                return json_null();
+        return json_pack("{sI sI so sI sI sI}", "round", (json_int_t)i->in_round, "attempt",
+                (json_int_t)i->attempt, "phase", text_or_null(i->phase), "clients_done",
+                (json_int_t)i->clients_done, "clients_total", (json_int_t)i->clients_total, "daemons",
+                (json_int_t)i->daemons);
+}
+
+json_t *mfl_json_job(const Mfl__JobInfo *i)
+{
+        return json_pack("{ss ss ss so sI sI sI so so so sI so so so so}", "job", i->job, "name", i->name,
+                "state", mfl_state_name(i->state), "reason", text_or_null(i->reason), "round",
+                (json_int_t)i->round, "rounds", (json_int_t)i->rounds, "params", (json_int_t)i->n_params,
+                "model", text_or_null(i->model), "data", text_or_null(i->data), "strategy",
+                text_or_null(i->strategy), "created_ms", (json_int_t)i->created_ms, "finished_ms",
+                i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
+                mfl_json_round(i->last), "best", mfl_json_round(i->best), "progress", make_progress(i));
+}
+
+static json_t *make_data_set(const Mfl__DataSet *d)
+{
+        json_t *shape = json_array();
+        for (size_t i = 0; i < d->n_shape; i++)
+                json_array_append_new(shape, json_integer(d->shape[i]));
+        return json_pack("{ss so sI sI sI}", "name", d->name, "shape", shape, "classes",
+                (json_int_t)d->classes, "train_samples", (json_int_t)d->train_samples, "test_samples",
+                (json_int_t)d->test_samples);
+}
+
+json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
+{
+        json_t *sets = json_array();
+        for (size_t i = 0; i < d->n_data_sets; i++)
+                json_array_append_new(sets, make_data_set(d->data_sets[i]));
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so}", "name", d->name, "node",
+                text_or_null(d->node), "address", text_or_null(d->address), "backend",
+                text_or_null(d->backend), "device", text_or_null(d->device), "workers",
+                (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
+                (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
+                (json_int_t)d->items_total, "samples_per_second", d->samples_per_second, "connected_ms",
+                (json_int_t)d->connected_ms, "data_sets", sets, "software", text_or_null(d->software), "note",
+                text_or_null(d->note));
+}
+
+json_t *mfl_json_event(const char *kind)
+{
+        return json_pack("{ss}", "event", kind);
+}
+
+int mfl_json_print(FILE *out, json_t *object, struct mfl_error *err)
+{
+        if (!object)
+                return mfl_fail_memory(err, 0, "JSON");
+        int bad = json_dumpf(object, out, JSON_COMPACT | JSON_ENCODE_ANY) || fputc('\n', out) == EOF ||
+                  fflush(out);
+        json_decref(object);
+        return bad ? mfl_fail_errno(err, "write to standard output") : 0;
+}
+
+void mfl_json_print_error(FILE *out, const char *code, const char *text)
+{
+        json_t *error = json_pack("{s{ss ss}}", "error", "code", code, "text", text);
+        if (!error) /* not UTF-8, or no memory: the code at least */
+                error = json_pack("{s{ss ss}}", "error", "code", code, "text", "");
+        mfl_json_print(out, error, NULL);
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line: options anywhere, "--name value" or "--name=value", and a suggestion for what is unknown.
+ */
+#include <inttypes.h>
+#include <limits.h>
+
+#include "cli/cli.h"
+#include "common/yaml.h"
+
+enum kind {
+        KIND_FLAG,
+        KIND_TEXT,
+        KIND_NUMBER,
+        KIND_LIST,
+};
+
+struct option {
+        const char *name;
+        char letter; /* 0: none */
+        enum kind kind;
+        size_t offset;
+        const char *value; /* its name in help */
+        const char *help;
+        int64_t min, max;
+};
+
+#define AT(member) offsetof(struct mfl_cli_options, member)
+static const struct option options[] = {
+        {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
+                "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
+        {"json", 0, KIND_FLAG, AT(json), NULL, "print JSON on stdout; see 'mfl help json'", 0, 0},
+        {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
+        {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
+        {"token", 0, KIND_TEXT, AT(token), "T", "sending twice with one token makes one job", 0, 0},
+        {"watch", 0, KIND_FLAG, AT(watch), NULL, "then watch the job until it ends", 0, 0},
+        {"follow", 'f', KIND_FLAG, AT(follow), NULL, "stay for the lines to come, until the job ends", 0, 0},
+        {"timeout", 0, KIND_NUMBER, AT(timeout), "SECONDS",
+                "give up after so long without a server (default 60)", 0, 1000000},
+        {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0},
+        {"output", 'o', KIND_TEXT, AT(out), "FILE", "where the model goes (default: JOB-rROUND.safetensors)",
+                0, 0},
+        {"undo", 0, KIND_FLAG, AT(undo), NULL, "give it work again", 0, 0},
+        {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
+        {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
+                "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
+                0, 0},
+        {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
+        {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
+        {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
+        {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
+                256},
+        {"threads", 0, KIND_NUMBER, AT(threads), "T",
+                "clients that one daemon trains at once\n(default: the cores, dealt to the daemons)", 1,
+                1024},
+        {"out", 0, KIND_TEXT, AT(out), "DIR", "where the results go (default: mfl-run, mfl-run-2, ...)", 0,
+                0},
+        {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0},
+        {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
+                "keep the server's state directory of a job that is done", 0, 0},
+};
+
+static const char common_options[] = "server json help";
+
+static bool name_in(const char *names, const char *name)
+{
+        size_t n = strlen(name);
+        for (const char *at = names; at && (at = strstr(at, name)); at += n)
+                if ((at == names || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
+                        return true;
+        return false;
+}
+
+static bool command_takes(const struct mfl_cli_command *command, const char *name)
+{
+        if (name_in(common_options, name) || (!command && !strcmp(name, "version")))
+                return true;
+        return command && name_in(command->options, name);
+}
+
+static int fail_unknown(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
+{
+        const char *names[MFL_ARRAY_SIZE(options) + 1];
+        const char *of = cli->command ? cli->command->name : "";
+        const char *space = cli->command ? " " : "";
+        int n = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++)
+                if (command_takes(cli->command, options[i].name))
+                        names[n++] = options[i].name;
+        names[n] = NULL;
+        const char *nearest = text[0] == '-' && text[1] == '-' ? mfl_yaml_nearest(text + 2, names) : NULL;
+        if (nearest)
+                return mfl_fail(err, MFL_CLI_USAGE, "mfl %s%sknows no option '%.100s'; did you mean '--%s'?",
+                        of, space, text, nearest);
+        return mfl_fail(err, MFL_CLI_USAGE, "mfl %s%sknows no option '%.100s'; see 'mfl %s%s--help'", of,
+                space, text, of, space);
+}
+
+/* text is "--name", "--name=value" or "-x". The rest of the table is searched for the command's own meaning.
+ */
+static const struct option *find_option(const struct mfl_cli *cli, const char *text, const char **ret_value)
+{
+        const char *equals = strchr(text, '=');
+        size_t n = equals ? (size_t)(equals - text) : strlen(text);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
+                const struct option *o = &options[i];
+                bool is = text[1] == '-' ? n - 2 == strlen(o->name) && !strncmp(text + 2, o->name, n - 2)
+                                         : n == 2 && !equals && text[1] == o->letter;
+                if (!is || !command_takes(cli->command, o->name))
+                        continue;
+                *ret_value = equals ? equals + 1 : NULL;
+                return o;
+        }
+        return NULL;
+}
+
+static int set_number(const struct option *o, const char *value, void *at, struct mfl_error *err)
+{
+        char *end;
+        errno = 0;
+        int64_t v = strtoll(value, &end, 10);
+        if (errno || end == value || *end || v < o->min || v > o->max)
+                return mfl_fail(err, MFL_CLI_USAGE, "--%s: '%.100s' is not a number in %" PRId64 "..%" PRId64,
+                        o->name, value, o->min, o->max);
+        *(int64_t *)at = v;
+        return 0;
+}
+
+static int set_option(struct mfl_cli *cli, const struct option *o, const char *value, struct mfl_error *err)
+{
+        void *at = (char *)&cli->options + o->offset;
+        switch (o->kind) {
+        case KIND_FLAG:
+                *(bool *)at = true;
+                return 0;
+        case KIND_TEXT:
+                *(const char **)at = value;
+                return 0;
+        case KIND_NUMBER:
+                return set_number(o, value, at, err);
+        case KIND_LIST:
+                if (cli->options.n_data == MFL_CLI_DATA_MAX)
+                        return mfl_fail(err, MFL_CLI_USAGE, "--%s: more than %d", o->name, MFL_CLI_DATA_MAX);
+                cli->options.data[cli->options.n_data++] = value;
+                return 0;
+        }
+        return 0;
+}
+
+static int fail_command(const char *text, struct mfl_error *err)
+{
+        const char *names[64];
+        int n = 0;
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++)
+                names[n++] = c->name;
+        names[n] = NULL;
+        const char *nearest = mfl_yaml_nearest(text, names);
+        if (nearest)
+                return mfl_fail(err, MFL_CLI_USAGE, "there is no command '%.100s'; did you mean '%s'?", text,
+                        nearest);
+        return mfl_fail(err, MFL_CLI_USAGE, "there is no command '%.100s'; 'mfl help' lists them", text);
+}
+
+static int add_argument(struct mfl_cli *cli, const char *text, int *n, struct mfl_error *err)
+{
+        if (!cli->command) {
+                cli->command = mfl_cli_command_find(text);
+                return cli->command ? 0 : fail_command(text, err);
+        }
+        if (*n == cli->command->n_max)
+                return mfl_fail(err, MFL_CLI_USAGE, "'%.100s' is one argument too many; usage: mfl %s %s",
+                        text, cli->command->name, cli->command->arguments);
+        cli->argument[(*n)++] = text;
+        return 0;
+}
+
+static int take_option(struct mfl_cli *cli, char **argv, int *i, struct mfl_error *err)
+{
+        const char *value = NULL;
+        const struct option *o = find_option(cli, argv[*i], &value);
+        if (!o)
+                return fail_unknown(cli, argv[*i], err);
+        if (o->kind == KIND_FLAG && value)
+                return mfl_fail(err, MFL_CLI_USAGE, "--%s takes no value", o->name);
+        if (o->kind != KIND_FLAG && !value) {
+                value = argv[*i + 1];
+                if (!value)
+                        return mfl_fail(err, MFL_CLI_USAGE, "--%s needs a value: --%s %s", o->name, o->name,
+                                o->value);
+                ++*i;
+        }
+        return set_option(cli, o, value, err);
+}
+
+int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *err)
+{
+        int n = 0;
+        bool only_arguments = false;
+        struct mfl_cli_options *o = &cli->options;
+        o->daemons = o->threads = o->rows = o->classes = o->timeout = -1;
+        for (int i = 1; i < argc; i++) {
+                int r = 0;
+                if (!only_arguments && !strcmp(argv[i], "--"))
+                        only_arguments = true;
+                else if (!only_arguments && argv[i][0] == '-' && argv[i][1])
+                        r = take_option(cli, argv, &i, err);
+                else
+                        r = add_argument(cli, argv[i], &n, err);
+                cli->json = o->json;
+                if (r)
+                        return r;
+        }
+        if (cli->command && n < cli->command->n_min && !o->help)
+                return mfl_fail(err, MFL_CLI_USAGE, "something is missing; usage: mfl %s %s",
+                        cli->command->name, cli->command->arguments);
+        return 0;
+}
+
+void mfl_cli_print_options(FILE *out, const char *names)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
+                const struct option *o = &options[i];
+                char left[64];
+                if (!name_in(names ? names : common_options, o->name))
+                        continue;
+                int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
+                                  : snprintf(left, sizeof left, "--%s", o->name);
+                if (o->value)
+                        snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+                fprintf(out, "  %-24s", left);
+                if (strlen(left) > 23)
+                        fprintf(out, "\n%26s", "");
+                for (const char *c = o->help; *c; c++)
+                        *c == '\n' ? fprintf(out, "\n%26s", "") : fputc(*c, out);
+                fputc('\n', out);
+        }
+}

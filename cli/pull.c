@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fetching a model.
+ *
+ * Happy path: Pull -> PullBegin -> Params frames -> graph from the job file -> digest -> PATH.tmp, fsync,
+ * rename. Failures: no such job or round; the connection; params that do not fit the graph or the digest; the
+ * disk.
+ */
+#include "cli/pull.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/digest.h"
+#include "common/fs.h"
+#include "common/job.h"
+#include "common/model/safetensors.h"
+
+static int read_graph(const Mfl__PullBegin *begin, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        struct mfl_job *job;
+        struct mfl_shape input = {.rank = (int)begin->n_input};
+        for (size_t i = 0; i < begin->n_input; i++)
+                input.dim[i] = begin->input[i];
+        int r = mfl_job_parse(begin->text, strlen(begin->text), "job file of the model", &job, err);
+        if (r)
+                return r;
+        r = mfl_job_graph(job, &input, (int)begin->classes, ret_graph, err);
+        mfl_job_free(job);
+        if (r || (*ret_graph)->n == begin->n_params)
+                return r;
+        r = mfl_fail(err, MFL_INVALID,
+                "the job's graph has %" PRIu64 " parameters, the server's model %" PRIu64, (*ret_graph)->n,
+                begin->n_params);
+        mfl_graph_free(*ret_graph);
+        return r;
+}
+
+static int receive(struct mfl_client *client, struct mfl_error *err)
+{
+        Mfl__Envelope *answer = NULL;
+        int r = mfl_client_next(client, MFL_CLIENT_FOREVER, &answer, err);
+        if (r == MFL_BUSY)
+                return 0;
+        if (r)
+                return r;
+        mfl_wire_free(answer);
+        return mfl_fail(err, MFL_CLI_LOST, "the server sent something else than params");
+}
+
+static int check_digest(
+        const float *params, const Mfl__PullBegin *begin, char *ret_hex, struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        int r = mfl_sha256(params, begin->n_params * sizeof(float), digest, err);
+        if (r)
+                return r;
+        mfl_hex(digest, sizeof digest, ret_hex);
+        if (begin->round->digest.len == sizeof digest &&
+                !memcmp(begin->round->digest.data, digest, sizeof digest))
+                return 0;
+        return mfl_fail(err, MFL_CLI_LOST,
+                "the params have SHA-256 %s, which is not what the server told: they were damaged; nothing "
+                "was written",
+                ret_hex);
+}
+
+static int write_file(const struct mfl_graph *graph, const float *params, const struct mfl_st_meta *meta,
+        int n_meta, const char *path, struct mfl_error *err)
+{
+        struct mfl_fs_file file = {.fd = -1};
+        MFL_CLEANUP_FREE struct mfl_st_tensor *tensors = mfl_calloc((size_t)graph->n_params, sizeof *tensors);
+        if (!tensors)
+                return mfl_fail_memory(err, (size_t)graph->n_params * sizeof *tensors, "a table of tensors");
+        mfl_st_from_params(graph, params, tensors);
+        int r = mfl_fs_begin(&file, path, err);
+        if (r)
+                return r;
+        r = mfl_st_write(file.fd, path, tensors, graph->n_params, meta, n_meta, err);
+        if (!r)
+                return mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        return r;
+}
+
+static int write_model(const struct mfl_graph *graph, const float *params, const char *job,
+        struct mfl_pulled *p, struct mfl_error *err)
+{
+        char round[16], accuracy[32], loss[32];
+        snprintf(round, sizeof round, "%u", p->round);
+        snprintf(accuracy, sizeof accuracy, "%.17g", p->accuracy);
+        snprintf(loss, sizeof loss, "%.17g", p->loss);
+        struct mfl_st_meta meta[] = {{"job", job}, {"round", round}, {"digest", p->digest},
+                {"software", "mfl " MFL_VERSION}, {"accuracy", accuracy}, {"loss", loss}};
+        /* What was not measured is not written. */
+        int n_meta = p->evaluated ? 6 : 4;
+        return write_file(graph, params, meta, n_meta, p->path, err);
+}
+
+static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegin *begin,
+        const struct mfl_graph *graph, struct mfl_pulled *p, struct mfl_error *err)
+{
+        int r = receive(client, err);
+        if (!r)
+                r = check_digest(client->params, begin, p->digest, err);
+        return r ? r : write_model(graph, client->params, job, p, err);
+}
+
+int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
+        struct mfl_pulled *ret_pulled, struct mfl_error *err)
+{
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__Pull pull = MFL__PULL__INIT;
+        struct mfl_graph *graph;
+        pull.job = (char *)(uintptr_t)job;
+        pull.round = round;
+        request.body_case = MFL__ENVELOPE__BODY_PULL;
+        request.pull = &pull;
+        int r = mfl_client_call(client, &request, MFL__ENVELOPE__BODY_PULL_BEGIN, &answer, err);
+        if (r)
+                return r;
+        const Mfl__PullBegin *begin = answer->pull_begin;
+        struct mfl_pulled p = {.round = begin->round->round,
+                .evaluated = begin->round->evaluated,
+                .accuracy = begin->round->accuracy,
+                .loss = begin->round->loss,
+                .n_params = begin->n_params};
+        if (path)
+                mfl_strcpy(p.path, sizeof p.path, path);
+        else
+                snprintf(p.path, sizeof p.path, "%s-r%u.safetensors", job, p.round);
+        r = read_graph(begin, &graph, err);
+        if (r)
+                return r;
+        r = fetch(client, job, begin, graph, &p, err);
+        mfl_graph_free(graph);
+        if (!r)
+                *ret_pulled = p;
+        return r;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job file on its way to the server. */
+#include "cli/submit.h"
+
+#include "common/fs.h"
+#include "common/model/safetensors.h"
+
+#define FRAME_FLOATS (1024 * 1024 / sizeof(float))
+
+static int fill_params(
+        const struct mfl_graph *graph, const char *path, struct mfl_submission *s, struct mfl_error *err)
+{
+        struct mfl_st_file *file;
+        int r = mfl_st_open(path, &file, err);
+        if (r)
+                return r;
+        s->initial = mfl_alloc_aligned(graph->n * sizeof(float));
+        if (!s->initial)
+                r = mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
+        else
+                r = mfl_st_to_params(file, graph, s->initial, err);
+        s->n_initial = r ? 0 : graph->n;
+        mfl_st_close(file);
+        return r;
+}
+
+/* The params' order and shapes come from the graph, and the graph needs to know what goes in and comes out.
+ */
+static int read_initial(struct mfl_submission *s, struct mfl_error *err)
+{
+        const struct mfl_job *job = s->job;
+        struct mfl_graph *graph;
+        if (!job->model.input.rank || !job->model.classes)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: model.initial: needs model.input and model.classes beside it, so that the file "
+                        "can be "
+                        "checked, e.g. input: [1, 28, 28] and classes: 10",
+                        s->path);
+        int r = mfl_job_graph(job, &job->model.input, job->model.classes, &graph, err);
+        if (r)
+                return r;
+        r = fill_params(graph, job->model.initial, s, err);
+        mfl_graph_free(graph);
+        return r;
+}
+
+int mfl_submission_read(const char *path, struct mfl_submission *ret_submission, struct mfl_error *err)
+{
+        bool is_stdin = !strcmp(path, "-");
+        struct mfl_submission s = {.path = is_stdin ? "<stdin>" : path};
+        int r = mfl_fs_read(is_stdin ? "/dev/stdin" : path, MFL_JOB_TEXT_MAX, &s.text, &s.text_bytes, err);
+        if (!r)
+                r = mfl_job_parse(s.text, s.text_bytes, s.path, &s.job, err);
+        if (!r && s.job->model.initial)
+                r = read_initial(&s, err);
+        if (r) {
+                mfl_submission_deinit(&s);
+                return r;
+        }
+        *ret_submission = s;
+        return 0;
+}
+
+void mfl_submission_deinit(struct mfl_submission *s)
+{
+        free(s->text);
+        free(s->initial);
+        mfl_job_free(s->job);
+        *s = (struct mfl_submission){.path = NULL};
+}
+
+static int send_initial(const struct mfl_submission *s, struct mfl_client *client, struct mfl_error *err)
+{
+        for (uint64_t at = 0; at < s->n_initial; at += FRAME_FLOATS) {
+                Mfl__Envelope e = MFL__ENVELOPE__INIT;
+                Mfl__Initial initial = MFL__INITIAL__INIT;
+                uint64_t n = MFL_MIN((uint64_t)FRAME_FLOATS, s->n_initial - at);
+                initial.offset = at;
+                e.body_case = MFL__ENVELOPE__BODY_INITIAL;
+                e.initial = &initial;
+                int r = mfl_client_send_payload(client, &e, s->initial + at, n * sizeof(float), err);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+int mfl_submission_send(const struct mfl_submission *s, struct mfl_client *client, const char *token,
+        char *ret_job, bool *ret_existed, struct mfl_error *err)
+{
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__Submit submit = MFL__SUBMIT__INIT;
+        const char *slash = strrchr(s->path, '/');
+        submit.text = s->text;
+        submit.file = (char *)(uintptr_t)(slash ? slash + 1 : s->path);
+        submit.token = (char *)(uintptr_t)(token ? token : "");
+        submit.initial_count = s->n_initial;
+        request.body_case = MFL__ENVELOPE__BODY_SUBMIT;
+        request.submit = &submit;
+        int r = mfl_client_ask(client, &request, err);
+        if (!r)
+                r = send_initial(s, client, err);
+        /* A refusal may have come, and the connection may be closed, before all was out: the answer tells
+         * why. */
+        if (!r || r == MFL_CLI_LOST)
+                r = mfl_client_next(client, MFL_CLIENT_FOREVER, &answer, err);
+        if (r)
+                return r;
+        if (answer->body_case != MFL__ENVELOPE__BODY_SUBMITTED)
+                return mfl_fail(err, MFL_CLI_LOST, "the server answered Submit with something else");
+        mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, answer->submitted->job);
+        *ret_existed = answer->submitted->existed;
+        return 0;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Watching a job until it ends.
+ *
+ * Happy path: connect -> Watch -> Events -> the last one has a final state -> 0 or MFL_CLI_FAILED.
+ * Failures: the connection is lost (made again, from the last round seen, until give_up_ms are over); no such
+ * job; Ctrl-C; the owner's abort; a job that waits for too long.
+ */
+#include "cli/watch.h"
+
+#include <inttypes.h>
+
+#include "cli/watch_state.h"
+
+#define PAUSE_FIRST_MS 100
+#define PAUSE_MAX_MS 2000
+#define CONNECT_MS 5000
+#define TICK_MS 250
+
+void mfl_watch_note(struct mfl_watch *w, const char *fmt, ...)
+{
+        char text[512];
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        if (w->output == MFL_WATCH_JSON) {
+                json_t *event = mfl_json_event("note");
+                json_object_set_new(event, "text", json_string(text));
+                mfl_json_print(stdout, event, NULL);
+        }
+        mfl_screen_clear(&w->screen);
+        mfl_cli_note(w->cli, "%s", text);
+        mfl_watch_draw(w);
+}
+
+void mfl_watch_end(struct mfl_watch *w)
+{
+        mfl_screen_end(&w->screen);
+}
+
+void mfl_watch_deinit(struct mfl_watch *w)
+{
+        mfl_watch_end(w);
+        free(w->all);
+        free(w->accuracy);
+        free(w->loss);
+        json_decref(w->info);
+        w->all = NULL;
+        w->accuracy = w->loss = NULL;
+        w->info = NULL;
+        w->n = w->room = w->n_evaluated = 0;
+}
+
+static int take_event(struct mfl_watch *w, const Mfl__Event *event, struct mfl_error *err)
+{
+        switch (event->what_case) {
+        case MFL__EVENT__WHAT_INFO:
+                return mfl_watch_take_info(w, event->info, err);
+        case MFL__EVENT__WHAT_ROUND:
+                return mfl_watch_take_round(w, event->round, err);
+        default:
+                return 0;
+        }
+}
+
+static int ask(struct mfl_watch *w, struct mfl_client *client, struct mfl_error *err)
+{
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__Watch watch = MFL__WATCH__INIT;
+        watch.job = w->job;
+        watch.rounds_from = w->n ? w->all[w->n - 1].info.round : 0;
+        request.body_case = MFL__ENVELOPE__BODY_WATCH;
+        request.watch = &watch;
+        return mfl_client_ask(client, &request, err);
+}
+
+/* What ends a watch besides the job's end. */
+static int check_limits(struct mfl_watch *w, struct mfl_error *err)
+{
+        if (w->abort[0])
+                return mfl_fail(err, MFL_CLI_FAILED, "%s", w->abort);
+        if (w->waiting_max_ms && w->waiting_ms && mfl_now_ms() - w->waiting_ms > w->waiting_max_ms)
+                return mfl_fail(err, MFL_CLI_TIMEOUT, "%s waited for %" PRIu64 " s: %s", w->job,
+                        w->waiting_max_ms / 1000, *w->reason ? w->reason : "the server gave no reason");
+        return 0;
+}
+
+/* The server's word that nothing more comes, without a final state: the job was deleted meanwhile. */
+static int fail_ended(struct mfl_watch *w, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_NOT_FOUND, "%s: the server ended the watch; the job is gone", w->job);
+}
+
+static int follow(struct mfl_watch *w, struct mfl_client *client, struct mfl_error *err)
+{
+        int r = ask(w, client, err);
+        while (!r && !w->ended) {
+                MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+                r = check_limits(w, err);
+                if (r)
+                        return r;
+                r = mfl_client_next(client, TICK_MS, &answer, err);
+                if (r == MFL_CLI_TIMEOUT)
+                        r = 0;
+                else if (!r && answer->body_case == MFL__ENVELOPE__BODY_EVENT)
+                        r = take_event(w, answer->event, err);
+                else if (!r && answer->body_case == MFL__ENVELOPE__BODY_DONE)
+                        r = fail_ended(w, err);
+                if (!r)
+                        mfl_watch_draw(w);
+        }
+        return r;
+}
+
+static void tell_lost(struct mfl_watch *w, const struct mfl_error *err)
+{
+        if (!w->notice[0])
+                mfl_watch_note(w, "server gone, waiting (%s)", err->text);
+        mfl_strcpy(w->notice, sizeof w->notice, "server gone, waiting");
+        mfl_watch_draw(w);
+}
+
+/* One connection, for as long as it lasts. */
+static int connect_and_follow(struct mfl_watch *w, struct mfl_error *err)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = w->cli};
+        int r = mfl_client_open(&client, w->cli, w->address, CONNECT_MS, err);
+        if (r == MFL_CLI_TIMEOUT)
+                r = MFL_CLI_LOST;
+        if (r)
+                return r;
+        if (w->notice[0])
+                mfl_watch_note(w, "server is back");
+        w->notice[0] = '\0';
+        w->lost_ms = 0;
+        w->connected_once = true;
+        return follow(w, &client, err);
+}
+
+static int watch_through(struct mfl_watch *w, struct mfl_error *err)
+{
+        uint64_t pause_ms = PAUSE_FIRST_MS;
+        for (;;) {
+                int r = connect_and_follow(w, err);
+                if (r != MFL_CLI_LOST)
+                        return r;
+                uint64_t now = mfl_now_ms();
+                if (!w->lost_ms) {
+                        w->lost_ms = now;
+                        pause_ms = PAUSE_FIRST_MS;
+                }
+                w->waiting_ms = 0;
+                if (now - w->lost_ms >= w->give_up_ms)
+                        return r;
+                tell_lost(w, err);
+                r = mfl_client_sleep(w->cli, pause_ms, err);
+                if (!r)
+                        r = check_limits(w, err);
+                if (r)
+                        return r;
+                pause_ms = MFL_MIN(pause_ms * 2, (uint64_t)PAUSE_MAX_MS);
+        }
+}
+
+int mfl_watch_run(struct mfl_watch *w, struct mfl_error *err)
+{
+        w->screen.out = stdout;
+        w->started_ms = mfl_now_ms();
+        int r = mfl_cli_signals_start(w->cli, err);
+        if (!r)
+                r = watch_through(w, err);
+        mfl_watch_end(w);
+        if (r || w->state == MFL__JOB_STATE__JOB_DONE)
+                return r;
+        return mfl_fail(err, MFL_CLI_FAILED, "%s %s: %s", w->job,
+                w->state == MFL__JOB_STATE__JOB_STOPPED ? "was stopped" : "failed",
+                *w->reason ? w->reason : "no reason was given");
+}
+
+static void print_last_word(struct mfl_watch *w)
+{
+        const struct mfl_watch_round *last = w->n ? &w->all[w->n - 1] : NULL;
+        if (w->output == MFL_WATCH_JSON || !last)
+                return;
+        printf("%s %s: %s after %u round%s", w->job, w->name, mfl_state_name(w->state), last->info.round,
+                last->info.round == 1 ? "" : "s");
+        if (last->info.evaluated)
+                printf(", accuracy %.4f, loss %.4f", last->info.accuracy, last->info.loss);
+        putchar('\n');
+}
+
+int mfl_watch_command(struct mfl_cli *cli, const char *ref, enum mfl_watch_output output)
+{
+        struct mfl_error err;
+        struct mfl_watch watch = {.cli = cli, .address = cli->server, .output = output};
+        watch.give_up_ms = cli->options.timeout >= 0 ? (uint64_t)cli->options.timeout * 1000 : 60000;
+        {
+                MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+                int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+                if (!r)
+                        r = mfl_client_resolve(&client, ref, watch.job, &err);
+                if (r)
+                        return mfl_cli_report(cli, r, &err);
+        }
+        int r = mfl_watch_run(&watch, &err);
+        if (output == MFL_WATCH_LINES)
+                print_last_word(&watch);
+        else if (output == MFL_WATCH_SILENT && cli->json && watch.info)
+                mfl_json_print(stdout, json_pack("{sO}", "job", watch.info), NULL);
+        int code = mfl_cli_report(cli, r, &err);
+        mfl_watch_deinit(&watch);
+        return code;
+}

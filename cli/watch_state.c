@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a watch knows of its job, and how the news are shown. */
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "cli/watch_state.h"
+
+static bool draws(const struct mfl_watch *w)
+{
+        return w->output == MFL_WATCH_LINES && w->cli->terminal;
+}
+
+double mfl_watch_left(const struct mfl_watch *w)
+{
+        size_t n = MFL_MIN(w->n, (size_t)5);
+        double seconds = 0;
+        if (!n || mfl_state_is_final(w->state))
+                return -1;
+        for (size_t i = w->n - n; i < w->n; i++)
+                seconds += w->all[i].info.seconds;
+        double part = w->in_round && w->clients_total ? (double)w->clients_done / w->clients_total : 0;
+        double rounds = (double)w->rounds - w->round - MFL_MIN(part, 1.0);
+        return rounds > 0 ? seconds / (double)n * rounds : 0;
+}
+
+void mfl_watch_draw(struct mfl_watch *w)
+{
+        struct mfl_style style = {.utf8 = w->cli->utf8, .colour = w->cli->colour};
+        if (!draws(w) || w->state == MFL__JOB_STATE__JOB_UNSPECIFIED)
+                return;
+        struct mfl_display_job job = {.job = w->job,
+                .name = w->name,
+                .state = mfl_state_name(w->state),
+                .phase = w->phase,
+                .reason = w->reason,
+                .notice = w->notice,
+                .round = w->round,
+                .rounds = w->rounds,
+                .in_round = w->in_round,
+                .attempt = w->attempt,
+                .clients_done = w->clients_done,
+                .clients_total = w->clients_total,
+                .daemons = w->daemons,
+                .bytes_up = w->bytes_up,
+                .bytes_down = w->bytes_down,
+                .seconds = (double)(mfl_now_ms() - w->started_ms) / 1000,
+                .left = mfl_watch_left(w),
+                .accuracy = w->accuracy,
+                .loss = w->loss,
+                .n_evaluated = w->n_evaluated};
+        style.columns = mfl_screen_columns(STDOUT_FILENO);
+        MFL_CLEANUP_FREE char *text = mfl_display_render(&job, &style);
+        if (text)
+                mfl_screen_draw(&w->screen, text);
+}
+
+static int show_state(struct mfl_watch *w, bool changed, bool moved, struct mfl_error *err)
+{
+        if (w->output == MFL_WATCH_JSON && (changed || moved)) {
+                json_t *event = mfl_json_event(changed ? "state" : "progress");
+                json_object_set(event, "job", w->info);
+                return mfl_json_print(stdout, event, err);
+        }
+        if (w->output != MFL_WATCH_LINES || draws(w) || !changed)
+                return 0;
+        printf("%s %s: %s%s%s\n", w->job, w->name, mfl_state_name(w->state), *w->reason ? ": " : "",
+                w->reason);
+        return mfl_cli_flush(err);
+}
+
+int mfl_watch_take_info(struct mfl_watch *w, const Mfl__JobInfo *i, struct mfl_error *err)
+{
+        bool changed = w->state != i->state || strcmp(w->reason, i->reason) != 0;
+        bool moved = w->in_round != i->in_round || w->clients_done != i->clients_done ||
+                     strcmp(w->phase, i->phase) != 0 || w->daemons != i->daemons || w->attempt != i->attempt;
+        mfl_strcpy(w->name, sizeof w->name, i->name);
+        mfl_strcpy(w->phase, sizeof w->phase, i->phase);
+        mfl_strcpy(w->reason, sizeof w->reason, i->reason);
+        w->state = i->state;
+        w->round = MFL_MAX(w->round, i->round);
+        w->rounds = i->rounds;
+        w->in_round = i->in_round;
+        w->attempt = i->attempt;
+        w->clients_done = i->clients_done;
+        w->clients_total = i->clients_total;
+        w->daemons = i->daemons;
+        json_decref(w->info);
+        w->info = mfl_json_job(i);
+        if (i->state != MFL__JOB_STATE__JOB_WAITING)
+                w->waiting_ms = 0;
+        else if (!w->waiting_ms)
+                w->waiting_ms = mfl_now_ms();
+        w->ended = w->ended || mfl_state_is_final(i->state);
+        return show_state(w, changed, moved, err);
+}
+
+/* All three lists have the same room. */
+static int make_room(struct mfl_watch *w, struct mfl_error *err)
+{
+        if (w->n < w->room)
+                return 0;
+        size_t room = w->room ? w->room * 2 : 64;
+        void *all = mfl_realloc(w->all, room * sizeof *w->all);
+        w->all = all ? all : w->all;
+        void *accuracy = mfl_realloc(w->accuracy, room * sizeof(double));
+        w->accuracy = accuracy ? accuracy : w->accuracy;
+        void *loss = mfl_realloc(w->loss, room * sizeof(double));
+        w->loss = loss ? loss : w->loss;
+        if (!all || !accuracy || !loss)
+                return mfl_fail_memory(err, room * sizeof *w->all, "the rounds of a job");
+        w->room = room;
+        return 0;
+}
+
+static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_error *err)
+{
+        if (w->output == MFL_WATCH_JSON) {
+                json_t *event = mfl_json_event("round");
+                json_object_set_new(event, "job", json_string(w->job));
+                json_object_set_new(event, "round", mfl_json_round(r));
+                return mfl_json_print(stdout, event, err);
+        }
+        if (w->output != MFL_WATCH_LINES || draws(w))
+                return 0;
+        printf("round %u", r->round);
+        if (w->rounds)
+                printf("/%u", w->rounds);
+        if (r->evaluated)
+                printf("  accuracy %.4f  loss %.4f", r->accuracy, r->loss);
+        printf("  train loss %.4f  clients %u", r->train_loss, r->clients);
+        if (r->clients_rejected)
+                printf(" (%u rejected)", r->clients_rejected);
+        printf("  %.1f s\n", r->seconds);
+        return mfl_cli_flush(err);
+}
+
+int mfl_watch_take_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_error *err)
+{
+        if (w->n && r->round <= w->all[w->n - 1].info.round)
+                return 0;
+        int e = make_room(w, err);
+        if (e)
+                return e;
+        struct mfl_watch_round *to = &w->all[w->n++];
+        to->info = *r;
+        to->info.digest.data = NULL; /* the array moves when it grows: readers use to->digest */
+        memset(to->digest, 0, sizeof to->digest);
+        if (r->digest.len == sizeof to->digest)
+                memcpy(to->digest, r->digest.data, sizeof to->digest);
+        if (r->evaluated) {
+                w->accuracy[w->n_evaluated] = r->accuracy;
+                w->loss[w->n_evaluated++] = r->loss;
+        }
+        w->round = MFL_MAX(w->round, r->round);
+        w->bytes_up += (double)r->bytes_up;
+        w->bytes_down += (double)r->bytes_down;
+        return show_round(w, r, err);
+}
