@@ -58,8 +58,8 @@ def test_wait_statuses(cluster):
     stopped = c.submit(**LONG)
     c.mfl('stop', stopped)
     assert 'stopped' in c.mfl('wait', stopped, status=1, timeout=30).stderr
-    # Steps of this size leave every limit at once: each client is rejected, and the retries are spent.
-    failed = c.submit(name='diverges', training={'lr': 1e6}, limits={'retries': 1})
+    # Every step is larger than an update may be: each client is rejected, and the retries are spent.
+    failed = c.submit(name='rejected', aggregation={'delta_max': 1e-6}, limits={'retries': 1})
     done = c.mfl('wait', failed, status=1, timeout=30)
     assert 'failed' in done.stdout + done.stderr
     c.mfl('wait', 'j-999999', status=4)
@@ -142,7 +142,7 @@ def test_initial_model(done_job):
     c, job, digests = done_job
     start = os.path.join(c.dir, 'start.safetensors')
     c.mfl('pull', job, '--round', 'last', '--output', start)
-    path = c.write('warm.yaml', h.job_text(name='warm', rounds=1, model={'preset': 'mlp', 'initial': start},
+    path = c.write('warm.yaml', h.job_text(name='warm', rounds=1, model={'preset': 'mlp', 'initial': start, 'input': [1, 8, 8], 'classes': 4},
                                            training={'lr': 1e-12}))
     warm = c.mfl_json('submit', path)['job']
     info = c.wait_job(warm)
@@ -255,7 +255,8 @@ def test_json_shapes(done_job):
     # 8 clients, one update: 64-bit sums go up, floats come down, at least once.
     assert listed['last']['bytes_up'] >= 54004 * 8
     shown = c.mfl_json('show', job)
-    assert JOB_KEYS <= set(shown)
+    assert set(shown) == {'job', 'rounds', 'text'} and set(shown['job']) == JOB_KEYS
+    assert shown['text'].startswith('name: "finished"')
     assert [set(r) for r in shown['rounds']] == [ROUND_KEYS] * 5
     daemons = c.mfl_json('daemons')['daemons']
     assert [set(d) for d in daemons] == [DAEMON_KEYS]

@@ -12,7 +12,7 @@ import mfl_wire as w
 # 3.15 million parameters: an update of 25.2 MB in several chunks.
 BIG = {'model': {'layers': ['flatten', {'dense': {'units': 1500}}, 'relu', {'dense': {'units': 2000}}, 'relu',
                             {'dense': {'units': 4}}]},
-       'data': {'clients': 1}, 'training': {'steps': 1, 'epochs': None, 'batch': 2}, 'rounds': 1, 'evaluation': {'every': 0}}
+       'data': {'clients': 2}, 'training': {'steps': 1, 'epochs': None, 'batch': 2}, 'rounds': 1, 'evaluation': {'every': 0}}
 CHUNK_MAX = 4 << 20
 
 
@@ -21,7 +21,8 @@ def test_cut_uploads_are_resumed(cluster):
     under way and what lay in the sockets."""
     c = cluster(1, backend='cpu')
     expected = c.run_job(**BIG)[1]
-    size = 8 * c.info('j-000001')['n_params']
+    size = c.rounds('j-000001')[0]['bytes_up']
+    assert size == 8 * c.info('j-000001')['n_params']
     c.daemons['d1'].stop()
     cuts = [size * i // 6 for i in range(1, 6)]
     proxy = h.Proxy(c.address, cuts)

@@ -329,10 +329,11 @@ def params_digest(path):
 
 class Proxy:
     """TCP between daemons and the server that counts and cuts. cuts: numbers of bytes sent upwards, over all connections,
-    at which the connection in use is cut (reset in both directions). Its threads end with close()."""
+    at which the connection in use is cut (reset in both directions), after on_cut was called. Its threads end with
+    close()."""
 
-    def __init__(self, target, cuts=()):
-        self.target, self.cuts = target, sorted(cuts)
+    def __init__(self, target, cuts=(), on_cut=None):
+        self.target, self.cuts, self.on_cut = target, sorted(cuts), on_cut
         self.bytes_up = self.n_cut = self.n_connections = 0
         self.lock, self.sockets, self.closing = threading.Lock(), set(), False
         self.listener = socket.create_server(('127.0.0.1', 0))
@@ -387,6 +388,8 @@ class Proxy:
                 if not data:
                     break
                 if upwards and self._due(len(data)):
+                    if self.on_cut:
+                        self.on_cut()
                     break
                 sink.sendall(data)
         except OSError:
