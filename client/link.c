@@ -63,6 +63,15 @@ static void send_msg(struct mfl_link *link, const struct mfl_msg *msg)
                 link_fatal(link, &err);
 }
 
+/* The agent's reason says more than the stream's. */
+static void close_stream(struct mfl_link *link, const char *reason)
+{
+        if (!link->stream_open)
+                return;
+        mfl_strcpy(link->close_reason, sizeof(link->close_reason), reason);
+        mfl_stream_close(&link->stream, NULL, false);
+}
+
 static void post_closed(struct mfl_link *link, const char *reason)
 {
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_CLOSED};
@@ -80,7 +89,7 @@ static void connect_server(struct mfl_link *link)
                 return;
         }
         memset(&link->stream, 0, sizeof(link->stream));
-        link->connect_error[0] = 0;
+        link->close_reason[0] = 0;
         int r = mfl_stream_init(&link->stream, link->loop, &stream_ops, link, &err);
         if (r) {
                 link_fatal(link, &err);
@@ -90,7 +99,7 @@ static void connect_server(struct mfl_link *link)
         link->pending++;
         r = mfl_stream_connect(&link->stream, link->server, &err);
         if (r) {
-                mfl_strcpy(link->connect_error, sizeof(link->connect_error), err.text);
+                mfl_strcpy(link->close_reason, sizeof(link->close_reason), err.text);
                 mfl_stream_close(&link->stream, NULL, false);
         }
 }
@@ -108,8 +117,7 @@ static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
                 connect_server(link);
                 break;
         case MFL_AGENT_ACT_CLOSE:
-                if (link->stream_open)
-                        mfl_stream_close(&link->stream, NULL, false);
+                close_stream(link, action->reason);
                 break;
         case MFL_AGENT_ACT_SEND:
                 send_msg(link, &action->msg);
@@ -256,7 +264,7 @@ static void on_connected(struct mfl_stream *stream, int status, const char *text
 {
         struct mfl_link *link = stream->owner;
         if (status) {
-                mfl_strcpy(link->connect_error, sizeof(link->connect_error), text ? text : "cannot connect");
+                mfl_strcpy(link->close_reason, sizeof(link->close_reason), text ? text : "cannot connect");
                 mfl_stream_close(stream, NULL, false);
                 return;
         }
@@ -271,8 +279,8 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_open = false;
         link_params_cut(link);
         link_upload_cut(link);
-        if (*link->connect_error)
-                reason = link->connect_error;
+        if (*link->close_reason)
+                reason = link->close_reason;
         /* One line, not one per attempt, while the server is away. */
         if (!link->closing && !link->exited && strcmp(reason, link->last_reason)) {
                 mfl_strcpy(link->last_reason, sizeof(link->last_reason), reason);

@@ -80,7 +80,7 @@ struct mfl_link {
         bool connect_next; /* when the stream at hand has closed */
         bool online;
         uint64_t heard_ms;
-        char connect_error[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];
+        char close_reason[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];
         struct link_job *jobs;
         struct link_params *params;
         struct link_params *receiving;

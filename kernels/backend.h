@@ -112,9 +112,9 @@ struct mfl_backend_ops {
 };
 
 /* Opens a backend by name: "reference", "cpu", "cuda", or "auto" (the first of cuda, cpu, reference that
- * opens). Modules are looked for in $MFL_MODULE_DIR, beside the executable, in ../lib/mfl and ../kernels/NAME (the
- * build tree) relative to it, and in the installation's directory. The table lives until the process ends.
- * MFL_NOT_FOUND: no such module here, with the reason; MFL_INVALID: another ABI. Not thread-safe; call once at start. */
+ * opens). Modules are looked for in $MFL_MODULE_DIR, beside the executable, in ../lib/mfl relative to it, in a build tree, and in the
+ * installation's directory. The table lives until the process ends. MFL_NOT_FOUND: no such module here, with the
+ * reason; MFL_INVALID: another ABI. Not thread-safe; call once at start. */
 int mfl_backend_open(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err);
 extern const struct mfl_backend_ops mfl_backend_reference;
 

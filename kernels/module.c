@@ -44,7 +44,7 @@ static bool module_path(int i, const char *name, char *buf, size_t bytes)
         case 2:
                 return executable_dir(dir, sizeof dir) &&
                        snprintf(buf, bytes, "%s/../lib/mfl/libmfl_%s.so", dir, name) < (int)bytes;
-        case 3: /* programs that were not installed find the module beside them in the build tree */
+        case 3: /* a build tree: PROGRAM is build/client/mfl-client */
                 return executable_dir(dir, sizeof dir) &&
                        snprintf(buf, bytes, "%s/../kernels/%s/libmfl_%s.so", dir, name, name) < (int)bytes;
         default:

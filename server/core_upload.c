@@ -136,9 +136,9 @@ static void tell_rejected(struct mfl_core *core, const struct core_update *updat
                 return;
         snprintf(job->last_failure, sizeof job->last_failure, "client %llu was rejected: %.170s",
                 (unsigned long long)a->rejected[0].item, a->rejected[0].reason);
-        mfl_core_trace(core, job, "round %u: %u of the %u clients of an update were rejected; client %llu: %.120s",
-                job->round, a->n_rejected, a->item_count, (unsigned long long)a->rejected[0].item,
-                a->rejected[0].reason);
+        mfl_core_trace(core, job,
+                "round %u: %u of the %u clients of an update were rejected; client %llu: %.120s", job->round,
+                a->n_rejected, a->item_count, (unsigned long long)a->rejected[0].item, a->rejected[0].reason);
 }
 
 static void finish_items(struct mfl_core *core, struct core_update *update, bool ok)
@@ -196,7 +196,8 @@ static void refuse_invalid(struct mfl_core *core, struct core_update *update, co
         update->state = UPDATE_REFUSED;
         mfl_strcpy(update->reason, sizeof update->reason, reason);
         task->job->weight_claimed -= update->announce.weight;
-        snprintf(task->job->last_failure, sizeof task->job->last_failure, "an update was refused: %.170s", reason);
+        snprintf(task->job->last_failure, sizeof task->job->last_failure, "an update was refused: %.170s",
+                reason);
         finish_items(core, update, false);
         mfl_core_trace(core, task->job, "round %u: update %u of task %u is refused: %.160s", task->job->round,
                 update->announce.update, (uint32_t)task->number, reason);

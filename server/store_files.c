@@ -78,8 +78,11 @@ void mfl_store_unlink(struct mfl_store *store, const char *id, const char *file)
 {
         char path[MFL_STORE_PATH_BYTES];
         mfl_store_path(store, id, file, path);
-        if (mfl_fs_fault("before-unlink", path) || (unlink(path) && errno != ENOENT))
-                mfl_store_logf(store, id, "cannot remove %s: %s", path, strerror(errno));
+        int r = mfl_fs_fault("before-unlink", path);
+        if (!r && unlink(path) && errno != ENOENT)
+                r = -errno;
+        if (r)
+                mfl_store_logf(store, id, "cannot remove %s: %s", path, strerror(-r));
         mfl_fs_fault("after-unlink", path);
 }
 

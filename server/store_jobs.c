@@ -197,8 +197,8 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
         return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
 }
 
-static int clone_job(struct mfl_store *store, const char *from, const char *token, char ret_id[MFL_JOB_ID_BYTES],
-        char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+static int clone_job(struct mfl_store *store, const char *from, const char *token,
+        char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         struct mfl_store_job job = {{0}};
         int r = check_token(store, token, ret_id, err);

@@ -50,10 +50,11 @@ void mfl_store_logf(struct mfl_store *store, const char *id, const char *fmt, ..
         mfl_store_log(store, id, text, NULL);
 }
 
+/* Or replace: a commit that failed may have reached the disk after all. */
 static int insert_line(struct mfl_store *store, const struct mfl_store_pending *line, struct mfl_error *err)
 {
         return mfl_db_run(store->db, err,
-                "INSERT INTO lines (seq, job, time_ms, text) VALUES (?1, ?2, ?3, ?4)", "itit",
+                "INSERT OR REPLACE INTO lines (seq, job, time_ms, text) VALUES (?1, ?2, ?3, ?4)", "itit",
                 (int64_t)line->seq, line->job, (int64_t)line->time_ms, line->text);
 }
 

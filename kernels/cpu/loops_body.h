@@ -67,66 +67,108 @@ INLINE vec splat(float f)
         return f - (vec){0};
 }
 
-INLINE float sum_lanes(vec v)
+typedef float vec4 __attribute__((vector_size(16)));
+
+/* The vector's quarters (or halves, or all of it) added to four lanes. */
+INLINE vec4 fold(vec v)
 {
-        float a[LANES];
-        memcpy(a, &v, sizeof a);
-        for (int s = LANES / 2; s > 0; s /= 2)
-                for (int i = 0; i < s; i++)
-                        a[i] += a[i + s];
-        return a[0];
+        vec4 part[LANES / 4], sum;
+        memcpy(part, &v, sizeof part);
+        sum = part[0];
+        UNROLL for (int i = 1; i < LANES / 4; i++) sum += part[i];
+        return sum;
+}
+
+/* The sums of all lanes of four vectors. */
+INLINE vec4 sum_lanes(const vec *v)
+{
+        vec4 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
+        vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+        vec4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+        return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 
 /* ---- dense ---- */
 
-/* y[r][o] for nr rows and no outputs: vectors run along n_in. */
-INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
-        float *y, const int nr, const int no)
+#define ROWS_AT_ONCE 32
+#define FORWARD_BLOCK (64 * LANES) /* along n_in: what stays in the first cache */
+
+/* sums[r][o] += x[r] * w[o] over n elements, vectors running along them: nr rows, TILE_OUTS outputs of which
+ * `no` exist. */
+INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float *w, int64_t n, vec *sums,
+        const int nr, const int no)
 {
         vec acc[TILE_ROWS][TILE_OUTS];
-        int64_t k = 0, n = d->n_in;
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) acc[r][o] = (vec){0};
+        int64_t k = 0, n_in = d->n_in;
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) acc[r][o] =
+                sums[r * TILE_OUTS + o];
         for (; k + LANES <= n; k += LANES) {
                 vec wk[TILE_OUTS];
-                UNROLL for (int o = 0; o < no; o++) wk[o] = load(w + o * n + k);
+                UNROLL for (int o = 0; o < no; o++) wk[o] = load(w + o * n_in + k);
                 UNROLL for (int r = 0; r < nr; r++)
                 {
-                        vec xk = load(x + r * n + k);
+                        vec xk = load(x + r * n_in + k);
                         UNROLL for (int o = 0; o < no; o++) acc[r][o] += xk * wk[o];
                 }
         }
-        for (int r = 0; k < n && r < nr; r++) {
-                vec xk = load_part(x + r * n + k, n - k);
+        if (k < n) {
+                vec wk[TILE_OUTS];
                 for (int o = 0; o < no; o++)
-                        acc[r][o] += xk * load_part(w + o * n + k, n - k);
+                        wk[o] = load_part(w + o * n_in + k, n - k);
+                for (int r = 0; r < nr; r++) {
+                        vec xk = load_part(x + r * n_in + k, n - k);
+                        for (int o = 0; o < no; o++)
+                                acc[r][o] += xk * wk[o];
+                }
         }
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++)
-        {
-                float sum = sum_lanes(acc[r][o]) + (bias ? bias[o] : 0.0f);
-                y[r * d->n_out + o] = d->relu ? mfl_relu(sum) : sum;
-        }
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) sums[r * TILE_OUTS + o] =
+                acc[r][o];
 }
 
-INLINE void forward_rows(
-        const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y, const int no)
+INLINE void forward_block(const struct mfl_dense *d, const float *x, const float *w, int64_t n, int64_t rows,
+        vec *sums, const int no)
 {
         int64_t r = 0;
-        for (; r + TILE_ROWS <= d->rows; r += TILE_ROWS)
-                forward_tile(d, x + r * d->n_in, w, bias, y + r * d->n_out, TILE_ROWS, no);
-        for (; r + 2 <= d->rows; r += 2)
-                forward_tile(d, x + r * d->n_in, w, bias, y + r * d->n_out, 2, no);
-        for (; r < d->rows; r++)
-                forward_tile(d, x + r * d->n_in, w, bias, y + r * d->n_out, 1, no);
+        for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
+                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, TILE_ROWS, no);
+        for (; r + 4 <= rows && TILE_ROWS > 4; r += 4)
+                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, MFL_MIN(4, TILE_ROWS), no);
+        for (; r + 2 <= rows; r += 2)
+                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, 2, no);
+        for (; r < rows; r++)
+                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, 1, no);
+}
+
+/* Outputs [o, o + no) of up to ROWS_AT_ONCE rows. */
+INLINE void forward_outputs(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
+        float *y, int64_t rows, const int no)
+{
+        vec sums[ROWS_AT_ONCE * TILE_OUTS];
+        memset(sums, 0, (size_t)rows * TILE_OUTS * sizeof *sums);
+        for (int64_t k = 0; k < d->n_in; k += FORWARD_BLOCK)
+                forward_block(d, x + k, w + k, MFL_MIN(FORWARD_BLOCK, d->n_in - k), rows, sums, no);
+        for (int64_t r = 0; r < rows; r++) {
+                vec4 sum = sum_lanes(sums + r * TILE_OUTS);
+                for (int o = 0; o < no; o++) {
+                        float f = sum[o] + (bias ? bias[o] : 0.0f);
+                        y[r * d->n_out + o] = d->relu ? mfl_relu(f) : f;
+                }
+        }
 }
 
 static void forward_range(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
         float *y, int64_t begin, int64_t end)
 {
-        int64_t o = begin;
-        for (; o + TILE_OUTS <= end; o += TILE_OUTS)
-                forward_rows(d, x, w + o * d->n_in, bias ? bias + o : NULL, y + o, TILE_OUTS);
-        for (; o < end; o++)
-                forward_rows(d, x, w + o * d->n_in, bias ? bias + o : NULL, y + o, 1);
+        for (int64_t r = 0; r < d->rows; r += ROWS_AT_ONCE) {
+                int64_t rows = MFL_MIN(ROWS_AT_ONCE, d->rows - r), o = begin;
+                const float *xr = x + r * d->n_in;
+                float *yr = y + r * d->n_out;
+                for (; o + TILE_OUTS <= end; o += TILE_OUTS)
+                        forward_outputs(
+                                d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, TILE_OUTS);
+                for (; o < end; o++)
+                        forward_outputs(d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, 1);
+        }
 }
 
 static void dense_forward(
@@ -135,16 +177,23 @@ static void dense_forward(
         DIVIDE(d->threads, d->n_out, forward_range(d, x, w, bias, y, begin, end));
 }
 
-/* dx[r][k ..] for nr rows and nv vectors along n_in, the last of `lanes` floats. */
-INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, float *dx, const int nr,
-        const int nv, int64_t lanes)
+/* dx[r][k ..] += dy * w over outputs [first, last) for nr rows and nv vectors along n_in, the last of `lanes`
+ * floats; first = 0 starts the sum. */
+INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, const int nr, const int nv, int64_t lanes)
 {
         vec acc[TILE_ROWS][TILE_VECS];
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] = (vec){0};
-        for (int64_t o = 0; o < d->n_out; o++, w += d->n_in) {
+        bool whole = lanes == LANES;
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
+        {
+                const float *from = dx + r * d->n_in + v * LANES;
+                acc[r][v] = first == 0 ? (vec){0} : whole ? load(from) : load_part(from, lanes);
+        }
+        for (int64_t o = first; o < last; o++) {
                 vec wo[TILE_VECS];
                 UNROLL for (int v = 0; v < nv; v++) wo[v] =
-                        lanes == LANES ? load(w + v * LANES) : load_part(w + v * LANES, lanes);
+                        whole ? load(w + o * d->n_in + v * LANES)
+                              : load_part(w + o * d->n_in + v * LANES, lanes);
                 UNROLL for (int r = 0; r < nr; r++)
                 {
                         vec g = splat(dy[r * d->n_out + o]);
@@ -153,40 +202,36 @@ INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w
         }
         UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
         {
-                if (lanes == LANES)
+                if (whole)
                         store(dx + r * d->n_in + v * LANES, acc[r][v]);
                 else
                         store_part(dx + r * d->n_in + v * LANES, acc[r][v], lanes);
         }
 }
 
-INLINE void data_rows(
-        const struct mfl_dense *d, const float *dy, const float *w, float *dx, const int nv, int64_t lanes)
+INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, const int nv, int64_t lanes)
 {
         int64_t r = 0;
         for (; r + TILE_ROWS <= d->rows; r += TILE_ROWS)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, TILE_ROWS, nv, lanes);
+                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, TILE_ROWS, nv, lanes);
         for (; r + 2 <= d->rows; r += 2)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, 2, nv, lanes);
+                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, 2, nv, lanes);
         for (; r < d->rows; r++)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, 1, nv, lanes);
+                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, 1, nv, lanes);
 }
 
-static void data_range(
-        const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t begin, int64_t end)
+/* Columns [begin, end) of dx, outputs [first, last). */
+static void data_range(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, int64_t begin, int64_t end)
 {
         int64_t k = begin;
         for (; k + TILE_VECS * LANES <= end; k += TILE_VECS * LANES)
-                data_rows(d, dy, w + k, dx + k, TILE_VECS, LANES);
+                data_rows(d, dy, w + k, dx + k, first, last, TILE_VECS, LANES);
         for (; k + LANES <= end; k += LANES)
-                data_rows(d, dy, w + k, dx + k, 1, LANES);
+                data_rows(d, dy, w + k, dx + k, first, last, 1, LANES);
         if (k < end)
-                data_rows(d, dy, w + k, dx + k, 1, end - k);
-}
-
-static void dense_backward_data(const struct mfl_dense *d, const float *dy, const float *w, float *dx)
-{
-        DIVIDE(d->threads, d->n_in, data_range(d, dy, w, dx, begin, end));
+                data_rows(d, dy, w + k, dx + k, first, last, 1, end - k);
 }
 
 /* mfl_sgd_update on a vector of gradients, or the gradients themselves, at element `at` of the tensor. */
@@ -267,10 +312,24 @@ static void weights_range(const struct mfl_dense *d, const float *dy, const floa
                 weights_outputs(d, dy, x, apply, o, 1);
 }
 
-static void dense_backward_weights(
-        const struct mfl_dense *d, const float *dy, const float *x, const struct mfl_apply *apply)
+/* On one thread a block of weights is read once for both products, while it is in the cache; sums have the
+ * same order either way. */
+static void dense_backward(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
+        float *dx, const struct mfl_apply *apply)
 {
-        DIVIDE(d->threads, d->n_out, weights_range(d, dy, x, apply, begin, end));
+        const int64_t block = 5 * TILE_ROWS;
+        if (d->threads > 1) {
+                if (dx)
+                        DIVIDE(d->threads, d->n_in, data_range(d, dy, w, dx, 0, d->n_out, begin, end));
+                DIVIDE(d->threads, d->n_out, weights_range(d, dy, x, apply, begin, end));
+                return;
+        }
+        for (int64_t o = 0; o < d->n_out; o += block) {
+                int64_t last = MFL_MIN(o + block, d->n_out);
+                if (dx)
+                        data_range(d, dy, w, dx, o, last, 0, d->n_in);
+                weights_range(d, dy, x, apply, o, last);
+        }
 }
 
 static void dense_backward_bias(const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply)
@@ -304,8 +363,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 const struct mfl_loops LOOPS = {
         .name = LOOPS_NAME,
         .dense_forward = dense_forward,
-        .dense_backward_data = dense_backward_data,
-        .dense_backward_weights = dense_backward_weights,
+        .dense_backward = dense_backward,
         .dense_backward_bias = dense_backward_bias,
         .update = update,
         .maxpool_forward = maxpool_forward,

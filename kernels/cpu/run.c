@@ -200,7 +200,6 @@ static int conv_backward(const struct pass *pass, int i, bool data)
         return rc;
 }
 
-/* The input's gradient comes first, for it needs the weights from before the step. */
 static void dense_backward(const struct pass *pass, int i, bool data)
 {
         struct mfl_net *net = pass->net;
@@ -208,11 +207,9 @@ static void dense_backward(const struct pass *pass, int i, bool data)
         const struct mfl_layer *layer = &net->graph->layers[i];
         const float *dy = grad_of(net, i);
         struct mfl_dense dense = dense_of(net, i);
-        if (data)
-                loops->dense_backward_data(
-                        &dense, dy, param_of(pass, layer->param_weight), grad_of(net, layer->input));
         struct mfl_apply apply = apply_of(pass, layer->param_weight);
-        loops->dense_backward_weights(&dense, dy, act_of(net, layer->input), &apply);
+        loops->dense_backward(&dense, dy, act_of(net, layer->input), param_of(pass, layer->param_weight),
+                data ? grad_of(net, layer->input) : NULL, &apply);
         if (layer->param_bias < 0)
                 return;
         apply = apply_of(pass, layer->param_bias);

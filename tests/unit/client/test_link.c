@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The link against a small server on the same loop: one task from Hello to Accepted over a real socket, with
+ * the connection cut in the middle of the download, a download that is wrong, and params that don't fit. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+
+#include "client/link.h"
+#include "common/digest.h"
+#include "common/job.h"
+#include "proto/stream.h"
+
+#define JOB "j-000001"
+#define HALF 64u /* floats before the cut; a multiple of nothing in particular */
+
+static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
+                               "data: {name: toy, partition: iid, clients: 5}\n"
+                               "training: {lr: 0.1, epochs: 1, batch: 8}\n";
+
+struct world {
+        /* of the test */
+        bool cut_once, corrupt_once;
+        uint64_t budget_bytes;
+        struct mfl_dataset *dataset;
+        struct mfl_device *device;
+        struct mfl_graph *graph;
+        float *params;
+        struct mfl_task task;
+        uint64_t items[3];
+        uv_loop_t loop;
+        uv_timer_t watchdog;
+        /* the daemon */
+        struct mfl_budget budget;
+        struct mfl_trainer *trainer;
+        struct mfl_compute compute;
+        struct mfl_worker hasher;
+        struct mfl_link *link;
+        int exit_status;
+        uint32_t n_online;
+        /* the server */
+        uv_tcp_t listener;
+        struct mfl_stream stream;
+        bool stream_open, got_bye;
+        uint32_t n_hellos, n_gets;
+        uint64_t get_offset[4];
+        struct mfl_announce announce;
+        uint8_t *upload;
+        uint64_t n_uploaded, n_chunks;
+        char failed[MFL_REASON_BYTES];
+        bool failed_permanent;
+};
+
+/* ---- server ---- */
+
+static void send_to_daemon(struct world *w, const struct mfl_msg *msg, const char *text)
+{
+        struct mfl_error err;
+        assert_int_equal(mfl_stream_send_msg(&w->stream, msg, text, &err), 0);
+}
+
+static void send_params(struct world *w, uint64_t offset, uint64_t n, const float *data)
+{
+        struct mfl_error err;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        Mfl__Params params = MFL__PARAMS__INIT;
+        params.job = (char *)JOB;
+        params.digest.data = w->task.params_digest;
+        params.digest.len = MFL_DIGEST_BYTES;
+        params.offset = offset;
+        params.total = w->graph->n;
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
+        envelope.params = &params;
+        assert_int_equal(
+                mfl_stream_send(&w->stream, &envelope, data, n * sizeof(float), NULL, NULL, NULL, &err), 0);
+}
+
+static void answer_get(struct world *w, uint64_t offset)
+{
+        static float wrong[HALF];
+        uint64_t n = w->graph->n;
+        assert_true(w->n_gets < 4);
+        w->get_offset[w->n_gets++] = offset;
+        if (w->cut_once) {
+                w->cut_once = false;
+                send_params(w, offset, HALF, w->params + offset);
+                mfl_stream_close(&w->stream, "cut", true);
+                return;
+        }
+        if (offset < HALF) {
+                send_params(w, offset, HALF - offset, w->corrupt_once ? wrong : w->params + offset);
+                w->corrupt_once = false;
+                offset = HALF;
+        }
+        send_params(w, offset, n - offset, w->params + offset);
+}
+
+static void greet(struct world *w)
+{
+        struct mfl_msg welcome = {.kind = MFL_MSG_WELCOME,
+                .welcome = {.heartbeat_ms = 1000, .dead_ms = 5000, .server_instance = 9}};
+        struct mfl_msg spec = {.kind = MFL_MSG_JOB_SPEC, .job = JOB};
+        struct mfl_msg task = {.kind = MFL_MSG_TASK, .task = w->task};
+        w->n_hellos++;
+        w->stream.envelope_max = MFL_ENVELOPE_MAX;
+        w->stream.payload_max = MFL_PAYLOAD_MAX;
+        send_to_daemon(w, &welcome, NULL);
+        send_to_daemon(w, &spec, job_text);
+        send_to_daemon(w, &task, NULL);
+}
+
+static void grant_all(struct world *w)
+{
+        uint64_t half = w->announce.bytes / 16 * 8;
+        struct mfl_range ranges[] = {{0, half}, {half, w->announce.bytes - half}};
+        struct mfl_msg grant = {
+                .kind = MFL_MSG_GRANT, .update = {.task = w->announce.task, .n_ranges = 2, .ranges = ranges}};
+        w->upload = mfl_calloc(1, w->announce.bytes);
+        send_to_daemon(w, &grant, NULL);
+}
+
+static int on_server_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err)
+{
+        struct world *w = stream->owner;
+        assert_int_equal(envelope->body_case, MFL__ENVELOPE__BODY_CHUNK);
+        assert_true(envelope->chunk->offset + payload_bytes <= w->announce.bytes);
+        *ret_dst = w->upload + envelope->chunk->offset;
+        return 0;
+}
+
+static void take_chunk(struct world *w, size_t bytes)
+{
+        w->n_uploaded += bytes;
+        w->n_chunks++;
+        if (w->n_uploaded < w->announce.bytes)
+                return;
+        struct mfl_msg accepted = {.kind = MFL_MSG_ACCEPTED, .update = {.task = w->announce.task}};
+        send_to_daemon(w, &accepted, NULL);
+        mfl_link_stop(w->link);
+}
+
+static int on_server_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
+        size_t payload_bytes, struct mfl_error *err)
+{
+        struct world *w = stream->owner;
+        if (envelope->body_case == MFL__ENVELOPE__BODY_CHUNK) {
+                take_chunk(w, payload_bytes);
+                return 0;
+        }
+        struct mfl_msg msg = {0};
+        assert_int_equal(mfl_wire_to_msg(envelope, &msg, err), 0);
+        if (msg.kind == MFL_MSG_HELLO) {
+                greet(w);
+        } else if (msg.kind == MFL_MSG_PARAMS_GET) {
+                answer_get(w, msg.params.offset);
+        } else if (msg.kind == MFL_MSG_ANNOUNCE) {
+                w->announce = msg.announce;
+                assert_int_equal(msg.announce.n_rejected, 0);
+                grant_all(w);
+        } else if (msg.kind == MFL_MSG_TASK_FAILED) {
+                mfl_strcpy(w->failed, sizeof(w->failed), msg.failed.reason);
+                w->failed_permanent = msg.failed.permanent;
+                mfl_link_stop(w->link);
+        } else if (msg.kind == MFL_MSG_BYE) {
+                w->got_bye = true;
+        }
+        mfl_msg_deinit(&msg);
+        return 0;
+}
+
+static void on_server_closed(struct mfl_stream *stream, const char *reason)
+{
+        struct world *w = stream->owner;
+        w->stream_open = false;
+}
+
+static const struct mfl_stream_ops server_ops = {
+        .on_payload = on_server_payload, .on_frame = on_server_frame, .on_closed = on_server_closed};
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+        struct world *w = listener->data;
+        struct mfl_error err;
+        assert_int_equal(status, 0);
+        assert_false(w->stream_open);
+        assert_int_equal(mfl_stream_init(&w->stream, &w->loop, &server_ops, w, &err), 0);
+        w->stream_open = true;
+        mfl_stream_accept(&w->stream, listener);
+}
+
+/* ---- daemon ---- */
+
+static void on_link_closed(void *user)
+{
+        struct world *w = user;
+        mfl_compute_close(&w->compute, NULL);
+        mfl_worker_close(&w->hasher, NULL);
+        uv_close((uv_handle_t *)&w->listener, NULL);
+        uv_close((uv_handle_t *)&w->watchdog, NULL);
+        if (w->stream_open)
+                mfl_stream_close(&w->stream, NULL, false);
+}
+
+static void on_exit_wanted(struct mfl_link *link, int status, const char *reason)
+{
+        struct world *w = mfl_link_user(link);
+        w->exit_status = status;
+        mfl_link_close(link, on_link_closed);
+}
+
+static void on_online(struct mfl_link *link, bool online)
+{
+        struct world *w = mfl_link_user(link);
+        w->n_online += online;
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+        fail_msg("nothing happened for 20 s");
+}
+
+static void make_trainer(struct world *w)
+{
+        struct mfl_error err;
+        uint64_t fingerprint = 77;
+        struct mfl_dataset_config config = {.name = "toy",
+                .format = MFL_FORMAT_SYNTHETIC,
+                .classes = 4,
+                .shape = {3, {1, 6, 6}},
+                .n_train = 100,
+                .n_test = 10,
+                .seed = 5};
+        assert_int_equal(mfl_dataset_load(&config, &w->dataset, &err), 0);
+        assert_int_equal(mfl_backend_reference.device_open(&w->device, &err), 0);
+        struct mfl_trainer_options options = {.ops = &mfl_backend_reference,
+                .device = w->device,
+                .workers = 2,
+                .name = "d",
+                .n_data_sets = 1,
+                .data_sets = (const struct mfl_dataset *const *)&w->dataset,
+                .fingerprints = &fingerprint};
+        assert_int_equal(mfl_trainer_new(&options, &w->trainer, &err), 0);
+}
+
+static void make_task(struct world *w)
+{
+        struct mfl_error err;
+        struct mfl_job *job;
+        assert_int_equal(mfl_job_parse(job_text, strlen(job_text), "t", &job, &err), 0);
+        assert_int_equal(mfl_job_graph(job, &w->dataset->shape, 4, &w->graph, &err), 0);
+        mfl_job_free(job);
+        assert_true(w->graph->n > 2 * HALF);
+        w->params = mfl_malloc(w->graph->n * sizeof(float));
+        mfl_graph_init_params(w->graph, 3, w->params);
+        w->items[0] = 4;
+        w->items[2] = 2;
+        w->task = (struct mfl_task){.task = (uint64_t)1 << 32 | 5,
+                .job = JOB,
+                .round = 1,
+                .kind = MFL_TASK_TRAIN,
+                .n_items = 3,
+                .items = w->items,
+                .n_params = w->graph->n,
+                .fingerprint = 77};
+        assert_int_equal(mfl_fixed_choose(16, 128, &w->task.fixed, &err), 0);
+        assert_int_equal(mfl_sha256(w->params, w->graph->n * sizeof(float), w->task.params_digest, &err), 0);
+}
+
+static void open_link(struct world *w)
+{
+        struct mfl_error err;
+        struct sockaddr_storage addr;
+        int length = sizeof(addr);
+        char server[64];
+        assert_int_equal(uv_tcp_getsockname(&w->listener, (struct sockaddr *)&addr, &length), 0);
+        snprintf(server, sizeof(server), "127.0.0.1:%u", ntohs(((struct sockaddr_in *)&addr)->sin_port));
+        struct mfl_data_info data = {.name = "toy",
+                .shape = w->dataset->shape,
+                .classes = 4,
+                .train_samples = 100,
+                .test_samples = 10,
+                .fingerprint = 77};
+        mfl_budget_init(&w->budget, w->budget_bytes);
+        struct mfl_link_options options = {.server = server,
+                .agent = {.results_max = 2,
+                        .info = {.name = "d",
+                                .node = "n",
+                                .backend = "reference",
+                                .device = "x",
+                                .software = "test",
+                                .instance = 1,
+                                .workers = 2,
+                                .n_data_sets = 1,
+                                .data_sets = &data}},
+                .ops = &mfl_compute_trainer,
+                .compute = &w->compute,
+                .hasher = &w->hasher,
+                .budget = &w->budget,
+                .chunk_bytes = 1024,
+                .user = w,
+                .on_exit = on_exit_wanted,
+                .on_online = on_online};
+        assert_int_equal(mfl_link_open(&w->loop, &options, &w->link, &err), 0);
+}
+
+static void run_world(struct world *w)
+{
+        struct mfl_error err;
+        struct sockaddr_in any;
+        make_trainer(w);
+        make_task(w);
+        w->exit_status = -1;
+        assert_int_equal(uv_loop_init(&w->loop), 0);
+        uv_ip4_addr("127.0.0.1", 0, &any);
+        uv_tcp_init(&w->loop, &w->listener);
+        w->listener.data = w;
+        assert_int_equal(uv_tcp_bind(&w->listener, (struct sockaddr *)&any, 0), 0);
+        assert_int_equal(uv_listen((uv_stream_t *)&w->listener, 8, on_connection), 0);
+        uv_timer_init(&w->loop, &w->watchdog);
+        uv_timer_start(&w->watchdog, on_watchdog, 20000, 0);
+        assert_int_equal(mfl_compute_open(&w->compute, &w->loop, w->trainer, &err), 0);
+        assert_int_equal(mfl_worker_start(&w->hasher, &w->loop, "hash", 16, &err), 0);
+        open_link(w);
+        uv_run(&w->loop, UV_RUN_DEFAULT);
+        assert_int_equal(uv_loop_close(&w->loop), 0);
+        assert_int_equal(w->exit_status, 0);
+        assert_true(w->got_bye);
+        assert_int_equal(mfl_budget_used(&w->budget), 0);
+}
+
+/* What arrived is what the trainer gives when it is asked directly. */
+static void check_upload(struct world *w)
+{
+        struct mfl_error err;
+        struct mfl_train_control control = {0};
+        struct mfl_train_request request = {
+                .task = &w->task, .job_text = job_text, .params = w->params, .control = &control};
+        struct mfl_train_result *result;
+        assert_int_equal(mfl_trainer_run(w->trainer, &request, &result, &err), 0);
+        assert_int_equal(w->n_uploaded, w->graph->n * sizeof(int64_t));
+        assert_int_equal(w->announce.weight, 60);
+        assert_memory_equal(w->upload, result->data[0], w->n_uploaded);
+        assert_true(w->n_chunks >= w->n_uploaded / 1024);
+        mfl_trainer_result_free(w->trainer, result);
+}
+
+static void end_world(struct world *w)
+{
+        free(w->upload);
+        free(w->params);
+        mfl_graph_free(w->graph);
+        mfl_trainer_free(w->trainer);
+        mfl_backend_reference.device_close(w->device);
+        mfl_dataset_free(w->dataset);
+}
+
+static void a_task_goes_from_hello_to_accepted(void **state)
+{
+        struct world w = {0};
+        run_world(&w);
+        check_upload(&w);
+        assert_int_equal(w.n_hellos, 1);
+        assert_int_equal(w.n_gets, 1);
+        assert_int_equal(w.get_offset[0], 0);
+        end_world(&w);
+}
+
+static void a_cut_download_goes_on_where_it_was(void **state)
+{
+        struct world w = {.cut_once = true};
+        run_world(&w);
+        check_upload(&w);
+        assert_int_equal(w.n_hellos, 2);
+        assert_int_equal(w.n_online, 2);
+        assert_int_equal(w.n_gets, 2);
+        assert_int_equal(w.get_offset[1], HALF);
+        end_world(&w);
+}
+
+static void wrong_params_are_fetched_anew(void **state)
+{
+        struct world w = {.corrupt_once = true};
+        run_world(&w);
+        check_upload(&w);
+        assert_int_equal(w.n_hellos, 1);
+        assert_int_equal(w.n_gets, 2);
+        assert_int_equal(w.get_offset[1], 0);
+        end_world(&w);
+}
+
+static void params_that_do_not_fit_fail_the_task(void **state)
+{
+        struct world w = {.budget_bytes = 1000};
+        run_world(&w);
+        assert_non_null(strstr(w.failed, "memory: params"));
+        assert_true(w.failed_permanent);
+        assert_int_equal(w.n_gets, 0);
+        end_world(&w);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(a_task_goes_from_hello_to_accepted),
+                cmocka_unit_test(a_cut_download_goes_on_where_it_was),
+                cmocka_unit_test(wrong_params_are_fetched_anew),
+                cmocka_unit_test(params_that_do_not_fit_fail_the_task),
+        };
+        return cmocka_run_group_tests_name("client_link", tests, NULL, NULL);
+}

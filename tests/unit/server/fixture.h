@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job, its graph, a runtime and a scratch directory for the tests of the server's parts. */
+#ifndef MFL_TESTS_UNIT_SERVER_FIXTURE_H
+#define MFL_TESTS_UNIT_SERVER_FIXTURE_H
+
+#include "tests/lib/test.h"
+#include "common/budget.h"
+#include "server/runtime.h"
+
+/* Logistic regression over 1 x side x side and 10 classes. strategy with the defaults of job files. */
+struct fixture {
+        struct mfl_job spec;
+        struct mfl_graph *graph;
+        struct mfl_fixed fixed;
+        char dir[64];
+        uint64_t n;
+};
+void fixture_init(struct fixture *f, enum mfl_strategy_kind strategy, int side);
+void fixture_deinit(struct fixture *f); /* removes the directory with what is in it */
+void fixture_remove(const char *dir);
+
+struct mfl_runtime *fixture_open(const struct fixture *f, uint32_t n_slots, const char *checkpoint_path);
+/* Number i of client k in round r: within +-0.5, the same each time. */
+float fixture_delta(uint64_t k, uint64_t r, uint64_t i);
+/* One whole update in one chunk: opened, written, added, freed. item: the client; its delta is fixture_delta.
+ */
+void fixture_add_f32(
+        const struct fixture *f, struct mfl_runtime *rt, uint64_t client, uint64_t round, uint64_t weight);
+void fixture_put(struct mfl_runtime *rt, uint32_t slot, const void *data, uint64_t offset, uint64_t bytes);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Strategies against formulas written down here once more, in plain doubles. */
+#include "tests/unit/server/fixture.h"
+
+#include <math.h>
+
+#define COUNT 257
+#define ROUNDS 5
+
+/* What the papers say, one element; m and v are float between rounds, as in a checkpoint. */
+static double expected(const struct mfl_job *job, double x, double d, float *m, float *v)
+{
+        double eta = (double)job->aggregation.server_lr, b1 = (double)job->aggregation.beta1;
+        double b2 = (double)job->aggregation.beta2, tau = (double)job->aggregation.tau;
+        double new_m = b1 * (double)*m + (1 - b1) * d, new_v = 0;
+        switch (job->aggregation.strategy) {
+        case MFL_STRATEGY_FEDAVGM:
+                new_m = (double)job->aggregation.momentum * (double)*m + d;
+                *m = (float)new_m;
+                return x + eta * new_m;
+        case MFL_STRATEGY_FEDADAGRAD:
+                new_v = (double)*v + d * d;
+                break;
+        case MFL_STRATEGY_FEDADAM:
+                new_v = b2 * (double)*v + (1 - b2) * d * d;
+                break;
+        case MFL_STRATEGY_FEDYOGI:
+                if ((double)*v > d * d)
+                        new_v = (double)*v - (1 - b2) * d * d;
+                else if ((double)*v < d * d)
+                        new_v = (double)*v + (1 - b2) * d * d;
+                else
+                        new_v = (double)*v;
+                break;
+        default:
+                return x + eta * d;
+        }
+        *m = (float)new_m;
+        *v = (float)new_v;
+        return x + eta * new_m / (sqrt(new_v) + tau);
+}
+
+static void check_strategy(enum mfl_strategy_kind kind)
+{
+        struct mfl_job job = {.aggregation = {.strategy = kind,
+                                      .server_lr = 0.25f,
+                                      .momentum = 0.9f,
+                                      .beta1 = 0.8f,
+                                      .beta2 = 0.95f,
+                                      .tau = 0.01f}};
+        const struct mfl_strategy_ops *ops = mfl_strategy_get(kind);
+        assert_int_equal(ops->kind, kind);
+        float x[COUNT], next[COUNT], s0[COUNT], s1[COUNT], m[COUNT], v[COUNT];
+        double d[COUNT];
+        float *state[] = {s0, s1};
+        for (int e = 0; e < COUNT; e++) {
+                x[e] = fixture_delta(1, 0, (uint64_t)e);
+                m[e] = 0;
+                v[e] = 0.01f * 0.01f;
+                for (int i = 0; i < ops->n_state; i++)
+                        state[i][e] = ops->state_initial(&job, i);
+        }
+        for (uint64_t r = 0; r < ROUNDS; r++) {
+                struct mfl_error err;
+                for (int e = 0; e < COUNT; e++)
+                        d[e] = e == 0 ? 0.0 : (double)fixture_delta(2, r, (uint64_t)e) * (e % 3 ? 1.0 : 1e-3);
+                assert_int_equal(mfl_strategy_apply(ops, &job, 0, COUNT, x, d, state, next, &err), 0);
+                for (int e = 0; e < COUNT; e++) {
+                        double want = expected(&job, (double)x[e], d[e], &m[e], &v[e]);
+                        /* The two ways to write a formula differ by some double roundings: at most one float
+                         * step. */
+                        assert_true(fabs((double)next[e] - want) <= fabs(want) * 0x1p-23 + 1e-12);
+                        if (ops->n_state > 0)
+                                assert_true(fabsf(s0[e] - m[e]) <= fabsf(m[e]) * 0x1p-22f);
+                        if (ops->n_state > 1)
+                                assert_true(fabsf(s1[e] - v[e]) <= fabsf(v[e]) * 0x1p-22f);
+                        m[e] = ops->n_state > 0 ? s0[e] : 0;
+                        v[e] = ops->n_state > 1 ? s1[e] : 0;
+                }
+                memcpy(x, next, sizeof x);
+        }
+}
+
+static void strategies_follow_their_equations(void **state)
+{
+        check_strategy(MFL_STRATEGY_FEDAVG);
+        check_strategy(MFL_STRATEGY_FEDPROX);
+        check_strategy(MFL_STRATEGY_FEDAVGM);
+        check_strategy(MFL_STRATEGY_FEDADAGRAD);
+        check_strategy(MFL_STRATEGY_FEDADAM);
+        check_strategy(MFL_STRATEGY_FEDYOGI);
+        check_strategy(MFL_STRATEGY_MEDIAN);
+}
+
+/* First step of FedAdam by hand: m = 0.1 * 2 = 0.2, v = 0.99 * 0.25 + 0.01 * 4 = 0.2875, tau 0.5. */
+static void fedadam_takes_the_step_computed_by_hand(void **state)
+{
+        struct mfl_job job = {.aggregation = {.strategy = MFL_STRATEGY_FEDADAM,
+                                      .server_lr = 1.0f,
+                                      .beta1 = 0.9f,
+                                      .beta2 = 0.99f,
+                                      .tau = 0.5f}};
+        float x = 1.0f, next, m = 0.0f, v = mfl_strategy_fedadam.state_initial(&job, 1);
+        float *states[] = {&m, &v};
+        double d = 2.0;
+        assert_true(v == 0.25f);
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 0, 1, &x, &d, states, &next, NULL), 0);
+        assert_true(fabs((double)next - (1.0 + 0.2 / (sqrt(0.2875) + 0.5))) < 1e-6); /* float settings */
+}
+
+static void results_that_are_not_finite_are_refused(void **state)
+{
+        struct mfl_job job = {.aggregation = {.server_lr = 1.0f}};
+        struct mfl_error err = {{0}};
+        float x[] = {0.0f, 3e38f}, next[2];
+        double d[] = {0.0, 3e38};
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedavg, &job, 100, 2, x, d, NULL, next, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "parameter 101"));
+        /* FedAdagrad's variance overflows while the param itself stays finite. */
+        float m = 0, v = 0, one = 1;
+        float *states[] = {&m, &v};
+        double large = 1e30;
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, 0, 1, &one, &large, states, next, &err),
+                MFL_INVALID);
+}
+
+static int compare_floats(const void *a, const void *b)
+{
+        float x = *(const float *)a, y = *(const float *)b;
+        return (x > y) - (x < y);
+}
+
+/* Also with many equal values, which bad selection loops stumble over. */
+static void median_is_the_middle_of_the_sorted(void **state)
+{
+        enum { ROWS = 33, WIDTH = 50 };
+        static float data[ROWS][WIDTH];
+        const float *rows[ROWS];
+        float scratch[ROWS], sorted[ROWS];
+        double d[WIDTH];
+        for (uint32_t k = 0; k < ROWS; k++) {
+                rows[k] = data[k];
+                for (uint32_t e = 0; e < WIDTH; e++) {
+                        float x = fixture_delta(k, 0, e);
+                        data[k][e] = e % 3 == 0   ? x
+                                     : e % 3 == 1 ? roundf(x * 4)
+                                                  : (float)k * (e % 2 ? 1 : -1);
+                }
+        }
+        for (uint32_t n = 1; n <= ROWS; n++) {
+                mfl_strategy_median.reduce(rows, n, WIDTH, scratch, d);
+                for (uint32_t e = 0; e < WIDTH; e++) {
+                        for (uint32_t k = 0; k < n; k++)
+                                sorted[k] = data[k][e];
+                        qsort(sorted, n, sizeof *sorted, compare_floats);
+                        double want = n % 2 ? (double)sorted[n / 2]
+                                            : ((double)sorted[n / 2 - 1] + (double)sorted[n / 2]) / 2;
+                        assert_true(d[e] == want);
+                }
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(strategies_follow_their_equations),
+                cmocka_unit_test(fedadam_takes_the_step_computed_by_hand),
+                cmocka_unit_test(results_that_are_not_finite_are_refused),
+                cmocka_unit_test(median_is_the_middle_of_the_sorted),
+        };
+        return cmocka_run_group_tests_name("server_strategy", tests, NULL, NULL);
+}
