@@ -243,8 +243,7 @@ static void replace_instance(
 {
         mfl_core_trace(core, daemon->job, "daemon %s is a new process; what the old one had goes out again",
                 info->name);
-        if (!MFL_SIM_BUG(2))
-                take_tasks(core, daemon, ITEM_OPEN);
+        take_tasks(core, daemon, ITEM_OPEN);
         daemon->n_relations = 0;
         daemon->note[0] = '\0';
         daemon->connected_ms = core->now_ms;
@@ -345,7 +344,8 @@ void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, u
 
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon)
 {
-        bool works = !daemon->draining && (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
+        bool works = !daemon->draining &&
+                     (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
         if (!works && !has_live_task(daemon))
                 mfl_core_unlease(core, daemon);
 }

@@ -146,7 +146,7 @@ struct core_job {
         uint8_t digest[MFL_DIGEST_BYTES];     /* of the committed params */
         uint8_t digest_new[MFL_DIGEST_BYTES]; /* after APPLIED */
 
-        uint32_t committed, round, attempt;
+        uint32_t committed, round, attempt, eval_tries;
         uint64_t stamp;  /* rises with every phase that gives out work */
         uint64_t served; /* the scheduler's turn at which it last began a phase */
         uint64_t arrival_ms, ready_ms;

@@ -24,7 +24,8 @@ void sim_line(struct sim *sim, const char *who, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
-        int n = snprintf(line, sizeof line, "%3u.%03u %-8s %s\n", (uint32_t)(sim->now / 1000), (uint32_t)(sim->now % 1000), who, text);
+        int n = snprintf(line, sizeof line, "%3u.%03u %-8s %s\n", (uint32_t)(sim->now / 1000),
+                (uint32_t)(sim->now % 1000), who, text);
         if (sim->n_lines + (size_t)n + 1 > sim->lines_capacity) {
                 sim->lines_capacity = (sim->lines_capacity + (size_t)n) * 2 + 4096;
                 sim->lines = realloc(sim->lines, sim->lines_capacity);
@@ -141,7 +142,8 @@ void sim_send(struct sim *sim, uint32_t number, struct sim_packet *packet)
                 free_packet(packet);
                 return;
         }
-        bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET && sim_chance(sim, sim->duplicate);
+        bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET &&
+                     sim_chance(sim, sim->duplicate);
         if (twice)
                 post(sim, number, copy_packet(packet));
         post(sim, number, packet);
@@ -166,7 +168,8 @@ static void on_packet(struct sim *sim, struct sim_event *event)
                 return;
         if (sim->trace && sim->scenario == 0 && event->packet->msg.kind != MFL_MSG_NONE) {
                 char text[300];
-                sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s", event->packet->to_server ? d->info.name : "server",
+                sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s",
+                        event->packet->to_server ? d->info.name : "server",
                         mfl_msg_text(&event->packet->msg, text, sizeof text));
         }
         if (event->packet->to_server) {
@@ -185,7 +188,8 @@ static void on_closed(struct sim *sim, const struct sim_event *event)
                         return;
                 conn->server_open = false;
                 if (sim->core && conn->greeted)
-                        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = event->conn});
+                        sim_server_step(sim,
+                                &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = event->conn});
         } else if (conn->daemon_open) {
                 conn->daemon_open = false;
                 if (d->conn != event->conn || !d->agent)
@@ -199,7 +203,9 @@ static void on_connected(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
         if (!sim->core) {
-                sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
+                sim_daemon_step(sim, i,
+                        &(struct mfl_agent_event){
+                                .kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
                 return;
         }
         d->conn = sim_connect(sim, i);
@@ -286,7 +292,8 @@ void sim_run(struct sim *sim)
                 mfl_assert(event.at >= sim->now);
                 sim->now = event.at;
                 sim->n_events++;
-                sim_check(sim, sim->now < sim->faults_end + 180000, "jobs do not end within 180 s after the last fault");
+                sim_check(sim, sim->now < sim->faults_end + 180000,
+                        "jobs do not end within 180 s after the last fault");
                 handle(sim, &event);
                 free_event(&event);
         }
