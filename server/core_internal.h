@@ -211,6 +211,8 @@ void mfl_core_daemon_down(struct mfl_core *core, struct core_daemon *daemon, con
 /* Says Bye; its tasks have their grace time. */
 void mfl_core_daemon_close(
         struct mfl_core *core, struct core_daemon *daemon, bool retry, const char *fmt, ...) MFL_PRINTF(4, 5);
+/* It said that it will not come back: no grace time. */
+void mfl_core_daemon_left(struct mfl_core *core, struct core_daemon *daemon, const char *reason);
 void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, uint64_t *next_ms);
 void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on);
 /* A daemon that is drained, or rests, leaves its job with its last task. */

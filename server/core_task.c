@@ -266,7 +266,10 @@ void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const s
         case MFL_MSG_PARAMS_GET: /* the shell answers that itself */
                 break;
         case MFL_MSG_BYE:
-                mfl_core_daemon_close(core, daemon, true, "it said bye: %.180s", msg->bye.reason);
+                if (msg->bye.retry)
+                        mfl_core_daemon_close(core, daemon, true, "it said bye: %.180s", msg->bye.reason);
+                else
+                        mfl_core_daemon_left(core, daemon, msg->bye.reason);
                 break;
         case MFL_MSG_ANNOUNCE:
                 mfl_core_announced(core, daemon, &msg->announce);

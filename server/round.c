@@ -331,6 +331,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         job->committed = event->job_add.committed + (event->job_add.committed && MFL_SIM_BUG(8));
         job->round = job->committed + 1;
         job->phase = PHASE_DATA;
+        job->state = MFL_JOB_WAITING;
         job->stamp = ++core->stamp;
         job->served = core->turn;
         job->arrival_ms = core->now_ms;

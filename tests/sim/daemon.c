@@ -52,6 +52,19 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
 }
 
+/* As by SIGTERM. */
+void sim_daemon_stop(struct sim *sim, uint32_t i)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!d->agent)
+                return;
+        sim_line(sim, d->info.name, "is asked to stop");
+        sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_STOP});
+        sim_daemon_free(sim, i);
+        d->conn = 0;
+        d->generation++;
+}
+
 void sim_daemon_crash(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
@@ -321,7 +334,7 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
         case MFL_AGENT_ACT_JOB_FORGET:
                 break;
         case MFL_AGENT_ACT_EXIT:
-                sim_fail(sim, "daemon %s exits: %s", d->info.name, action->reason);
+                sim_check(sim, action->ok, "daemon %s exits: %s", d->info.name, action->reason);
         }
 }
 

@@ -119,6 +119,7 @@ static void stop_job(struct sim *sim)
 static void end_faults(struct sim *sim)
 {
         sim->quiet = true;
+        sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
         sim->disk_slow = 1;
         for (uint32_t i = 0; i < sim->n_conns; i++)
@@ -126,6 +127,7 @@ static void end_faults(struct sim *sim)
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 struct sim_daemon *d = &sim->daemon[i];
                 d->slow = 1;
+                d->stalled_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
                 d->permanent = false;
                 if (d->draining)
@@ -161,7 +163,7 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 16)) {
+        switch (sim_below(sim, 19)) {
         case 0:
         case 1:
         case 2:
@@ -204,6 +206,16 @@ void sim_fault(struct sim *sim)
                 break;
         case 14:
                 stop_job(sim);
+                break;
+        case 16:
+                sim_daemon_stop(sim, i);
+                sim_at(sim, sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
+                break;
+        case 17:
+                d->stalled_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 18:
+                sim->stalled_to = sim->now + sim_below(sim, 6000);
                 break;
         case 15:
                 if (d->conn)

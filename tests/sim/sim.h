@@ -128,6 +128,7 @@ struct sim_daemon {
         uint32_t slow;        /* factor */
         uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
         bool permanent, draining;
+        uint64_t stalled_to; /* the process stands still (SIGSTOP) */
 };
 
 struct sim {
@@ -146,11 +147,11 @@ struct sim {
         struct mfl_core *core;
         uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
         uint64_t server_tick_at;
-        uint32_t disk_fail, disk_slow; /* of 100; factor */
-        uint32_t duplicate;            /* of 100 messages */
-        uint64_t faults_end;
-        bool quiet, server_restarting; /* quiet: faults are over */
-        bool barred;                   /* some daemon said that it can't do a job: it may end early */
+        uint32_t disk_fail, disk_slow;   /* of 100; factor */
+        uint32_t duplicate;              /* of 100 messages */
+        uint64_t faults_end, stalled_to; /* the server stands still */
+        bool quiet, server_restarting;   /* quiet: faults are over */
+        bool barred;                     /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
         int scenario; /* 0: seeded faults; else a golden one */
         bool trace;
@@ -193,6 +194,7 @@ void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
 
 /* daemon.c */
 void sim_daemon_start(struct sim *sim, uint32_t i);
+void sim_daemon_stop(struct sim *sim, uint32_t i);
 void sim_daemon_crash(struct sim *sim, uint32_t i);
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet);

@@ -227,6 +227,42 @@ static void on_work(struct sim *sim, struct sim_event *event)
         sim_server_step(sim, event->core);
 }
 
+/* When the process that an event is for stands still, until when. */
+static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
+{
+        const struct sim_conn *conn = event->conn ? &sim->conns[event->conn - 1] : NULL;
+        switch (event->kind) {
+        case SIM_TICK_SERVER:
+        case SIM_WORK:
+                return sim->stalled_to;
+        case SIM_PACKET:
+                return event->packet->to_server ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
+        case SIM_CLOSED:
+                return event->a ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
+        case SIM_TICK_DAEMON:
+        case SIM_CONNECTED:
+        case SIM_COMPUTED:
+        case SIM_DAEMON_SELF:
+                return sim->daemon[event->a].stalled_to;
+        default:
+                return 0;
+        }
+}
+
+/* Events keep their order over a standstill, because those that were put off are put off in order. */
+static bool put_off(struct sim *sim, const struct sim_event *event)
+{
+        uint64_t to = stalled_to(sim, event);
+        if (to <= sim->now)
+                return false;
+        struct sim_event *later = sim_at(sim, to - sim->now, event->kind);
+        uint64_t at = later->at, seq = later->seq;
+        *later = *event;
+        later->at = at;
+        later->seq = seq;
+        return true;
+}
+
 static void handle(struct sim *sim, struct sim_event *event)
 {
         struct sim_daemon *d = &sim->daemon[event->a < SIM_DAEMONS ? event->a : 0];
@@ -294,6 +330,8 @@ void sim_run(struct sim *sim)
                 sim->n_events++;
                 sim_check(sim, sim->now < sim->faults_end + 180000,
                         "jobs do not end within 180 s after the last fault");
+                if (put_off(sim, &event))
+                        continue;
                 handle(sim, &event);
                 free_event(&event);
         }
