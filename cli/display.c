@@ -172,8 +172,8 @@ static void add_head(struct lines *l, const struct mfl_display_job *j)
         if (j->daemons && (size_t)n < sizeof line)
                 n += snprintf(line + n, sizeof line - (size_t)n, " %s %u daemon%s", dot, j->daemons,
                         j->daemons == 1 ? "" : "s");
-        if (j->attempt > 1 && (size_t)n < sizeof line)
-                snprintf(line + n, sizeof line - (size_t)n, " %s attempt %u", dot, j->attempt);
+        if (j->attempt && (size_t)n < sizeof line)
+                snprintf(line + n, sizeof line - (size_t)n, " %s retry %u", dot, j->attempt);
         add_line(l, line);
 }
 

@@ -412,7 +412,7 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                 announce_again(core, daemon, update, a);
                 return;
         }
-        if (job->phase != PHASE_TRAIN && !MFL_SIM_BUG(3)) {
+        if (job->phase != PHASE_TRAIN) {
                 send_refused(core, daemon, a->task, a->update, MFL_REFUSED_LATE, "the round is over");
                 return;
         }

@@ -108,6 +108,7 @@ static void begin_eval(struct mfl_core *core, struct core_job *job)
                 return;
         }
         job->phase = PHASE_EVAL;
+        job->eval_tries = 0;
         mfl_core_trace(core, job, "round %u: evaluation begins: %u shards on %u daemons", job->round,
                 job->n_items, job->n_leased);
 }
@@ -327,9 +328,10 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         mfl_strcpy(job->id, sizeof job->id, event->job);
         job->spec = event->job_add.spec;
         job->serial = ++core->job_serial;
-        job->committed = event->job_add.committed;
+        job->committed = event->job_add.committed + (event->job_add.committed && MFL_SIM_BUG(8));
         job->round = job->committed + 1;
         job->phase = PHASE_DATA;
+        job->state = MFL_JOB_WAITING;
         job->stamp = ++core->stamp;
         job->served = core->turn;
         job->arrival_ms = core->now_ms;
@@ -504,19 +506,26 @@ static void find_data(struct mfl_core *core, struct core_job *job)
                 core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected", job->spec->data.name);
 }
 
-/* Open items that no daemon can take: all that are connected and have the data refused. */
+/* Open items that no daemon can take: those that are connected and have the data rest, or have said that they
+ * can't. A drained one may be let back in, so that only resting ones, who try again in the next attempt, make
+ * an end then. */
 static bool impossible(const struct mfl_core *core, const struct core_job *job)
 {
-        uint32_t n_up = 0;
+        uint32_t n_rest = 0, n_barred = 0, n_drained = 0;
         if (!job->count[ITEM_OPEN] || job->count[ITEM_ASSIGNED])
                 return false;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
+                if (!daemon->conn || !mfl_core_daemon_data(daemon, job))
+                        continue;
                 if (mfl_core_daemon_usable(daemon, job))
                         return false;
-                n_up += daemon->conn && !daemon->draining && mfl_core_daemon_data(daemon, job);
+                if (mfl_core_daemon_barred(daemon, job))
+                        n_barred++;
+                else
+                        *(daemon->draining ? &n_drained : &n_rest) += 1;
         }
-        return n_up > 0;
+        return n_rest > 0 || (n_barred > 0 && n_drained == 0);
 }
 
 static const char *why_over(const struct mfl_core *core, const struct core_job *job)
@@ -535,7 +544,12 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
         const char *why = why_over(core, job);
         if (why && job->phase == PHASE_TRAIN)
                 close_train(core, job, why);
-        else if (why)
+        else if (why && job->eval_tries < job->spec->limits.retries && impossible(core, job)) {
+                job->eval_tries++;
+                job->stamp = ++core->stamp; /* who rested may try again */
+                core->sched_dirty = true;
+                mfl_core_dirty(core, job);
+        } else if (why)
                 finish_eval(core, job);
         else if (job->count[ITEM_OPEN] || (is_local(job) && job->count[ITEM_MISSING]))
                 core->sched_dirty = true;
