@@ -551,7 +551,8 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
                 mfl_core_dirty(core, job);
         } else if (why)
                 finish_eval(core, job);
-        else if (job->count[ITEM_OPEN] || (is_local(job) && job->count[ITEM_MISSING]))
+        else if (job->count[ITEM_OPEN]) /* MISSING ones wait for an arrival, which wakes the scheduler itself
+                                         */
                 core->sched_dirty = true;
 }
 
@@ -566,7 +567,7 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
                 progress_work(core, job);
                 break;
         case PHASE_CLOSING:
-                if (!job->n_adding)
+                if (!job->n_adding || MFL_SIM_BUG(10))
                         finish_train(core, job);
                 break;
         case PHASE_STORE:

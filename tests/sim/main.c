@@ -43,6 +43,7 @@ static const char *const bugs[] = {
         "open clients are never dealt",
         "a restarted job goes on one round too far",
         "the agent ignores Cancel",
+        "a round ends while an update is still being added",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 

@@ -89,9 +89,9 @@ static void test_render_40(void **state)
 {
         check_render(&running, 40, false,
                 "j-000001 demo  running - train - 2 daemo\n"
-                "rounds    3/10  clients 5/10  2:48 left\n"
-                "accuracy 0.8000   _+#\n"
-                "loss     0.7000   #._\n"
+                "rounds   3/10  clients 5/10  2:48 left\n"
+                "accuracy 0.8000   _=#\n"
+                "loss     0.7000   #-_\n"
                 "traffic  up 13 MB, down 6.7 MB   time 1:\n");
 }
 
@@ -99,9 +99,9 @@ static void test_render_80(void **state)
 {
         check_render(&running, 80, false,
                 "j-000001 demo  running - train - 2 daemons\n"
-                "rounds   ##############-.......................... 3/10  clients 5/10  2:48 left\n"
-                "accuracy 0.8000   _+#\n"
-                "loss     0.7000   #._\n"
+                "rounds   ##############.......................... 3/10  clients 5/10  2:48 left\n"
+                "accuracy 0.8000   _=#\n"
+                "loss     0.7000   #-_\n"
                 "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
 }
 
