@@ -334,7 +334,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         job->state = MFL_JOB_WAITING;
         job->stamp = ++core->stamp;
         job->served = core->turn;
-        job->arrival_ms = core->now_ms;
+        job->arrival_ms = core->arrival_ms; /* daemons that are long there are not waited for */
         job->deadline_ms = job->deadline_left = CORE_NEVER;
         job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
         *core->jobs_end = job;
