@@ -98,6 +98,7 @@ struct mfl_server_job {
         bool has_initial;
         uint32_t train_samples, population;
         struct mfl_data_info data;
+        bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` */
         struct mfl_store_file file;
 };
