@@ -37,6 +37,31 @@ static int run_command(struct mfl_cli *cli)
         return r && !code ? mfl_cli_report(cli, r, &err) : code;
 }
 
+static void on_late(uv_timer_t *timer)
+{
+        *(bool *)timer->data = true;
+}
+
+/* Lets the connections say goodbye. Bounded: a name that is still being looked up, say, has no effect that
+ * anybody would miss. */
+static void close_loop(struct mfl_cli *cli)
+{
+        uv_timer_t timer;
+        bool late = false;
+        for (int i = 0; cli->signals_on && i < 3; i++)
+                uv_close((uv_handle_t *)&cli->signals[i], NULL);
+        uv_timer_init(cli->loop, &timer);
+        timer.data = &late;
+        uv_update_time(cli->loop);
+        uv_timer_start(&timer, on_late, 500, 0);
+        uv_unref((uv_handle_t *)&timer);
+        while (!late && uv_loop_alive(cli->loop))
+                uv_run(cli->loop, UV_RUN_ONCE);
+        uv_close((uv_handle_t *)&timer, NULL);
+        uv_run(cli->loop, UV_RUN_NOWAIT);
+        uv_loop_close(cli->loop);
+}
+
 int main(int argc, char **argv)
 {
         struct mfl_cli cli = {.loop = NULL};
@@ -53,11 +78,6 @@ int main(int argc, char **argv)
                 return mfl_cli_report_text(&cli, r, "event loop: %s", uv_strerror(r));
         cli.loop = &loop;
         int code = run_command(&cli);
-        for (int i = 0; cli.signals_on && i < 3; i++)
-                uv_close((uv_handle_t *)&cli.signals[i], NULL);
-        /* Bounded: what is still open then has no effect that anybody would miss. */
-        for (int i = 0; i < 100 && uv_run(&loop, UV_RUN_NOWAIT); i++)
-                ;
-        uv_loop_close(&loop);
+        close_loop(&cli);
         return code;
 }

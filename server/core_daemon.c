@@ -274,6 +274,7 @@ static void take_impossible(struct mfl_core *core, struct core_daemon *daemon)
 
 static void tell_jobs_of_arrival(struct mfl_core *core, struct core_daemon *daemon)
 {
+        core->arrival_ms = core->now_ms;
         for (struct core_job *job = core->jobs; job; job = job->next) {
                 if (!mfl_core_daemon_data(daemon, job))
                         continue;

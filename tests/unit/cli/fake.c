@@ -39,8 +39,8 @@ static void greet(struct fake_conn *c, const Mfl__Envelope *e)
         }
         w.protocol = MFL_PROTOCOL_VERSION;
         w.software = "fake";
-        w.heartbeat_ms = 1000;
-        w.dead_ms = 5000;
+        w.heartbeat_ms = c->fake->dead_ms / 3;
+        w.dead_ms = c->fake->dead_ms;
         c->greeted = true;
         c->stream.envelope_max = MFL_ENVELOPE_MAX;
         c->stream.payload_max = MFL_PAYLOAD_MAX;
@@ -55,6 +55,7 @@ static int on_frame(
                 greet(c, e);
                 return 0;
         }
+        c->fake->pings += e->body_case == MFL__ENVELOPE__BODY_PING;
         if (e->body_case == MFL__ENVELOPE__BODY_BYE || e->body_case == MFL__ENVELOPE__BODY_PING ||
                 e->body_case == MFL__ENVELOPE__BODY_PONG)
                 return 0;
@@ -96,6 +97,7 @@ void fake_open(struct fake *f)
         struct sockaddr_in any;
         int n = sizeof any;
         memset(f, 0, sizeof *f);
+        f->dead_ms = 5000;
         assert_int_equal(uv_loop_init(&f->loop), 0);
         assert_int_equal(uv_tcp_init(&f->loop, &f->listener), 0);
         f->listener.data = f;

@@ -17,7 +17,8 @@ struct fake {
         /* Called for each request after Hello was answered; answers with fake_send and the like. */
         void (*on_request)(struct fake *fake, struct fake_conn *conn, const Mfl__Envelope *request);
         bool bye_at_hello; /* the greeting is refused */
-        int requests, connections;
+        uint32_t dead_ms;  /* as Welcome tells; the fake answers no Ping */
+        int requests, connections, pings;
         void *arg;
         float *received; /* Initial frames */
         uint64_t n_received;

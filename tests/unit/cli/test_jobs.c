@@ -319,6 +319,24 @@ static void test_connection(void **state)
         fake_close(&f);
 }
 
+static void answer_nothing(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+}
+
+/* A server that is connected but says nothing is lost after dead_ms, having been asked with Ping. */
+static void test_silence(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_nothing;
+        f.dead_ms = 1200;
+        const struct fake_result *r = fake_run(&f, "list --json");
+        check_code(r, 3, "unreachable");
+        assert_non_null(strstr(r->err, "nothing heard"));
+        assert_in_range(f.pings, 1, 4);
+        fake_close(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -328,6 +346,7 @@ int main(void)
                 cmocka_unit_test(test_references),
                 cmocka_unit_test(test_failures),
                 cmocka_unit_test(test_connection),
+                cmocka_unit_test(test_silence),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,16 @@ static void test_daemons_die(void **state)
         for (const char *at = r->err; (at = strstr(at, "exited with status 7; it")); at++)
                 n++;
         assert_int_equal(n, 8);
+        /* With --json the result is the last line, of a run that failed too. */
+        r = fake_run(&f, "run %s --out %s --daemons 1 --json", job_path(), fake_path("json"));
+        assert_int_equal(r->status, 1);
+        json_t *last = fake_json(r);
+        assert_string_equal(json_string_value(json_object_get(last, "event")), "result");
+        assert_string_equal(json_string_value(json_object_get(last, "job")), "j-000001");
+        assert_true(json_is_null(json_object_get(last, "accuracy")));
+        assert_int_equal(json_integer_value(json_object_get(last, "rounds")), 0);
+        json_decref(last);
+        assert_non_null(strstr(r->out, "{\"error\":{\"code\":\"failed\""));
         fake_close(&f);
 }
 
