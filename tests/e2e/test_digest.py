@@ -58,6 +58,22 @@ def test_staggered_daemons(cluster, expected):
     assert c.digests(job) == expected
 
 
+@pytest.mark.parametrize('delays', [(0, 0.02, 0.05), (0.05, 0, 0.02)])
+def test_delayed_updates(cluster, expected, delays):
+    """Three daemons on lines of different speed: updates arrive, and overlap, in different orders."""
+    c = cluster(0)
+    proxies = [h.Proxy(c.address, delay=d) for d in delays]
+    try:
+        for i, proxy in enumerate(proxies):
+            c.start_daemon('d%d' % i, server=proxy.address)
+        c.wait_daemons(3)
+        assert c.run_job(**JOB)[1] == expected
+        assert max(r['daemons'] for r in c.rounds('j-000001')) == 3
+    finally:
+        for proxy in proxies:
+            proxy.close()
+
+
 @pytest.mark.parametrize('partition', [
     {'partition': 'shards', 'shards': 2, 'clients': 10, 'alpha': None, 'min_samples': None},
     {'partition': 'iid', 'clients': 7, 'alpha': None, 'min_samples': None},

@@ -236,7 +236,7 @@ def test_lying_daemon(cluster, update, announce, code):
     liar = Liar(update, **announce)
     fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
     c.wait_daemons(2)
-    job = c.submit(model='logistic', rounds=2, limits={'deadline': '3s', 'quorum': 0.25, 'retries': 5})
+    job = c.submit(model='logistic', rounds=2, limits={'deadline': '1s', 'quorum': 0.25, 'retries': 5})
     h.wait_until(lambda: liar.refused or fake.closed is not None, 10, 'a refusal')
     if liar.refused:
         assert liar.refused[0]['code'] == w.ENUM_VALUE[code], liar.refused

@@ -270,6 +270,42 @@ def test_json_shapes(done_job):
     assert events and all('event' in e for e in events)
 
 
+def test_json_of_every_command(one):
+    """The same promise for the commands that act."""
+    path = one.write('json.yaml', h.job_text(name='json', rounds=2))
+    assert set(one.mfl_json('check', path)) == {
+        'valid', 'name', 'rounds', 'model', 'params', 'data', 'partition', 'clients', 'strategy'}
+    submitted = one.mfl_json('submit', path, '--token', 'json')
+    assert set(submitted) == {'job', 'existed'} and submitted['existed'] is False
+    assert one.mfl_json('submit', path, '--token', 'json') == {'job': submitted['job'], 'existed': True}
+    job = submitted['job']
+    waited = one.mfl_json('wait', job)
+    assert set(waited) == {'job'} and set(waited['job']) == JOB_KEYS and waited['job']['state'] == 'done'
+    assert set(one.mfl_json('clone', job)) == {'job', 'existed'}
+    pulled = one.mfl_json('pull', job, '--output', one.dir + '/json.safetensors')
+    assert set(pulled) == {'job', 'round', 'file', 'digest', 'params', 'accuracy', 'loss'}
+    assert (pulled['round'], pulled['params'], pulled['digest']) == (2, 54004, one.digests(job)[-1])
+    long = one.submit(**LONG)
+    assert set(one.mfl_json('stop', long)) == {'job', 'text'}
+    assert set(one.mfl_json('drain', 'd1')) == {'daemon', 'text'}
+    assert set(one.mfl_json('drain', 'd1', '--undo')) == {'daemon', 'text'}
+    one.wait_info(long, lambda i: i['state'] == 'stopped', 10, 'the end')
+    assert set(h.wait_until(lambda: one.mfl_json('delete', long, status=None).get('text') and {'text'}, 10, 'deletion'))
+    shown = one.mfl_json('data', 'show', path, '--data', h.TINY)
+    assert set(shown) == {'data', 'train', 'test', 'classes', 'population', 'clients'}
+    assert (shown['train'], shown['test'], shown['population']) == (400, 80, 8)
+    assert [set(c) for c in shown['clients']] == [{'client', 'samples', 'classes'}] * 8
+    assert sum(c['samples'] for c in shown['clients']) == 400
+    lines = [json.loads(line) for line in one.mfl('logs', job, '--json').stdout.splitlines()]
+    assert [set(e) for e in lines] == [{'event', 'seq', 'time_ms', 'text'}] * len(lines) and lines
+    lines = [json.loads(line) for line in one.mfl('run', path, '--daemons', 1, '--backend', 'reference', '--data', h.TINY,
+                                                  '--out', one.dir + '/run-json', '--json').stdout.splitlines()]
+    assert {'event', 'job', 'state', 'accuracy', 'loss', 'rounds', 'seconds', 'digest', 'model', 'csv', 'out',
+            'state_dir'} == set(lines[-1])
+    assert lines[-1]['digest'] == pulled['digest']
+    assert {'round', 'result'} <= {e['event'] for e in lines}
+
+
 def test_offline_commands(folder):
     """check, data show and presets need no server."""
     path = os.path.join(folder, 'job.yaml')

@@ -6,8 +6,8 @@ import pytest
 
 import mfl_harness as h
 
-# About 2 s on one daemon: rounds long enough to be hit in their middle.
-JOB = {'rounds': 6, 'training': {'steps': 60, 'epochs': None}}
+# A few seconds on one daemon: rounds long enough to be hit in their middle.
+JOB = {'rounds': 6, 'training': {'steps': 40, 'epochs': None}}
 
 
 @pytest.fixture(scope='module')

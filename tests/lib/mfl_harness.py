@@ -329,11 +329,11 @@ def params_digest(path):
 
 class Proxy:
     """TCP between daemons and the server that counts and cuts. cuts: numbers of bytes sent upwards, over all connections,
-    at which the connection in use is cut (reset in both directions), after on_cut was called. Its threads end with
-    close()."""
+    at which the connection in use is cut (reset in both directions), after on_cut was called. delay: seconds that
+    each 64 KiB upwards takes. Its threads end with close()."""
 
-    def __init__(self, target, cuts=(), on_cut=None):
-        self.target, self.cuts, self.on_cut = target, sorted(cuts), on_cut
+    def __init__(self, target, cuts=(), on_cut=None, delay=0):
+        self.target, self.cuts, self.on_cut, self.delay = target, sorted(cuts), on_cut, delay
         self.bytes_up = self.n_cut = self.n_connections = 0
         self.lock, self.sockets, self.closing = threading.Lock(), set(), False
         self.listener = socket.create_server(('127.0.0.1', 0))
@@ -391,6 +391,8 @@ class Proxy:
                     if self.on_cut:
                         self.on_cut()
                     break
+                if upwards and self.delay:
+                    time.sleep(self.delay)
                 sink.sendall(data)
         except OSError:
             pass
