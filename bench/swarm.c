@@ -6,7 +6,7 @@
  *
  *     --features      1 --classes     2            4 params, the smallest model
  *     --features    784 --classes    10        7,850
- *     --features 166336 --classes    10    1,663,370 (as the CNN of the FedAvg paper)
+ *     --features   4056 --classes   410    1,663,370 (as the CNN of the FedAvg paper)
  *     --features   2499 --classes 10000   25,000,000
  *
  * A daemon answers a training task after --delay-ms with an update of zeros (weight 1 a client), an
@@ -413,7 +413,8 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                         return false;
                 }
         }
-        return optind == argc && swarm->n_daemons && swarm->features && swarm->classes >= 2;
+        return optind == argc && swarm->n_daemons && swarm->features && swarm->features <= 65536 &&
+               swarm->classes >= 2 && swarm->classes <= 65536;
 }
 
 int main(int argc, char **argv)

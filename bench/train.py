@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed beside PyTorch in the same run: train.py BUILD_DIR [--rounds N] [--quick] [MODEL ...].
+"""Training speed beside PyTorch in the same run: train.py BUILD_DIR [--rounds N] [--quick] [--models MODEL ...].
 
 Each round runs every contender once, one after another, so that what else the machine does falls on all of them alike; the
 table shows medians over the rounds. $TORCH_PYTHON names the interpreter whose torch to compare with (default
@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("models", nargs="*")
+    parser.add_argument("--models", nargs="*", default=[])
     args = parser.parse_args()
     program = os.path.join(args.build, "bench", "mfl-bench-train")
     python = os.environ.get("TORCH_PYTHON", "/usr/bin/python3")

@@ -179,7 +179,6 @@ static void on_grace_over(uv_timer_t *timer)
 void mfl_children_stop(struct mfl_children *set, struct mfl_cli *cli, uint64_t grace_ms)
 {
         uv_timer_t timer;
-        int interrupted = cli->acknowledged;
         bool killed = false;
         if (!set->child || all_closed(set)) {
                 set->stopping = true;
@@ -192,7 +191,7 @@ void mfl_children_stop(struct mfl_children *set, struct mfl_cli *cli, uint64_t g
         uv_timer_start(&timer, on_grace_over, grace_ms, 0);
         end_all(set, SIGTERM);
         while (!all_closed(set)) {
-                if (cli->interrupted > interrupted && !killed) {
+                if (!killed && (cli->interrupted > cli->acknowledged || cli->interrupted > 1)) {
                         killed = true;
                         end_all(set, SIGKILL);
                 }

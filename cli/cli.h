@@ -75,7 +75,8 @@ struct mfl_cli {
         int acknowledged; /* how many of them have ended a wait */
 };
 
-/* Ctrl-C and SIGTERM (SIGHUP too) are counted in cli->interrupted from here on, and end waits on the loop. */
+/* report.c. Ctrl-C and SIGTERM (SIGHUP too) are counted in cli->interrupted from here on, and end waits on
+ * the loop. */
 int mfl_cli_signals_start(struct mfl_cli *cli, struct mfl_error *err);
 
 /* The one message of a command that fails: text on stderr, and with --json the error object on stdout.

@@ -172,8 +172,8 @@ static void add_head(struct lines *l, const struct mfl_display_job *j)
         if (j->daemons && (size_t)n < sizeof line)
                 n += snprintf(line + n, sizeof line - (size_t)n, " %s %u daemon%s", dot, j->daemons,
                         j->daemons == 1 ? "" : "s");
-        if (j->attempt > 1 && (size_t)n < sizeof line)
-                snprintf(line + n, sizeof line - (size_t)n, " %s attempt %u", dot, j->attempt);
+        if (j->attempt && (size_t)n < sizeof line)
+                snprintf(line + n, sizeof line - (size_t)n, " %s retry %u", dot, j->attempt);
         add_line(l, line);
 }
 
@@ -181,10 +181,12 @@ static void add_head(struct lines *l, const struct mfl_display_job *j)
 static void add_bar(struct lines *l, const struct mfl_display_job *j)
 {
         char line[4096], bar[1024], tail[160], left[24];
-        double part = j->in_round && j->clients_total ? (double)j->clients_done / j->clients_total : 0;
+        bool training = j->in_round && j->clients_total && !strcmp(j->phase, "train");
+        /* After training only the short phases are left of a round. */
+        double part = training ? (double)j->clients_done / j->clients_total : j->in_round > j->round;
         double fraction = j->rounds ? (j->round + MFL_MIN(part, 1.0)) / j->rounds : 0;
         int n = snprintf(tail, sizeof tail, " %u/%u", j->round, j->rounds);
-        if (j->in_round && j->clients_total)
+        if (training)
                 n += snprintf(tail + n, sizeof tail - (size_t)n, "  clients %u/%u", j->clients_done,
                         j->clients_total);
         if (j->left >= 0)

@@ -95,7 +95,7 @@ void mfl_help_overview(FILE *out)
         for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++) {
                 char left[64];
                 snprintf(left, sizeof left, "%s%s%s", c->name, *c->arguments ? " " : "", c->arguments);
-                fprintf(out, "  %-22s %s\n", left, c->summary);
+                fprintf(out, "  %-26s %s\n", left, c->summary);
         }
         fputs("\nEvery command takes:\n", out);
         mfl_cli_print_options(out, NULL);

@@ -107,7 +107,7 @@ int mfl_json_print(FILE *out, json_t *object, struct mfl_error *err)
         int bad = json_dumpf(object, out, JSON_COMPACT | JSON_ENCODE_ANY) || fputc('\n', out) == EOF ||
                   fflush(out);
         json_decref(object);
-        return bad ? mfl_fail_errno(err, "write to standard output") : 0;
+        return bad && errno != EPIPE ? mfl_fail_errno(err, "write to standard output") : 0;
 }
 
 void mfl_json_print_error(FILE *out, const char *code, const char *text)

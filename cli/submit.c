@@ -2,10 +2,25 @@
 /* A job file on its way to the server. */
 #include "cli/submit.h"
 
+#include <math.h>
+
 #include "common/fs.h"
 #include "common/model/safetensors.h"
 
 #define FRAME_FLOATS (1024 * 1024 / sizeof(float))
+
+/* A job that starts from a value that is no number ends there too; better to say so before it runs. */
+static int check_finite(const struct mfl_graph *graph, const char *path, const float *v, struct mfl_error *err)
+{
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                for (uint64_t i = 0; i < param->count; i++)
+                        if (!isfinite(v[param->offset + i]))
+                                return mfl_fail(err, MFL_INVALID, "%s: tensor %s: element %llu is %g", path,
+                                        param->name, (unsigned long long)i, (double)v[param->offset + i]);
+        }
+        return 0;
+}
 
 static int fill_params(
         const struct mfl_graph *graph, const char *path, struct mfl_submission *s, struct mfl_error *err)
@@ -19,6 +34,8 @@ static int fill_params(
                 r = mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
         else
                 r = mfl_st_to_params(file, graph, s->initial, err);
+        if (!r)
+                r = check_finite(graph, path, s->initial, err);
         s->n_initial = r ? 0 : graph->n;
         mfl_st_close(file);
         return r;

@@ -18,7 +18,8 @@ double mfl_watch_left(const struct mfl_watch *w)
                 return -1;
         for (size_t i = w->n - n; i < w->n; i++)
                 seconds += w->all[i].info.seconds;
-        double part = w->in_round && w->clients_total ? (double)w->clients_done / w->clients_total : 0;
+        bool training = w->in_round > w->round && w->clients_total && !strcmp(w->phase, "train");
+        double part = training ? (double)w->clients_done / w->clients_total : w->in_round > w->round;
         double rounds = (double)w->rounds - w->round - MFL_MIN(part, 1.0);
         return rounds > 0 ? seconds / (double)n * rounds : 0;
 }

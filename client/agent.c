@@ -203,7 +203,7 @@ static void stop(struct mfl_agent *agent)
 {
         if (agent->state == AGENT_ONLINE) {
                 struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_BYE);
-                msg->bye.retry = true;
+                msg->bye.retry = false; /* what it holds goes with it: its clients go to others at once */
                 mfl_strcpy(msg->bye.reason, sizeof msg->bye.reason, "the daemon stops");
         }
         if (agent->state != AGENT_OFFLINE)

@@ -64,7 +64,7 @@ struct mfl_agent_event {
 
 enum mfl_agent_action_kind {
         MFL_AGENT_ACT_CONNECT,
-        MFL_AGENT_ACT_CLOSE,       /* reason */
+        MFL_AGENT_ACT_CLOSE,       /* reason; no CLOSED for that connection may come later than the next CONNECT */
         MFL_AGENT_ACT_SEND,        /* msg; owned */
         MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell answers with exactly one
                                       event, PARAMS_DONE when it holds them whole, else PARAMS_MISSING with the offset reached

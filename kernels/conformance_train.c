@@ -35,6 +35,7 @@ static const struct train_case train_cases[] = {
 struct training {
         struct mfl_dataset set;
         struct mfl_graph *graph;
+        int threads; /* 0: one */
         uint32_t index[GROUPS_MAX][STEPS * BATCH], count[GROUPS_MAX][STEPS];
         float *first;  /* G * n */
         float *params; /* G * n, after the steps */
@@ -117,7 +118,7 @@ static void train(const struct conf_backend *b, struct training *t, const struct
         struct mfl_net *net = NULL;
         struct mfl_device_data *data = NULL;
         struct mfl_net_options options = {
-                .batch = BATCH, .groups = (int)groups, .threads = 1, .training = true};
+                .batch = BATCH, .groups = (int)groups, .threads = MFL_MAX(1, t->threads), .training = true};
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         uint32_t all[SAMPLES];
         size_t n = (size_t)t->graph->n;
@@ -200,6 +201,25 @@ static bool single_agrees(
         return ok;
 }
 
+/* Two threads: near the results of one, and the same at each run. */
+static void test_threads(
+        const struct conf_backend *b, const struct train_case *kase, const struct training *one)
+{
+        struct training first, second;
+        training_init(&first, kase);
+        training_init(&second, kase);
+        first.threads = second.threads = 2;
+        train(b, &first, &kase->sgd, 0, GROUPS_MAX);
+        train(b, &second, &kase->sgd, 0, GROUPS_MAX);
+        size_t n = GROUPS_MAX * (size_t)one->graph->n;
+        double params = params_distance(&first, one, n);
+        conf_report(params < 1e-4 && !memcmp(first.params, second.params, n * sizeof(float)),
+                "%s: train %s: two threads repeat, and are near one: %.1e (bound 1e-4)", b->ops->name,
+                kase->name, params);
+        training_deinit(&first);
+        training_deinit(&second);
+}
+
 /* The exact sum equals that of the params before and after. */
 static bool update_agrees(const struct conf_backend *b, const struct training *t)
 {
@@ -224,6 +244,8 @@ static void test_training(const struct conf_backend *b, const struct train_case 
         train(b, &seven, &kase->sgd, 0, GROUPS_MAX);
         if (strcmp(b->ops->name, "reference"))
                 compare_with_reference(b, kase, &seven);
+        if (!strcmp(b->ops->name, "cpu"))
+                test_threads(b, kase, &seven);
         conf_report(single_agrees(b, kase, &seven, 0) && single_agrees(b, kase, &seven, 5),
                 "%s: train %s: groups of 1 equal those of 7", b->ops->name, kase->name);
         conf_report(update_agrees(b, &seven), "%s: train %s: update is exact", b->ops->name, kase->name);

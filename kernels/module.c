@@ -72,6 +72,10 @@ static int open_module(const char *name, const struct mfl_backend_ops **ret_ops,
         for (int i = 0; i < 5; i++) {
                 if (!module_path(i, name, path, sizeof path) || access(path, F_OK))
                         continue;
+                /* libgomp comes with the cpu module and reads this when it is loaded. Idle threads that spin
+                 * make two daemons on one machine slow each other down twentyfold; whoever sets it himself
+                 * keeps his choice. */
+                setenv("OMP_WAIT_POLICY", "passive", 0);
                 void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
                 if (handle) {
                         int rc = check_module(path, handle, ret_ops, err);

@@ -27,6 +27,10 @@
  *   - when faults stop, rounds advance within a bounded virtual time.
  * A daemon whose connection broke keeps its tasks for reconnect_grace_ms, unless another instance under its name appears.
  * An upload's bytes that arrived stay in its slot that long. A daemon that is heard of is alive, however slow.
+ * A daemon that says Bye with retry = false is not waited for. Attempts count from 0. A job whose last round is committed may be added: it is DONE at once.
+ * Daemons that start together share the first round of a job: it waits until none has come for 300 ms, 1.5 s at most.
+ * An update that was made for a task of an earlier boot is left unanswered until the round is dealt; the agent matches it with its new task.
+ * The core itself sends Welcome, JobSpec (again after 16 other jobs on one connection), Ping and Pong.
  * Failing disk: CHECKPOINTED or COMMITTED with ok = false is tried again every 5 s, the job's reason tells why it waits.
  * Quorum < 1: when the deadline passes with at least ceil(quorum * cohort) clients counted, the round closes without
  * the rest. A round whose every missing client was rejected or is impossible to place closes without waiting, if it has quorum;
@@ -82,7 +86,7 @@ enum mfl_core_event_kind {
         MFL_EV_DAEMON_DOWN, /* connection conn is gone */
         MFL_EV_MESSAGE,     /* from connection conn; also proves that the peer lives */
         MFL_EV_HEARD,       /* bytes came from connection conn */
-        MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived */
+        MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived. Not to be delivered after the slot's SLOT_FREE */
         MFL_EV_ADDED,           /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why */
         MFL_EV_APPLIED,         /* answers APPLY; digest of the new params; ok = false: not finite, the job fails */
         MFL_EV_CHECKPOINTED,    /* answers CHECKPOINT */
@@ -123,7 +127,8 @@ enum mfl_core_action_kind {
         MFL_ACT_CLOSE,       /* conn, reason, retry: say Bye and close; DAEMON_DOWN need not follow */
         MFL_ACT_JOB_PREPARE, /* build the graph for `data`, reserve memory (params, sums, slots), load or make the params */
         MFL_ACT_JOB_STATE,   /* store and tell watchers: state, reason */
-        MFL_ACT_JOB_RELEASE, /* the job's memory may go (after DONE, FAILED, STOPPED) */
+        MFL_ACT_JOB_RELEASE, /* the job's memory and spec may go (after DONE, FAILED, STOPPED, once every order to the worker is
+                                answered); the core does not know the job any more */
         MFL_ACT_ROUND_OPEN,  /* zero the sums; for single updates: empty the spill file */
         MFL_ACT_SLOT_OPEN,   /* slot is for (task, update) with `bytes` in `encoding`; forget what it held */
         MFL_ACT_GRANT,       /* send Grant for the bytes still missing in slot to conn; none missing: report UPLOAD_COMPLETE */

@@ -237,21 +237,44 @@ void mfl_core_daemon_close(
         mfl_core_daemon_down(core, daemon, reason);
 }
 
+void mfl_core_daemon_left(struct mfl_core *core, struct core_daemon *daemon, const char *reason)
+{
+        send_close(core, daemon->conn, false, "goodbye");
+        mfl_core_trace(core, daemon->job, "daemon %s leaves: %.180s", daemon->info.name, reason);
+        detach(core, daemon);
+        if (!daemon->draining) {
+                remove_daemon(core, daemon);
+                return;
+        }
+        take_tasks(core, daemon, ITEM_MISSING);
+        mfl_core_unlease(core, daemon);
+}
+
 /* Another process under the same name: what the old one held is gone with it. */
 static void replace_instance(
         struct mfl_core *core, struct core_daemon *daemon, const struct mfl_daemon_info *info)
 {
         mfl_core_trace(core, daemon->job, "daemon %s is a new process; what the old one had goes out again",
                 info->name);
-        if (!MFL_SIM_BUG(2))
-                take_tasks(core, daemon, ITEM_OPEN);
+        take_tasks(core, daemon, ITEM_OPEN);
         daemon->n_relations = 0;
         daemon->note[0] = '\0';
         daemon->connected_ms = core->now_ms;
 }
 
+/* One that comes back without the data set that it is working on has given that work up. */
+static void take_impossible(struct mfl_core *core, struct core_daemon *daemon)
+{
+        for (struct core_task *task = daemon->tasks, *next; task; task = next) {
+                next = task->daemon_next;
+                if (!mfl_core_daemon_data(daemon, task->job))
+                        mfl_core_task_take(core, task, ITEM_OPEN);
+        }
+}
+
 static void tell_jobs_of_arrival(struct mfl_core *core, struct core_daemon *daemon)
 {
+        core->arrival_ms = core->now_ms;
         for (struct core_job *job = core->jobs; job; job = job->next) {
                 if (!mfl_core_daemon_data(daemon, job))
                         continue;
@@ -300,6 +323,7 @@ void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_d
         msg->welcome.heartbeat_ms = core->options.heartbeat_ms;
         msg->welcome.dead_ms = core->options.dead_ms;
         msg->welcome.server_instance = core->options.server_instance;
+        take_impossible(core, daemon);
         for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
                 if (mfl_core_task_live(task))
                         mfl_core_task_send(core, task);
@@ -345,7 +369,8 @@ void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, u
 
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon)
 {
-        bool works = !daemon->draining && (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
+        bool works = !daemon->draining &&
+                     (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
         if (!works && !has_live_task(daemon))
                 mfl_core_unlease(core, daemon);
 }

@@ -146,7 +146,7 @@ struct core_job {
         uint8_t digest[MFL_DIGEST_BYTES];     /* of the committed params */
         uint8_t digest_new[MFL_DIGEST_BYTES]; /* after APPLIED */
 
-        uint32_t committed, round, attempt;
+        uint32_t committed, round, attempt, eval_tries;
         uint64_t stamp;  /* rises with every phase that gives out work */
         uint64_t served; /* the scheduler's turn at which it last began a phase */
         uint64_t arrival_ms, ready_ms;
@@ -191,6 +191,7 @@ struct mfl_core {
         uint32_t job_serial;
         uint32_t task_serial;
         uint64_t stamp, turn, pass;
+        uint64_t arrival_ms; /* when a daemon last came */
         bool dirty;                   /* some job is */
         bool sched_dirty;             /* daemons or wishes changed */
         uint64_t scan_ms;             /* no timer is due before */
@@ -211,6 +212,8 @@ void mfl_core_daemon_down(struct mfl_core *core, struct core_daemon *daemon, con
 /* Says Bye; its tasks have their grace time. */
 void mfl_core_daemon_close(
         struct mfl_core *core, struct core_daemon *daemon, bool retry, const char *fmt, ...) MFL_PRINTF(4, 5);
+/* It said that it will not come back: no grace time. */
+void mfl_core_daemon_left(struct mfl_core *core, struct core_daemon *daemon, const char *reason);
 void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, uint64_t *next_ms);
 void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on);
 /* A daemon that is drained, or rests, leaves its job with its last task. */

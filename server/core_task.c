@@ -172,7 +172,8 @@ void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item
                         mfl_core_update_drop(core, task->updates[i]);
         for (uint32_t i = 0; i < task->n_items; i++) {
                 struct core_item *item = &job->items[task->index[i]];
-                if (item->task != task || task->cover[i]) /* counted, refused, or on its way into the sum */
+                if (item->task != task || task->cover[i] ||
+                        MFL_SIM_BUG(2)) /* counted, refused, or on its way into the sum */
                         continue;
                 mfl_core_item_set(job, task->index[i], to, NULL);
                 n++;
@@ -265,7 +266,10 @@ void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const s
         case MFL_MSG_PARAMS_GET: /* the shell answers that itself */
                 break;
         case MFL_MSG_BYE:
-                mfl_core_daemon_close(core, daemon, true, "it said bye: %.180s", msg->bye.reason);
+                if (msg->bye.retry)
+                        mfl_core_daemon_close(core, daemon, true, "it said bye: %.180s", msg->bye.reason);
+                else
+                        mfl_core_daemon_left(core, daemon, msg->bye.reason);
                 break;
         case MFL_MSG_ANNOUNCE:
                 mfl_core_announced(core, daemon, &msg->announce);

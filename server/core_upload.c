@@ -127,6 +127,20 @@ static void send_refused(struct mfl_core *core, struct core_daemon *daemon, uint
 
 /* ---- counting ---- */
 
+/* Clients that their own daemon rejected: people want to know why, above all when a round fails for it. */
+static void tell_rejected(struct mfl_core *core, const struct core_update *update)
+{
+        const struct mfl_announce *a = &update->announce;
+        struct core_job *job = update->task->job;
+        if (!a->n_rejected)
+                return;
+        snprintf(job->last_failure, sizeof job->last_failure, "client %llu was rejected: %.170s",
+                (unsigned long long)a->rejected[0].item, a->rejected[0].reason);
+        mfl_core_trace(core, job,
+                "round %u: %u of the %u clients of an update were rejected; client %llu: %.120s", job->round,
+                a->n_rejected, a->item_count, (unsigned long long)a->rejected[0].item, a->rejected[0].reason);
+}
+
 static void finish_items(struct mfl_core *core, struct core_update *update, bool ok)
 {
         struct core_task *task = update->task;
@@ -182,6 +196,8 @@ static void refuse_invalid(struct mfl_core *core, struct core_update *update, co
         update->state = UPDATE_REFUSED;
         mfl_strcpy(update->reason, sizeof update->reason, reason);
         task->job->weight_claimed -= update->announce.weight;
+        snprintf(task->job->last_failure, sizeof task->job->last_failure, "an update was refused: %.170s",
+                reason);
         finish_items(core, update, false);
         mfl_core_trace(core, task->job, "round %u: update %u of task %u is refused: %.160s", task->job->round,
                 update->announce.update, (uint32_t)task->number, reason);
@@ -193,6 +209,7 @@ static void count_update(struct mfl_core *core, struct core_update *update)
         struct core_task *task = update->task;
         update->state = UPDATE_COUNTED;
         count_metrics(update);
+        tell_rejected(core, update);
         finish_items(core, update, true);
         mfl_core_trace(core, task->job, "round %u: update %u of task %u counts; %u of %u clients done",
                 task->job->round, update->announce.update, (uint32_t)task->number,
@@ -395,7 +412,7 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                 announce_again(core, daemon, update, a);
                 return;
         }
-        if (job->phase != PHASE_TRAIN && !MFL_SIM_BUG(3)) {
+        if (job->phase != PHASE_TRAIN) {
                 send_refused(core, daemon, a->task, a->update, MFL_REFUSED_LATE, "the round is over");
                 return;
         }

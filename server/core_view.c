@@ -3,6 +3,8 @@
  */
 #include "server/core_internal.h"
 
+#include <stdio.h>
+
 int mfl_core_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
         struct mfl_fixed *ret_fixed, struct mfl_error *err)
 {
@@ -36,6 +38,21 @@ static const char *phase_name(enum core_phase phase)
         }
 }
 
+/* A phase under way whose daemons are all gone is no state of its own, but whoever looks wants to know. */
+static void tell_lost(const struct mfl_core *core, const struct core_job *job, struct mfl_core_job_view *view)
+{
+        bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL;
+        if (!works || job->n_leased_up || *view->reason)
+                return;
+        for (uint32_t i = 0; i < core->n_daemons; i++)
+                if (mfl_core_daemon_usable(core->daemons[i], job)) {
+                        mfl_strcpy(view->reason, sizeof view->reason, "waits for its turn");
+                        return;
+                }
+        snprintf(view->reason, sizeof view->reason, "no daemon with data set %s is connected",
+                job->spec->data.name);
+}
+
 int mfl_core_job_view(const struct mfl_core *core, const char *id, struct mfl_core_job_view *ret_view)
 {
         const struct core_job *job = mfl_core_job(core, id);
@@ -54,6 +71,7 @@ int mfl_core_job_view(const struct mfl_core *core, const char *id, struct mfl_co
                 view.train_loss = mfl_fixed_loss_to_double(job->train_loss + job->progress_loss) /
                                   (double)view.samples_done;
         mfl_strcpy(view.reason, sizeof view.reason, job->reason);
+        tell_lost(core, job, &view);
         *ret_view = view;
         return 0;
 }

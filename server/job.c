@@ -265,8 +265,14 @@ static void run_prepare(struct mfl_work *work)
         options.initial_path = resume.initial_path[0] ? resume.initial_path : NULL;
         options.round = resume.round;
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
-        if (!op->status)
-                op->status = mfl_store_job_prepared(store, job->id, data, op->prepare.graph->n, &op->err);
+        if (op->status)
+                return;
+        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.graph->n, &op->err);
+        job->prepared_stored = !r;
+        if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it then */
+                mfl_log(MFL_LOG_WARN, "%s", op->err.text);
+        else
+                op->status = r;
 }
 
 static void done_prepare(struct mfl_work *work)
@@ -522,8 +528,14 @@ void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core
 static void run_commit(struct mfl_work *work)
 {
         struct operation *op = operation_of(work);
-        op->status = mfl_store_commit(
-                op->job->server->store, op->job->id, &op->commit, op->job->spec->checkpoints.keep, &op->err);
+        struct mfl_server_job *job = op->job;
+        struct mfl_store *store = job->server->store;
+        if (!job->prepared_stored)
+                op->status = mfl_store_job_prepared(store, job->id, &job->data, job->n_params, &op->err);
+        if (op->status)
+                return;
+        job->prepared_stored = true;
+        op->status = mfl_store_commit(store, job->id, &op->commit, job->spec->checkpoints.keep, &op->err);
 }
 
 static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)

@@ -88,8 +88,9 @@ struct disk_request {
         struct mfl_store_job row;
         /* show, models */
         struct mfl_store_rounds rounds;
-        /* pull */
+        /* pull: the round; drain: on or off */
         int64_t which;
+        bool wait;
         struct mfl_graph *graph;
         struct mfl_data_info data;
         struct mfl_store_round round;
@@ -721,6 +722,63 @@ void mfl_operator_check_drains(struct mfl_server *server)
         }
 }
 
+static void feed_drain(struct mfl_server *server, const char *daemon, bool on)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_DRAIN, .drain = {.on = on}};
+        mfl_strcpy(event.drain.name, sizeof event.drain.name, daemon);
+        mfl_server_feed(server, &event);
+}
+
+static char *drained_name(struct mfl_server *server, const char *daemon)
+{
+        for (uint32_t i = 0; i < server->drained.n; i++)
+                if (!strcmp(server->drained.v[i], daemon))
+                        return server->drained.v[i];
+        return NULL;
+}
+
+void mfl_operator_drain_again(struct mfl_server *server, const char *daemon)
+{
+        if (drained_name(server, daemon))
+                feed_drain(server, daemon, true);
+}
+
+/* Keeps the list in memory as the database will have it. */
+static int note_drained(struct mfl_server *server, const char *daemon, bool on)
+{
+        struct mfl_store_names *names = &server->drained;
+        char *known = drained_name(server, daemon);
+        if (on && !known) {
+                void *v = mfl_realloc(names->v, (names->n + 1) * sizeof *names->v);
+                if (!v)
+                        return -ENOMEM;
+                names->v = v;
+                mfl_strcpy(names->v[names->n++], MFL_NAME_BYTES, daemon);
+        } else if (!on && known) {
+                memmove(known, names->v[--names->n], MFL_NAME_BYTES);
+        }
+        return 0;
+}
+
+static void run_drain(struct mfl_work *work)
+{
+        struct disk_request *op = request_of(work);
+        op->status = mfl_store_drain(op->server->store, op->name, op->which != 0, &op->err);
+}
+
+static void wait_for_drain(struct mfl_session *session, uint64_t request, const char *daemon);
+
+static void answer_drain(struct disk_request *op, struct mfl_session *session)
+{
+        const char *state = daemon_state(op->server, op->name);
+        if (!session)
+                return;
+        if (op->wait && !strcmp(state, "draining"))
+                wait_for_drain(session, op->request, op->name);
+        else
+                answer_done(session, op->request, state);
+}
+
 static void on_drain(struct mfl_session *session, uint64_t request, const Mfl__Drain *drain)
 {
         struct mfl_server *server = session->server;
@@ -729,13 +787,24 @@ static void on_drain(struct mfl_session *session, uint64_t request, const Mfl__D
                         drain->daemon);
                 return;
         }
-        struct mfl_core_event event = {.kind = MFL_EV_DRAIN, .drain = {.on = !drain->undo}};
-        mfl_strcpy(event.drain.name, sizeof event.drain.name, drain->daemon);
-        mfl_server_feed(server, &event);
-        if (drain->undo || !drain->wait) {
-                answer_done(session, request, daemon_state(server, drain->daemon));
+        struct disk_request *op = request_new(session, request, "", run_drain, answer_drain);
+        if (!op)
+                return;
+        if (note_drained(server, drain->daemon, !drain->undo)) {
+                request_free(op);
+                out_of_memory(session, MFL_NAME_BYTES, "names of daemons");
                 return;
         }
+        feed_drain(server, drain->daemon, !drain->undo);
+        mfl_strcpy(op->name, sizeof op->name, drain->daemon);
+        op->which = !drain->undo;
+        op->wait = drain->wait;
+        request_start(op, session);
+}
+
+static void wait_for_drain(struct mfl_session *session, uint64_t request, const char *daemon)
+{
+        struct mfl_server *server = session->server;
         struct mfl_drain_wait *wait = mfl_calloc(1, sizeof *wait);
         if (!wait) {
                 out_of_memory(session, sizeof *wait, "a request");
@@ -743,7 +812,7 @@ static void on_drain(struct mfl_session *session, uint64_t request, const Mfl__D
         }
         wait->conn = session->conn;
         wait->request = request;
-        mfl_strcpy(wait->daemon, sizeof wait->daemon, drain->daemon);
+        mfl_strcpy(wait->daemon, sizeof wait->daemon, daemon);
         wait->next = server->drains;
         server->drains = wait;
 }

@@ -108,6 +108,7 @@ static void begin_eval(struct mfl_core *core, struct core_job *job)
                 return;
         }
         job->phase = PHASE_EVAL;
+        job->eval_tries = 0;
         mfl_core_trace(core, job, "round %u: evaluation begins: %u shards on %u daemons", job->round,
                 job->n_items, job->n_leased);
 }
@@ -327,12 +328,13 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         mfl_strcpy(job->id, sizeof job->id, event->job);
         job->spec = event->job_add.spec;
         job->serial = ++core->job_serial;
-        job->committed = event->job_add.committed;
+        job->committed = event->job_add.committed + (event->job_add.committed && MFL_SIM_BUG(8));
         job->round = job->committed + 1;
         job->phase = PHASE_DATA;
+        job->state = MFL_JOB_WAITING;
         job->stamp = ++core->stamp;
         job->served = core->turn;
-        job->arrival_ms = core->now_ms;
+        job->arrival_ms = core->arrival_ms; /* daemons that are long there are not waited for */
         job->deadline_ms = job->deadline_left = CORE_NEVER;
         job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
         *core->jobs_end = job;
@@ -425,50 +427,6 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job);
 }
 
-/* ---- evaluation results ---- */
-
-static const struct core_item *find_item(const struct core_job *job, uint64_t item)
-{
-        uint32_t lo = 0, hi = job->n_items;
-        while (lo < hi) {
-                uint32_t mid = lo + (hi - lo) / 2;
-                if (job->items[mid].item < item)
-                        lo = mid + 1;
-                else
-                        hi = mid;
-        }
-        return lo < job->n_items && job->items[lo].item == item ? &job->items[lo] : NULL;
-}
-
-void mfl_round_eval_result(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task,
-        const struct mfl_eval_item *items, uint32_t n_items)
-{
-        struct core_job *job = task->job;
-        if (job->phase != PHASE_EVAL)
-                return;
-        for (uint32_t i = 0; i < n_items; i++) {
-                const struct core_item *item = find_item(job, items[i].item);
-                if (!item || item->state != ITEM_ASSIGNED || item->task != task)
-                        continue;
-                if (items[i].correct > items[i].samples || items[i].samples > UINT32_MAX)
-                        continue; /* nonsense counts as not done */
-                mfl_core_item_set(job, (uint32_t)(item - job->items), ITEM_COUNTED, NULL);
-                task->n_held--;
-                daemon->items_done++;
-                job->record.eval_samples += items[i].samples;
-                job->eval_correct += items[i].correct;
-                job->eval_loss = (int64_t)((uint64_t)job->eval_loss + (uint64_t)items[i].loss_sum);
-        }
-        mfl_core_dirty(core, job);
-        if (task->n_held) { /* a daemon that leaves shards out would be asked for ever */
-                struct core_relation *relation = mfl_core_relation(core, daemon, job);
-                if (relation)
-                        relation->rest_stamp = job->stamp;
-                mfl_core_task_take(core, task, ITEM_OPEN);
-        }
-        mfl_core_daemon_idle(core, daemon);
-}
-
 void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
 {
         char reason[MFL_REASON_BYTES];
@@ -504,19 +462,26 @@ static void find_data(struct mfl_core *core, struct core_job *job)
                 core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected", job->spec->data.name);
 }
 
-/* Open items that no daemon can take: all that are connected and have the data refused. */
+/* Open items that no daemon can take: those that are connected and have the data rest, or have said that they
+ * can't. A drained one may be let back in, so that only resting ones, who try again in the next attempt, make
+ * an end then. */
 static bool impossible(const struct mfl_core *core, const struct core_job *job)
 {
-        uint32_t n_up = 0;
+        uint32_t n_rest = 0, n_barred = 0, n_drained = 0;
         if (!job->count[ITEM_OPEN] || job->count[ITEM_ASSIGNED])
                 return false;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
+                if (!daemon->conn || !mfl_core_daemon_data(daemon, job))
+                        continue;
                 if (mfl_core_daemon_usable(daemon, job))
                         return false;
-                n_up += daemon->conn && !daemon->draining && mfl_core_daemon_data(daemon, job);
+                if (mfl_core_daemon_barred(daemon, job))
+                        n_barred++;
+                else
+                        *(daemon->draining ? &n_drained : &n_rest) += 1;
         }
-        return n_up > 0;
+        return n_rest > 0 || (n_barred > 0 && n_drained == 0);
 }
 
 static const char *why_over(const struct mfl_core *core, const struct core_job *job)
@@ -535,9 +500,15 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
         const char *why = why_over(core, job);
         if (why && job->phase == PHASE_TRAIN)
                 close_train(core, job, why);
-        else if (why)
+        else if (why && job->eval_tries < job->spec->limits.retries && impossible(core, job)) {
+                job->eval_tries++;
+                job->stamp = ++core->stamp; /* who rested may try again */
+                core->sched_dirty = true;
+                mfl_core_dirty(core, job);
+        } else if (why)
                 finish_eval(core, job);
-        else if (job->count[ITEM_OPEN] || (is_local(job) && job->count[ITEM_MISSING]))
+        else if (job->count[ITEM_OPEN]) /* MISSING ones wait for an arrival, which wakes the scheduler itself
+                                         */
                 core->sched_dirty = true;
 }
 
@@ -552,7 +523,7 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
                 progress_work(core, job);
                 break;
         case PHASE_CLOSING:
-                if (!job->n_adding)
+                if (!job->n_adding || MFL_SIM_BUG(10))
                         finish_train(core, job);
                 break;
         case PHASE_STORE:

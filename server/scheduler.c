@@ -116,9 +116,13 @@ static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usab
 static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         bool hopeless;
+        uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, 1u) : 1;
+        if (core->by_conn.n < need) { /* while thousands connect, nobody is counted again and again */
+                tell_wait(core, job, core->by_conn.n, need);
+                return false;
+        }
         uint32_t usable, idle = count_free(core, pass, job);
         count_all(core, job, &usable, &hopeless);
-        uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, 1u) : 1;
         if (hopeless) {
                 mfl_round_hopeless(core, job);
                 return false;

@@ -98,6 +98,7 @@ struct mfl_server_job {
         bool has_initial;
         uint32_t train_samples, population;
         struct mfl_data_info data;
+        bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` */
         struct mfl_store_file file;
 };
@@ -121,6 +122,7 @@ struct mfl_server {
         struct mfl_session *sessions, *buckets[MFL_SESSION_BUCKETS];
         struct mfl_server_job *jobs;
         struct mfl_event_node *event_first, *event_last; /* events that came up while the core was busy */
+        struct mfl_store_names drained;
         struct mfl_drain_wait *drains; /* operators that wait for a daemon to be idle */
         uint64_t tick_due_ms;
         bool stepping, stopping;
@@ -189,6 +191,8 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope 
 int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
         struct mfl_error *err);
 void mfl_operator_forget(struct mfl_session *session);
+/* A daemon that was drained before a restart of the server, or before its own, stays so. */
+void mfl_operator_drain_again(struct mfl_server *server, const char *daemon);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_server *server);
 void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt, ...)

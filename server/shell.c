@@ -154,8 +154,19 @@ static void carry_out(struct mfl_server *server, const struct mfl_core_action *a
         }
 }
 
+/* An event that waited its turn may be about a slot that was meanwhile given to another upload. */
+static bool is_stale(struct mfl_server *server, const struct mfl_core_event *event)
+{
+        if (event->kind != MFL_EV_UPLOAD_COMPLETE)
+                return false;
+        struct mfl_server_job *job = mfl_server_job_find(server, event->job);
+        return !job || !job->runtime || !mfl_slot_complete(job->runtime, event->slot);
+}
+
 static void step(struct mfl_server *server, struct mfl_core_event *event)
 {
+        if (is_stale(server, event))
+                return;
         event->now_ms = mfl_server_now(server);
         int r = mfl_core_step(server->core, event, &server->actions);
         if (r < 0) {
@@ -305,7 +316,10 @@ static int open_listener(struct mfl_server *server, struct mfl_error *err)
 static int open_jobs(struct mfl_server *server, struct mfl_error *err)
 {
         struct mfl_store_jobs rows;
-        int r = mfl_store_job_list(server->store, false, &rows, err);
+        int r = mfl_store_drained(server->store, &server->drained, err);
+        if (r)
+                return r;
+        r = mfl_store_job_list(server->store, false, &rows, err);
         if (r)
                 return r;
         for (uint32_t i = 0; i < rows.n && !r; i++) {
@@ -461,6 +475,7 @@ void mfl_server_close(struct mfl_server *server)
         }
         mfl_core_free(server->core);
         mfl_core_actions_deinit(&server->actions);
+        mfl_store_names_deinit(&server->drained);
         mfl_store_close(server->store);
         uv_loop_close(&server->loop);
         free(server);

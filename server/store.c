@@ -37,6 +37,7 @@ static const char schema[] =
         " bytes_down INTEGER, committed_ms INTEGER NOT NULL, file TEXT NOT NULL, file_sha256 BLOB NOT NULL,"
         " file_bytes INTEGER NOT NULL, kept INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0,"
         " PRIMARY KEY (job, round)) WITHOUT ROWID;"
+        "CREATE TABLE drained (daemon TEXT PRIMARY KEY) WITHOUT ROWID;"
         "CREATE TABLE lines (seq INTEGER PRIMARY KEY, job TEXT NOT NULL, time_ms INTEGER NOT NULL,"
         " text TEXT NOT NULL);"
         "CREATE INDEX lines_of_job ON lines (job, seq);"

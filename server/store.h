@@ -153,6 +153,16 @@ struct mfl_store_resume {
 int mfl_store_resume(
         struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);
 
+/* ---- daemons ---- */
+/* Daemons that an administrator has drained stay so over a restart of the server. */
+int mfl_store_drain(struct mfl_store *store, const char *daemon, bool on, struct mfl_error *err);
+struct mfl_store_names {
+        uint32_t n;
+        char (*v)[MFL_NAME_BYTES];
+};
+int mfl_store_drained(struct mfl_store *store, struct mfl_store_names *ret_names, struct mfl_error *err);
+void mfl_store_names_deinit(struct mfl_store_names *names);
+
 /* ---- log lines ---- */
 struct mfl_store_line {
         uint64_t seq, time_ms; /* seq rises over all jobs; Unix time */

@@ -40,8 +40,8 @@ struct mfl_loops {
         void (*dense_forward)(
                 const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y);
         /* dx (NULL: not wanted) is computed from the weights before they are stepped. */
-        void (*dense_backward)(const struct mfl_dense *d, const float *dy, const float *x, const float *w, float *dx,
-                const struct mfl_apply *apply);
+        void (*dense_backward)(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
+                float *dx, const struct mfl_apply *apply);
         void (*dense_backward_bias)(
                 const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply);
         /* The step of n parameters, g being their gradient. */

@@ -93,14 +93,15 @@ INLINE vec4 sum_lanes(const vec *v)
 #define ROWS_AT_ONCE 32
 #define FORWARD_BLOCK (64 * LANES) /* along n_in: what stays in the first cache */
 
-/* sums[r][o] += x[r] * w[o] over n elements, vectors running along them: nr rows, TILE_OUTS outputs of which `no` exist. */
-INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float *w, int64_t n, vec *sums, const int nr,
-        const int no)
+/* sums[r][o] += x[r] * w[o] over n elements, vectors running along them: nr rows, TILE_OUTS outputs of which
+ * `no` exist. */
+INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float *w, int64_t n, vec *sums,
+        const int nr, const int no)
 {
         vec acc[TILE_ROWS][TILE_OUTS];
         int64_t k = 0, n_in = d->n_in;
-        UNROLL for (int r = 0; r < nr; r++)
-                UNROLL for (int o = 0; o < no; o++) acc[r][o] = sums[r * TILE_OUTS + o];
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) acc[r][o] =
+                sums[r * TILE_OUTS + o];
         for (; k + LANES <= n; k += LANES) {
                 vec wk[TILE_OUTS];
                 UNROLL for (int o = 0; o < no; o++) wk[o] = load(w + o * n_in + k);
@@ -120,12 +121,12 @@ INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float 
                                 acc[r][o] += xk * wk[o];
                 }
         }
-        UNROLL for (int r = 0; r < nr; r++)
-                UNROLL for (int o = 0; o < no; o++) sums[r * TILE_OUTS + o] = acc[r][o];
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) sums[r * TILE_OUTS + o] =
+                acc[r][o];
 }
 
-INLINE void forward_block(const struct mfl_dense *d, const float *x, const float *w, int64_t n, int64_t rows, vec *sums,
-        const int no)
+INLINE void forward_block(const struct mfl_dense *d, const float *x, const float *w, int64_t n, int64_t rows,
+        vec *sums, const int no)
 {
         int64_t r = 0;
         for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
@@ -139,8 +140,8 @@ INLINE void forward_block(const struct mfl_dense *d, const float *x, const float
 }
 
 /* Outputs [o, o + no) of up to ROWS_AT_ONCE rows. */
-INLINE void forward_outputs(const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y,
-        int64_t rows, const int no)
+INLINE void forward_outputs(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
+        float *y, int64_t rows, const int no)
 {
         vec sums[ROWS_AT_ONCE * TILE_OUTS];
         memset(sums, 0, (size_t)rows * TILE_OUTS * sizeof *sums);
@@ -155,15 +156,16 @@ INLINE void forward_outputs(const struct mfl_dense *d, const float *x, const flo
         }
 }
 
-static void forward_range(const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y,
-        int64_t begin, int64_t end)
+static void forward_range(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
+        float *y, int64_t begin, int64_t end)
 {
         for (int64_t r = 0; r < d->rows; r += ROWS_AT_ONCE) {
                 int64_t rows = MFL_MIN(ROWS_AT_ONCE, d->rows - r), o = begin;
                 const float *xr = x + r * d->n_in;
                 float *yr = y + r * d->n_out;
                 for (; o + TILE_OUTS <= end; o += TILE_OUTS)
-                        forward_outputs(d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, TILE_OUTS);
+                        forward_outputs(
+                                d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, TILE_OUTS);
                 for (; o < end; o++)
                         forward_outputs(d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, 1);
         }
@@ -175,41 +177,40 @@ static void dense_forward(
         DIVIDE(d->threads, d->n_out, forward_range(d, x, w, bias, y, begin, end));
 }
 
-/* dx[r][k ..] += dy * w over outputs [first, last) for nr rows and nv vectors along n_in, the last of `lanes` floats; first = 0
- * starts the sum. */
-INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first, int64_t last,
-        const int nr, const int nv, int64_t lanes)
+/* dx[r][k ..] += dy * w over outputs [first, last) for nr rows and nv vectors along n_in, the last of `lanes`
+ * floats; first = 0 starts the sum. */
+INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, const int nr, const int nv, int64_t lanes)
 {
         vec acc[TILE_ROWS][TILE_VECS];
         bool whole = lanes == LANES;
-        UNROLL for (int r = 0; r < nr; r++)
-                UNROLL for (int v = 0; v < nv; v++)
-                {
-                        const float *from = dx + r * d->n_in + v * LANES;
-                        acc[r][v] = first == 0 ? (vec){0} : whole ? load(from) : load_part(from, lanes);
-                }
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
+        {
+                const float *from = dx + r * d->n_in + v * LANES;
+                acc[r][v] = first == 0 ? (vec){0} : whole ? load(from) : load_part(from, lanes);
+        }
         for (int64_t o = first; o < last; o++) {
                 vec wo[TILE_VECS];
                 UNROLL for (int v = 0; v < nv; v++) wo[v] =
-                        whole ? load(w + o * d->n_in + v * LANES) : load_part(w + o * d->n_in + v * LANES, lanes);
+                        whole ? load(w + o * d->n_in + v * LANES)
+                              : load_part(w + o * d->n_in + v * LANES, lanes);
                 UNROLL for (int r = 0; r < nr; r++)
                 {
                         vec g = splat(dy[r * d->n_out + o]);
                         UNROLL for (int v = 0; v < nv; v++) acc[r][v] += g * wo[v];
                 }
         }
-        UNROLL for (int r = 0; r < nr; r++)
-                UNROLL for (int v = 0; v < nv; v++)
-                {
-                        if (whole)
-                                store(dx + r * d->n_in + v * LANES, acc[r][v]);
-                        else
-                                store_part(dx + r * d->n_in + v * LANES, acc[r][v], lanes);
-                }
+        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
+        {
+                if (whole)
+                        store(dx + r * d->n_in + v * LANES, acc[r][v]);
+                else
+                        store_part(dx + r * d->n_in + v * LANES, acc[r][v], lanes);
+        }
 }
 
-INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first, int64_t last,
-        const int nv, int64_t lanes)
+INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, const int nv, int64_t lanes)
 {
         int64_t r = 0;
         for (; r + TILE_ROWS <= d->rows; r += TILE_ROWS)
@@ -221,8 +222,8 @@ INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w
 }
 
 /* Columns [begin, end) of dx, outputs [first, last). */
-static void data_range(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first, int64_t last,
-        int64_t begin, int64_t end)
+static void data_range(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
+        int64_t last, int64_t begin, int64_t end)
 {
         int64_t k = begin;
         for (; k + TILE_VECS * LANES <= end; k += TILE_VECS * LANES)
@@ -311,10 +312,10 @@ static void weights_range(const struct mfl_dense *d, const float *dy, const floa
                 weights_outputs(d, dy, x, apply, o, 1);
 }
 
-/* On one thread a block of weights is read once for both products, while it is in the cache; sums have the same order
- * either way. */
-static void dense_backward(const struct mfl_dense *d, const float *dy, const float *x, const float *w, float *dx,
-        const struct mfl_apply *apply)
+/* On one thread a block of weights is read once for both products, while it is in the cache; sums have the
+ * same order either way. */
+static void dense_backward(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
+        float *dx, const struct mfl_apply *apply)
 {
         const int64_t block = 5 * TILE_ROWS;
         if (d->threads > 1) {

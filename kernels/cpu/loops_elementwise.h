@@ -10,7 +10,7 @@ INLINE float exp_poly(float x)
 {
         x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
         float rounded = x * 1.44269504f + 0x1.8p23f;
-        int32_t bits;
+        uint32_t bits;
         memcpy(&bits, &rounded, sizeof bits);
         float n = rounded - 0x1.8p23f;
         float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -20,7 +20,7 @@ INLINE float exp_poly(float x)
         q = q * r + 0.16666576266288757f;
         q = q * r + 0.5f;
         float e = q * r * r + r + 1.0f, scale;
-        bits = (bits + 127) << 23;
+        bits = (bits + 127u) << 23;
         memcpy(&scale, &bits, sizeof scale);
         return e * scale;
 }

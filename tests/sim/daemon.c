@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's daemon shell: carries out an agent's actions on in-memory params, results and connections. */
+/* The simulator's daemon shell: carries out an agent's actions on in-memory params, results and connections.
+ */
 #include "sim.h"
 
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
@@ -45,9 +46,23 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->computing = NULL;
         d->abort = false;
         d->tick_at = UINT64_MAX;
-        struct mfl_agent_options options = {.info = d->info, .seed = sim->seed ^ sim->serial, .results_max = 2};
+        struct mfl_agent_options options = {
+                .info = d->info, .seed = sim->seed ^ sim->serial, .results_max = 2};
         mfl_assert(mfl_agent_new(&options, &d->agent, NULL) == 0);
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+}
+
+/* As by SIGTERM. */
+void sim_daemon_stop(struct sim *sim, uint32_t i)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!d->agent)
+                return;
+        sim_line(sim, d->info.name, "is asked to stop");
+        sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_STOP});
+        sim_daemon_free(sim, i);
+        d->conn = 0;
+        d->generation++;
 }
 
 void sim_daemon_crash(struct sim *sim, uint32_t i)
@@ -76,7 +91,8 @@ static void self(struct sim *sim, uint32_t i, const struct mfl_agent_event *even
 static void open_params(struct sim *sim, uint32_t i, const struct mfl_task *task)
 {
         struct sim_daemon *d = &sim->daemon[i];
-        if (strcmp(d->params_job, task->job) != 0 || memcmp(d->params_digest, task->params_digest, MFL_DIGEST_BYTES) != 0) {
+        if (strcmp(d->params_job, task->job) != 0 ||
+                memcmp(d->params_digest, task->params_digest, MFL_DIGEST_BYTES) != 0) {
                 mfl_strcpy(d->params_job, sizeof d->params_job, task->job);
                 memcpy(d->params_digest, task->params_digest, MFL_DIGEST_BYTES);
                 d->n_params = 0;
@@ -94,11 +110,13 @@ static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
         sim_check(sim, !d->computing, "daemon %s computes two tasks", d->info.name);
         uint8_t digest[MFL_DIGEST_BYTES];
         sim_digest(d->params, digest);
-        sim_check(sim, memcmp(digest, task->params_digest, MFL_DIGEST_BYTES) == 0, "daemon %s computes on wrong params", d->info.name);
+        sim_check(sim, memcmp(digest, task->params_digest, MFL_DIGEST_BYTES) == 0,
+                "daemon %s computes on wrong params", d->info.name);
         d->computing = task;
         d->computing_task = task->task;
-        d->abort = false;
-        struct sim_event *e = sim_at(sim, (uint64_t)(20 + task->n_items * 30) * d->slow / d->info.workers, SIM_COMPUTED);
+        d->abort = d->retasked = false;
+        struct sim_event *e =
+                sim_at(sim, (uint64_t)(20 + task->n_items * 30) * d->slow / d->info.workers, SIM_COMPUTED);
         e->a = i;
         e->b = d->generation;
         e->task = task->task;
@@ -117,14 +135,15 @@ static struct sim_result *new_result(struct sim *sim, struct sim_daemon *d, cons
         sim_fail(sim, "daemon %s holds more than %d results", d->info.name, SIM_RESULTS);
 }
 
-static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result *result, uint32_t first, uint32_t n,
-        struct mfl_announce *a)
+static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result *result, uint32_t first,
+        uint32_t n, struct mfl_announce *a)
 {
         const struct mfl_task *t = &result->t;
         struct sim_job *job = sim_job(sim, t->job);
         int64_t sum[SIM_PARAMS] = {0};
         float p1[SIM_PARAMS];
-        *a = (struct mfl_announce){.item_first = first, .item_count = n, .encoding = MFL_ENCODING_I64, .train_us = 1000 * n};
+        *a = (struct mfl_announce){
+                .item_first = first, .item_count = n, .encoding = MFL_ENCODING_I64, .train_us = 1000 * n};
         if (d->reject) {
                 d->reject--;
                 a->rejected = calloc(1, sizeof *a->rejected);
@@ -157,7 +176,8 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         }
 }
 
-static void finish_train(struct sim *sim, uint32_t i, const struct mfl_task *task, struct mfl_agent_event *event)
+static void finish_train(
+        struct sim *sim, uint32_t i, const struct mfl_task *task, struct mfl_agent_event *event)
 {
         struct sim_daemon *d = &sim->daemon[i];
         struct sim_result *result = new_result(sim, d, task);
@@ -165,9 +185,12 @@ static void finish_train(struct sim *sim, uint32_t i, const struct mfl_task *tas
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        uint32_t piece = task->single_updates ? 1 : task->n_items > 2 && task->items[0] % 2 ? task->n_items / 2 : task->n_items;
+        uint32_t piece = task->single_updates                      ? 1
+                         : task->n_items > 2 && task->items[0] % 2 ? task->n_items / 2
+                                                                   : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
-                announce_of(sim, d, result, first, MFL_MIN(piece, task->n_items - first), &a[result->n_updates]);
+                announce_of(
+                        sim, d, result, first, MFL_MIN(piece, task->n_items - first), &a[result->n_updates]);
                 result->n_updates++;
         }
         event->ok = true;
@@ -179,12 +202,17 @@ static void finish_train(struct sim *sim, uint32_t i, const struct mfl_task *tas
                 free(a[k].rejected);
 }
 
-static void finish_eval(struct sim *sim, uint32_t i, const struct mfl_task *task, struct mfl_agent_event *event)
+static void finish_eval(
+        struct sim *sim, uint32_t i, const struct mfl_task *task, struct mfl_agent_event *event)
 {
         struct mfl_eval_item v[SIM_ITEMS];
-        uint32_t n = sim_job(sim, task->job)->spec.evaluation.batch; /* 100 test samples: every shard is one batch */
+        uint32_t n = sim_job(sim, task->job)
+                             ->spec.evaluation.batch; /* 100 test samples: every shard is one batch */
         for (uint32_t k = 0; k < task->n_items; k++)
-                v[k] = (struct mfl_eval_item){.item = task->items[k], .samples = n, .correct = task->items[k] % n, .loss_sum = (int64_t)n << 31};
+                v[k] = (struct mfl_eval_item){.item = task->items[k],
+                        .samples = n,
+                        .correct = task->items[k] % n,
+                        .loss_sum = (int64_t)n << 31};
         new_result(sim, &sim->daemon[i], task)->t.items = NULL;
         event->ok = true;
         event->eval = v;
@@ -202,6 +230,7 @@ void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t number)
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED, .task = number};
         if (d->abort || d->fail) {
                 event.permanent = !d->abort && d->permanent;
+                sim->barred |= event.permanent;
                 d->fail -= !d->abort;
                 mfl_strcpy(event.reason, sizeof event.reason, "the trainer broke");
                 d->permanent = false;
@@ -218,9 +247,11 @@ static void upload(struct sim *sim, uint32_t i, const struct mfl_agent_action *a
 {
         struct sim_daemon *d = &sim->daemon[i];
         struct sim_result *result = find_result(d, action->task_number);
-        sim_check(sim, result && action->update < result->n_updates, "daemon %s uploads what it does not hold", d->info.name);
+        sim_check(sim, result && action->update < result->n_updates,
+                "daemon %s uploads what it does not hold", d->info.name);
         for (uint32_t r = 0; r < action->n_ranges; r++)
-                for (uint64_t at = action->ranges[r].offset; at < action->ranges[r].offset + action->ranges[r].bytes; at += 8) {
+                for (uint64_t at = action->ranges[r].offset;
+                        at < action->ranges[r].offset + action->ranges[r].bytes; at += 8) {
                         struct sim_packet *packet = calloc(1, sizeof *packet);
                         packet->to_server = true;
                         packet->task = action->wire_task;
@@ -230,7 +261,9 @@ static void upload(struct sim *sim, uint32_t i, const struct mfl_agent_action *a
                         memcpy(packet->bytes, result->data[action->update] + at, 8);
                         sim_send(sim, d->conn, packet);
                 }
-        self(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_SENT, .task = action->task_number, .update = action->update});
+        self(sim, i,
+                &(struct mfl_agent_event){
+                        .kind = MFL_AGENT_EV_SENT, .task = action->task_number, .update = action->update});
 }
 
 static void send_msg(struct sim *sim, uint32_t i, struct mfl_msg *msg)
@@ -281,7 +314,8 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 compute(sim, i, action->task);
                 break;
         case MFL_AGENT_ACT_ABORT:
-                sim_check(sim, d->computing && d->computing_task == action->task_number, "abort of what is not computed");
+                sim_check(sim, d->computing && d->computing_task == action->task_number,
+                        "abort of what is not computed");
                 d->abort = true;
                 e = sim_at(sim, 5, SIM_COMPUTED);
                 e->a = i;
@@ -300,7 +334,7 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
         case MFL_AGENT_ACT_JOB_FORGET:
                 break;
         case MFL_AGENT_ACT_EXIT:
-                sim_fail(sim, "daemon %s exits: %s", d->info.name, action->reason);
+                sim_check(sim, action->ok, "daemon %s exits: %s", d->info.name, action->reason);
         }
 }
 
@@ -319,7 +353,8 @@ void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *
         if (next < d->tick_at || d->tick_at <= sim->now) {
                 d->tick_at = next;
                 if (next != UINT64_MAX) {
-                        struct sim_event *e = sim_at(sim, next > sim->now ? next - sim->now : 0, SIM_TICK_DAEMON);
+                        struct sim_event *e =
+                                sim_at(sim, next > sim->now ? next - sim->now : 0, SIM_TICK_DAEMON);
                         e->a = i;
                         e->b = d->generation;
                 }
@@ -330,8 +365,9 @@ static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *pa
 {
         struct sim_daemon *d = &sim->daemon[i];
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_HEARD});
-        if (strcmp(packet->job, d->params_job) != 0 || memcmp(packet->digest, d->params_digest, MFL_DIGEST_BYTES) != 0
-                || packet->offset != d->n_params)
+        if (strcmp(packet->job, d->params_job) != 0 ||
+                memcmp(packet->digest, d->params_digest, MFL_DIGEST_BYTES) != 0 ||
+                packet->offset != d->n_params)
                 return;
         memcpy(d->params + packet->offset, packet->bytes, packet->n * sizeof(float));
         d->n_params += packet->n;
@@ -348,5 +384,12 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
         if (packet->msg.kind == MFL_MSG_NONE)
                 take_params(sim, i, packet);
         else
-                sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &packet->msg});
+                sim_daemon_step(
+                        sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &packet->msg});
+        struct sim_daemon *d = &sim->daemon[i];
+        d->retasked |= packet->msg.kind == MFL_MSG_TASK;
+        if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&
+                d->computing_task == packet->msg.cancel.task)
+                sim_check(
+                        sim, d->abort, "daemon %s goes on computing a task that was cancelled", d->info.name);
 }

@@ -26,7 +26,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         if (spec->selection.daemons_max && spec->selection.daemons_max < spec->selection.daemons_min)
                 spec->selection.daemons_max = spec->selection.daemons_min;
         spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
-        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 500 + sim_below(sim, 4000) : 3600000;
+        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 2000 + sim_below(sim, 4000) : 3600000;
         spec->limits.retries = 100;
         spec->evaluation.every = 1 + sim_below(sim, 2);
         spec->evaluation.batch = 10;
@@ -79,9 +79,9 @@ static void setup_golden(struct sim *sim)
         sim->quiet = true;
         sim->faults_end = 1000;
         if (sim->scenario == 2)
-                sim_at(sim, 420, SIM_SCRIPT)->a = 1;
+                sim_at(sim, 350, SIM_SCRIPT)->a = 1;
         if (sim->scenario == 3)
-                sim_at(sim, 400, SIM_SCRIPT)->a = 2;
+                sim_at(sim, 396, SIM_SCRIPT)->a = 2;
 }
 
 void sim_setup(struct sim *sim)
@@ -119,11 +119,15 @@ static void stop_job(struct sim *sim)
 static void end_faults(struct sim *sim)
 {
         sim->quiet = true;
+        sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
         sim->disk_slow = 1;
+        for (uint32_t i = 0; i < sim->n_conns; i++)
+                sim->conns[i].latency = MFL_MIN(sim->conns[i].latency, 20u);
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 struct sim_daemon *d = &sim->daemon[i];
                 d->slow = 1;
+                d->stalled_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
                 d->permanent = false;
                 if (d->draining)
@@ -141,6 +145,15 @@ static void restart_later(struct sim *sim, uint32_t i)
         sim_at(sim, sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
 }
 
+/* A job that insists on many daemons may never find them again when one says that it can't. */
+static bool may_bar(const struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_jobs; i++)
+                if (sim->job[i].spec.selection.daemons_min > 1)
+                        return false;
+        return true;
+}
+
 void sim_fault(struct sim *sim)
 {
         if (sim->now >= sim->faults_end) {
@@ -150,7 +163,7 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 16)) {
+        switch (sim_below(sim, 19)) {
         case 0:
         case 1:
         case 2:
@@ -183,7 +196,7 @@ void sim_fault(struct sim *sim)
                 break;
         case 11:
                 d->fail = 1 + sim_below(sim, 4);
-                d->permanent = i > 0 && sim->n_daemons > 1 && sim_chance(sim, 20);
+                d->permanent = i > 0 && may_bar(sim) && sim_chance(sim, 20);
                 break;
         case 12:
                 d->reject = 1;
@@ -193,6 +206,16 @@ void sim_fault(struct sim *sim)
                 break;
         case 14:
                 stop_job(sim);
+                break;
+        case 16:
+                sim_daemon_stop(sim, i);
+                sim_at(sim, sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
+                break;
+        case 17:
+                d->stalled_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 18:
+                sim->stalled_to = sim->now + sim_below(sim, 6000);
                 break;
         case 15:
                 if (d->conn)

@@ -35,14 +35,15 @@ void sim_fail(struct sim *sim, const char *fmt, ...)
 static const char *const bugs[] = {
         "none",
         "an update that was counted is taken again when it is announced again",
-        "a replaced daemon's clients are not given to others",
-        "an update is accepted after its round was closed",
+        "a lost daemon's clients are not given to others",
+        "a held result of an earlier round answers a task",
         "a slot is freed while the worker reads it",
         "half of each update's weight is lost",
         "a round is committed without its evaluation",
         "open clients are never dealt",
         "a restarted job goes on one round too far",
         "the agent ignores Cancel",
+        "a round ends while an update is still being added",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 
@@ -55,8 +56,10 @@ static void dump(struct sim *sim)
         struct mfl_core_daemon_view d;
         for (uint32_t i = 0; sim->core && i < sim->n_jobs; i++)
                 if (mfl_core_job_view(sim->core, sim->job[i].id, &job) == 0)
-                        sim_line(sim, sim->job[i].id, "round %u attempt %u, %s, %u of %u clients on %u daemons; %s", job.in_round, job.attempt,
-                                job.phase, job.clients_done, job.clients_total, job.daemons, job.reason);
+                        sim_line(sim, sim->job[i].id,
+                                "round %u attempt %u, %s, %u of %u clients on %u daemons; %s", job.in_round,
+                                job.attempt, job.phase, job.clients_done, job.clients_total, job.daemons,
+                                job.reason);
         for (uint32_t i = 0; sim->core && i < mfl_core_daemon_count(sim->core); i++) {
                 mfl_core_daemon_view(sim->core, i, &d);
                 sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
@@ -110,7 +113,8 @@ static int run_seeds(uint64_t from, uint64_t to)
                 free(lines);
                 return 1;
         }
-        printf("%llu seeds, %llu events: every property held\n", (unsigned long long)(to - from), (unsigned long long)events);
+        printf("%llu seeds, %llu events: every property held\n", (unsigned long long)(to - from),
+                (unsigned long long)events);
         return 0;
 }
 
@@ -135,7 +139,8 @@ static int find_bug(int bug, uint64_t from, uint64_t to)
         if (waitpid(child, &status, 0) != child)
                 return 1;
         if (status == 0) {
-                printf("bug %d (%s) was NOT found in seeds %llu..%llu\n", bug, bugs[bug], (unsigned long long)from, (unsigned long long)to);
+                printf("bug %d (%s) was NOT found in seeds %llu..%llu\n", bug, bugs[bug],
+                        (unsigned long long)from, (unsigned long long)to);
                 return 1;
         }
         printf("bug %d: found after %llu seeds%s\n", bug, (unsigned long long)(*current_seed - from + 1),
@@ -218,7 +223,8 @@ int main(int argc, char **argv)
         uint64_t from = 1, to = 2;
         int bug = 0, r = 0;
         bool trace = false, all = false;
-        current_seed = mmap(NULL, sizeof *current_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        current_seed =
+                mmap(NULL, sizeof *current_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         signal(SIGABRT, on_abort);
         for (int i = 1; i < argc; i++) {
                 bool more = i + 1 < argc;
@@ -230,13 +236,17 @@ int main(int argc, char **argv)
                         trace = true;
                 else if (strcmp(argv[i], "--bug") == 0 && more)
                         bug = atoi(argv[++i]);
-                else if ((strcmp(argv[i], "--seeds") == 0 || strcmp(argv[i], "--bugs") == 0) && more && range(argv[i + 1], &from, &to))
+                else if ((strcmp(argv[i], "--seeds") == 0 || strcmp(argv[i], "--bugs") == 0) && more &&
+                         range(argv[i + 1], &from, &to))
                         all = strcmp(argv[i++], "--bugs") == 0;
                 else if (strcmp(argv[i], "--seed") == 0 && more) {
                         from = strtoull(argv[++i], NULL, 10);
                         to = from + 1;
                 } else {
-                        fprintf(stderr, "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, --golden NAME [FILE], --list\n", argv[i]);
+                        fprintf(stderr,
+                                "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, "
+                                "--golden NAME [FILE], --list\n",
+                                argv[i]);
                         return 2;
                 }
         }

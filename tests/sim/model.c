@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Federated learning in miniature: six parameters, a training that is a function of (params, client, round), and the true
- * fixed-point sums. */
+/* Federated learning in miniature: six parameters, a training that is a function of (params, client, round),
+ * and the true fixed-point sums. */
 #include "sim.h"
 
 #include "common/digest.h"
@@ -59,8 +59,8 @@ void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, 
 }
 
 /* What a round with exactly these clients must give, computed without any server or daemon. */
-void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0, const uint64_t *items,
-        uint32_t n, float *ret_params)
+void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
+        const uint64_t *items, uint32_t n, float *ret_params)
 {
         int64_t sum[SIM_PARAMS] = {0};
         float single[SIM_ITEMS][SIM_PARAMS], p1[SIM_PARAMS];
@@ -69,7 +69,8 @@ void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32
                 sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         single[k][i] = p1[i] - p0[i];
-                mfl_assert(mfl_fixed_add_delta(fixed, sim_weight(spec, items[k]), p1, p0, SIM_PARAMS, sum, NULL) == 0);
+                mfl_assert(mfl_fixed_add_delta(
+                                   fixed, sim_weight(spec, items[k]), p1, p0, SIM_PARAMS, sum, NULL) == 0);
                 weight += sim_weight(spec, items[k]);
         }
         if (sim_single(spec))

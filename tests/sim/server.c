@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's server shell: memory, disk and worker behind the core's actions, and the ledger that says what must
- * be in a round's sum. */
+/* The simulator's server shell: memory, disk and worker behind the core's actions, and the ledger that says
+ * what must be in a round's sum. */
 #include "sim.h"
 
 struct sim_job *sim_job(struct sim *sim, const char *id)
@@ -29,7 +29,8 @@ void sim_server_start(struct sim *sim)
                 if (job->over)
                         continue;
                 job->in_core = true;
-                struct mfl_core_event event = {.kind = MFL_EV_JOB_ADD, .job_add = {&job->spec, job->committed}};
+                struct mfl_core_event event = {
+                        .kind = MFL_EV_JOB_ADD, .job_add = {&job->spec, job->committed}};
                 mfl_strcpy(event.job, sizeof event.job, job->id);
                 sim_server_step(sim, &event);
         }
@@ -69,7 +70,8 @@ void sim_server_crash(struct sim *sim)
 
 /* ---- the worker ---- */
 
-static struct mfl_core_event *answer(struct sim *sim, const struct sim_job *job, uint64_t delay, enum mfl_core_event_kind kind)
+static struct mfl_core_event *answer(
+        struct sim *sim, const struct sim_job *job, uint64_t delay, enum mfl_core_event_kind kind)
 {
         struct sim_event *e = sim_at(sim, delay, SIM_WORK);
         e->a = sim->boot;
@@ -83,6 +85,12 @@ static struct mfl_core_event *answer(struct sim *sim, const struct sim_job *job,
 static uint64_t disk_delay(struct sim *sim)
 {
         return (1 + sim_below(sim, 10)) * sim->disk_slow;
+}
+
+/* A worker that is busy with a slow disk adds late: deadlines pass while it does. */
+static uint64_t sum_delay(struct sim *sim)
+{
+        return sim->scenario ? 2 : 1 + sim_below(sim, 5 * sim->disk_slow);
 }
 
 static void prepare(struct sim *sim, struct sim_job *job)
@@ -104,7 +112,8 @@ static const struct sim_update *find_update(struct sim *sim, uint64_t task, uint
         sim_fail(sim, "a slot for update %u of task %u that nobody announced", number, (uint32_t)task);
 }
 
-/* Each update that goes into the sum is checked against a fresh computation: right bytes, right params, each client once. */
+/* Each update that goes into the sum is checked against a fresh computation: right bytes, right params, each
+ * client once. */
 static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
 {
         const struct sim_update *update = find_update(sim, slot->task, slot->update);
@@ -113,7 +122,8 @@ static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct s
         uint64_t weight = 0;
         for (uint32_t k = 0; k < update->n; k++) {
                 for (uint32_t i = 0; i < job->n_in; i++)
-                        sim_check(sim, job->in[i] != update->item[k], "client %llu counts twice in round %u of %s",
+                        sim_check(sim, job->in[i] != update->item[k],
+                                "client %llu counts twice in round %u of %s",
                                 (unsigned long long)update->item[k], job->opened, job->id);
                 sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
                 job->in[job->n_in] = update->item[k];
@@ -122,13 +132,18 @@ static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct s
                         job->single[job->n_in][i] = p1[i] - job->params[i];
                 job->n_in++;
                 weight += sim_weight(&job->spec, update->item[k]);
-                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1, job->params, SIM_PARAMS, sum, NULL) == 0);
+                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1,
+                                   job->params, SIM_PARAMS, sum, NULL) == 0);
         }
-        sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'", (unsigned long long)slot->weight, (unsigned long long)weight);
+        sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
+                (unsigned long long)slot->weight, (unsigned long long)weight);
         if (slot->encoding == MFL_ENCODING_I64)
-                sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0, "the bytes of task %u are not those of its training", (uint32_t)slot->task);
+                sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0,
+                        "the bytes of task %u are not those of its training", (uint32_t)slot->task);
         else
-                sim_check(sim, memcmp(job->single[job->n_in - 1], slot->data, SIM_PARAMS * sizeof(float)) == 0, "the bytes of a single update are wrong");
+                sim_check(sim,
+                        memcmp(job->single[job->n_in - 1], slot->data, SIM_PARAMS * sizeof(float)) == 0,
+                        "the bytes of a single update are wrong");
         job->weight_in += weight;
 }
 
@@ -136,9 +151,11 @@ static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot
 {
         if (slot->encoding == MFL_ENCODING_F32) {
                 int64_t scratch[SIM_PARAMS] = {0};
-                if (mfl_fixed_add_f32(&job->fixed, slot->weight, (const float *)slot->data, SIM_PARAMS, scratch, NULL))
+                if (mfl_fixed_add_f32(
+                            &job->fixed, slot->weight, (const float *)slot->data, SIM_PARAMS, scratch, NULL))
                         return false;
-        } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS, job->sum, NULL))
+        } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS,
+                           job->sum, NULL))
                 return false;
         count_in_ledger(sim, job, slot);
         return true;
@@ -146,15 +163,18 @@ static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot
 
 static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t weight)
 {
-        sim_check(sim, round == job->committed + 1 && round == job->opened, "round %u is applied after %u", round, job->committed);
-        sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added", (unsigned long long)weight, (unsigned long long)job->weight_in);
+        sim_check(sim, round == job->committed + 1 && round == job->opened, "round %u is applied after %u",
+                round, job->committed);
+        sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added",
+                (unsigned long long)weight, (unsigned long long)job->weight_in);
         for (int s = 0; s < SIM_SLOTS; s++)
                 sim_check(sim, !job->slots[s].open, "round %u is applied with slot %d open", round, s);
         if (sim_single(&job->spec))
                 sim_median((const float(*)[SIM_PARAMS])job->single, job->n_in, job->params, job->params_new);
         else
                 for (int i = 0; i < SIM_PARAMS; i++)
-                        job->params_new[i] = job->params[i] + (float)mfl_fixed_mean(&job->fixed, job->sum[i], weight);
+                        job->params_new[i] =
+                                job->params[i] + (float)mfl_fixed_mean(&job->fixed, job->sum[i], weight);
         job->has_new = true;
         job->checkpoint = false;
         job->applied = round;
@@ -167,21 +187,30 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
         float params[SIM_PARAMS];
         uint64_t cohort[SIM_ITEMS];
         bool local = job->spec.data.partition == MFL_PARTITION_LOCAL;
-        sim_check(sim, record->round == job->committed + 1, "round %u is committed after %u", record->round, job->committed);
-        sim_check(sim, job->has_new && job->checkpoint && job->applied == record->round, "round %u is committed without its params on disk", record->round);
-        sim_check(sim, record->clients == job->n_in && record->weight == job->weight_in, "the record of round %u is wrong", record->round);
+        sim_check(sim, record->round == job->committed + 1, "round %u is committed after %u", record->round,
+                job->committed);
+        sim_check(sim, job->has_new && job->checkpoint && job->applied == record->round,
+                "round %u is committed without its params on disk", record->round);
+        sim_check(sim, record->clients == job->n_in && record->weight == job->weight_in,
+                "the record of round %u is wrong", record->round);
         sim_digest(job->params_new, digest);
-        sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong", record->round);
+        sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong",
+                record->round);
         sim_apply(&job->spec, &job->fixed, record->round, job->params, job->in, job->n_in, params);
-        sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0, "the model of round %u is not that of its clients", record->round);
+        sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0,
+                "the model of round %u is not that of its clients", record->round);
         bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
-        sim_check(sim, record->evaluated == due || !due || job->spec.limits.quorum < 1 || local, "round %u: evaluated %d", record->round, record->evaluated);
-        sim_check(sim, !record->evaluated || local || record->eval_samples == 100, "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
+        sim_check(sim,
+                record->evaluated == due || !due || job->spec.limits.quorum < 1 || local || sim->barred,
+                "round %u: evaluated %d", record->round, record->evaluated);
+        sim_check(sim, !record->evaluated || local || record->eval_samples == 100,
+                "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
         if (local)
                 return;
         uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
         uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
-        sim_check(sim, job->n_in >= need && job->n_in <= n, "round %u is committed with %u of %u clients", record->round, job->n_in, n);
+        sim_check(sim, job->n_in >= need && job->n_in <= n, "round %u is committed with %u of %u clients",
+                record->round, job->n_in, n);
         for (uint32_t i = 0; i < job->n_in; i++) {
                 uint32_t k = 0;
                 while (k < n && cohort[k] != job->in[i])
@@ -209,7 +238,8 @@ static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_
 static void check_end(struct sim *sim, struct sim_job *job)
 {
         if (job->end == MFL_JOB_FAILED)
-                sim_check(sim, job->spec.limits.quorum < 1, "job %s failed: %s", job->id, job->end_reason);
+                sim_check(sim, job->spec.limits.quorum < 1 || sim->barred, "job %s failed: %s", job->id,
+                        job->end_reason);
         if (job->end != MFL_JOB_DONE || !job->pure || job->spec.data.partition == MFL_PARTITION_LOCAL)
                 return;
         float p[SIM_PARAMS], next[SIM_PARAMS];
@@ -220,7 +250,8 @@ static void check_end(struct sim *sim, struct sim_job *job)
                 sim_apply(&job->spec, &job->fixed, r, p, cohort, n, next);
                 memcpy(p, next, sizeof p);
         }
-        sim_check(sim, memcmp(p, job->params, sizeof p) == 0, "job %s: the model is not that of a run without faults", job->id);
+        sim_check(sim, memcmp(p, job->params, sizeof p) == 0,
+                "job %s: the model is not that of a run without faults", job->id);
 }
 
 /* ---- who has which clients ---- */
@@ -274,7 +305,8 @@ static void send_packet(struct sim *sim, uint32_t conn, struct mfl_msg *msg)
 static void grant(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
 {
         struct sim_slot *slot = &job->slots[action->slot.slot];
-        sim_check(sim, slot->open && slot->task == action->slot.task && slot->update == action->slot.update, "a grant for a slot that is not its own");
+        sim_check(sim, slot->open && slot->task == action->slot.task && slot->update == action->slot.update,
+                "a grant for a slot that is not its own");
         struct mfl_msg msg = {.kind = MFL_MSG_GRANT, .update = {.task = slot->task, .update = slot->update}};
         msg.update.ranges = calloc(SIM_PARAMS, sizeof *msg.update.ranges);
         for (uint32_t i = 0; i < slot->bytes / 8; i++)
@@ -295,7 +327,8 @@ static void open_slot(struct sim *sim, struct sim_job *job, const struct mfl_cor
         sim_check(sim, action->slot.slot < job->n_slots, "slot %u of %u", action->slot.slot, job->n_slots);
         struct sim_slot *slot = &job->slots[action->slot.slot];
         sim_check(sim, !slot->open, "slot %u is given twice", action->slot.slot);
-        sim_check(sim, action->slot.bytes && action->slot.bytes <= SIM_UPDATE_BYTES, "slot of %u bytes", (uint32_t)action->slot.bytes);
+        sim_check(sim, action->slot.bytes && action->slot.bytes <= SIM_UPDATE_BYTES, "slot of %u bytes",
+                (uint32_t)action->slot.bytes);
         *slot = (struct sim_slot){.open = true,
                 .task = action->slot.task,
                 .update = action->slot.update,
@@ -335,7 +368,8 @@ static void set_job_state(struct sim *sim, struct sim_job *job, const struct mfl
         if (state < MFL_JOB_DONE)
                 return;
         sim_check(sim, !job->over, "job %s ends twice", job->id);
-        sim_check(sim, state != MFL_JOB_DONE || job->committed == job->spec.rounds, "job %s is done after round %u", job->id, job->committed);
+        sim_check(sim, state != MFL_JOB_DONE || job->committed == job->spec.rounds,
+                "job %s is done after round %u", job->id, job->committed);
         job->over = true;
         job->end = state;
         mfl_strcpy(job->end_reason, sizeof job->end_reason, action->reason);
@@ -383,7 +417,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 break;
         case MFL_ACT_SLOT_ADD:
                 job->slots[action->slot.slot].adding = true;
-                answer(sim, job, 2, MFL_EV_ADDED)->slot = action->slot.slot;
+                answer(sim, job, sum_delay(sim), MFL_EV_ADDED)->slot = action->slot.slot;
                 break;
         case MFL_ACT_SLOT_FREE:
                 free_slot(sim, job, action->slot.slot);
@@ -405,7 +439,8 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
         }
 }
 
-/* The worker's answers carry what the worker did; the sum is touched when it answers, as late as it can be. */
+/* The worker's answers carry what the worker did; the sum is touched when it answers, as late as it can be.
+ */
 static void before_event(struct sim *sim, struct mfl_core_event *event)
 {
         if (event->kind != MFL_EV_ADDED)
@@ -449,7 +484,8 @@ static void take_chunk(struct sim *sim, uint32_t conn, const struct sim_packet *
         for (uint32_t j = 0; j < sim->n_jobs && sim->core; j++)
                 for (uint32_t s = 0; s < sim->job[j].n_slots; s++) {
                         struct sim_slot *slot = &sim->job[j].slots[s];
-                        if (!slot->open || slot->complete || slot->task != packet->task || slot->update != packet->update)
+                        if (!slot->open || slot->complete || slot->task != packet->task ||
+                                slot->update != packet->update)
                                 continue;
                         memcpy(slot->data + packet->offset, packet->bytes, 8);
                         slot->have[packet->offset / 8] = true;

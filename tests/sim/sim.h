@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator: the true server core and true agents in one process, with a virtual clock, an in-memory network and disk, and
- * seeded faults. world.c has the clock, the network and the schedule; server.c and daemon.c are the shells that carry out
- * actions; model.c is the arithmetic in miniature; faults.c draws the faults; main.c the command line.
+/* The simulator: the true server core and true agents in one process, with a virtual clock, an in-memory
+ * network and disk, and seeded faults. world.c has the clock, the network and the schedule; server.c and
+ * daemon.c are the shells that carry out actions; model.c is the arithmetic in miniature; faults.c draws the
+ * faults; main.c the command line.
  */
 #ifndef MFL_TESTS_SIM_H
 #define MFL_TESTS_SIM_H
@@ -57,7 +58,7 @@ struct sim_event {
 struct sim_conn {
         uint32_t daemon, generation;
         bool server_open, daemon_open, greeted, dark; /* dark: packets vanish, nobody is told */
-        uint64_t latency, free_at[2]; /* when the last packet in each direction arrives */
+        uint64_t latency, free_at[2];                 /* when the last packet in each direction arrives */
 };
 
 /* Which clients an announced update has; what the server's ledger knows. */
@@ -123,10 +124,11 @@ struct sim_daemon {
         struct sim_result result[SIM_RESULTS];
         const struct mfl_task *computing;
         uint64_t computing_task;
-        bool abort;
-        uint32_t slow;    /* factor */
+        bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
+        uint32_t slow;        /* factor */
         uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
         bool permanent, draining;
+        uint64_t stalled_to; /* the process stands still (SIGSTOP) */
 };
 
 struct sim {
@@ -145,10 +147,11 @@ struct sim {
         struct mfl_core *core;
         uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
         uint64_t server_tick_at;
-        uint32_t disk_fail, disk_slow; /* of 100; factor */
-        uint32_t duplicate;            /* of 100 messages */
-        uint64_t faults_end;
-        bool quiet, server_restarting; /* quiet: faults are over */
+        uint32_t disk_fail, disk_slow;   /* of 100; factor */
+        uint32_t duplicate;              /* of 100 messages */
+        uint64_t faults_end, stalled_to; /* the server stands still */
+        bool quiet, server_restarting;   /* quiet: faults are over */
+        bool barred;                     /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
         int scenario; /* 0: seeded faults; else a golden one */
         bool trace;
@@ -173,8 +176,8 @@ void sim_deinit(struct sim *sim);
 void sim_digest(const float *params, uint8_t *ret_digest);
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item);
 void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1);
-void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0, const uint64_t *items,
-        uint32_t n, float *ret_params);
+void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
+        const uint64_t *items, uint32_t n, float *ret_params);
 void sim_fixed(struct sim_job *job);
 uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items);
 void sim_initial(const struct mfl_job *spec, float *ret_params);
@@ -191,6 +194,7 @@ void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
 
 /* daemon.c */
 void sim_daemon_start(struct sim *sim, uint32_t i);
+void sim_daemon_stop(struct sim *sim, uint32_t i);
 void sim_daemon_crash(struct sim *sim, uint32_t i);
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet);

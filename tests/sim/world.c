@@ -24,7 +24,8 @@ void sim_line(struct sim *sim, const char *who, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
-        int n = snprintf(line, sizeof line, "%3u.%03u %-8s %s\n", (uint32_t)(sim->now / 1000), (uint32_t)(sim->now % 1000), who, text);
+        int n = snprintf(line, sizeof line, "%3u.%03u %-8s %s\n", (uint32_t)(sim->now / 1000),
+                (uint32_t)(sim->now % 1000), who, text);
         if (sim->n_lines + (size_t)n + 1 > sim->lines_capacity) {
                 sim->lines_capacity = (sim->lines_capacity + (size_t)n) * 2 + 4096;
                 sim->lines = realloc(sim->lines, sim->lines_capacity);
@@ -141,7 +142,8 @@ void sim_send(struct sim *sim, uint32_t number, struct sim_packet *packet)
                 free_packet(packet);
                 return;
         }
-        bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET && sim_chance(sim, sim->duplicate);
+        bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET &&
+                     sim_chance(sim, sim->duplicate);
         if (twice)
                 post(sim, number, copy_packet(packet));
         post(sim, number, packet);
@@ -166,7 +168,8 @@ static void on_packet(struct sim *sim, struct sim_event *event)
                 return;
         if (sim->trace && sim->scenario == 0 && event->packet->msg.kind != MFL_MSG_NONE) {
                 char text[300];
-                sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s", event->packet->to_server ? d->info.name : "server",
+                sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s",
+                        event->packet->to_server ? d->info.name : "server",
                         mfl_msg_text(&event->packet->msg, text, sizeof text));
         }
         if (event->packet->to_server) {
@@ -185,7 +188,8 @@ static void on_closed(struct sim *sim, const struct sim_event *event)
                         return;
                 conn->server_open = false;
                 if (sim->core && conn->greeted)
-                        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = event->conn});
+                        sim_server_step(sim,
+                                &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = event->conn});
         } else if (conn->daemon_open) {
                 conn->daemon_open = false;
                 if (d->conn != event->conn || !d->agent)
@@ -199,7 +203,9 @@ static void on_connected(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
         if (!sim->core) {
-                sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
+                sim_daemon_step(sim, i,
+                        &(struct mfl_agent_event){
+                                .kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
                 return;
         }
         d->conn = sim_connect(sim, i);
@@ -219,6 +225,42 @@ static void on_work(struct sim *sim, struct sim_event *event)
                         return;
         }
         sim_server_step(sim, event->core);
+}
+
+/* When the process that an event is for stands still, until when. */
+static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
+{
+        const struct sim_conn *conn = event->conn ? &sim->conns[event->conn - 1] : NULL;
+        switch (event->kind) {
+        case SIM_TICK_SERVER:
+        case SIM_WORK:
+                return sim->stalled_to;
+        case SIM_PACKET:
+                return event->packet->to_server ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
+        case SIM_CLOSED:
+                return event->a ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
+        case SIM_TICK_DAEMON:
+        case SIM_CONNECTED:
+        case SIM_COMPUTED:
+        case SIM_DAEMON_SELF:
+                return sim->daemon[event->a].stalled_to;
+        default:
+                return 0;
+        }
+}
+
+/* Events keep their order over a standstill, because those that were put off are put off in order. */
+static bool put_off(struct sim *sim, const struct sim_event *event)
+{
+        uint64_t to = stalled_to(sim, event);
+        if (to <= sim->now)
+                return false;
+        struct sim_event *later = sim_at(sim, to - sim->now, event->kind);
+        uint64_t at = later->at, seq = later->seq;
+        *later = *event;
+        later->at = at;
+        later->seq = seq;
+        return true;
 }
 
 static void handle(struct sim *sim, struct sim_event *event)
@@ -286,7 +328,10 @@ void sim_run(struct sim *sim)
                 mfl_assert(event.at >= sim->now);
                 sim->now = event.at;
                 sim->n_events++;
-                sim_check(sim, sim->now < sim->faults_end + 180000, "jobs do not end within 180 s after the last fault");
+                sim_check(sim, sim->now < sim->faults_end + 180000,
+                        "jobs do not end within 180 s after the last fault");
+                if (put_off(sim, &event))
+                        continue;
                 handle(sim, &event);
                 free_event(&event);
         }

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job gives one model, bit for bit: whoever trains which client, in whatever order the updates come."""
+import glob
+import os
+
+import pytest
+
+import mfl_harness as h
+
+# 13 clients of unequal shares over up to 4 daemons: no number of daemons divides them evenly.
+JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 13, 'alpha': 0.5, 'min_samples': 3}}
+
+
+def run_mfl(directory, daemons, threads=1, backend='reference', **changes):
+    """`mfl run`: its own server and daemons. Returns the digest of the model file that it left."""
+    job = os.path.join(directory, 'job-%d.yaml' % daemons)
+    out = os.path.join(directory, 'out-%d' % daemons)
+    with open(job, 'w', encoding='utf-8') as f:
+        f.write(h.job_text(**changes))
+    h.mfl('run', job, '--daemons', daemons, '--threads', threads, '--backend', backend, '--data', h.TINY, '--out', out,
+          cwd=directory)
+    models = glob.glob(out + '/**/*.safetensors', recursive=True)
+    assert models, os.listdir(out)
+    return {h.params_digest(m) for m in models}
+
+
+@pytest.fixture(scope='module')
+def expected(shared_cluster):
+    """Digests of every round, from one daemon with one worker."""
+    return shared_cluster(1).run_job(**JOB)[1]
+
+
+@pytest.mark.parametrize('daemons,workers', [(1, 2), (2, 1), (2, 2), (4, 1), (4, 2)])
+def test_daemons_and_workers(cluster, expected, daemons, workers):
+    c = cluster(daemons, workers=workers)
+    c.wait_daemons(daemons)
+    assert c.run_job(**JOB)[1] == expected
+    assert len({r['daemons'] for r in c.rounds('j-000001')} - {1}) > 0 or daemons == 1  # they did share the work
+
+
+def test_seed_matters(shared_cluster, expected):
+    assert shared_cluster(1).run_job(seed=8, **JOB)[1][-1] != expected[-1]
+
+
+@pytest.mark.parametrize('daemons', [1, 3])
+def test_run_alone(folder, expected, daemons):
+    assert expected[-1] in run_mfl(folder, daemons, **JOB)
+
+
+def test_staggered_daemons(cluster, expected):
+    """The second and third daemon come while the job runs; their numbers of workers differ."""
+    c = cluster(1, workers=2)
+    job = c.submit(**JOB)
+    for i, workers in ((2, 1), (3, 2)):
+        c.wait_info(job, lambda info: info['state'] != 'waiting', 20, 'the start of the job')
+        c.start_daemon('late-%d' % i, workers=workers)
+    c.wait_job(job)
+    assert c.digests(job) == expected
+
+
+@pytest.mark.parametrize('delays', [(0, 0.02, 0.05), (0.05, 0, 0.02)])
+def test_delayed_updates(cluster, expected, delays):
+    """Three daemons on lines of different speed: updates arrive, and overlap, in different orders."""
+    c = cluster(0)
+    proxies = [h.Proxy(c.address, delay=d) for d in delays]
+    try:
+        for i, proxy in enumerate(proxies):
+            c.start_daemon('d%d' % i, server=proxy.address)
+        c.wait_daemons(3)
+        assert c.run_job(**JOB)[1] == expected
+        assert max(r['daemons'] for r in c.rounds('j-000001')) == 3
+    finally:
+        for proxy in proxies:
+            proxy.close()
+
+
+@pytest.mark.parametrize('partition', [
+    {'partition': 'shards', 'shards': 2, 'clients': 10, 'alpha': None, 'min_samples': None},
+    {'partition': 'iid', 'clients': 7, 'alpha': None, 'min_samples': None},
+    {'partition': 'dirichlet', 'clients': 6, 'alpha': 0.1, 'min_samples': 1},
+])
+def test_partitions(cluster, partition):
+    digests = []
+    for daemons in (1, 3):
+        c = cluster(daemons)
+        c.wait_daemons(daemons)
+        digests.append(c.run_job(data=partition, selection={'clients': 5}, rounds=2)[1])
+        c.close()
+    assert digests[0] == digests[1]
+
+
+def test_cpu_backend(cluster):
+    digests = []
+    for daemons, workers in ((1, 1), (2, 2)):
+        c = cluster(daemons, workers=workers, backend='cpu')
+        c.wait_daemons(daemons)
+        digests.append(c.run_job(rounds=2)[1])
+        c.close()
+    assert digests[0] == digests[1]
+
+
+def test_local_data(cluster):
+    """Partition local: the names and data of the daemons are part of the job, the order in which they come is not."""
+    digests = []
+    for order in ((1, 2, 3), (3, 1, 2)):
+        c = cluster(0)
+        for i in order:
+            c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (100 + 50 * i, i)])
+        c.wait_daemons(3)
+        job, got = c.run_job(data={'partition': 'local', 'clients': None}, selection={'daemons': {'min': 3}})
+        digests.append(got)
+        assert [r['clients'] for r in c.rounds(job)] == [3, 3, 3]
+        assert [r['weight'] for r in c.rounds(job)] == [150 + 200 + 250] * 3
+        c.close()
+    assert digests[0] == digests[1]
+
+
+def test_jobs_at_once_on_shared_daemons(cluster, expected):
+    c = cluster(2)
+    c.wait_daemons(2)
+    alone = c.run_job(seed=21, rounds=2)[1]
+    jobs = [c.submit(**JOB), c.submit(seed=21, rounds=2), c.submit(**JOB)]
+    for job in jobs:
+        c.wait_job(job, 60)
+    assert [c.digests(job) for job in jobs] == [expected, alone, expected]
+
+
+def test_jobs_at_once_on_disjoint_daemons(cluster, expected):
+    """Each data set lives on daemons of its own."""
+    c = cluster(2)
+    c.start_daemon('o1', data=['other=synthetic:1,8,8:4:400:80:2'])
+    c.start_daemon('o2', data=['other=synthetic:1,8,8:4:400:80:2'])
+    c.wait_daemons(4)
+    jobs = [c.submit(**JOB), c.submit(data={'name': 'other'}, rounds=2)]
+    for job in jobs:
+        c.wait_job(job)
+    assert c.digests(jobs[0]) == expected
+    assert c.digests(jobs[1]) == c.run_job(data={'name': 'other'}, rounds=2)[1]

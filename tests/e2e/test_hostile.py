@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong input of every kind: each is refused with a text that says what is wrong, and the server works on."""
+import gzip
+import os
+import struct
+import time
+
+import numpy as np
+import pytest
+
+import mfl_harness as h
+import mfl_wire as w
+
+
+@pytest.fixture(scope='module')
+def one(shared_cluster):
+    c = shared_cluster(1)
+    c.wait_daemons(1)
+    return c
+
+
+@pytest.fixture(scope='module')
+def expected(one):
+    return one.run_job(rounds=1)[1]
+
+
+@pytest.fixture(autouse=True)
+def _works_after(request):
+    """After each test of the shared server: a job gives the model that it gave before."""
+    yield
+    if 'one' in request.fixturenames:
+        c, expected = request.getfixturevalue('one'), request.getfixturevalue('expected')
+        assert c.run_job(rounds=1)[1] == expected
+
+
+# ---- jobs ----
+
+BAD_JOBS = [
+    ('unknown key', h.job_text() + 'learning_rte: 3\n', ['job.yaml:7', 'learning_rte']),
+    ('near miss', h.job_text(training={'momentun': 0.9}), ['training.momentun', 'momentum']),
+    ('wrong type', h.job_text(rounds='many'), ['rounds', 'many']),
+    ('missing', h.job_text(rounds=None), ['rounds']),
+    ('out of range', h.job_text(training={'lr': -1}), ['training.lr']),
+    ('unknown strategy', h.job_text(aggregation={'strategy': 'fedbest'}), ['aggregation.strategy', 'fedavg']),
+    ('unknown preset', h.job_text(model='resnet9000'), ['model', 'resnet9000']),
+    ('rules between keys', h.job_text(training={'steps': 3}), ['training']),
+    ('impossible shape', h.job_text(model={'input': [1, 8, 8], 'classes': 4, 'layers': [
+        {'conv2d': {'filters': 3, 'kernel': 9}}, 'flatten', {'dense': {'units': 4}}]}), ['model', '9']),
+    ('not yaml', 'name: [', ['job.yaml']),
+    ('alias', 'name: &a x\nseed: *a\n', ['job.yaml']),
+    ('empty', '\n', ['job.yaml']),
+]
+
+
+@pytest.mark.parametrize('text,words', [b[1:] for b in BAD_JOBS], ids=[b[0] for b in BAD_JOBS])
+def test_bad_job(one, text, words):
+    with one.operator() as o:
+        with pytest.raises(w.Failure) as e:
+            o.submit(text)
+        assert e.value.code == w.ENUM_VALUE['FAILURE_INVALID']
+        for word in words:
+            assert word in e.value.text
+        o.jobs()  # the connection is as good as before
+    path = one.write('job.yaml', text)
+    done = one.mfl('submit', path, status=5)
+    assert all(word in done.stderr for word in words), done.stderr
+    assert one.mfl('check', path, status=5).stderr
+
+
+def test_population_larger_than_data(one):
+    job = one.submit(name='crowd', data={'clients': 401})
+    info = one.wait_job(job, state='failed')
+    assert '401' in info['reason'] and '400' in info['reason']
+
+
+def test_shape_that_does_not_fit_the_data(one):
+    job = one.submit(name='misfit', model={'input': [3, 8, 8], 'classes': 4, 'layers': ['flatten', {'dense': {'units': 4}}]})
+    info = one.wait_job(job, state='failed')
+    assert '3' in info['reason'] and '1' in info['reason'] and 'input' in info['reason']
+
+
+def test_missing_data_set_waits_and_goes_on(one):
+    """A data set that nobody has is not an error: the job waits and says for what; a daemon with it makes it go on."""
+    job = one.submit(name='waits', rounds=1, data={'name': 'elsewhere'})
+    info = one.wait_info(job, lambda i: i['state'] == 'waiting' and i['reason'], 10, 'a reason')
+    assert 'elsewhere' in info['reason']
+    late = one.start_daemon('late', data=['elsewhere=synthetic:1,8,8:4:400:80:1'])
+    one.wait_job(job)
+    assert late.stop() == 0
+
+
+def test_daemons_that_disagree(one):
+    """Another content under the same name must not be mixed into a population; `mfl daemons` says why it is not used."""
+    other = one.start_daemon('impostor', data=['tiny=synthetic:1,8,8:4:400:80:2'])
+    h.wait_until(lambda: any(d['name'] == 'impostor' for d in one.mfl_json('daemons')['daemons']), 10, 'the second daemon')
+    job, _ = one.run_job(rounds=2)
+    assert {r['daemons'] for r in one.rounds(job)} == {1}
+    other.stop()
+
+
+# ---- peers ----
+
+def bye_of(one, data, timeout=5):
+    with w.Connection(one.address) as c:
+        c.send_raw(data)
+        return c.until_closed(timeout)
+
+
+def greeted(one, data):
+    """What the server says to a peer that greeted well and then sends data."""
+    with w.Operator(one.address) as c:
+        c.send_raw(data)
+        return c.until_closed(5)
+
+
+HELLO = w.hello()
+BAD_OPENINGS = [
+    ('http', b'GET / HTTP/1.1\r\nHost: localhost\r\n\r\n', 'HTTP'),
+    ('tls', b'\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03' + bytes(32), 'TLS'),
+    ('magic', w.frame('hello', HELLO, magic=b'NOPE'), 'expected 4d 46 4c 31'),
+    ('newer frame', w.frame('hello', HELLO, version=9), 'version'),
+    ('flags', w.frame('hello', HELLO, flags=1), 'flag'),
+    ('envelope over its limit', w.frame('hello', HELLO, envelope_bytes=(64 << 10) + 1), '65537'),
+    ('huge envelope', w.frame('hello', HELLO, envelope_bytes=0xFFFFFFFF), '4294967295'),
+    ('no envelope', w.frame('hello', HELLO, envelope_bytes=0), '0'),
+    ('early payload', w.frame('hello', HELLO, payload=b'1234'), 'payload'),
+    ('checksum', w.frame('hello', HELLO, envelope_crc=1), 'checksum'),
+    ('newer protocol', w.frame('hello', w.hello(protocol_min=7, protocol_max=9)), 'protocol 1'),
+    ('no hello', w.frame('list_jobs'), 'Hello'),
+    ('no role', w.frame('hello', w.hello('ROLE_UNSPECIFIED')), 'role'),
+    ('daemon without a name', w.frame('hello', w.hello('ROLE_DAEMON', backend='cpu', workers=1)), 'name'),
+]
+
+
+@pytest.mark.parametrize('data,word', [b[1:] for b in BAD_OPENINGS], ids=[b[0] for b in BAD_OPENINGS])
+def test_bad_opening(one, data, word):
+    reason = bye_of(one, data)
+    assert word.lower() in reason.lower(), reason
+
+
+BAD_FRAMES = [
+    ('oversized envelope', w.frame('list_jobs', envelope_bytes=(1 << 20) + 1), '1048577'),
+    ('oversized payload', w.frame('initial', {}, payload_bytes=(4 << 20) + 1), '4194305'),
+    ('payload where none belongs', w.frame('list_jobs', payload=b'abcd'), 'payload'),
+    ('payload nobody asked for', w.frame('chunk', {'task': 1}, payload=b'12345678'), 'payload'),
+    ('a daemon\'s message', w.frame('params_get', {'job': 'j-000001', 'digest': bytes(32)}), 'operator'),
+    ('hello twice', w.frame('hello', HELLO), ''),
+    ('a message that is not valid', w.frame('announce', {'task': 1}), 'Announce.item_count'),
+    ('random bytes', bytes(range(256)) * 8, 'expected 4d 46 4c 31'),
+]
+
+
+@pytest.mark.parametrize('data,word', [b[1:] for b in BAD_FRAMES], ids=[b[0] for b in BAD_FRAMES])
+def test_bad_frame(one, data, word):
+    reason = greeted(one, data)
+    assert word.lower() in reason.lower(), reason
+
+
+def test_garbage_inside_the_envelope(one):
+    """Bytes that are no Envelope, with a right checksum: seeded, so that a failure comes again."""
+    rng = h.seeded('garbage')
+    for _ in range(60):
+        data = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 200)))
+        header = w.HEADER.pack(w.MAGIC, 1, 0, len(data), 0, w.crc32c(data), 0)
+        try:
+            with w.Operator(one.address, 5) as o:
+                o.send_raw(header + data)
+                o.request('list_jobs', {}, 5)
+        except (w.Closed, w.Failure):
+            pass
+    one.check_alive()
+
+
+def test_half_a_submission(one):
+    """Initial params that never come whole make no job and leave nothing behind."""
+    before = len(one.mfl_json('list')['jobs'])
+    text = h.job_text(name='half', model={'preset': 'mlp', 'initial': 'x.safetensors'})
+    with one.operator() as o:
+        o.send('submit', {'text': text, 'file': 'job.yaml', 'initial_count': 1000}, 1)
+        o.send('initial', {'offset': 0}, 1, payload=bytes(400))
+        time.sleep(0.1)
+    with one.operator() as o:
+        o.send('submit', {'text': text, 'file': 'job.yaml', 'initial_count': 1000}, 1)
+        o.send('initial', {'offset': 500}, 1, payload=bytes(400))
+        assert 'Initial' in o.until_closed(5)
+    assert len(one.mfl_json('list')['jobs']) == before
+    h.wait_until(lambda: not os.listdir(os.path.join(one.state_dir, 'uploads')), 5, 'an empty uploads directory')
+
+
+# ---- daemons that send nonsense ----
+
+class Liar:
+    """Takes tasks and uploads what `update` makes of (task, number of params)."""
+
+    def __init__(self, update, **announce):
+        self.update, self.extra, self.task, self.data, self.refused = update, announce, None, None, []
+
+    def __call__(self, daemon, kind, body, payload):
+        if kind == 'task' and body['kind'] == w.ENUM_VALUE['TASK_TRAIN']:
+            self.task = body
+            self.data = self.update(body)
+            announce = {'task': body['task'], 'update': 0, 'item_first': 0, 'item_count': len(body['items']),
+                        'encoding': 'ENCODING_I64', 'bytes': 8 * body['n_params'], 'weight': 50 * len(body['items']),
+                        'samples': 50 * len(body['items']), 'job': body['job'], 'round': body['round']}
+            announce.update(self.extra)
+            daemon.send('announce', announce)
+        elif kind == 'task':
+            daemon.send('task_failed', {'task': body['task'], 'reason': 'not me'})
+        elif kind == 'grant':
+            for r in body['ranges']:
+                part = self.data[r['offset']:r['offset'] + r['bytes']]
+                daemon.send('chunk', {'task': body['task'], 'update': 0, 'offset': r['offset']}, payload=part)
+        elif kind == 'refused':
+            self.refused.append(body)
+
+
+def over_range(task):
+    return np.full(task['n_params'], 1 << 62, '<i8').tobytes()
+
+
+LIES = [
+    ('over range', over_range, {}, 'REFUSED_INVALID'),
+    ('wrong size', over_range, {'bytes': 16}, 'REFUSED_INVALID'),
+    ('weight over the limit', over_range, {'weight': 1 << 40}, 'REFUSED_INVALID'),
+    ('no weight', over_range, {'weight': 0}, 'REFUSED_INVALID'),
+    ('clients of others', over_range, {'item_count': 4000}, 'REFUSED_INVALID'),
+    ('unknown task', over_range, {'task': 12345}, 'REFUSED_UNKNOWN'),
+]
+
+
+@pytest.mark.parametrize('update,announce,code', [x[1:] for x in LIES], ids=[x[0] for x in LIES])
+def test_lying_daemon(cluster, update, announce, code):
+    """A wrong update is refused by name, counts for nothing, and the job ends with the model of an honest round."""
+    c = cluster(1)
+    expected = c.run_job(model='logistic', rounds=2)[1]
+    liar = Liar(update, **announce)
+    fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
+    c.wait_daemons(2)
+    job = c.submit(model='logistic', rounds=2, limits={'deadline': '1s', 'quorum': 0.25, 'retries': 5})
+    h.wait_until(lambda: liar.refused or fake.closed is not None, 10, 'a refusal')
+    if liar.refused:
+        assert liar.refused[0]['code'] == w.ENUM_VALUE[code], liar.refused
+        assert liar.refused[0]['reason']
+    else:
+        assert fake.closed  # sent away with a reason
+    assert fake.error is None
+    fake.close()
+    c.wait_job(job)
+    assert c.run_job(model='logistic', rounds=2)[1] == expected
+    c.check_alive()
+
+
+def test_update_that_is_not_finite(cluster):
+    """The median takes single float updates: NaN is refused, the client counts as rejected."""
+    c = cluster(1)
+
+    def nan(task):
+        return np.full(task['n_params'], np.nan, '<f4').tobytes()
+
+    class Single(Liar):
+        def __call__(self, daemon, kind, body, payload):
+            if kind == 'task' and body['kind'] == w.ENUM_VALUE['TASK_TRAIN']:
+                self.data = nan(body)
+                for i in range(len(body['items'])):
+                    daemon.send('announce', {
+                        'task': body['task'], 'update': i, 'item_first': i, 'item_count': 1, 'encoding': 'ENCODING_F32',
+                        'bytes': 4 * body['n_params'], 'weight': 50, 'samples': 50, 'job': body['job'],
+                        'round': body['round']})
+            elif kind == 'grant':
+                for r in body['ranges']:
+                    daemon.send('chunk', {'task': body['task'], 'update': body['update'], 'offset': r['offset']},
+                                payload=self.data[r['offset']:r['offset'] + r['bytes']])
+            else:
+                super().__call__(daemon, kind, body, payload)
+    liar = Single(nan)
+    fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
+    c.wait_daemons(2)
+    job = c.submit(model='logistic', rounds=1, aggregation={'strategy': 'median'}, limits={'deadline': '5s', 'quorum': 0.25})
+    h.wait_until(lambda: liar.refused, 10, 'a refusal')
+    assert liar.refused[0]['code'] == w.ENUM_VALUE['REFUSED_INVALID']
+    assert 'finite' in liar.refused[0]['reason'] or 'nan' in liar.refused[0]['reason'].lower()
+    info = c.wait_job(job)
+    assert info['last']['clients_rejected'] + info['last']['clients'] == 8
+    assert info['last']['clients_rejected'] >= 1
+    fake.close()
+    c.check_alive()
+
+
+def test_clients_over_the_limit_are_rejected_by_their_own_daemon(cluster):
+    c = cluster(1)
+    job = c.submit(aggregation={'delta_max': 1e-6}, limits={'retries': 0})
+    info = c.wait_job(job, state='failed')
+    assert '0 of 8 clients counted, 8 needed' in info['reason']
+    assert 'elements of the update' in info['reason'] and 'fc' in info['reason']  # what was wrong with the last one
+    c.run_job(rounds=1)
+
+
+# ---- a daemon that is silent, and a quorum ----
+
+def test_quorum_closes_the_round_without_a_silent_daemon(cluster):
+    c = cluster(1)
+    c.wait_daemons(1)
+    fake = w.FakeDaemon(c.address, 'silent', c.data_sets())  # lives, takes work, never delivers
+    c.wait_daemons(2)
+    start = time.monotonic()
+    job = c.submit(rounds=2, limits={'deadline': '1s', 'quorum': 0.25})
+    c.wait_job(job)
+    rounds = c.rounds(job)
+    assert all(2 <= r['clients'] <= 8 for r in rounds)
+    assert rounds[0]['clients'] < 8
+    assert rounds[0]['weight'] == 50 * rounds[0]['clients']  # the mean is over those that came
+    assert time.monotonic() - start >= 1
+    kinds = [k for k, _ in fake.seen]
+    assert 'task' in kinds and 'cancel' in kinds  # it was told that nobody waits any more
+    fake.close()
+
+
+def test_below_quorum_fails_with_a_reason(cluster):
+    c = cluster(0)
+    honest = c.start_daemon('d1')
+    sets = c.data_sets()
+    assert honest.stop() == 0
+    fake = w.FakeDaemon(c.address, 'silent', sets)
+    job = c.submit(rounds=2, limits={'deadline': '1s', 'quorum': 0.5, 'retries': 1})
+    info = c.wait_job(job, state='failed')
+    assert '0 of 8 clients counted, 4 needed' in info['reason'] and c.rounds(job) == []
+    fake.close()
+
+
+# ---- files ----
+
+def idx_files(folder, n=40, classes=4, spoil=None):
+    """A data set of 4x4 images in IDX; spoil = (file, function of its bytes)."""
+    os.makedirs(folder, exist_ok=True)
+    rng = np.random.default_rng(1)
+    for split, count in (('train', n), ('t10k', n // 4)):
+        labels = np.arange(count) % classes
+        images = (rng.integers(0, 100, (count, 4, 4)) + 30 * labels[:, None, None]).astype(np.uint8)
+        files = {split + '-images-idx3-ubyte': struct.pack('>IIII', 0x803, count, 4, 4) + images.tobytes(),
+                 split + '-labels-idx1-ubyte': struct.pack('>II', 0x801, count) + labels.astype(np.uint8).tobytes()}
+        for name, data in files.items():
+            if spoil and spoil[0] == name:
+                data = spoil[1](data)
+            with open(os.path.join(folder, name), 'wb') as f:
+                f.write(data)
+    return 'pics=idx:' + folder
+
+
+BAD_IDX = [
+    ('truncated images', ('train-images-idx3-ubyte', lambda d: d[:-7]), 'train-images-idx3-ubyte'),
+    ('wrong magic', ('train-images-idx3-ubyte', lambda d: b'\0\0\0\0' + d[4:]), 'train-images-idx3-ubyte'),
+    ('promises too much', ('train-images-idx3-ubyte', lambda d: d[:4] + b'\xff\xff\xff\xff' + d[8:]),
+     'train-images-idx3-ubyte'),
+    ('labels do not match', ('train-labels-idx1-ubyte', lambda d: struct.pack('>II', 0x801, 39) + d[8:-1]), '39'),
+    ('corrupt gzip', ('t10k-labels-idx1-ubyte', lambda d: gzip.compress(d)[:-9]), 't10k-labels-idx1-ubyte'),
+    ('empty', ('t10k-images-idx3-ubyte', lambda d: b''), 't10k-images-idx3-ubyte'),
+]
+
+
+@pytest.mark.parametrize('spoil,word', [b[1:] for b in BAD_IDX], ids=[b[0] for b in BAD_IDX])
+def test_bad_idx(one, folder, spoil, word):
+    data = idx_files(os.path.join(folder, 'pics'), spoil=spoil)
+    daemon = one.start_daemon('idx', data=[data])
+    assert daemon.wait(10) == 78
+    assert word in daemon.log().splitlines()[-1]
+    os.remove(daemon.log_path)
+
+
+def test_idx_works(one, folder):
+    daemon = one.start_daemon('idx', data=[idx_files(os.path.join(folder, 'pics'))])
+    one.run_job(name='pics', rounds=1, model='logistic', data={'name': 'pics', 'clients': 2})
+    assert daemon.stop() == 0
+
+
+def npy_config(folder, spoil=None):
+    """A daemon's configuration with a data set in .npy files."""
+    rng = np.random.default_rng(2)
+    arrays = {'train_x': rng.random((40, 6), np.float32), 'train_y': np.arange(40) % 3,
+              'test_x': rng.random((8, 6), np.float32), 'test_y': np.arange(8) % 3}
+    lines = ['data_sets:', '  - name: rows', '    format: npy']
+    for name, array in arrays.items():
+        path = os.path.join(folder, name + '.npy')
+        np.save(path, array)
+        if spoil and spoil[0] == name:
+            with open(path, 'rb') as f:
+                data = f.read()
+            with open(path, 'wb') as f:
+                f.write(spoil[1](data))
+        lines.append('    %s: %s' % (name, path))
+    path = os.path.join(folder, 'daemon.yaml')
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write('\n'.join(lines) + '\n')
+    return path
+
+
+BAD_NPY = [
+    ('truncated', ('train_x', lambda d: d[:-5]), 'train_x.npy'),
+    ('wrong magic', ('train_x', lambda d: b'X' + d[1:]), 'train_x.npy'),
+    ('header is no header', ('test_y', lambda d: d[:10] + b'{' * (len(d) - 10)), 'test_y.npy'),
+    ('not a number', ('train_x', lambda d: d[:-4] + struct.pack('<f', float('nan'))), 'train_x.npy'),
+    ('label out of range', ('train_y', lambda d: d[:-8] + struct.pack('<q', -1)), 'train_y.npy'),
+]
+
+
+@pytest.mark.parametrize('spoil,word', [b[1:] for b in BAD_NPY], ids=[b[0] for b in BAD_NPY])
+def test_bad_npy(one, folder, spoil, word):
+    daemon = one.start_daemon('npy', data=[], more=['--config', npy_config(folder, spoil)])
+    assert daemon.wait(10) == 78
+    assert word in daemon.log().splitlines()[-1]
+    os.remove(daemon.log_path)
+
+
+def test_npy_works(one, folder):
+    daemon = one.start_daemon('npy', data=[], more=['--config', npy_config(folder)])
+    one.run_job(name='rows', rounds=1, model='logistic', data={'name': 'rows', 'clients': 2})
+    assert daemon.stop() == 0
+
+
+BAD_MODELS = [
+    ('truncated', lambda d: d[:len(d) // 2]),
+    ('header length', lambda d: b'\xff' * 8 + d[8:]),
+    ('no json', lambda d: d[:8] + b'!' + d[9:]),
+    ('not a number', lambda d: d[:-4] + struct.pack('<f', float('nan'))),
+    ('empty', lambda d: b''),
+]
+
+
+@pytest.mark.parametrize('spoil', [b[1] for b in BAD_MODELS], ids=[b[0] for b in BAD_MODELS])
+def test_bad_initial_model(one, folder, spoil):
+    with one.operator() as o:
+        job = next(j['job'] for j in o.jobs() if j['model'] == 'mlp' and j['state'] == w.ENUM_VALUE['JOB_DONE'])
+    model = os.path.join(folder, 'model.safetensors')
+    one.mfl('pull', job, '--output', model)
+    with open(model, 'rb') as f:
+        data = f.read()
+    with open(model, 'wb') as f:
+        f.write(spoil(data))
+    path = one.write('start.yaml', h.job_text(model={'preset': 'mlp', 'initial': model, 'input': [1, 8, 8], 'classes': 4}))
+    assert 'model.safetensors' in one.mfl('submit', path, status=5).stderr
+
+
+def test_model_of_another_shape(one, folder):
+    with one.operator() as o:
+        job = next(j['job'] for j in o.jobs() if j['model'] == 'mlp' and j['state'] == w.ENUM_VALUE['JOB_DONE'])
+    model = os.path.join(folder, 'model.safetensors')
+    one.mfl('pull', job, '--output', model)
+    path = one.write('start.yaml', h.job_text(model={'preset': 'logistic', 'initial': model, 'input': [1, 8, 8], 'classes': 4}))
+    done = one.mfl('submit', path, status=5)
+    assert 'model.safetensors' in done.stderr and 'fc' in done.stderr
+
+
+# ---- programs ----
+
+def test_wrong_options_and_configurations(folder):
+    def status(name, *argv):
+        p = h.Process([h.program(name), *argv], os.path.join(folder, 'log'))
+        try:
+            return p.wait(10), p.log()
+        finally:
+            p.kill()
+    for name in ('mfl-server', 'mfl-client'):
+        assert status(name, '--no-such-option')[0] == 2
+        code, log = status(name, '--config', os.path.join(folder, 'missing.yaml'))
+        assert code == 78 and 'missing.yaml' in log
+        bad = os.path.join(folder, 'bad.yaml')
+        with open(bad, 'w', encoding='utf-8') as f:
+            f.write('log_level: info\nlissten: 1\n')
+        code, log = status(name, '--config', bad)
+        assert code == 78 and 'bad.yaml:2' in log and 'lissten' in log
+        assert status(name, '--version')[0] == 0
+        assert status(name, '--help')[0] == 0
+    code, log = status('mfl-server', '--listen', '0.0.0.0:0', '--state-dir', os.path.join(folder, 's'))
+    assert code in (1, 78) and 'insecure' in log  # not on the network without TLS, unless told so
+
+
+def test_second_server_on_one_state(cluster):
+    c = cluster(0)
+    second = h.Process([h.program('mfl-server'), '--listen', '127.0.0.1:0', '--state-dir', c.state_dir, '--exit-with-stdin'],
+                       c.log_path('second'))
+    assert second.wait(10) != 0
+    assert c.state_dir in second.log()
+    c.check_alive()
+
+
+def test_children_end_with_their_parent(cluster):
+    c = cluster(1)
+    c.wait_daemons(1)
+    for p in (c.daemons['d1'], c.server):
+        p.popen.stdin.close()
+        assert p.wait(10) == 0

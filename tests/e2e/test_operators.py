@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people do with `mfl`: every command against a real server, its exit statuses, its JSON, and how soon daemons are free."""
+import json
+import os
+import time
+
+import pytest
+
+import mfl_harness as h
+import mfl_wire
+
+# A round of this takes minutes: only what ends it early lets a test pass.
+LONG = {'name': 'long', 'rounds': 100, 'training': {'steps': 200000, 'epochs': None}}
+
+
+@pytest.fixture(scope='module')
+def one(shared_cluster):
+    c = shared_cluster(1)
+    c.wait_daemons(1)
+    return c
+
+
+@pytest.fixture(scope='module')
+def done_job(one):
+    """(cluster, id of a finished job of 5 rounds, digests of its rounds)."""
+    job, digests = one.run_job(name='finished', rounds=5, checkpoints={'keep': 1})
+    return one, job, digests
+
+
+def state_of(c, name):
+    with c.operator() as o:
+        return next(d['state'] for d in o.daemons() if d['name'] == name)
+
+
+def wait_training(c, job, daemons=1):
+    c.wait_info(job, lambda i: i['phase'] == 'train' and i['daemons'] >= daemons, 15, job + ' to train')
+
+
+# ---- submit, wait ----
+
+def test_submit_watch_wait(one):
+    path = one.write('ok.yaml', h.job_text(name='submitted'))
+    done = one.mfl('submit', path)
+    job = next(w for w in done.stdout.split() if w.startswith('j-'))
+    one.mfl('wait', job, status=0, timeout=30)
+    one.mfl('watch', job, timeout=30)
+    assert 'submitted' in one.mfl('list').stdout
+    assert 'submitted' in one.mfl('show', job).stdout
+    assert one.info(job)['round'] == 3
+    watched = one.mfl('submit', path, '--watch', timeout=30)
+    assert watched.returncode == 0
+
+
+def test_wait_statuses(cluster):
+    c = cluster(1)
+    job = c.submit(rounds=1)
+    c.mfl('wait', job, status=0, timeout=30)
+    stopped = c.submit(**LONG)
+    c.mfl('stop', stopped)
+    assert 'stopped' in c.mfl('wait', stopped, status=1, timeout=30).stderr
+    # Every step is larger than an update may be: each client is rejected, and the retries are spent.
+    failed = c.submit(name='rejected', aggregation={'delta_max': 1e-6}, limits={'retries': 1})
+    done = c.mfl('wait', failed, status=1, timeout=30)
+    assert 'failed' in done.stdout + done.stderr
+    c.mfl('wait', 'j-999999', status=4)
+    c.mfl('wait', status=2)
+    c.mfl('wait', job, '--no-such-option', status=2)
+    c.mfl('no-such-command', status=2)
+    bad = c.write('bad.yaml', h.job_text(name='bad') + 'learning: 3\n')
+    assert 'learning' in c.mfl('submit', bad, status=5).stderr
+    # Nobody listens on the port any more once the cluster is down.
+    c.close()
+    c.mfl('wait', job, '--timeout', 1, status=3, timeout=30)
+    c.mfl('list', '--timeout', 1, status=None, timeout=30)
+    h.mfl('list', server='127.0.0.1:1', status=3)
+
+
+def test_token_makes_one_job(one):
+    path = one.write('token.yaml', h.job_text(name='token', rounds=1))
+    first = one.mfl_json('submit', path, '--token', 'once')
+    again = one.mfl_json('submit', path, '--token', 'once')
+    other = one.mfl_json('submit', path, '--token', 'twice')
+    assert first['job'] == again['job'] != other['job']
+    assert sum(j['name'] == 'token' for j in one.mfl_json('list')['jobs']) == 2
+    for job in (first, other):
+        one.wait_job(job['job'])
+
+
+def test_token_survives_restart(cluster):
+    c = cluster(1)
+    job = c.submit(rounds=1, token='t1')
+    c.wait_job(job)
+    c.server.kill()
+    c.start_server()
+    assert c.submit(rounds=1, token='t1') == job
+
+
+def test_clone_and_delete(one):
+    job, digests = one.run_job(name='original', rounds=2)
+    clone = one.mfl_json('clone', job)['job']
+    assert clone != job
+    one.wait_job(clone)
+    assert one.digests(clone) == digests
+    folder = os.path.join(one.state_dir, 'jobs', clone)
+    assert os.listdir(folder)
+    one.mfl('delete', clone)
+    assert not os.path.exists(folder)
+    one.mfl('show', clone, status=4)
+    one.mfl('delete', clone, status=4)
+    assert clone not in [j['job'] for j in one.mfl_json('list')['jobs']]
+    running = one.submit(**LONG)
+    assert 'stop' in one.mfl('delete', running, status=6).stderr
+    one.mfl('stop', running)
+    h.wait_until(lambda: one.mfl('delete', running, status=None).returncode == 0, 10, 'the deletion of a stopped job')
+
+
+# ---- models ----
+
+def test_pull_gives_the_model_shown(done_job):
+    c, job, digests = done_job
+    rounds = c.rounds(job)
+    best = max(rounds, key=lambda r: (r['accuracy'], -r['loss'], r['round']))['round']
+    kept = [r['round'] for r in rounds if r['kept']]
+    assert 5 in kept and best in kept and len(kept) in (2, 3)  # newest, best, and one more
+    for which, number in (('last', 5), ('best', best), (str(kept[0]), kept[0])):
+        path = os.path.join(c.dir, 'pulled-%s.safetensors' % which)
+        c.mfl('pull', job, '--round', which, '--output', path)
+        assert h.params_digest(path) == digests[number - 1]
+        names = {n: shape for n, (_, shape, _) in h.read_safetensors(path).items()}
+        assert [s for n, s in names.items() if not n.startswith('strategy/')] == [
+            [200, 64], [200], [200, 200], [200], [4, 200], [4]]
+    gone = next(r['round'] for r in rounds if not r['kept'])
+    assert 'not kept' in c.mfl('pull', job, '--round', gone, '--output', 'x', status=4).stderr
+    assert not os.path.exists(os.path.join(c.dir, 'x'))
+    c.mfl('pull', job, '--round', 77, '--output', 'x', status=4)
+    default = c.mfl('pull', job)
+    assert h.params_digest(os.path.join(c.dir, job + '-r5.safetensors')) == digests[4], default.stdout
+
+
+def test_initial_model(done_job):
+    """A pulled model is where another job may start: with a learning rate of next to nothing it stays there."""
+    c, job, digests = done_job
+    start = os.path.join(c.dir, 'start.safetensors')
+    c.mfl('pull', job, '--round', 'last', '--output', start)
+    path = c.write('warm.yaml', h.job_text(name='warm', rounds=1, model={'preset': 'mlp', 'initial': start, 'input': [1, 8, 8], 'classes': 4},
+                                           training={'lr': 1e-12}))
+    warm = c.mfl_json('submit', path)['job']
+    info = c.wait_job(warm)
+    assert abs(info['last']['accuracy'] - c.rounds(job)[-1]['accuracy']) < 1e-9
+    assert c.digests(warm) == digests[4:]  # the steps are below the resolution of every weight
+
+
+def test_models_and_logs(done_job):
+    c, job, digests = done_job
+    models = c.mfl_json('models', job)['models']
+    assert [m['digest'] for m in models] == [digests[m['round'] - 1] for m in models]
+    assert {m['round'] for m in models} == {r['round'] for r in c.rounds(job) if r['kept']}
+    assert digests[4][:8] in c.mfl('models', job).stdout
+    log = c.mfl('logs', job).stdout
+    for r in range(1, 6):
+        assert 'round %d' % r in log
+    c.mfl('logs', 'j-999999', status=4)
+    assert c.mfl('logs', job, '--follow', timeout=20).stdout.splitlines() == log.splitlines()
+
+
+# ---- daemons ----
+
+def test_cancel_frees_daemons_at_once(cluster):
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(**LONG)
+    wait_training(c, job, 2)
+    start = time.monotonic()
+    c.mfl('stop', job)
+    # The next job gets through on the same daemons; alone it takes about a second.
+    c.run_job(rounds=1, timeout=10)
+    assert time.monotonic() - start < 5
+    assert c.info(job)['state'] == 'stopped'
+    assert {state_of(c, 'd1'), state_of(c, 'd2')} == {'idle'}
+    c.mfl('stop', job)  # again is fine
+
+
+def test_client_that_goes_frees_nothing_else(cluster):
+    """A watcher that is killed leaves the job alone."""
+    c = cluster(1)
+    job = c.submit(name='goes-on', training={'steps': 50, 'epochs': None})
+    watcher = h.Process([h.program('mfl'), 'watch', job, '--server', c.address], c.log_path('watch'))
+    time.sleep(0.2)
+    watcher.kill()
+    c.wait_job(job)
+
+
+def test_drain(cluster):
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(name='drains', rounds=6, training={'steps': 30, 'epochs': None})
+    wait_training(c, job)
+    c.mfl('drain', 'd1', '--wait', timeout=20)
+    assert state_of(c, 'd1') == 'drained'
+    c.wait_job(job)
+    last = c.rounds(job)[-1]
+    assert last['daemons'] == 1
+    c.mfl('drain', 'd1', '--undo')
+    assert state_of(c, 'd1') == 'idle'
+    job, _ = c.run_job(rounds=1)
+    assert c.rounds(job)[0]['daemons'] == 2
+    c.mfl('drain', 'nobody', status=4)
+    # What drained is in JobInfo's model too: drain changed nothing in it.
+    assert c.info('j-000001')['state'] == 'done'
+
+
+def test_daemon_says_goodbye(cluster):
+    """SIGTERM: the daemon leaves at once, its clients go to the other one, its exit status is 0."""
+    c = cluster(2)
+    c.wait_daemons(2)
+    expected = c.run_job(rounds=2, training={'steps': 40, 'epochs': None})[1]
+    job = c.submit(rounds=2, training={'steps': 40, 'epochs': None})
+    wait_training(c, job, 2)
+    assert c.daemons['d2'].stop() == 0
+    c.wait_job(job)
+    assert c.digests(job) == expected
+
+
+def test_server_stops_and_goes_on(cluster):
+    """SIGTERM of the server: status 0; the job goes on from its last committed round."""
+    c = cluster(1)
+    expected = c.run_job(rounds=6)[1]
+    job = c.submit(rounds=6)
+    c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
+    assert c.server.stop() == 0
+    c.start_server()
+    c.wait_job(job)
+    assert c.digests(job) == expected
+
+
+# ---- JSON ----
+
+JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'model', 'data', 'strategy', 'created_ms',
+            'finished_ms', 'last', 'best', 'progress'}
+ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
+              'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept'}
+DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
+               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note'}
+
+
+def test_json_shapes(done_job):
+    """These keys are promised (`mfl help json`): scripts read them."""
+    c, job, digests = done_job
+    listed = next(j for j in c.mfl_json('list')['jobs'] if j['job'] == job)
+    assert set(listed) == JOB_KEYS
+    assert (listed['state'], listed['round'], listed['rounds'], listed['params']) == ('done', 5, 5, 54004)
+    assert set(listed['last']) == set(listed['best']) == ROUND_KEYS
+    assert listed['last']['digest'] == digests[4]
+    assert listed['last']['samples'] == 400 and listed['last']['clients'] == 8
+    # 8 clients, one update: 64-bit sums go up, floats come down, at least once.
+    assert listed['last']['bytes_up'] >= 54004 * 8
+    shown = c.mfl_json('show', job)
+    assert set(shown) == {'job', 'rounds', 'text'} and set(shown['job']) == JOB_KEYS
+    assert shown['text'].startswith('name: "finished"')
+    assert [set(r) for r in shown['rounds']] == [ROUND_KEYS] * 5
+    daemons = c.mfl_json('daemons')['daemons']
+    assert [set(d) for d in daemons] == [DAEMON_KEYS]
+    assert daemons[0]['name'] == 'd1' and daemons[0]['backend'] == 'reference'
+    assert daemons[0]['data_sets'] == [
+        {'name': 'tiny', 'shape': [1, 8, 8], 'classes': 4, 'train_samples': 400, 'test_samples': 80}]
+    assert [set(m) for m in c.mfl_json('models', job)['models']][0] == ROUND_KEYS
+    done = c.mfl('show', 'j-999999', '--json', status=4)
+    assert json.loads(done.stdout)['error']['code'] == 'not_found'
+    events = [json.loads(line) for line in c.mfl('watch', job, '--json').stdout.splitlines()]
+    assert events and all('event' in e for e in events)
+
+
+def test_json_of_every_command(one):
+    """The same promise for the commands that act."""
+    path = one.write('json.yaml', h.job_text(name='json', rounds=2))
+    assert set(one.mfl_json('check', path)) == {
+        'valid', 'name', 'rounds', 'model', 'params', 'data', 'partition', 'clients', 'strategy'}
+    submitted = one.mfl_json('submit', path, '--token', 'json')
+    assert set(submitted) == {'job', 'existed'} and submitted['existed'] is False
+    assert one.mfl_json('submit', path, '--token', 'json') == {'job': submitted['job'], 'existed': True}
+    job = submitted['job']
+    waited = one.mfl_json('wait', job)
+    assert set(waited) == {'job'} and set(waited['job']) == JOB_KEYS and waited['job']['state'] == 'done'
+    assert set(one.mfl_json('clone', job)) == {'job', 'existed'}
+    pulled = one.mfl_json('pull', job, '--output', one.dir + '/json.safetensors')
+    assert set(pulled) == {'job', 'round', 'file', 'digest', 'params', 'accuracy', 'loss'}
+    assert (pulled['round'], pulled['params'], pulled['digest']) == (2, 54004, one.digests(job)[-1])
+    long = one.submit(**LONG)
+    assert set(one.mfl_json('stop', long)) == {'job', 'text'}
+    assert set(one.mfl_json('drain', 'd1')) == {'daemon', 'text'}
+    assert set(one.mfl_json('drain', 'd1', '--undo')) == {'daemon', 'text'}
+    one.wait_info(long, lambda i: i['state'] == 'stopped', 10, 'the end')
+    assert set(h.wait_until(lambda: one.mfl_json('delete', long, status=None).get('text') and {'text'}, 10, 'deletion'))
+    shown = one.mfl_json('data', 'show', path, '--data', h.TINY)
+    assert set(shown) == {'data', 'train', 'test', 'classes', 'population', 'clients'}
+    assert (shown['train'], shown['test'], shown['population']) == (400, 80, 8)
+    assert [set(c) for c in shown['clients']] == [{'client', 'samples', 'classes'}] * 8
+    assert sum(c['samples'] for c in shown['clients']) == 400
+    lines = [json.loads(line) for line in one.mfl('logs', job, '--json').stdout.splitlines()]
+    assert [set(e) for e in lines] == [{'event', 'seq', 'time_ms', 'text'}] * len(lines) and lines
+    lines = [json.loads(line) for line in one.mfl('run', path, '--daemons', 1, '--backend', 'reference', '--data', h.TINY,
+                                                  '--out', one.dir + '/run-json', '--json').stdout.splitlines()]
+    assert {'event', 'job', 'state', 'accuracy', 'loss', 'rounds', 'seconds', 'digest', 'model', 'csv', 'out',
+            'state_dir'} == set(lines[-1])
+    assert lines[-1]['digest'] == pulled['digest']
+    assert {'round', 'result'} <= {e['event'] for e in lines}
+
+
+def test_offline_commands(folder):
+    """check, data show and presets need no server."""
+    path = os.path.join(folder, 'job.yaml')
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write(h.job_text())
+    h.mfl('check', path)
+    table = h.mfl('data', 'show', path, '--data', h.TINY).stdout
+    assert '400' in table and '50' in table
+    assert 'lenet5' in h.mfl('presets').stdout
+    assert 'submit' in h.mfl('help').stdout
+    for command in ('submit', 'list', 'show', 'watch', 'wait', 'logs', 'stop', 'clone', 'delete', 'models', 'pull', 'daemons',
+                    'drain', 'data', 'run', 'check'):
+        assert 'Usage' in h.mfl(command, '--help').stdout or 'usage' in h.mfl(command, '--help').stdout
+
+
+def test_operator_by_hand(one):
+    """A peer written from mfl.proto alone is as good as mfl: a request's number comes back with its answer."""
+    with one.operator() as o:
+        assert o.welcome['protocol'] == 1 and o.welcome['heartbeat_ms'] == 500 and o.welcome['dead_ms'] == 5000
+        o.send('list_jobs', {}, 41)
+        o.send('list_daemons', {}, 42)
+        o.send('ping', {'cookie': 9})
+        got = {}
+        while len(got) < 3:
+            kind, body, request, _ = o.recv()
+            got[kind] = (request, body)
+        assert got['job_list'][0] == 41 and got['daemon_list'][0] == 42 and got['pong'][1]['cookie'] == 9
+        with pytest.raises(mfl_wire.Failure, match='j-000000'):
+            o.request('show_job', {'job': 'j-000000'})

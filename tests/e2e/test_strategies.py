@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every strategy runs, and federated averaging is what the papers say: recomputed here from the seed in numpy, which shares no
+code with the programs."""
+import numpy as np
+import pytest
+
+import mfl_harness as h
+
+U32, U64 = (1 << 32) - 1, (1 << 64) - 1
+INIT, PARTITION, SHUFFLE, DATA = 1, 2, 4, 9  # common/rng.h: part of reproducibility
+
+
+def philox(c, k0, k1):
+    """Philox4x32-10 (Salmon et al., SC'11). c: four 32-bit numbers or arrays of them, held in uint64."""
+    c0, c1, c2, c3 = (np.uint64(x) if isinstance(x, int) else x.astype(np.uint64) for x in c)
+    low, shift = np.uint64(U32), np.uint64(32)
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = p1 >> shift ^ c1 ^ np.uint64(k0), p1 & low, p0 >> shift ^ c3 ^ np.uint64(k1), p0 & low
+        k0, k1 = k0 + 0x9E3779B9 & U32, k1 + 0xBB67AE85 & U32
+    return c0, c1, c2, c3
+
+
+class Stream:
+    """Numbers of the stream (seed, domain, a, b)."""
+
+    def __init__(self, seed, domain, a, b):
+        v = [int(x) for x in philox((a & U32, a >> 32, b & U32, b >> 32), seed & U32, seed >> 32 ^ domain * 0x9E3779B1 & U32)]
+        self.key, self.high, self.at = (v[0], v[1]), (v[2], v[3] ^ domain), 0
+        self.buffer = np.zeros(0, np.uint64)
+
+    def block(self, n):
+        """The first n numbers."""
+        i = np.arange((n + 3) // 4, dtype=np.uint64)
+        v = philox((i & np.uint64(U32), i >> np.uint64(32), *self.high), *self.key)
+        return np.stack(np.broadcast_arrays(*v), axis=1).reshape(-1)[:n]
+
+    def next(self):
+        if self.at == len(self.buffer):
+            self.buffer = self.block(max(64, 2 * self.at))
+        self.at += 1
+        return int(self.buffer[self.at - 1])
+
+    def below(self, n):
+        """Lemire 2019."""
+        m = self.next() * n
+        if m & U32 < n:
+            floor = ((1 << 32) - n) % n
+            while m & U32 < floor:
+                m = self.next() * n
+        return m >> 32
+
+    def shuffled(self, v):
+        """Fisher-Yates from the end."""
+        v = list(v)
+        for i in range(len(v), 1, -1):
+            j = self.below(i)
+            v[i - 1], v[j] = v[j], v[i - 1]
+        return v
+
+
+def synthetic(shape, classes, n, seed, split):
+    """The training (0) or test (1) samples, scaled to [0, 1], and their labels."""
+    count = int(np.prod(shape))
+    means = [96 + (Stream(seed, DATA, 0, c).block(count) >> np.uint64(26)).astype(np.int64) for c in range(classes)]
+    labels = Stream(seed, DATA, 1, split).shuffled(i % classes for i in range(n))
+    x = np.empty((n, count))
+    for i in range(n):
+        u = Stream(seed, DATA, 2, split << 32 | i).block(count)
+        total = sum((u >> np.uint64(s) & np.uint64(255)).astype(np.int64) for s in (0, 8, 16, 24))
+        # C divides towards zero.
+        noise = np.sign(total - 510) * (abs(total - 510) // 4)
+        x[i] = np.clip(means[labels[i]] + noise, 0, 255) / 255
+    return x, np.array(labels)
+
+
+def uniform_init(seed, tensor, n, fan_in):
+    k = (Stream(seed, INIT, tensor, 0).block(n) >> np.uint64(8)).astype(np.float64)
+    return (2 * k + 1 - 2**24) * 2.0**-24 / np.sqrt(fan_in)
+
+
+def train_locally(w, b, x, y, order, lr, batch, momentum=0.0):
+    """SGD on softmax cross-entropy, mean over the batch. The last batch may be short."""
+    w, b = w.copy(), b.copy()
+    vw, vb = np.zeros_like(w), np.zeros_like(b)
+    for at in range(0, len(order), batch):
+        i = order[at:at + batch]
+        z = x[i] @ w.T + b
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        p[np.arange(len(i)), y[i]] -= 1
+        vw = momentum * vw + p.T @ x[i] / len(i)
+        vb = momentum * vb + p.sum(axis=0) / len(i)
+        w -= lr * vw
+        b -= lr * vb
+    return w, b
+
+
+def federated_average(seed, rounds, clients, lr, batch, momentum=0.0):
+    """McMahan et al. 2017, algorithm 1, all clients in every round, on the tiny data set; in double."""
+    shape, classes, n = (1, 8, 8), 4, 400
+    x, y = synthetic(shape, classes, n, 1, 0)
+    order = Stream(seed, PARTITION, 0, 0).shuffled(range(n))
+    parts = [order[k * n // clients:(k + 1) * n // clients] for k in range(clients)]
+    d = int(np.prod(shape))
+    w = uniform_init(seed, 0, classes * d, d).reshape(classes, d)
+    b = uniform_init(seed, 1, classes, d)
+    for r in range(1, rounds + 1):
+        sum_w, sum_b = np.zeros_like(w), np.zeros_like(b)
+        for k, part in enumerate(parts):
+            shuffled = Stream(seed, SHUFFLE, k, r * 65536).shuffled(part)
+            wk, bk = train_locally(w, b, x, y, shuffled, lr, batch, momentum)
+            sum_w += len(part) * (wk - w)
+            sum_b += len(part) * (bk - b)
+        w, b = w + sum_w / n, b + sum_b / n
+    test_x, test_y = synthetic(shape, classes, 80, 1, 1)
+    return w, b, float(np.mean(np.argmax(test_x @ w.T + b, axis=1) == test_y))
+
+
+@pytest.fixture(scope='module')
+def two_daemons(shared_cluster):
+    c = shared_cluster(2)
+    c.wait_daemons(2)
+    return c
+
+
+def pulled_params(c, job):
+    path = c.dir + '/' + job + '.safetensors'
+    c.mfl('pull', job, '--output', path)
+    return [np.frombuffer(data, '<f4').reshape(shape) for _, shape, data in h.read_safetensors(path).values()]
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_fedavg_is_the_algorithm(two_daemons, momentum):
+    c = two_daemons
+    settings = {'seed': 11, 'rounds': 3}
+    # 7 clients of 57 or 58 samples: weights differ, and the last batch of 10 is short.
+    job, _ = c.run_job(model='logistic', data={'clients': 7},
+                       training={'lr': 0.1, 'epochs': 1, 'batch': 10, 'momentum': momentum}, **settings)
+    w, b, accuracy = federated_average(clients=7, lr=0.1, batch=10, momentum=momentum, **settings)
+    got_w, got_b = pulled_params(c, job)
+    assert got_w.shape == (4, 64) and got_b.shape == (4,)
+    start = uniform_init(11, 0, 256, 64).reshape(4, 64)
+    assert np.abs(w - start).max() > 0.02  # there was something to learn
+    # The programs work in float: 18 steps of values about 1 with a relative rounding of 2^-24 each, summed over 64
+    # inputs, stay below 1e-5; a wrong order, weight or batch shows at 1e-3.
+    assert np.abs(got_w - w).max() < 1e-5
+    assert np.abs(got_b - b).max() < 1e-5
+    # A sample at the border may fall to either side: at most one of 80.
+    assert abs(c.info(job)['last']['accuracy'] - accuracy) < 1.5 / 80
+
+
+STRATEGIES = [
+    {'strategy': 'fedavg'},
+    {'strategy': 'fedavg', 'server_lr': 0.5, 'weighting': 'uniform'},
+    {'strategy': 'fedavgm', 'momentum': 0.5},
+    {'strategy': 'fedadagrad', 'server_lr': 0.01},
+    {'strategy': 'fedadam', 'server_lr': 0.01},
+    {'strategy': 'fedyogi', 'server_lr': 0.01},
+    {'strategy': 'fedprox', 'mu': 0.5},
+    {'strategy': 'median'},
+]
+
+
+def test_every_strategy(two_daemons):
+    """Each learns something, each gives a model of its own, and the same one from one daemon and from two."""
+    c, last = two_daemons, []
+    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1})
+            for i, s in enumerate(STRATEGIES)]
+    for job in jobs:
+        info = c.wait_job(job, 60)
+        rounds = c.rounds(job)
+        assert rounds[-1]['loss'] < rounds[0]['loss'], info['strategy']
+        last.append(c.digests(job)[-1])
+    assert len(set(last)) == len(STRATEGIES)
+    with c.operator() as o:
+        o.request('drain', {'daemon': 'd2', 'wait': True})
+    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1})
+            for i, s in enumerate(STRATEGIES)]
+    for i, job in enumerate(jobs):
+        c.wait_job(job, 60)
+        assert {r['daemons'] for r in c.rounds(job)} == {1}
+        assert c.digests(job)[-1] == last[i], STRATEGIES[i]
+    with c.operator() as o:
+        o.request('drain', {'daemon': 'd2', 'undo': True})
+
+
+@pytest.mark.parametrize('model', ['mlp', 'lenet5', 'fedavg-cnn', 'pfl-cnn', {
+    'layers': [{'conv2d': {'filters': 3, 'kernel': 3, 'padding': 1}}, 'relu', {'avgpool2d': {'kernel': 2}}, 'flatten',
+               {'dense': {'units': 4}}]}])
+def test_every_preset(shared_cluster, model):
+    c = shared_cluster(1, data=['tiny=synthetic:1,16,16:4:40:8:1'], backend='cpu')
+    c.wait_daemons(1)
+    job, digests = c.run_job(model=model, rounds=1, data={'clients': 2}, training={'steps': 2, 'epochs': None})
+    assert len(digests) == 1
+    assert c.info(job)['n_params'] > 0
+    c.close()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of daemons and of the server at any moment: the job goes on by itself and ends with the same model."""
+import time
+
+import pytest
+
+import mfl_harness as h
+
+# A few seconds on one daemon: rounds long enough to be hit in their middle.
+JOB = {'rounds': 6, 'training': {'steps': 40, 'epochs': None}}
+
+
+@pytest.fixture(scope='module')
+def expected(shared_cluster):
+    c = shared_cluster(1)
+    start = time.monotonic()
+    digests = c.run_job(**JOB)[1]
+    seconds = time.monotonic() - start
+    c.close()
+    return digests, seconds
+
+
+def wait_mid_round(c, job, number, daemons=1):
+    c.wait_info(job, lambda i: i['in_round'] >= number and i['phase'] == 'train' and i['daemons'] >= daemons, 20,
+                'round %d' % number)
+
+
+def test_killed_daemon_is_replaced(cluster, expected):
+    """One of two dies in mid-round; its clients go to the other, and a new one under its name takes part again."""
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(**JOB)
+    wait_mid_round(c, job, 2, 2)
+    c.daemons['d2'].kill()
+    c.start_daemon('d2')
+    c.wait_job(job)
+    assert c.digests(job) == expected[0]
+
+
+def test_last_daemon_dies(cluster, expected):
+    """Without any daemon the job waits, says so, and goes on when one comes. Three times."""
+    c = cluster(1, config={'reconnect_grace': '300ms'})
+    job = c.submit(**JOB)
+    for number in (1, 3, 5):
+        wait_mid_round(c, job, number)
+        c.daemons['d1'].kill()
+        info = c.wait_info(job, lambda i: i['reason'], 10, 'a reason')
+        assert 'daemon' in info['reason']
+        c.start_daemon('d1')
+    c.wait_job(job)
+    assert c.digests(job) == expected[0]
+
+
+def test_daemons_killed_at_random(cluster, expected):
+    """Ten times one of three dies at a seeded moment; another takes its place at once."""
+    c = cluster(3)
+    c.wait_daemons(3)
+    rng = h.seeded('daemons')
+    job = c.submit(**JOB)
+    for _ in range(10):
+        name = rng.choice(['d1', 'd2', 'd3'])
+        time.sleep(rng.random() * 0.3)
+        c.daemons[name].kill()
+        c.start_daemon(name)
+    c.wait_job(job, 60)
+    assert c.digests(job) == expected[0]
+
+
+def test_server_killed_at_random(cluster, expected):
+    """Twelve times the server dies at a seeded moment, so that some fall into uploads and commits. Daemons stay; their
+    finished work is not lost."""
+    digests, seconds = expected
+    c = cluster(2)
+    c.wait_daemons(2)
+    rng = h.seeded('server')
+    job = c.submit(**JOB)
+    kills = 0
+    while kills < 12 and c.info(job)['state'] not in h.ENDED:
+        time.sleep(rng.random() * seconds / 5)
+        c.server.kill()
+        kills += 1
+        c.start_server()
+    c.wait_job(job, 60)
+    assert kills >= 4
+    assert c.digests(job) == digests
+    assert all(d.alive() for d in c.daemons.values())
+
+
+def test_everything_killed(cluster, expected):
+    """Power goes: all processes at once, twice."""
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(**JOB)
+    for number in (2, 4):
+        wait_mid_round(c, job, number)
+        for p in (c.server, *c.daemons.values()):
+            p.kill()
+        c.start_server()
+        for name in ('d1', 'd2'):
+            c.start_daemon(name)
+    c.wait_job(job)
+    assert c.digests(job) == expected[0]
+
+
+def test_server_killed_in_mid_upload(cluster):
+    """Ten times the server dies when a seeded number of an upload's bytes has passed. The daemon keeps its result: it is
+    trained once, and sent until it is counted."""
+    c = cluster(1, backend='cpu')
+    # 1.03 million parameters: an update of 8.3 MB in several chunks.
+    big = {'model': {'layers': ['flatten', {'dense': {'units': 480}}, 'relu', {'dense': {'units': 2068}}, 'relu',
+                                {'dense': {'units': 4}}]},
+           'training': {'steps': 2, 'epochs': None, 'batch': 2}, 'rounds': 1, 'evaluation': {'every': 0}}
+    job, digests = c.run_job(**big)
+    size = c.rounds(job)[0]['bytes_up']
+    assert size > 8e6
+    assert c.daemons['d1'].stop() == 0
+    proxy = h.Proxy(c.address, on_cut=lambda: c.server.popen.kill())
+    try:
+        c.start_daemon('d2', backend='cpu', server=proxy.address)
+        c.wait_daemons(1)
+        rng = h.seeded('upload')
+        proxy.cuts.append(proxy.bytes_up + rng.randrange(2000, size))
+        job = c.submit(**big)
+        for i in range(10):
+            assert c.server.wait(20) == -9
+            if i < 9:
+                proxy.cuts.append(proxy.bytes_up + rng.randrange(2000, size))
+            c.server.kill()
+            c.start_server()
+        c.wait_job(job)
+        assert c.digests(job) == digests
+        assert proxy.n_cut == 10
+    finally:
+        proxy.close()

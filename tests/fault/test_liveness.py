@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead is not slow: a daemon that answers is alive however long it trains, one that is silent is dead in time."""
+import signal
+import time
+
+import mfl_harness as h
+import mfl_wire as w
+
+FAST = {'heartbeat': '200ms', 'dead_after': '1s', 'reconnect_grace': '300ms'}
+
+
+def names_lost(c):
+    return 'is lost' in c.server.log() or 'is down' in c.server.log() or 'dead' in c.server.log()
+
+
+def test_long_training_is_not_death(cluster):
+    """One task of several times dead_after, on a single worker that leaves no core idle."""
+    c = cluster(1, config=FAST)
+    c.wait_daemons(1)
+    job = c.submit(rounds=1, data={'clients': 2}, training={'steps': 2500, 'epochs': None})
+    start = time.monotonic()
+    connected = c.wait_daemons(1)[0]['connected_ms']
+    c.wait_job(job, 60)
+    seconds = time.monotonic() - start
+    assert seconds > 2, 'too short to prove anything: %.1f s' % seconds
+    with c.operator() as o:
+        daemon, = o.daemons()
+    assert daemon['connected_ms'] == connected  # the same connection all the time
+    assert c.rounds(job)[0]['attempt'] == 0
+    assert not names_lost(c)
+
+
+def test_stopped_daemon_is_replaced_and_comes_back(cluster):
+    """SIGSTOP for longer than dead_after: its clients go to the other; after SIGCONT it is welcome again."""
+    job = {'rounds': 2, 'training': {'steps': 150, 'epochs': None}}
+    c = cluster(2, config=FAST)
+    c.wait_daemons(2)
+    expected = c.run_job(**job)[1]
+    job = c.submit(**job)
+    c.wait_info(job, lambda i: i['phase'] == 'train' and i['daemons'] == 2, 10, 'both to train')
+    c.daemons['d2'].signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    try:
+        c.wait_job(job, 30)
+        assert c.digests(job) == expected
+        assert c.rounds(job)[0]['clients'] == 8
+        time.sleep(max(0, 2 - (time.monotonic() - stopped)))
+    finally:
+        c.daemons['d2'].signal(signal.SIGCONT)
+
+    def both_idle():
+        with c.operator() as o:
+            return [d['state'] for d in o.daemons()] == ['idle', 'idle']
+    h.wait_until(both_idle, 15, 'the daemon to come back')
+    again = c.submit(rounds=2, training={'steps': 150, 'epochs': None})
+    c.wait_job(again)
+    assert c.digests(again) == expected
+    assert c.rounds(again)[0]['daemons'] == 2
+
+
+def test_silent_peer_is_noticed_in_time(cluster):
+    """A daemon whose machine froze: noticed after dead_after, not much later."""
+    c = cluster(1, config=FAST)
+    sets = c.data_sets()
+    fake = w.Connection(c.address)
+    fake.send('hello', w.hello('ROLE_DAEMON', name='frozen', instance=3, node='x', backend='cpu', device='x', workers=1,
+                               data_sets=sets))
+    assert fake.expect('welcome')['dead_ms'] == 1000
+    start = time.monotonic()
+
+    def gone():
+        with c.operator() as o:
+            return not [d for d in o.daemons() if d['name'] == 'frozen' and d['state'] != 'lost']
+    h.wait_until(gone, 5, 'the frozen daemon to be dropped')
+    assert 0.8 < time.monotonic() - start < 3
+    fake.close()
+
+
+def test_frozen_server_is_left_and_found_again(cluster):
+    """SIGSTOP of the server: daemons notice, and are back after SIGCONT; the model is the same."""
+    settings = {'rounds': 4, 'training': {'steps': 60, 'epochs': None}}
+    c = cluster(2, config=FAST)
+    c.wait_daemons(2)
+    expected = c.run_job(**settings)[1]
+    job = c.submit(**settings)
+    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
+    c.server.signal(signal.SIGSTOP)
+    time.sleep(2.5)
+    c.server.signal(signal.SIGCONT)
+    c.wait_job(job, 40)
+    assert c.digests(job) == expected
+
+
+def test_name_taken_over(cluster):
+    """A second process under a daemon's name replaces it at once: how a machine that came back is seen."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    first = c.daemons['d1']
+    c.start_daemon('d1')
+    h.wait_until(lambda: 'connected' in c.daemons['d1'].log().rsplit('mfl-client: d1:', 1)[-1], 10, 'the second process')
+    job, _ = c.run_job(rounds=1)
+    assert c.rounds(job)[0]['daemons'] == 1
+    assert len(c.wait_daemons(1)) == 1
+    first.kill()
+    c.run_job(rounds=1)

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent alone: back-off, liveness, one task from params to Accepted, reuse of a result, and memory that
+ * runs out anywhere. */
+#include "tests/lib/test.h"
+
+#include "client/agent.h"
+
+#include <stdio.h>
+
+static struct mfl_agent *agent;
+static struct mfl_agent_actions actions;
+static uint64_t now_ms;
+static int result;
+
+static void feed(struct mfl_agent_event event)
+{
+        event.now_ms = now_ms;
+        mfl_agent_actions_clear(&actions);
+        if (!result)
+                result = mfl_agent_step(agent, &event, &actions);
+        if (!result)
+                mfl_agent_check(agent);
+}
+
+static void tick(uint64_t at)
+{
+        now_ms = at;
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_TICK});
+}
+
+static void message(struct mfl_msg msg)
+{
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &msg});
+}
+
+/* The i-th action of a kind; NULL if there is none. */
+static struct mfl_agent_action *action(enum mfl_agent_action_kind kind)
+{
+        for (uint32_t i = 0; i < actions.n; i++)
+                if (actions.v[i].kind == kind)
+                        return &actions.v[i];
+        return NULL;
+}
+
+static struct mfl_msg *sent(enum mfl_msg_kind kind)
+{
+        for (uint32_t i = 0; i < actions.n; i++)
+                if (actions.v[i].kind == MFL_AGENT_ACT_SEND && actions.v[i].msg.kind == kind)
+                        return &actions.v[i].msg;
+        return NULL;
+}
+
+static int make(void)
+{
+        struct mfl_agent_options options = {
+                .info = {.name = "d1", .instance = 7, .workers = 1}, .seed = 3, .results_max = 2};
+        actions = (struct mfl_agent_actions){0};
+        agent = NULL;
+        now_ms = 1000;
+        result = mfl_agent_new(&options, &agent, NULL);
+        return result;
+}
+
+static void end(void)
+{
+        mfl_agent_actions_deinit(&actions);
+        mfl_agent_free(agent);
+}
+
+static void go_online(void)
+{
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CONNECTED});
+        message((struct mfl_msg){.kind = MFL_MSG_WELCOME, .welcome = {1000, 3000, 99}});
+}
+
+static void send_task(uint64_t number, uint32_t round)
+{
+        uint64_t items[2] = {4, 5};
+        struct mfl_msg msg = {.kind = MFL_MSG_TASK};
+        msg.task = (struct mfl_task){.task = number,
+                .job = "j-000001",
+                .round = round,
+                .kind = MFL_TASK_TRAIN,
+                .n_items = 2,
+                .items = items,
+                .n_params = 4};
+        message(msg);
+}
+
+static void compute(uint64_t number)
+{
+        struct mfl_announce a = {.item_count = 2, .bytes = 32, .weight = 2, .encoding = MFL_ENCODING_I64};
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        feed((struct mfl_agent_event){
+                .kind = MFL_AGENT_EV_COMPUTED, .task = number, .ok = true, .n_updates = 1, .updates = &a});
+}
+
+static void test_back_off(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        assert_non_null(action(MFL_AGENT_ACT_CONNECT));
+        uint64_t limit = 200;
+        for (int i = 0; i < 12; i++) {
+                feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "refused"});
+                uint64_t wait = mfl_agent_next_ms(agent) - now_ms;
+                assert_true(wait >= MFL_MAX(limit / 2, 200u) && wait <= limit);
+                limit = MFL_MIN(limit * 2, 10000u);
+                tick(mfl_agent_next_ms(agent));
+                assert_non_null(action(MFL_AGENT_ACT_CONNECT));
+        }
+        end();
+}
+
+static void test_liveness(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        assert_true(mfl_agent_online(agent));
+        message((struct mfl_msg){.kind = MFL_MSG_PING, .cookie = 42});
+        assert_int_equal(sent(MFL_MSG_PONG)->cookie, 42);
+        for (int i = 1; i < 3; i++) {
+                tick(now_ms + 1000);
+                assert_non_null(sent(MFL_MSG_PING));
+        }
+        tick(now_ms + 1000);
+        assert_non_null(action(MFL_AGENT_ACT_CLOSE));
+        assert_false(mfl_agent_online(agent));
+        end();
+}
+
+static void test_bye(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_BYE, .bye = {"replaced", false}});
+        assert_false(action(MFL_AGENT_ACT_EXIT)->ok);
+        assert_non_null(strstr(action(MFL_AGENT_ACT_EXIT)->reason, "replaced"));
+        end();
+}
+
+/* From Task to Announce; the loss of the connection in between costs no computing. */
+static void train_and_reuse(void)
+{
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task((uint64_t)1 << 32 | 1, 1);
+        compute((uint64_t)1 << 32 | 1);
+        if (result)
+                return;
+        assert_int_equal(sent(MFL_MSG_ANNOUNCE)->announce.round, 1);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
+        tick(mfl_agent_next_ms(agent));
+        go_online();
+        if (result)
+                return;
+        assert_non_null(sent(MFL_MSG_ANNOUNCE));
+        send_task((uint64_t)2 << 32 | 9,
+                1); /* the server started anew and gives the same work another number */
+        if (result)
+                return;
+        assert_null(action(MFL_AGENT_ACT_COMPUTE));
+        assert_true(sent(MFL_MSG_ANNOUNCE)->announce.task == ((uint64_t)2 << 32 | 9));
+        struct mfl_range range = {8, 24};
+        message((struct mfl_msg){.kind = MFL_MSG_GRANT,
+                .update = {.task = (uint64_t)2 << 32 | 9, .n_ranges = 1, .ranges = &range}});
+        if (result)
+                return;
+        assert_true(action(MFL_AGENT_ACT_UPLOAD)->wire_task == ((uint64_t)2 << 32 | 9));
+        assert_true(action(MFL_AGENT_ACT_UPLOAD)->task_number == ((uint64_t)1 << 32 | 1));
+        message((struct mfl_msg){.kind = MFL_MSG_ACCEPTED, .update = {.task = (uint64_t)2 << 32 | 9}});
+        if (!result)
+                assert_non_null(action(MFL_AGENT_ACT_RESULT_FREE));
+}
+
+static void test_reuse(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        train_and_reuse();
+        assert_int_equal(result, 0);
+        end();
+}
+
+static void test_no_memory(void **state)
+{
+        (void)state;
+        for (long n = 0;; n++) {
+                mfl_alloc_fail_at(n);
+                if (make() == 0)
+                        train_and_reuse();
+                bool struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                end();
+                if (!struck) {
+                        assert_true(n > 8);
+                        return;
+                }
+                assert_int_equal(result, -ENOMEM);
+        }
+}
+
+/* More jobs than it remembers: the oldest one's spec goes, never one with work. */
+static void test_many_jobs(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        uint32_t n_forgotten = 0;
+        for (uint32_t i = 1; i <= 50; i++) {
+                struct mfl_msg msg = {.kind = MFL_MSG_JOB_SPEC};
+                snprintf(msg.job, sizeof msg.job, "j-%06u", i);
+                message(msg);
+                if (i == 1)
+                        send_task((uint64_t)1 << 32 | 1, 1);
+                n_forgotten += action(MFL_AGENT_ACT_JOB_FORGET) != NULL;
+                if (action(MFL_AGENT_ACT_JOB_FORGET))
+                        assert_string_not_equal(action(MFL_AGENT_ACT_JOB_FORGET)->job, "j-000001");
+        }
+        assert_int_equal(n_forgotten, 50 - 32);
+        end();
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_back_off),
+                cmocka_unit_test(test_liveness),
+                cmocka_unit_test(test_bye),
+                cmocka_unit_test(test_reuse),
+                cmocka_unit_test(test_no_memory),
+                cmocka_unit_test(test_many_jobs),
+        };
+        return cmocka_run_group_tests_name("agent", tests, NULL, NULL);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server core alone: a large job's cost per event, memory that runs out at every allocation, and peers
+ * that talk nonsense. */
+#include "tests/lib/test.h"
+
+#include "server/core.h"
+
+#include <stdio.h>
+
+struct bed {
+        struct mfl_core *core;
+        struct mfl_core_actions actions;
+        struct mfl_job spec;
+        uint64_t now, n_events;
+        uint32_t n_commits, n_closed, n_refused;
+        uint32_t round_open;
+        struct mfl_task *tasks; /* sent, to be announced; items are not kept */
+        uint32_t *conns;
+        uint32_t n_tasks, capacity;
+        int r;
+};
+
+static void feed(struct bed *bed, const struct mfl_core_event *event);
+
+static void job_event(struct bed *bed, enum mfl_core_event_kind kind, uint32_t slot)
+{
+        struct mfl_core_event event = {.kind = kind, .ok = true, .job = "j-000001"};
+        if (kind == MFL_EV_JOB_READY)
+                event.job_ready.n_params = event.job_ready.n_slots = 4;
+        else if (kind == MFL_EV_ADDED || kind == MFL_EV_UPLOAD_COMPLETE)
+                event.slot = slot;
+        feed(bed, &event);
+}
+
+static void keep_task(struct bed *bed, uint32_t conn, const struct mfl_task *task)
+{
+        if (bed->n_tasks == bed->capacity) {
+                bed->capacity = bed->capacity ? bed->capacity * 2 : 64;
+                bed->tasks = realloc(bed->tasks, bed->capacity * sizeof *bed->tasks);
+                bed->conns = realloc(bed->conns, bed->capacity * sizeof *bed->conns);
+        }
+        bed->tasks[bed->n_tasks] = *task;
+        bed->conns[bed->n_tasks++] = conn;
+}
+
+static void answer(struct bed *bed, const struct mfl_core_action *action)
+{
+        switch (action->kind) {
+        case MFL_ACT_SEND:
+                if (action->msg.kind == MFL_MSG_TASK)
+                        keep_task(bed, action->conn, &action->msg.task);
+                bed->n_refused += action->msg.kind == MFL_MSG_REFUSED;
+                break;
+        case MFL_ACT_CLOSE:
+                bed->n_closed++;
+                break;
+        case MFL_ACT_JOB_PREPARE:
+                job_event(bed, MFL_EV_JOB_READY, 0);
+                break;
+        case MFL_ACT_GRANT:
+                job_event(bed, MFL_EV_UPLOAD_COMPLETE, action->slot.slot);
+                break;
+        case MFL_ACT_SLOT_ADD:
+                job_event(bed, MFL_EV_ADDED, action->slot.slot);
+                break;
+        case MFL_ACT_APPLY:
+                job_event(bed, MFL_EV_APPLIED, 0);
+                break;
+        case MFL_ACT_CHECKPOINT:
+                job_event(bed, MFL_EV_CHECKPOINTED, 0);
+                break;
+        case MFL_ACT_COMMIT:
+                bed->n_commits++;
+                assert_int_equal(action->record.round, bed->n_commits);
+                job_event(bed, MFL_EV_COMMITTED, 0);
+                break;
+        default:
+                break;
+        }
+}
+
+static void feed(struct bed *bed, const struct mfl_core_event *event)
+{
+        struct mfl_core_event now = *event;
+        struct mfl_core_actions mine = {0};
+        now.now_ms = bed->now;
+        if (bed->r)
+                return;
+        bed->n_events++;
+        bed->r = mfl_core_step(bed->core, &now, &mine);
+        for (uint32_t i = 0; i < mine.n && !bed->r; i++)
+                answer(bed, &mine.v[i]);
+        mfl_core_actions_deinit(&mine);
+}
+
+static int start(struct bed *bed, uint32_t n_clients)
+{
+        struct mfl_core_options options = {
+                .boot = 1, .heartbeat_ms = 5000, .dead_ms = 15000, .reconnect_grace_ms = 10000};
+        *bed = (struct bed){0};
+        strcpy(bed->spec.data.name, "d");
+        bed->spec.rounds = 2;
+        bed->spec.data.partition = MFL_PARTITION_IID;
+        bed->spec.data.clients = n_clients;
+        bed->spec.aggregation.delta_max = 16;
+        bed->spec.aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        bed->spec.limits.quorum = 1;
+        bed->spec.limits.deadline_ms = 3600000;
+        bed->spec.limits.retries = 3;
+        bed->spec.selection.daemons_min = 1;
+        bed->r = mfl_core_new(&options, &bed->core, NULL);
+        return bed->r;
+}
+
+static void end(struct bed *bed)
+{
+        mfl_core_free(bed->core);
+        free(bed->tasks);
+        free(bed->conns);
+}
+
+static void add_job(struct bed *bed)
+{
+        feed(bed, &(struct mfl_core_event){
+                          .kind = MFL_EV_JOB_ADD, .job = "j-000001", .job_add = {&bed->spec, 0}});
+}
+
+static void add_daemon(struct bed *bed, uint32_t i)
+{
+        struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
+        struct mfl_daemon_info info = {.instance = i + 1, .workers = 1, .n_data_sets = 1, .data_sets = &data};
+        snprintf(info.name, sizeof info.name, "d%05u", i);
+        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = i + 1, .daemon = &info});
+}
+
+static void announce_all(struct bed *bed)
+{
+        while (bed->n_tasks && !bed->r) {
+                uint32_t conn = bed->conns[--bed->n_tasks];
+                const struct mfl_task *t = &bed->tasks[bed->n_tasks];
+                struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE};
+                msg.announce = (struct mfl_announce){.task = t->task,
+                        .round = t->round,
+                        .item_count = t->n_items,
+                        .weight = t->n_items,
+                        .bytes = t->n_params * 8,
+                        .encoding = MFL_ENCODING_I64,
+                        .job = "j-000001"};
+                feed(bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
+        }
+}
+
+static void run_job(struct bed *bed, uint32_t n_daemons)
+{
+        add_job(bed);
+        for (uint32_t i = 0; i < n_daemons; i++)
+                add_daemon(bed, i);
+        bed->now += 2000;
+        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        announce_all(bed);
+}
+
+static void large_job(uint32_t n)
+{
+        struct bed bed;
+        assert_int_equal(start(&bed, n), 0);
+        uint64_t t0 = mfl_now_ns();
+        run_job(&bed, n);
+        double us = (double)(mfl_now_ns() - t0) / 1e3 / (double)bed.n_events;
+        print_message("# %u daemons: %llu events, %.2f us each\n", n, (unsigned long long)bed.n_events, us);
+        mfl_core_check(bed.core);
+        assert_int_equal(bed.n_commits, 2);
+        assert_int_equal(bed.n_refused + bed.n_closed, 0);
+        assert_true(us < 500); /* quadratic costs would be milliseconds; slow builds are allowed for */
+        end(&bed);
+}
+
+static void test_large_jobs(void **state)
+{
+        (void)state;
+        large_job(1000);
+        large_job(10000);
+}
+
+static void test_no_memory(void **state)
+{
+        (void)state;
+        for (long n = 0;; n++) {
+                struct bed bed;
+                mfl_alloc_fail_at(n);
+                if (start(&bed, 6) == 0) {
+                        run_job(&bed, 3);
+                        end(&bed);
+                }
+                bool struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                if (!struck) {
+                        assert_int_equal(bed.n_commits, 2);
+                        assert_true(n > 50);
+                        return;
+                }
+                assert_int_equal(bed.r, -ENOMEM);
+        }
+}
+
+static void test_nonsense(void **state)
+{
+        struct bed bed;
+        (void)state;
+        assert_int_equal(start(&bed, 4), 0);
+        add_job(&bed);
+        add_daemon(&bed, 0);
+        bed.now = 2000;
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed.n_tasks, 1);
+        for (int kind = 0; kind < MFL_MSG_COUNT_; kind++) {
+                struct mfl_msg msg = {.kind = (enum mfl_msg_kind)kind};
+                feed(&bed, &(struct mfl_core_event){
+                                   .kind = MFL_EV_MESSAGE, .conn = 77, .msg = &msg}); /* nobody */
+        }
+        assert_int_equal(bed.n_closed, 0);
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE};
+        msg.announce = (struct mfl_announce){.task = 12345, .job = "j-000001"};
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
+        assert_int_equal(bed.n_refused, 1);
+        msg.announce = (struct mfl_announce){.task = bed.tasks[0].task,
+                .round = 1,
+                .item_first = 3,
+                .item_count = UINT32_MAX,
+                .job = "j-000001"};
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
+        assert_int_equal(bed.n_closed, 1);
+        mfl_core_check(bed.core);
+        end(&bed);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_large_jobs),
+                cmocka_unit_test(test_no_memory),
+                cmocka_unit_test(test_nonsense),
+        };
+        return cmocka_run_group_tests_name("core", tests, NULL, NULL);
+}

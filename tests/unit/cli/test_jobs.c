@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands of one request and one answer: what is asked, the shape of the JSON, and the exit codes. */
+#include "tests/unit/cli/fake.h"
+
+#define ROUND_2                                                                                              \
+        "{\"round\":2,\"accuracy\":0.5,\"loss\":0.5,\"train_loss\":0.0,\"train_accuracy\":0.0,\"samples\":"  \
+        "0,"                                                                                                 \
+        "\"clients\":4,\"clients_rejected\":0,\"weight\":0,\"bytes_up\":0,\"bytes_down\":0,\"seconds\":0.0," \
+        "\"digest\":\"abcd000000000000000000000000000000000000000000000000000000000000\",\"attempt\":0,"     \
+        "\"daemons\":0,\"committed_ms\":0,\"kept\":true}"
+#define JOB_2                                                                                                \
+        "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
+        "3,"                                                                                                 \
+        "\"params\":7,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,\"finished_ms\":"     \
+        "null,"                                                                                              \
+        "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
+        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2}}"
+
+static Mfl__RoundInfo round_2(void)
+{
+        Mfl__RoundInfo r = fake_round(2, 0.5);
+        r.kept = true;
+        return r;
+}
+
+static Mfl__JobInfo job_2(Mfl__RoundInfo *last)
+{
+        Mfl__JobInfo j = fake_job("j-000002", "b", MFL__JOB_STATE__JOB_RUNNING);
+        j.round = 2;
+        j.n_params = 7;
+        j.data = "d";
+        j.created_ms = 5;
+        j.last = last;
+        j.in_round = 3;
+        j.phase = "train";
+        j.clients_done = 1;
+        j.clients_total = 4;
+        j.daemons = 2;
+        return j;
+}
+
+static void send_list(struct fake_conn *c, const Mfl__Envelope *request)
+{
+        Mfl__RoundInfo last = round_2();
+        Mfl__JobInfo b = job_2(&last);
+        Mfl__JobInfo a = fake_job("j-000001", "a", MFL__JOB_STATE__JOB_DONE);
+        Mfl__JobInfo a2 = fake_job("j-000010", "twice", MFL__JOB_STATE__JOB_FAILED);
+        Mfl__JobInfo a3 = fake_job("j-000003", "twice", MFL__JOB_STATE__JOB_WAITING);
+        Mfl__JobInfo *jobs[] = {&a2, &b, &a, &a3};
+        Mfl__JobList list = MFL__JOB_LIST__INIT;
+        list.n_jobs = 4;
+        list.jobs = jobs;
+        fake_send(c, request, MFL__ENVELOPE__BODY_JOB_LIST, &list);
+}
+
+/* Remembers the job that was asked for and answers every kind of request. */
+static char asked[64];
+static void note(const char *kind, const char *job)
+{
+        snprintf(asked, sizeof asked, "%s %s", kind, job);
+}
+
+static void send_done(struct fake_conn *c, const Mfl__Envelope *e, const char *text)
+{
+        Mfl__Done done = MFL__DONE__INIT;
+        done.text = (char *)(uintptr_t)text;
+        fake_send(c, e, MFL__ENVELOPE__BODY_DONE, &done);
+}
+
+static void send_detail(struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__RoundInfo r = round_2(), *rounds[] = {&r};
+        Mfl__JobInfo j = job_2(&r);
+        Mfl__JobDetail d = MFL__JOB_DETAIL__INIT;
+        d.info = &j;
+        d.text = "name: b\n";
+        d.n_rounds = 1;
+        d.rounds = rounds;
+        fake_send(c, e, MFL__ENVELOPE__BODY_JOB_DETAIL, &d);
+}
+
+static void send_models(struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__RoundInfo r = round_2(), *rounds[] = {&r};
+        Mfl__ModelList m = MFL__MODEL_LIST__INIT;
+        m.n_models = 1;
+        m.models = rounds;
+        fake_send(c, e, MFL__ENVELOPE__BODY_MODEL_LIST, &m);
+}
+
+static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
+{
+        uint32_t shape[] = {1, 28, 28};
+        Mfl__DataSet s = MFL__DATA_SET__INIT, *sets[] = {&s};
+        Mfl__DaemonInfo d = MFL__DAEMON_INFO__INIT, *daemons[] = {&d};
+        Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
+        s.name = "d";
+        s.n_shape = 3;
+        s.shape = shape;
+        s.classes = 10;
+        s.train_samples = 100;
+        d.name = "n1";
+        d.backend = "cpu";
+        d.state = "training";
+        d.job = "j-000002";
+        d.workers = 2;
+        d.samples_per_second = 1.5;
+        d.n_data_sets = 1;
+        d.data_sets = sets;
+        list.n_daemons = 1;
+        list.daemons = daemons;
+        fake_send(c, e, MFL__ENVELOPE__BODY_DAEMON_LIST, &list);
+}
+
+static void answer_all(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__Submitted s = MFL__SUBMITTED__INIT;
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_LIST_JOBS:
+                send_list(c, e);
+                return;
+        case MFL__ENVELOPE__BODY_SHOW_JOB:
+                note("show", e->show_job->job);
+                send_detail(c, e);
+                return;
+        case MFL__ENVELOPE__BODY_LIST_MODELS:
+                note("models", e->list_models->job);
+                send_models(c, e);
+                return;
+        case MFL__ENVELOPE__BODY_STOP_JOB:
+                note("stop", e->stop_job->job);
+                send_done(c, e, "stopping");
+                return;
+        case MFL__ENVELOPE__BODY_DELETE_JOB:
+                note("delete", e->delete_job->job);
+                send_done(c, e, "");
+                return;
+        case MFL__ENVELOPE__BODY_CLONE_JOB:
+                note("clone", e->clone_job->job);
+                s.job = "j-000011";
+                s.existed = !strcmp(e->clone_job->token, "known");
+                fake_send(c, e, MFL__ENVELOPE__BODY_SUBMITTED, &s);
+                return;
+        case MFL__ENVELOPE__BODY_LIST_DAEMONS:
+                send_daemons(c, e);
+                return;
+        case MFL__ENVELOPE__BODY_DRAIN:
+                snprintf(asked, sizeof asked, "drain %s %d %d", e->drain->daemon, e->drain->undo,
+                        e->drain->wait);
+                send_done(c, e, "idle");
+                return;
+        default:
+                fail_msg("request %d was not expected", (int)e->body_case);
+        }
+}
+
+static void check(struct fake *f, const char *words, int status, const char *json, const char *expected_asked)
+{
+        asked[0] = '\0';
+        const struct fake_result *r = fake_run(f, "%s", words);
+        if (r->status != status)
+                fail_msg("mfl %s: exit code %d, expected %d; stderr: %s", words, r->status, status, r->err);
+        fake_assert_json(r, json);
+        assert_string_equal(asked, expected_asked);
+}
+
+static void test_json(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_all;
+        check(&f, "show j-000002 --json", 0,
+                "{\"job\":" JOB_2 ",\"text\":\"name: b\\n\",\"rounds\":[" ROUND_2 "]}", "show j-000002");
+        check(&f, "models b --json", 0, "{\"job\":\"j-000002\",\"models\":[" ROUND_2 "]}", "models j-000002");
+        check(&f, "stop last --json", 0, "{\"job\":\"j-000010\",\"text\":\"stopping\"}", "stop j-000010");
+        check(&f, "delete a --json", 0, "{\"job\":\"j-000001\",\"text\":\"\"}", "delete j-000001");
+        check(&f, "clone j-000001 --json", 0, "{\"job\":\"j-000011\",\"existed\":false}", "clone j-000001");
+        check(&f, "clone j-000001 --json --token known", 0, "{\"job\":\"j-000011\",\"existed\":true}",
+                "clone j-000001");
+        check(&f, "drain n1 --wait --json", 0, "{\"daemon\":\"n1\",\"text\":\"idle\"}", "drain n1 0 1");
+        check(&f, "drain n1 --undo --json", 0, "{\"daemon\":\"n1\",\"text\":\"idle\"}", "drain n1 1 0");
+        check(&f, "daemons --json", 0,
+                "{\"daemons\":[{\"name\":\"n1\",\"node\":null,\"address\":null,\"backend\":\"cpu\","
+                "\"device\":null,"
+                "\"workers\":2,\"state\":\"training\",\"job\":\"j-000002\",\"round\":0,\"items_done\":0,"
+                "\"items_total\":0,\"samples_per_second\":1.5,\"connected_ms\":0,\"data_sets\":[{\"name\":"
+                "\"d\","
+                "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
+                "null,"
+                "\"note\":null}]}",
+                "");
+        fake_close(&f);
+}
+
+static void test_list(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_all;
+        const struct fake_result *r = fake_run(&f, "list --json");
+        assert_int_equal(r->status, 0);
+        json_t *list = fake_json(r), *jobs = json_object_get(list, "jobs"), *b = json_loads(JOB_2, 0, NULL);
+        assert_int_equal(json_array_size(jobs), 4);
+        assert_true(json_equal(json_array_get(jobs, 1), b));
+        json_decref(list);
+        json_decref(b);
+        r = fake_run(&f, "list");
+        assert_int_equal(r->status, 0);
+        assert_non_null(strstr(r->out, "j-000002"));
+        assert_non_null(strstr(r->out, "0.5000"));
+        assert_string_equal(r->err, "");
+        fake_close(&f);
+}
+
+static void test_people(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_all;
+        assert_non_null(
+                strstr(fake_run(&f, "show b")->out, "at work    round 3, train, clients 1 of 4, 2 daemons"));
+        assert_non_null(strstr(fake_run(&f, "daemons")->out, "training"));
+        assert_string_equal(fake_run(&f, "stop b")->out, "j-000002: stopping\n");
+        assert_string_equal(fake_run(&f, "delete b")->out, "j-000002: done\n");
+        assert_non_null(strstr(fake_run(&f, "models b")->out, "abcd00000000"));
+        fake_close(&f);
+}
+
+static void test_references(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_all;
+        check(&f, "show twice --json", 6,
+                "{\"error\":{\"code\":\"conflict\",\"text\":\"2 jobs are named 'twice': use an id ('mfl "
+                "list' shows "
+                "them)\"}}",
+                "");
+        check(&f, "show nobody --json", 4,
+                "{\"error\":{\"code\":\"not_found\",\"text\":\"there is no job 'nobody'; 'mfl list' shows "
+                "what there "
+                "is\"}}",
+                "");
+        fake_close(&f);
+}
+
+/* ---- failures ---- */
+
+static Mfl__FailureCode failure;
+static void answer_failure(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        fake_fail(c, e, failure, "because");
+}
+
+static void test_failures(void **state)
+{
+        static const struct {
+                Mfl__FailureCode code;
+                int status;
+                const char *json;
+        } cases[] = {
+                {MFL__FAILURE_CODE__FAILURE_INVALID, 5,
+                        "{\"error\":{\"code\":\"invalid\",\"text\":\"because\"}}"},
+                {MFL__FAILURE_CODE__FAILURE_NOT_FOUND, 4,
+                        "{\"error\":{\"code\":\"not_found\",\"text\":\"because\"}}"},
+                {MFL__FAILURE_CODE__FAILURE_CONFLICT, 6,
+                        "{\"error\":{\"code\":\"conflict\",\"text\":\"because\"}}"},
+                {MFL__FAILURE_CODE__FAILURE_LIMIT, 6,
+                        "{\"error\":{\"code\":\"limit\",\"text\":\"because\"}}"},
+        };
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_failure;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                failure = cases[i].code;
+                check(&f, "stop j-000001 --json", cases[i].status, cases[i].json, "");
+        }
+        assert_string_equal(fake_run(&f, "stop j-000001")->err, "mfl: because\n");
+        fake_close(&f);
+}
+
+static void answer_cut(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        fake_cut(c);
+}
+
+static void answer_other(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        send_done(c, e, "what?");
+}
+
+static void check_code(const struct fake_result *r, int status, const char *code)
+{
+        assert_int_equal(r->status, status);
+        json_t *json = fake_json(r);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(json, "error"), "code")), code);
+        json_decref(json);
+        assert_memory_equal(r->err, "mfl: ", 5);
+}
+
+static void test_connection(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_cut;
+        check_code(fake_run(&f, "list --json"), 3, "unreachable");
+        f.on_request = answer_other;
+        check_code(fake_run(&f, "list --json"), 3, "unreachable");
+        f.bye_at_hello = true;
+        const struct fake_result *r = fake_run(&f, "list --json");
+        check_code(r, 3, "unreachable");
+        assert_non_null(strstr(r->err, "upgrade the client"));
+        fake_stop_listening(&f);
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+        r = fake_run(&f, "list --json");
+        check_code(r, 3, "unreachable");
+        assert_non_null(strstr(r->err, "connection refused"));
+        check_code(fake_run(&f, "list --json --server nonsense:port"), 2, "usage");
+        fake_close(&f);
+}
+
+static void answer_nothing(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+}
+
+/* A server that is connected but says nothing is lost after dead_ms, having been asked with Ping. */
+static void test_silence(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_nothing;
+        f.dead_ms = 1200;
+        const struct fake_result *r = fake_run(&f, "list --json");
+        check_code(r, 3, "unreachable");
+        assert_non_null(strstr(r->err, "nothing heard"));
+        assert_in_range(f.pings, 1, 4);
+        fake_close(&f);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_json),
+                cmocka_unit_test(test_list),
+                cmocka_unit_test(test_people),
+                cmocka_unit_test(test_references),
+                cmocka_unit_test(test_failures),
+                cmocka_unit_test(test_connection),
+                cmocka_unit_test(test_silence),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `mfl run` without programs to run: what is refused before anything starts, and children that die at once.
+ * Whole runs are tested end to end, with the real server and daemons. */
+#include <stdio.h>
+
+#include "tests/unit/cli/fake.h"
+
+#define TEXT                                                                                                 \
+        "name: t\nseed: 1\nrounds: 2\nmodel: mlp\ndata: {name: d, partition: iid, clients: 2}\n"             \
+        "training: {lr: 0.1, epochs: 1, batch: 8}\n"
+
+static const char *job_path(void)
+{
+        const char *path = fake_path("job.yaml");
+        fake_write_file(path, TEXT);
+        return path;
+}
+
+static void check(const struct fake_result *r, int status, const char *part)
+{
+        if (r->status != status || !strstr(r->err, part))
+                fail_msg("exit code %d (expected %d), stderr '%s' (expected '%s')", r->status, status, r->err,
+                        part);
+}
+
+static void test_refused(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        const char *job = job_path(), *out = fake_path("out"), *full = fake_path("full");
+        setenv("MFL_SERVER_PROGRAM", "/bin/false", 1);
+        setenv("MFL_CLIENT_PROGRAM", "/bin/false", 1);
+        check(fake_run(&f, "run %s --out %s", fake_path("none.yaml"), out), 4, "none.yaml");
+        check(fake_run(&f, "run %s --out %s --data nonsense", job, out), 5, "NAME=FORMAT:DIR");
+        fake_run(&f, "run %s --out %s", job, full);
+        check(fake_run(&f, "run %s --out %s", job, full), 6, "is not empty");
+        setenv("MFL_SERVER_PROGRAM", "/nonexistent/mfl-server", 1);
+        check(fake_run(&f, "run %s --out %s", job, fake_path("out2")), 1, "MFL_SERVER_PROGRAM");
+        fake_close(&f);
+}
+
+static const char *write_script(const char *name, const char *text)
+{
+        char command[512];
+        const char *path = fake_path(name);
+        fake_write_file(path, text);
+        snprintf(command, sizeof command, "chmod +x '%s'", path);
+        assert_int_equal(system(command), 0);
+        return path;
+}
+
+/* A server that dies before it listens: told at once, with what it said. */
+static void test_server_dies(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        setenv("MFL_CLIENT_PROGRAM", "/bin/false", 1);
+        setenv("MFL_SERVER_PROGRAM",
+                write_script("dying", "#!/bin/sh\necho 'no room for a state directory' >&2\nexit 1\n"), 1);
+        const struct fake_result *r = fake_run(&f, "run %s --out %s --json", job_path(), fake_path("dies"));
+        check(r, 1, "server exited with status 1");
+        check(r, 1, "| no room for a state directory");
+        json_t *json = fake_json(r);
+        assert_non_null(json_object_get(json, "error"));
+        json_decref(json);
+        fake_close(&f);
+}
+
+static void answer(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__Submitted s = MFL__SUBMITTED__INIT;
+        Mfl__Done done = MFL__DONE__INIT;
+        Mfl__JobInfo info = fake_job("j-000001", "t", MFL__JOB_STATE__JOB_WAITING);
+        Mfl__Event event = MFL__EVENT__INIT;
+        s.job = "j-000001";
+        done.text = "";
+        info.reason = "no daemon";
+        event.what_case = MFL__EVENT__WHAT_INFO;
+        event.info = &info;
+        if (e->body_case == MFL__ENVELOPE__BODY_SUBMIT)
+                fake_send(c, e, MFL__ENVELOPE__BODY_SUBMITTED, &s);
+        else if (e->body_case == MFL__ENVELOPE__BODY_WATCH)
+                fake_send(c, e, MFL__ENVELOPE__BODY_EVENT, &event);
+        else
+                fake_send(c, e, MFL__ENVELOPE__BODY_DONE, &done);
+}
+
+/* The server's part is played by the fake, behind a script that only tells the address. Every daemon dies at
+ * once: each is started four times, and then the run ends. The script ends with its standard input. */
+static void test_daemons_die(void **state)
+{
+        struct fake f;
+        char script[256];
+        fake_open(&f);
+        f.on_request = answer;
+        snprintf(script, sizeof script, "#!/bin/sh\necho %s >&3\nread x\n", f.address);
+        setenv("MFL_SERVER_PROGRAM", write_script("telling", script), 1);
+        setenv("MFL_CLIENT_PROGRAM", write_script("ending", "#!/bin/sh\necho $* >&2\nexit 7\n"), 1);
+        const struct fake_result *r =
+                fake_run(&f, "run %s --out %s --daemons 2 --threads 3", job_path(), fake_path("daemons"));
+        check(r, 1, "local-2 exited with status 7");
+        check(r, 1, "again and again");
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "| --server %s --name local-1 --workers 3 --exit-with-stdin\n",
+                f.address);
+        check(r, 1, arguments);
+        int n = 0;
+        for (const char *at = r->err; (at = strstr(at, "exited with status 7; it")); at++)
+                n++;
+        assert_int_equal(n, 8);
+        /* With --json the result is the last line, of a run that failed too. */
+        r = fake_run(&f, "run %s --out %s --daemons 1 --json", job_path(), fake_path("json"));
+        assert_int_equal(r->status, 1);
+        json_t *last = fake_json(r);
+        assert_string_equal(json_string_value(json_object_get(last, "event")), "result");
+        assert_string_equal(json_string_value(json_object_get(last, "job")), "j-000001");
+        assert_true(json_is_null(json_object_get(last, "accuracy")));
+        assert_int_equal(json_integer_value(json_object_get(last, "rounds")), 0);
+        json_decref(last);
+        assert_non_null(strstr(r->out, "{\"error\":{\"code\":\"failed\""));
+        fake_close(&f);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_server_dies),
+                cmocka_unit_test(test_daemons_die),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
