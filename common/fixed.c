@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact aggregation in 64-bit fixed point: loops that check a whole range, then add it.
+/* Exact aggregation in 64-bit fixed point: loops that check a block of an update and add it, and take it all
+ * away again when a later block is wrong.
  *
  * The products need no care: weight has at most 30 bits of which 29 count, delta has 24, so weight * delta
  * has at most 53 and is exact in double; the factor 2^s only moves the exponent. So there is one rounding,
@@ -80,18 +81,37 @@ VECTORS static size_t count_bad_delta(const float *p1, const float *p0, size_t n
         return bad;
 }
 
-VECTORS static size_t count_bad_f32(const float *delta, size_t n, float delta_max)
+/* While a block is checked, the sums that it will be added to are on their way from memory. Without that the
+ * addition waits for them: processors look ahead only as far as a few iterations of a long loop body. */
+#define STRIDE ((size_t)64)
+static inline void prefetch_sums(const uint64_t *acc)
 {
-        size_t bad = 0;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < STRIDE; i += 64 / sizeof *acc)
+                __builtin_prefetch(acc + i, 1);
+}
+
+VECTORS static size_t count_bad_f32(const float *delta, size_t n, float delta_max, const uint64_t *acc)
+{
+        size_t bad = 0, i = 0;
+        for (; i + STRIDE <= n; i += STRIDE) {
+                prefetch_sums(acc + i);
+                for (size_t k = i; k < i + STRIDE; k++)
+                        bad += !(fabsf(delta[k]) <= delta_max);
+        }
+        for (; i < n; i++)
                 bad += !(fabsf(delta[i]) <= delta_max);
         return bad;
 }
 
-VECTORS static size_t count_bad_i64(const int64_t *sum, size_t n, int64_t limit)
+VECTORS static size_t count_bad_i64(const int64_t *sum, size_t n, int64_t limit, const uint64_t *acc)
 {
-        size_t bad = 0;
-        for (size_t i = 0; i < n; i++)
+        size_t bad = 0, i = 0;
+        for (; i + STRIDE <= n; i += STRIDE) {
+                prefetch_sums(acc + i);
+                for (size_t k = i; k < i + STRIDE; k++)
+                        bad += (sum[k] > limit) | (sum[k] < -limit);
+        }
+        for (; i < n; i++)
                 bad += (sum[i] > limit) | (sum[i] < -limit);
         return bad;
 }
@@ -116,6 +136,23 @@ VECTORS static void add_i64(const uint64_t *restrict sum, size_t n, uint64_t *re
         for (size_t i = 0; i < n; i++)
                 acc[i] += sum[i];
 }
+
+/* What was added is taken away again: the integers are the same, so acc is as it was. */
+VECTORS static void subtract_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc)
+{
+        for (size_t i = 0; i < n; i++)
+                acc[i] -= round_to_integer((double)delta[i] * factor);
+}
+
+VECTORS static void subtract_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
+{
+        for (size_t i = 0; i < n; i++)
+                acc[i] -= sum[i];
+}
+
+/* An update is checked and added so many elements at a time, so that it comes from memory once and not twice.
+ */
+#define BLOCK ((size_t)1024)
 
 static int check_weight(
         const struct mfl_fixed *fixed, uint64_t weight, uint64_t weight_max, struct mfl_error *err)
@@ -155,13 +192,18 @@ int mfl_fixed_add_f32(const struct mfl_fixed *fixed, uint64_t weight, const floa
         int r = check_weight(fixed, weight, MFL_WEIGHT_MAX, err);
         if (r)
                 return r;
-        if (count_bad_f32(delta, n, fixed->delta_max)) {
-                size_t i = 0;
-                while (fabsf(delta[i]) <= fixed->delta_max)
-                        i++;
-                return fail_delta(fixed, i, delta[i], err);
+        double factor = ldexp((double)weight, fixed->scale_bits);
+        for (size_t done = 0; done < n; done += BLOCK) {
+                size_t count = MFL_MIN(BLOCK, n - done);
+                if (count_bad_f32(delta + done, count, fixed->delta_max, (uint64_t *)acc + done)) {
+                        size_t i = done;
+                        while (fabsf(delta[i]) <= fixed->delta_max)
+                                i++;
+                        subtract_f32(factor, delta, done, (uint64_t *)acc);
+                        return fail_delta(fixed, i, delta[i], err);
+                }
+                add_f32(factor, delta + done, count, (uint64_t *)acc + done);
         }
-        add_f32(ldexp((double)weight, fixed->scale_bits), delta, n, (uint64_t *)acc);
         return 0;
 }
 
@@ -173,15 +215,20 @@ int mfl_fixed_add_i64(const struct mfl_fixed *fixed, uint64_t weight, const int6
                 return r;
         /* delta_max * 2^s is a whole power of two (at least 2^12), so the largest sum is exact. */
         int64_t limit = (int64_t)weight * (int64_t)ldexp((double)fixed->delta_max, fixed->scale_bits);
-        if (count_bad_i64(sum, n, limit)) {
-                size_t i = 0;
+        for (size_t done = 0; done < n; done += BLOCK) {
+                size_t count = MFL_MIN(BLOCK, n - done);
+                if (!count_bad_i64(sum + done, count, limit, (uint64_t *)acc + done)) {
+                        add_i64((const uint64_t *)sum + done, count, (uint64_t *)acc + done);
+                        continue;
+                }
+                size_t i = done;
                 while (sum[i] <= limit && sum[i] >= -limit)
                         i++;
+                subtract_i64((const uint64_t *)sum, done, (uint64_t *)acc);
                 return mfl_fail(err, MFL_INVALID,
                         "element %zu of an update of weight %llu is %lld, expected within +-%lld", i,
                         (unsigned long long)weight, (long long)sum[i], (long long)limit);
         }
-        add_i64((const uint64_t *)sum, n, (uint64_t *)acc);
         return 0;
 }
 

@@ -28,7 +28,7 @@ int mfl_fixed_choose(
         float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
 /* acc[i] += round(weight * (p1[i] - p0[i]) * 2^s) for i in [0, n); the delta is taken in float. Returns 0, or
- * MFL_INVALID when an element is not finite or over delta_max: acc is then unchanged (it is checked first).
+ * MFL_INVALID when an element is not finite or over delta_max: acc is then as it was before.
  */
 int mfl_fixed_add_delta(const struct mfl_fixed *fixed, uint64_t weight, const float *p1, const float *p0,
         size_t n, int64_t *acc, struct mfl_error *err);

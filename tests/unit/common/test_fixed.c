@@ -187,6 +187,33 @@ static void a_late_wrong_element_leaves_the_rest_alone(void **state)
                 assert_true(all[i] == llrint(ldexp(3 * (double)delta[i], f.scale_bits)));
 }
 
+/* Sums of updates as well: they are checked and added in pieces, and a wrong element may be in any of them.
+ */
+static void a_late_wrong_sum_leaves_the_rest_alone(void **state)
+{
+        static int64_t sum[5000], acc[5000], before[5000];
+        struct mfl_fixed f = fixed_of(1, 1000);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(sum); i++) {
+                sum[i] = (int64_t)(i * 0x9e3779b97f4a7c15u) >> 20;
+                before[i] = acc[i] = (int64_t)(i * 0xbf58476d1ce4e5b9u) >> 8;
+        }
+        for (size_t at = 0; at < MFL_ARRAY_SIZE(sum); at += 833) {
+                int64_t right = sum[at];
+                struct mfl_error err;
+                char want[64];
+                sum[at] = INT64_MIN;
+                snprintf(want, sizeof want, "element %zu of an update", at);
+                assert_int_equal(
+                        mfl_fixed_add_i64(&f, 1000, sum, MFL_ARRAY_SIZE(sum), acc, &err), MFL_INVALID);
+                assert_non_null(strstr(err.text, want));
+                assert_memory_equal(acc, before, sizeof acc);
+                sum[at] = right;
+        }
+        assert_int_equal(mfl_fixed_add_i64(&f, 1000, sum, MFL_ARRAY_SIZE(sum), acc, NULL), 0);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(sum); i++)
+                assert_true(acc[i] == before[i] + sum[i]);
+}
+
 static void the_limits_themselves_are_fine(void **state)
 {
         uint64_t weight_max = (1 << 20) + 1;
@@ -249,6 +276,7 @@ int main(void)
                 cmocka_unit_test(sums_do_not_depend_on_order_or_grouping),
                 cmocka_unit_test(wrong_elements_are_refused_and_nothing_is_added),
                 cmocka_unit_test(a_late_wrong_element_leaves_the_rest_alone),
+                cmocka_unit_test(a_late_wrong_sum_leaves_the_rest_alone),
                 cmocka_unit_test(the_limits_themselves_are_fine),
                 cmocka_unit_test(weights_have_limits),
                 cmocka_unit_test(losses_are_clamped),

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python benchmarks share: a server of their own, `mfl` calls, memory of a process, medians, tables."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("MFL_BUILD", HERE.parent / "build"))
+
+
+def program(path):
+    found = BUILD / path
+    if not found.exists():
+        raise SystemExit(f"{found} is not there: build first (./dev build), or say where with MFL_BUILD")
+    return str(found)
+
+
+def raise_files():
+    """As many open files as this user may have; what is started from here inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def memory(pid):
+    """Resident memory in bytes: now, and at its highest."""
+    found = {}
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key in ("VmRSS", "VmHWM"):
+            found[key] = int(value.split()[0]) * 1024
+    return found["VmRSS"], found["VmHWM"]
+
+
+def reset_peak(pid):
+    """Makes the highest memory so far the present one."""
+    pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+class Server:
+    """An mfl-server in a folder of its own, which goes with it."""
+
+    def __init__(self, *options, config=None):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mfl-bench-"))
+        ready, write = os.pipe()
+        command = [program("server/mfl-server"), "--listen", "127.0.0.1:0", "--state-dir", str(self.folder / "state")]
+        if config:
+            (self.folder / "server.yaml").write_text(config)
+            command += ["--config", str(self.folder / "server.yaml")]
+        command += ["--ready-fd", str(write), "--exit-with-stdin", "--log-level", "warn", *options]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[write])
+        self.pid = self.process.pid
+        os.close(write)
+        with os.fdopen(ready) as pipe:
+            self.address = pipe.readline().strip()
+        if not self.address:
+            raise SystemExit("the server did not start")
+        self.children = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for child in self.children:
+            child.terminate()
+        for child in self.children:
+            child.wait()
+        self.process.stdin.close()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def mfl(self, *arguments):
+        """Runs mfl --json and returns its last line of JSON."""
+        command = [program("cli/mfl"), *arguments, "--json", "--server", self.address]
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if run.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit status {run.returncode}")
+        return json.loads(run.stdout.strip().splitlines()[-1])
+
+    def submit(self, text):
+        path = self.folder / "job.yaml"
+        path.write_text(text)
+        return self.mfl("submit", str(path))["job"]
+
+    def rounds(self, job):
+        return self.mfl("show", job)["rounds"]
+
+    def swarm(self, daemons, *options):
+        """Daemons that do not train; returns when all are connected."""
+        command = [program("bench/bench_swarm"), "--server", self.address, "--daemons", str(daemons), *options]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.children.append(child)
+        line = child.stdout.readline().strip()
+        if not line.startswith("connected"):
+            raise SystemExit(f"the swarm did not connect: {line}")
+        return child, line
+
+
+def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
+    """For the swarm. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
+    partition `local` each daemon is one client, and the job waits until all are there."""
+    selection = f"selection: {{daemons: {{min: {clients}}}}}\n" if partition == "local" else ""
+    return f"""name: {name}
+rounds: {rounds}
+model: {model}
+data: {{name: noop, partition: {partition}{"" if partition == "local" else f", clients: {clients}"}}}
+training: {{lr: 0.1}}
+aggregation: {{strategy: {strategy}}}
+evaluation: {{every: 0}}
+{selection}"""
+
+
+def available():
+    """Bytes of memory that a program may still take."""
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+median = statistics.median
+
+
+def table(head, rows):
+    """Aligned columns, the first one to the left."""
+    lines = [head] + [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    for line in lines:
+        cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))]
+        print("  ".join(cells).rstrip(), flush=True)
+
+
+def wait_until(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
