@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of `mfl`. What memory knows is answered at once; what the database must do goes to the disk worker and is
- * answered when it is done. A request that fails gets a Failure, the connection stays.
+/* Requests of `mfl`. What memory knows is answered at once; what the database must do goes to the disk worker
+ * and is answered when it is done. A request that fails gets a Failure, the connection stays.
  */
 #include <stdio.h>
 
@@ -12,7 +12,8 @@
 
 /* ---- answers ---- */
 
-void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt, ...)
+void mfl_operator_fail(
+        struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt, ...)
 {
         char text[600];
         Mfl__Failure failure = MFL__FAILURE__INIT;
@@ -65,7 +66,8 @@ static struct mfl_server_job *job_or_fail(struct mfl_session *session, uint64_t 
 {
         struct mfl_server_job *job = mfl_server_job_find(session->server, id);
         if (!job)
-                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND, "there is no job '%s'", id);
+                mfl_operator_fail(
+                        session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND, "there is no job '%s'", id);
         return job;
 }
 
@@ -79,7 +81,8 @@ struct disk_request {
         char job[MFL_JOB_ID_BYTES];
         int status;
         struct mfl_error err;
-        void (*answer)(struct disk_request *op, struct mfl_session *session); /* session NULL: the asker is gone */
+        void (*answer)(
+                struct disk_request *op, struct mfl_session *session); /* session NULL: the asker is gone */
         /* submit, clone */
         char *text;
         char token[MFL_TOKEN_BYTES], name[MFL_NAME_BYTES];
@@ -147,7 +150,8 @@ static struct disk_request *request_new(struct mfl_session *session, uint64_t re
 static void request_start(struct disk_request *op, struct mfl_session *session)
 {
         if (mfl_worker_submit(&op->server->disk, &op->work)) {
-                mfl_operator_fail(session, op->request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
+                mfl_operator_fail(
+                        session, op->request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
                 request_free(op);
         }
 }
@@ -167,9 +171,10 @@ struct mfl_submission {
 static void run_submit(struct mfl_work *work)
 {
         struct disk_request *op = request_of(work);
-        op->status = op->text ? mfl_store_job_add(op->server->store, op->name, op->text, op->token, op->upload,
-                                        op->new_job, &op->err)
-                              : mfl_store_job_clone(op->server->store, op->job, op->token, op->new_job, &op->err);
+        op->status =
+                op->text ? mfl_store_job_add(op->server->store, op->name, op->text, op->token, op->upload,
+                                   op->new_job, &op->err)
+                         : mfl_store_job_clone(op->server->store, op->job, op->token, op->new_job, &op->err);
         if (op->status)
                 return; /* MFL_EXISTS: the token was known */
         op->upload = NULL;
@@ -233,8 +238,8 @@ static void submit_now(struct mfl_session *session, uint64_t request, char *text
         request_start(op, session);
 }
 
-static int begin_submission(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit, char *text,
-        const char *name, struct mfl_error *err)
+static int begin_submission(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit,
+        char *text, const char *name, struct mfl_error *err)
 {
         struct mfl_submission *s = mfl_calloc(1, sizeof *s);
         if (!s)
@@ -246,7 +251,8 @@ static int begin_submission(struct mfl_session *session, uint64_t request, const
         mfl_strcpy(s->token, sizeof s->token, submit->token);
         session->submission = s;
         /* Until the disk has them, floats may wait in memory. */
-        int r = mfl_budget_reserve(&session->server->budget, MFL_PAYLOAD_MAX, "a submission's initial params", err);
+        int r = mfl_budget_reserve(
+                &session->server->budget, MFL_PAYLOAD_MAX, "a submission's initial params", err);
         if (!r)
                 s->reserved = MFL_PAYLOAD_MAX;
         if (!r)
@@ -273,8 +279,10 @@ static void on_submit(struct mfl_session *session, uint64_t request, const Mfl__
         mfl_strcpy(name, sizeof name, spec->name);
         mfl_job_free(spec);
         if (wants_initial != (submit->initial_count > 0)) {
-                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s: model.initial: %s", file,
-                        wants_initial ? "the initial params must be sent along" : "was sent, but is not in the job");
+                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "%s: model.initial: %s", file,
+                        wants_initial ? "the initial params must be sent along"
+                                      : "was sent, but is not in the job");
                 return;
         }
         char *text = mfl_strdup(submit->text);
@@ -294,8 +302,8 @@ static void on_submit(struct mfl_session *session, uint64_t request, const Mfl__
                 mfl_operator_fail(session, request, failure_code(r), "%s", err.text);
 }
 
-int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
-        void **ret_dst, struct mfl_error *err)
+int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope *envelope,
+        size_t payload_bytes, void **ret_dst, struct mfl_error *err)
 {
         struct mfl_submission *s = session->submission;
         *ret_dst = NULL;
@@ -317,8 +325,8 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope 
 }
 
 /* The write goes to the page cache: at most 4 MiB, well under a millisecond, so the loop does it itself. */
-int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
-        struct mfl_error *err)
+int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope,
+        size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_submission *s = session->submission;
         struct mfl_error why;
@@ -388,7 +396,8 @@ static void on_list(struct mfl_session *session, uint64_t request)
 static void run_rounds(struct mfl_work *work)
 {
         struct disk_request *op = request_of(work);
-        op->status = mfl_store_round_list(op->server->store, op->job, 0, DETAIL_ROUNDS, &op->rounds, &op->err);
+        op->status =
+                mfl_store_round_list(op->server->store, op->job, 0, DETAIL_ROUNDS, &op->rounds, &op->err);
 }
 
 /* The rounds as protobuf: two arrays, freed by the caller. */
@@ -479,7 +488,8 @@ static int load_params(struct disk_request *op)
         int r = mfl_st_open(path, &file, &op->err);
         if (r)
                 return r;
-        r = mfl_params_alone(&op->server->budget, op->graph->n, op->round.record.digest, &v, &op->params, &op->err);
+        r = mfl_params_alone(
+                &op->server->budget, op->graph->n, op->round.record.digest, &v, &op->params, &op->err);
         if (!r)
                 r = mfl_st_to_params(file, op->graph, v, &op->err);
         mfl_st_close(file);
@@ -491,12 +501,14 @@ static void run_pull(struct mfl_work *work)
         struct disk_request *op = request_of(work);
         struct mfl_store_job row = {{0}};
         struct mfl_job *spec = NULL;
-        op->status = mfl_store_round_get(op->server->store, op->job, op->which, op->which < 0, &op->round, &op->err);
+        op->status = mfl_store_round_get(
+                op->server->store, op->job, op->which, op->which < 0, &op->round, &op->err);
         if (op->status)
                 return;
         if (!op->round.kept) {
                 op->status = mfl_fail(&op->err, MFL_NOT_FOUND,
-                        "%s: the model of round %u is not kept any more (checkpoints.keep); `mfl models %s` lists those that are",
+                        "%s: the model of round %u is not kept any more (checkpoints.keep); `mfl models %s` "
+                        "lists those that are",
                         op->job, op->round.record.round, op->job);
                 return;
         }
@@ -504,7 +516,8 @@ static void run_pull(struct mfl_work *work)
         if (!op->status)
                 op->status = mfl_job_parse(row.text, strlen(row.text), op->job, &spec, &op->err);
         if (!op->status)
-                op->status = mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
+                op->status =
+                        mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
         if (!op->status) {
                 op->data = row.data;
                 op->text = row.text;
@@ -783,8 +796,8 @@ static void on_drain(struct mfl_session *session, uint64_t request, const Mfl__D
 {
         struct mfl_server *server = session->server;
         if (!*daemon_state(server, drain->daemon)) {
-                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND, "there is no daemon '%s'",
-                        drain->daemon);
+                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND,
+                        "there is no daemon '%s'", drain->daemon);
                 return;
         }
         struct disk_request *op = request_new(session, request, "", run_drain, answer_drain);
