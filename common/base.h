@@ -79,6 +79,11 @@ static inline void mfl_freep(void *p)
 /* Bounded copy that always terminates; returns false when it had to cut. */
 bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src);
 
+/* snprintf and vsnprintf, for files that may not see stdio.h (the pure cores): formatting is no I/O. */
+int mfl_snprintf(char *dst, size_t dst_bytes, const char *fmt, ...) MFL_PRINTF(3, 4);
+int mfl_vsnprintf(char *dst, size_t dst_bytes, const char *fmt, va_list ap)
+        __attribute__((format(printf, 3, 0)));
+
 /* Monotonic clock in milliseconds and nanoseconds. */
 uint64_t mfl_now_ms(void);
 uint64_t mfl_now_ns(void);
