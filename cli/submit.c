@@ -10,7 +10,8 @@
 #define FRAME_FLOATS (1024 * 1024 / sizeof(float))
 
 /* A job that starts from a value that is no number ends there too; better to say so before it runs. */
-static int check_finite(const struct mfl_graph *graph, const char *path, const float *v, struct mfl_error *err)
+static int check_finite(
+        const struct mfl_graph *graph, const char *path, const float *v, struct mfl_error *err)
 {
         for (int t = 0; t < graph->n_params; t++) {
                 const struct mfl_param *param = &graph->params[t];

@@ -4,8 +4,6 @@
 
 #include "common/rng.h"
 
-#include <stdio.h>
-
 int mfl_agent_new(
         const struct mfl_agent_options *options, struct mfl_agent **ret_agent, struct mfl_error *err)
 {
@@ -88,7 +86,7 @@ void mfl_agent_trace(struct mfl_agent *agent, const char *fmt, ...)
         struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_TRACE);
         va_list ap;
         va_start(ap, fmt);
-        vsnprintf(action->reason, sizeof action->reason, fmt, ap);
+        mfl_vsnprintf(action->reason, sizeof action->reason, fmt, ap);
         va_end(ap);
 }
 
@@ -173,7 +171,7 @@ static void on_welcome(struct mfl_agent *agent, const struct mfl_msg *msg)
 static void on_bye(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         char why[MFL_REASON_BYTES];
-        snprintf(why, sizeof why, "the server says: %.200s", msg->bye.reason);
+        mfl_snprintf(why, sizeof why, "the server says: %.200s", msg->bye.reason);
         if (!msg->bye.retry || agent->options.exit_on_bye) {
                 struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_CLOSE);
                 mfl_strcpy(action->reason, sizeof action->reason, why);

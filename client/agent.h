@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon's decisions as one pure state machine: step(agent, event) -> actions. No I/O, clock, threads or globals.
+/* A daemon's decisions as one pure state machine: step(agent, event) -> actions. No I/O, clock, threads or
+ * globals.
  *
- *   OFFLINE --CONNECT--> CONNECTING --Hello--> GREETING --Welcome--> ONLINE --any loss--> OFFLINE (back-off 0.2 .. 10 s, jitter)
+ *   OFFLINE --CONNECT--> CONNECTING --Hello--> GREETING --Welcome--> ONLINE --any loss--> OFFLINE (back-off
+ * 0.2 .. 10 s, jitter)
  *
- *   one task:  QUEUED -> PARAMS (download, resumable) -> COMPUTE -> RESULT: per update ANNOUNCED -> UPLOADING -> Accepted or Refused
+ *   one task:  QUEUED -> PARAMS (download, resumable) -> COMPUTE -> RESULT: per update ANNOUNCED -> UPLOADING
+ * -> Accepted or Refused
  *
- * Tasks run one at a time on the device, in the order received; the next one's params are fetched and its work begun while the
- * updates of the one before are uploaded, as far as results_max results may be held.
- * A connection's loss takes nothing away: computing goes on, held results are announced again after the next Welcome, a
- * download goes on at its offset. A result is kept under (job, round, params digest, items): a Task for the same thing is
- * answered from it without computing. A held result goes when Accepted, Refused, cancelled, or when a Task of a later round
- * of its job comes. Ping is answered at once, also while computing. Who hears nothing from the server for dead_ms closes and
- * connects anew. Bye with retry = false: EXIT with the reason.
+ * Tasks run one at a time on the device, in the order received; the next one's params are fetched and its
+ * work begun while the updates of the one before are uploaded, as far as results_max results may be held. A
+ * connection's loss takes nothing away: computing goes on, held results are announced again after the next
+ * Welcome, a download goes on at its offset. A result is kept under (job, round, params digest, items): a
+ * Task for the same thing is answered from it without computing. A held result goes when Accepted, Refused,
+ * cancelled, or when a Task of a later round of its job comes. Ping is answered at once, also while
+ * computing. Who hears nothing from the server for dead_ms closes and connects anew. Bye with retry = false:
+ * EXIT with the reason.
  */
 #ifndef MFL_CLIENT_AGENT_H
 #define MFL_CLIENT_AGENT_H
@@ -27,19 +31,23 @@ struct mfl_agent_options {
         uint32_t results_max;        /* results held at once, >= 1; 2 is usual */
         bool exit_on_bye;            /* tests */
 };
-int mfl_agent_new(const struct mfl_agent_options *options, struct mfl_agent **ret_agent, struct mfl_error *err);
+int mfl_agent_new(
+        const struct mfl_agent_options *options, struct mfl_agent **ret_agent, struct mfl_error *err);
 void mfl_agent_free(struct mfl_agent *agent);
 
 enum mfl_agent_event_kind {
         MFL_AGENT_EV_START,
         MFL_AGENT_EV_TICK,
-        MFL_AGENT_EV_CONNECTED,   /* CONNECT went well: the agent greets */
-        MFL_AGENT_EV_CLOSED,      /* the connection is gone, or never came; reason */
-        MFL_AGENT_EV_HEARD,       /* bytes came (chunks of params, say) */
-        MFL_AGENT_EV_MESSAGE,     /* msg */
-        MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent sends ParamsGet */
-        MFL_AGENT_EV_PARAMS_DONE, /* all floats of `digest` are here; ok = false: the digest was wrong, fetch anew from 0 */
-        MFL_AGENT_EV_COMPUTED,    /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items (EVAL); or not ok, reason */
+        MFL_AGENT_EV_CONNECTED,      /* CONNECT went well: the agent greets */
+        MFL_AGENT_EV_CLOSED,         /* the connection is gone, or never came; reason */
+        MFL_AGENT_EV_HEARD,          /* bytes came (chunks of params, say) */
+        MFL_AGENT_EV_MESSAGE,        /* msg */
+        MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent
+                                        sends ParamsGet */
+        MFL_AGENT_EV_PARAMS_DONE, /* all floats of `digest` are here; ok = false: the digest was wrong, fetch
+                                     anew from 0 */
+        MFL_AGENT_EV_COMPUTED,    /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items
+                                     (EVAL); or not ok, reason */
         MFL_AGENT_EV_SENT,        /* an UPLOAD's last byte was written */
         MFL_AGENT_EV_STOP,        /* SIGTERM: abort work, say Bye, EXIT */
 };
@@ -47,9 +55,9 @@ enum mfl_agent_event_kind {
 struct mfl_agent_event {
         enum mfl_agent_event_kind kind;
         uint64_t now_ms;
-        const struct mfl_msg *msg; /* MESSAGE; borrowed */
-        uint64_t task;             /* COMPUTED, SENT */
-        uint32_t update;           /* SENT */
+        const struct mfl_msg *msg;        /* MESSAGE; borrowed */
+        uint64_t task;                    /* COMPUTED, SENT */
+        uint32_t update;                  /* SENT */
         uint8_t digest[MFL_DIGEST_BYTES]; /* PARAMS_DONE, PARAMS_MISSING */
         char job[MFL_JOB_ID_BYTES];       /* PARAMS_DONE, PARAMS_MISSING */
         uint64_t offset;                  /* PARAMS_MISSING: floats held */
@@ -64,11 +72,12 @@ struct mfl_agent_event {
 
 enum mfl_agent_action_kind {
         MFL_AGENT_ACT_CONNECT,
-        MFL_AGENT_ACT_CLOSE,       /* reason; no CLOSED for that connection may come later than the next CONNECT */
-        MFL_AGENT_ACT_SEND,        /* msg; owned */
-        MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell answers with exactly one
-                                      event, PARAMS_DONE when it holds them whole, else PARAMS_MISSING with the offset reached
-                                      (0, or more after a cut). Ordered again after a reconnect */
+        MFL_AGENT_ACT_CLOSE, /* reason; no CLOSED for that connection may come later than the next CONNECT */
+        MFL_AGENT_ACT_SEND,  /* msg; owned */
+        MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell
+                                      answers with exactly one event, PARAMS_DONE when it holds them whole,
+                                      else PARAMS_MISSING with the offset reached (0, or more after a cut).
+                                      Ordered again after a reconnect */
         MFL_AGENT_ACT_COMPUTE,     /* task: start on the worker; exactly one COMPUTED follows */
         MFL_AGENT_ACT_ABORT,       /* task: stop computing soon; COMPUTED follows with ok = false */
         MFL_AGENT_ACT_UPLOAD,      /* task, update, ranges: queue these bytes as Chunks on the connection */
@@ -82,8 +91,8 @@ struct mfl_agent_action {
         enum mfl_agent_action_kind kind;
         struct mfl_msg msg;          /* SEND; owned */
         const struct mfl_task *task; /* PARAMS_OPEN, COMPUTE: valid until COMPUTED / RESULT_FREE of it */
-        uint64_t task_number;        /* ABORT, UPLOAD, RESULT_FREE: the number under which COMPUTE was ordered */
-        uint64_t wire_task;          /* UPLOAD: the number to put into Chunk (differs after a result was reused) */
+        uint64_t task_number; /* ABORT, UPLOAD, RESULT_FREE: the number under which COMPUTE was ordered */
+        uint64_t wire_task;   /* UPLOAD: the number to put into Chunk (differs after a result was reused) */
         uint32_t update;
         uint32_t n_ranges;
         struct mfl_range *ranges; /* owned */
@@ -99,8 +108,8 @@ struct mfl_agent_actions {
 void mfl_agent_actions_clear(struct mfl_agent_actions *actions);
 void mfl_agent_actions_deinit(struct mfl_agent_actions *actions);
 
-int mfl_agent_step(struct mfl_agent *agent, const struct mfl_agent_event *event,
-        struct mfl_agent_actions *actions);
+int mfl_agent_step(
+        struct mfl_agent *agent, const struct mfl_agent_event *event, struct mfl_agent_actions *actions);
 uint64_t mfl_agent_next_ms(const struct mfl_agent *agent);
 /* True when connected and greeted; for status lines. */
 bool mfl_agent_online(const struct mfl_agent *agent);

@@ -2,8 +2,6 @@
 /* The agent's tasks: params, computing, results held until they are answered. */
 #include "client/agent_internal.h"
 
-#include <stdio.h>
-
 /* ---- lists ---- */
 
 static struct agent_task *find_wire(struct mfl_agent *agent, uint64_t wire)

@@ -76,7 +76,7 @@ struct mfl_link {
         struct mfl_agent_actions actions;
         uv_timer_t timer;
         struct mfl_stream stream;
-        bool stream_open; /* from init to on_closed */
+        bool stream_open;  /* from init to on_closed */
         bool connect_next; /* when the stream at hand has closed */
         bool online;
         uint64_t heard_ms;

@@ -132,6 +132,20 @@ bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src)
         return n == len;
 }
 
+int mfl_vsnprintf(char *dst, size_t dst_bytes, const char *fmt, va_list ap)
+{
+        return vsnprintf(dst, dst_bytes, fmt, ap);
+}
+
+int mfl_snprintf(char *dst, size_t dst_bytes, const char *fmt, ...)
+{
+        va_list ap;
+        va_start(ap, fmt);
+        int n = vsnprintf(dst, dst_bytes, fmt, ap);
+        va_end(ap);
+        return n;
+}
+
 uint64_t mfl_now_ns(void)
 {
         struct timespec ts;

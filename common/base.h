@@ -6,8 +6,8 @@
  *   negative  (-errno) this process cannot go on: memory, disk, device, broken environment. Forwarded to
  *             main() untouched, which exits; the service manager restarts from the last commit.
  *   positive  a condition that the direct caller handles and never forwards. MFL_INVALID is the common one:
- *             the input was wrong, and the text in struct mfl_error says what, where, and what would be right.
- * Outputs are last, named ret_x, and untouched on failure. No byte from a peer may produce a negative.
+ *             the input was wrong, and the text in struct mfl_error says what, where, and what would be
+ * right. Outputs are last, named ret_x, and untouched on failure. No byte from a peer may produce a negative.
  */
 #ifndef MFL_COMMON_BASE_H
 #define MFL_COMMON_BASE_H
@@ -27,7 +27,7 @@
 #define MFL_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define MFL_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MFL_MAX(a, b) ((a) > (b) ? (a) : (b))
-#define MFL_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define MFL_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* Positive codes shared by all modules; a module's header may list more from 16 upwards. */
 enum {
@@ -78,6 +78,11 @@ static inline void mfl_freep(void *p)
 
 /* Bounded copy that always terminates; returns false when it had to cut. */
 bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src);
+
+/* snprintf and vsnprintf, for files that may not see stdio.h (the pure cores): formatting is no I/O. */
+int mfl_snprintf(char *dst, size_t dst_bytes, const char *fmt, ...) MFL_PRINTF(3, 4);
+int mfl_vsnprintf(char *dst, size_t dst_bytes, const char *fmt, va_list ap)
+        __attribute__((format(printf, 3, 0)));
 
 /* Monotonic clock in milliseconds and nanoseconds. */
 uint64_t mfl_now_ms(void);

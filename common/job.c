@@ -257,7 +257,7 @@ static void set_defaults(struct mfl_job *job)
         job->limits.quorum = 1;
         job->limits.retries = 3;
         job->evaluation.every = 1;
-        job->evaluation.batch = 250;
+        job->evaluation.batch = 50;
         job->checkpoints.keep = 3;
 }
 

@@ -85,7 +85,7 @@ struct mfl_job {
         } limits;
         struct {
                 uint32_t every; /* rounds; 0: never; default 1; the last round is evaluated always unless 0 */
-                uint32_t batch; /* samples at a time; part of reproducibility; default 250 */
+                uint32_t batch; /* samples at a time; part of reproducibility; default 50 */
         } evaluation;
         struct {
                 uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */

@@ -24,8 +24,9 @@ enum mfl_rng_domain {
         MFL_RNG_PARTITION = 2, /* a: partition step */
         MFL_RNG_SELECT = 3,    /* a: round, b: attempt */
         MFL_RNG_SHUFFLE = 4,   /* a: client, b: round * 65536 + epoch */
-        MFL_RNG_DROPOUT = 5,   /* a: client, b: round; then one stream per step and layer, mfl_rng_dropout_key */
-        MFL_RNG_SIM = 6,       /* the simulator's own */
+        MFL_RNG_DROPOUT =
+                5,       /* a: client, b: round; then one stream per step and layer, mfl_rng_dropout_key */
+        MFL_RNG_SIM = 6, /* the simulator's own */
         MFL_RNG_TEST = 7,
         MFL_RNG_JITTER = 8, /* back-off in agents; never touches a model */
         MFL_RNG_DATA = 9,   /* synthetic data sets: a: what, b: class, split, sample */
@@ -77,7 +78,8 @@ static inline MFL_HD struct mfl_philox mfl_rng_block(struct mfl_rng_key key, uin
 
 /* The stream of one training step and one dropout layer of one client and round: element e of group-local
  * mask uses number e of it. The key argument is mfl_rng_derive(seed, MFL_RNG_DROPOUT, client, round). */
-static inline MFL_HD struct mfl_rng_key mfl_rng_dropout_key(struct mfl_rng_key key, uint32_t step, uint32_t layer)
+static inline MFL_HD struct mfl_rng_key mfl_rng_dropout_key(
+        struct mfl_rng_key key, uint32_t step, uint32_t layer)
 {
         return mfl_rng_derive((uint64_t)key.k[0] | (uint64_t)key.k[1] << 32, MFL_RNG_DROPOUT,
                 (uint64_t)key.hi[0] | (uint64_t)key.hi[1] << 32, (uint64_t)step << 32 | layer);

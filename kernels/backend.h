@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A backend: where arithmetic happens. `reference` (plain loops, the specification) is built in; `cpu` (oneDNN)
- * and `cuda` are modules opened at run time, so that a program starts at once where a library is missing.
+/* A backend: where arithmetic happens. `reference` (plain loops, the specification) is built in; `cpu`
+ * (oneDNN) and `cuda` are modules opened at run time, so that a program starts at once where a library is
+ * missing.
  *
  * The unit of a backend is a network, not an operator. A network is a graph compiled for a batch size and a
  * number of groups G (clients trained at once): G parameter vectors, G data batches, G streams of random
  * numbers, G step masks, one call. The layout of tensors, the schedule, the arena and the fusion of operators
- * are the backend's own business (blocked layouts on the CPU, a captured CUDA graph on a GPU); what crosses this
- * table is plain: flat parameter vectors in the order of the graph's table, NCHW samples, sample numbers. An
- * operator alone is a network of one layer: that is how the conformance program tests each of them, on every
- * backend, through this same table.
+ * are the backend's own business (blocked layouts on the CPU, a captured CUDA graph on a GPU); what crosses
+ * this table is plain: flat parameter vectors in the order of the graph's table, NCHW samples, sample
+ * numbers. An operator alone is a network of one layer: that is how the conformance program tests each of
+ * them, on every backend, through this same table.
  *
  * Threads: a device may be used by several threads; a network belongs to one thread at a time. Everything
- * blocks. No allocation happens inside step, eval, forward or backward. A group's result does not depend on G, on its
- * place among the groups, nor on the other groups' data.
- * Errors: 0; MFL_INVALID (text) for a graph or option that the backend cannot do; negative when the device or
- * the memory is broken.
+ * blocks. No allocation happens inside step, eval, forward or backward. A group's result does not depend on
+ * G, on its place among the groups, nor on the other groups' data. Errors: 0; MFL_INVALID (text) for a graph
+ * or option that the backend cannot do; negative when the device or the memory is broken.
  */
 #ifndef MFL_KERNELS_BACKEND_H
 #define MFL_KERNELS_BACKEND_H
@@ -40,9 +40,9 @@ struct mfl_device_info {
 };
 
 struct mfl_net_options {
-        int batch;    /* rows of a batch, the largest */
-        int groups;   /* G >= 1 */
-        int threads;  /* CPU threads that one network computes on, >= 1 */
+        int batch;     /* rows of a batch, the largest */
+        int groups;    /* G >= 1 */
+        int threads;   /* CPU threads that one network computes on, >= 1 */
         bool training; /* false: no gradients, no optimizer state */
 };
 
@@ -74,8 +74,8 @@ struct mfl_backend_ops {
         void (*device_close)(struct mfl_device *device);
         void (*device_info)(const struct mfl_device *device, struct mfl_device_info *ret_info);
 
-        /* Makes a split readable by networks of this device; it stays referenced (not copied) on the CPU, so it
-         * must outlive the handle. */
+        /* Makes a split readable by networks of this device; it stays referenced (not copied) on the CPU, so
+         * it must outlive the handle. */
         int (*data_new)(struct mfl_device *device, const struct mfl_dataset *dataset,
                 const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err);
         void (*data_free)(struct mfl_device_data *data);
@@ -86,7 +86,8 @@ struct mfl_backend_ops {
         /* Bytes that net_new would allocate, for budgets; the graph is assumed valid. */
         uint64_t (*net_bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
 
-        /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed. */
+        /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed.
+         */
         int (*params_set)(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
         int (*params_get)(struct mfl_net *net, int group, float *params, struct mfl_error *err);
         /* acc += round(weight * (params(group) - params_set(group)) * 2^s): see mfl_fixed_add_delta.
@@ -98,23 +99,26 @@ struct mfl_backend_ops {
         int (*step)(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
                 uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
         /* Loss and hits of rows index[0 .. n) under group g's params, dropout off, in batches of the net's
-         * size from index[0] on (callers cut work at multiples of it, so that batches are always the same). */
+         * size from index[0] on (callers cut work at multiples of it, so that batches are always the same).
+         */
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
                 uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
 
         /* For conformance. x: batch * input floats per group, group-major; y: the last layer's output, NCHW,
-         * batch * output floats per group. dropout: G keys for training mode at step 0, NULL for inference. */
+         * batch * output floats per group. dropout: G keys for training mode at step 0, NULL for inference.
+         */
         int (*forward)(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
                 struct mfl_error *err);
         /* After a forward of a training net: from dy (like y) the gradient of the input (like x; NULL: not
          * wanted) and of the params (G * n floats, overwritten). */
-        int (*backward)(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
+        int (*backward)(
+                struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
 };
 
 /* Opens a backend by name: "reference", "cpu", "cuda", or "auto" (the first of cuda, cpu, reference that
- * opens). Modules are looked for in $MFL_MODULE_DIR, beside the executable, in ../lib/mfl relative to it, in a build tree, and in the
- * installation's directory. The table lives until the process ends. MFL_NOT_FOUND: no such module here, with the
- * reason; MFL_INVALID: another ABI. Not thread-safe; call once at start. */
+ * opens). Modules are looked for in $MFL_MODULE_DIR, beside the executable, in ../lib/mfl relative to it, in
+ * a build tree, and in the installation's directory. The table lives until the process ends. MFL_NOT_FOUND:
+ * no such module here, with the reason; MFL_INVALID: another ABI. Not thread-safe; call once at start. */
 int mfl_backend_open(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err);
 extern const struct mfl_backend_ops mfl_backend_reference;
 

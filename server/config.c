@@ -43,7 +43,8 @@ static const char help_text[] =
         "  --help, --version\n"
         "\n"
         "Keys of the configuration file, with defaults:\n"
-        "  listen: 127.0.0.1:7433      state_dir: mfl-state        memory_max: 80% of the machine's (e.g. 8GiB)\n"
+        "  listen: 127.0.0.1:7433      state_dir: mfl-state        memory_max: 80% of the machine's (e.g. "
+        "8GiB)\n"
         "  slots: 2                    heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
         "  insecure_listen: false\n"
@@ -109,7 +110,8 @@ static int set_level(struct mfl_server_config *config, const char *value, struct
                         config->log_level = i;
                         return 0;
                 }
-        return mfl_fail(err, MFL_INVALID, "--log-level: expected error, warn, info or debug, got '%s'", value);
+        return mfl_fail(
+                err, MFL_INVALID, "--log-level: expected error, warn, info or debug, got '%s'", value);
 }
 
 static int set_ready_fd(struct mfl_server_config *config, const char *value, struct mfl_error *err)
@@ -117,7 +119,8 @@ static int set_ready_fd(struct mfl_server_config *config, const char *value, str
         char *end;
         long n = strtol(value, &end, 10);
         if (*end || end == value || n < 0 || n > 65535)
-                return mfl_fail(err, MFL_INVALID, "--ready-fd: expected a descriptor's number, got '%s'", value);
+                return mfl_fail(
+                        err, MFL_INVALID, "--ready-fd: expected a descriptor's number, got '%s'", value);
         config->ready_fd = (int)n;
         return 0;
 }
@@ -168,8 +171,8 @@ static void set_defaults(struct mfl_server_config *config)
         mfl_strcpy(config->state_dir, sizeof config->state_dir, dir && *dir ? dir : "mfl-state");
 }
 
-int mfl_server_config_load(int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage,
-        struct mfl_error *err)
+int mfl_server_config_load(
+        int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err)
 {
         struct mfl_server_config config;
         int code, r;
@@ -191,7 +194,8 @@ int mfl_server_config_load(int argc, char **argv, struct mfl_server_config *ret_
                         return r;
         }
         if (optind < argc)
-                return mfl_fail(err, MFL_INVALID, "unexpected argument '%s'; see mfl-server --help", argv[optind]);
+                return mfl_fail(
+                        err, MFL_INVALID, "unexpected argument '%s'; see mfl-server --help", argv[optind]);
         *ret_usage = false;
         if (config.dead_ms < 2 * config.heartbeat_ms)
                 return mfl_fail(err, MFL_INVALID,

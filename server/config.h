@@ -6,23 +6,23 @@
 #include "common/base.h"
 
 struct mfl_server_config {
-        char listen[256];             /* "127.0.0.1:7433"; port 0: any free one */
-        char state_dir[1024];         /* jobs, rounds and checkpoints live here */
-        uint64_t memory_max_bytes;    /* of all jobs together; 0: 80% of what the machine has */
-        uint32_t slots;               /* staging buffers per job */
-        uint64_t heartbeat_ms;        /* a silent peer is asked after this long */
-        uint64_t dead_ms;             /* a peer that says nothing for this long is dead */
-        uint64_t reconnect_grace_ms;  /* a daemon that lost its connection keeps its work this long */
+        char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
+        char state_dir[1024];        /* jobs, rounds and checkpoints live here */
+        uint64_t memory_max_bytes;   /* of all jobs together; 0: 80% of what the machine has */
+        uint32_t slots;              /* staging buffers per job */
+        uint64_t heartbeat_ms;       /* a silent peer is asked after this long */
+        uint64_t dead_ms;            /* a peer that says nothing for this long is dead */
+        uint64_t reconnect_grace_ms; /* a daemon that lost its connection keeps its work this long */
         uint32_t connections_max;
-        uint32_t log_level;           /* position in error, warn, info, debug */
-        bool insecure_listen;         /* plain TCP on an address other than loopback */
-        int ready_fd;                 /* -1: none; command line only */
-        bool exit_with_stdin;         /* command line only */
+        uint32_t log_level;   /* position in error, warn, info, debug */
+        bool insecure_listen; /* plain TCP on an address other than loopback */
+        int ready_fd;         /* -1: none; command line only */
+        bool exit_with_stdin; /* command line only */
 };
 
 /* Defaults, then the file that --config names, then options. MFL_INVALID with text (exit status 78 for the
  * file, 2 for options: *ret_usage tells); MFL_NOT_FOUND after --help or --version, which were printed. */
-int mfl_server_config_load(int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage,
-        struct mfl_error *err);
+int mfl_server_config_load(
+        int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err);
 
 #endif

@@ -4,8 +4,6 @@
 #include "server/round.h"
 #include "server/scheduler.h"
 
-#include <stdio.h>
-
 int mfl_core_new(const struct mfl_core_options *options, struct mfl_core **ret_core, struct mfl_error *err)
 {
         if (!options->heartbeat_ms || options->dead_ms <= options->heartbeat_ms)
@@ -92,7 +90,7 @@ void mfl_core_trace(struct mfl_core *core, const struct core_job *job, const cha
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_TRACE, job);
         va_list ap;
         va_start(ap, fmt);
-        vsnprintf(action->reason, sizeof action->reason, fmt, ap);
+        mfl_vsnprintf(action->reason, sizeof action->reason, fmt, ap);
         va_end(ap);
 }
 

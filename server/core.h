@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server's decisions, all of them, as one pure state machine: step(core, event) -> actions.
  *
- * No I/O, clock, threads, files or globals: time and identity arrive in events, randomness is the job's counter
- * stream. The libuv shell (server/shell*) and the simulator (tests/sim) drive the very same code. Inside, core.c keeps
- * daemons, tasks and uploads; round.c one job's rounds; scheduler.c which job gets which daemons.
+ * No I/O, clock, threads, files or globals: time and identity arrive in events, randomness is the job's
+ * counter stream. The libuv shell (server/shell*) and the simulator (tests/sim) drive the very same code.
+ * Inside, core.c keeps daemons, tasks and uploads; round.c one job's rounds; scheduler.c which job gets which
+ * daemons.
  *
  *      JOB_ADD                                     daemon with the data set up, and its turn
  *         |                                                    |
@@ -11,10 +12,9 @@
  *      WAITING ------------------------> READY ---------> TRAIN(r) --all counted, or deadline and quorum--+
  *                                          ^                 |  below quorum: next attempt                |
  *                                          |                 v                                            v
- *                                          |            retries spent: FAILED                     APPLY -> APPLIED
- *                                          |                                                              |
- *                                          |                              CHECKPOINT at the same time as EVAL(r)
- *                                          |                                                              |
+ *                                          |            retries spent: FAILED                     APPLY ->
+ * APPLIED |                                                              | | CHECKPOINT at the same time as
+ * EVAL(r) |                                                              |
  *                                          +-----------------  COMMITTED  <---  COMMIT  <---  both done --+
  *                                          +--> last round: DONE
  *
@@ -22,22 +22,24 @@
  *   - an update counts at most once; a client counts at most once in a round;
  *   - weight accepted equals weight applied; committed rounds rise by one;
  *   - slots in use never exceed n_slots; a slot is granted to one upload at a time;
- *   - a lost daemon's uncounted clients go to other daemons in the same round (not for partition `local`), so that the
- *     model does not depend on who died;
+ *   - a lost daemon's uncounted clients go to other daemons in the same round (not for partition `local`), so
+ * that the model does not depend on who died;
  *   - when faults stop, rounds advance within a bounded virtual time.
- * A daemon whose connection broke keeps its tasks for reconnect_grace_ms, unless another instance under its name appears.
- * An upload's bytes that arrived stay in its slot that long. A daemon that is heard of is alive, however slow.
- * A daemon that says Bye with retry = false is not waited for. Attempts count from 0. A job whose last round is committed may be added: it is DONE at once.
- * Daemons that start together share the first round of a job: it waits until none has come for 300 ms, 1.5 s at most.
- * An update that was made for a task of an earlier boot is left unanswered until the round is dealt; the agent matches it with its new task.
- * The core itself sends Welcome, JobSpec (again after 16 other jobs on one connection), Ping and Pong.
- * Failing disk: CHECKPOINTED or COMMITTED with ok = false is tried again every 5 s, the job's reason tells why it waits.
- * Quorum < 1: when the deadline passes with at least ceil(quorum * cohort) clients counted, the round closes without
- * the rest. A round whose every missing client was rejected or is impossible to place closes without waiting, if it has quorum;
- * if it has not, it is retried (attempt + 1, other clients drawn if the population is larger than the cohort) up to limits.retries,
- * then the job fails with the reason. Having no daemon at all is no failure: the job waits, its deadline clock stands still.
- * Shared daemons: a daemon works for one job at a time, one phase at a time; among jobs that want daemons the least recently
- * served goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once.
+ * A daemon whose connection broke keeps its tasks for reconnect_grace_ms, unless another instance under its
+ * name appears. An upload's bytes that arrived stay in its slot that long. A daemon that is heard of is
+ * alive, however slow. A daemon that says Bye with retry = false is not waited for. Attempts count from 0. A
+ * job whose last round is committed may be added: it is DONE at once. Daemons that start together share the
+ * first round of a job: it waits until none has come for 300 ms, 1.5 s at most. An update that was made for a
+ * task of an earlier boot is left unanswered until the round is dealt; the agent matches it with its new
+ * task. The core itself sends Welcome, JobSpec (again after 16 other jobs on one connection), Ping and Pong.
+ * Failing disk: CHECKPOINTED or COMMITTED with ok = false is tried again every 5 s, the job's reason tells
+ * why it waits. Quorum < 1: when the deadline passes with at least ceil(quorum * cohort) clients counted, the
+ * round closes without the rest. A round whose every missing client was rejected or is impossible to place
+ * closes without waiting, if it has quorum; if it has not, it is retried (attempt + 1, other clients drawn if
+ * the population is larger than the cohort) up to limits.retries, then the job fails with the reason. Having
+ * no daemon at all is no failure: the job waits, its deadline clock stands still. Shared daemons: a daemon
+ * works for one job at a time, one phase at a time; among jobs that want daemons the least recently served
+ * goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once.
  */
 #ifndef MFL_SERVER_CORE_H
 #define MFL_SERVER_CORE_H
@@ -50,7 +52,7 @@ struct mfl_core;
 
 struct mfl_core_options {
         uint64_t server_instance; /* random, for Welcome */
-        uint32_t boot;            /* rises by one at each start of a state directory: upper half of task numbers */
+        uint32_t boot; /* rises by one at each start of a state directory: upper half of task numbers */
         uint32_t heartbeat_ms, dead_ms, reconnect_grace_ms;
 };
 int mfl_core_new(const struct mfl_core_options *options, struct mfl_core **ret_core, struct mfl_error *err);
@@ -77,21 +79,23 @@ struct mfl_round_record {
 };
 
 enum mfl_core_event_kind {
-        MFL_EV_TICK, /* nothing but the time: at least every 100 ms while a timer may be due (mfl_core_next_ms) */
+        MFL_EV_TICK, /* nothing but the time: at least every 100 ms while a timer may be due
+                        (mfl_core_next_ms) */
         MFL_EV_JOB_ADD,
         MFL_EV_JOB_READY,          /* answers JOB_PREPARE */
         MFL_EV_JOB_PREPARE_FAILED, /* answers JOB_PREPARE: the job fails with reason */
         MFL_EV_JOB_STOP,
-        MFL_EV_DAEMON_UP,   /* a valid Hello of a daemon on connection conn */
-        MFL_EV_DAEMON_DOWN, /* connection conn is gone */
-        MFL_EV_MESSAGE,     /* from connection conn; also proves that the peer lives */
-        MFL_EV_HEARD,       /* bytes came from connection conn */
-        MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived. Not to be delivered after the slot's SLOT_FREE */
-        MFL_EV_ADDED,           /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why */
-        MFL_EV_APPLIED,         /* answers APPLY; digest of the new params; ok = false: not finite, the job fails */
-        MFL_EV_CHECKPOINTED,    /* answers CHECKPOINT */
-        MFL_EV_COMMITTED,       /* answers COMMIT */
-        MFL_EV_DRAIN,           /* name, on */
+        MFL_EV_DAEMON_UP,       /* a valid Hello of a daemon on connection conn */
+        MFL_EV_DAEMON_DOWN,     /* connection conn is gone */
+        MFL_EV_MESSAGE,         /* from connection conn; also proves that the peer lives */
+        MFL_EV_HEARD,           /* bytes came from connection conn */
+        MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived. Not to be delivered after the slot's
+                                   SLOT_FREE */
+        MFL_EV_ADDED,   /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why */
+        MFL_EV_APPLIED, /* answers APPLY; digest of the new params; ok = false: not finite, the job fails */
+        MFL_EV_CHECKPOINTED, /* answers CHECKPOINT */
+        MFL_EV_COMMITTED,    /* answers COMMIT */
+        MFL_EV_DRAIN,        /* name, on */
 };
 
 struct mfl_core_event {
@@ -109,9 +113,9 @@ struct mfl_core_event {
                         uint32_t n_slots;
                         uint8_t digest[MFL_DIGEST_BYTES]; /* of the params after round `committed` */
                 } job_ready;
-                struct mfl_daemon_info *daemon; /* DAEMON_UP; borrowed */
-                const struct mfl_msg *msg;      /* MESSAGE; borrowed */
-                uint32_t slot;                  /* UPLOAD_COMPLETE, ADDED */
+                struct mfl_daemon_info *daemon;   /* DAEMON_UP; borrowed */
+                const struct mfl_msg *msg;        /* MESSAGE; borrowed */
+                uint32_t slot;                    /* UPLOAD_COMPLETE, ADDED */
                 uint8_t digest[MFL_DIGEST_BYTES]; /* APPLIED */
                 struct {
                         char name[MFL_NAME_BYTES];
@@ -125,20 +129,22 @@ struct mfl_core_event {
 enum mfl_core_action_kind {
         MFL_ACT_SEND,        /* msg to conn */
         MFL_ACT_CLOSE,       /* conn, reason, retry: say Bye and close; DAEMON_DOWN need not follow */
-        MFL_ACT_JOB_PREPARE, /* build the graph for `data`, reserve memory (params, sums, slots), load or make the params */
+        MFL_ACT_JOB_PREPARE, /* build the graph for `data`, reserve memory (params, sums, slots), load or make
+                                the params */
         MFL_ACT_JOB_STATE,   /* store and tell watchers: state, reason */
-        MFL_ACT_JOB_RELEASE, /* the job's memory and spec may go (after DONE, FAILED, STOPPED, once every order to the worker is
-                                answered); the core does not know the job any more */
+        MFL_ACT_JOB_RELEASE, /* the job's memory and spec may go (after DONE, FAILED, STOPPED, once every
+                                order to the worker is answered); the core does not know the job any more */
         MFL_ACT_ROUND_OPEN,  /* zero the sums; for single updates: empty the spill file */
         MFL_ACT_SLOT_OPEN,   /* slot is for (task, update) with `bytes` in `encoding`; forget what it held */
-        MFL_ACT_GRANT,       /* send Grant for the bytes still missing in slot to conn; none missing: report UPLOAD_COMPLETE */
+        MFL_ACT_GRANT,       /* send Grant for the bytes still missing in slot to conn; none missing: report
+                                UPLOAD_COMPLETE */
         MFL_ACT_SLOT_ADD,    /* worker: check and add the slot to the sums with `weight`; answer ADDED */
         MFL_ACT_SLOT_FREE,   /* chunks for it are dropped from now on */
-        MFL_ACT_APPLY,       /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED. The new
-                                params are what ParamsGet gives from then on, next to the old ones */
-        MFL_ACT_CHECKPOINT,  /* worker: write and sync the file of `round`; answer CHECKPOINTED */
-        MFL_ACT_COMMIT,      /* worker: the database row of `record`; answer COMMITTED */
-        MFL_ACT_TRACE,       /* one English line: text; job may be empty */
+        MFL_ACT_APPLY, /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED.
+                          The new params are what ParamsGet gives from then on, next to the old ones */
+        MFL_ACT_CHECKPOINT, /* worker: write and sync the file of `round`; answer CHECKPOINTED */
+        MFL_ACT_COMMIT,     /* worker: the database row of `record`; answer COMMITTED */
+        MFL_ACT_TRACE,      /* one English line: text; job may be empty */
 };
 
 struct mfl_core_action {
@@ -163,7 +169,7 @@ struct mfl_core_action {
                         uint64_t item; /* single updates: the client, so that the spill file has an order */
                         enum mfl_encoding encoding;
                 } slot;
-                uint64_t weight; /* APPLY: total */
+                uint64_t weight;                /* APPLY: total */
                 struct mfl_round_record record; /* COMMIT */
         };
         bool retry;
@@ -174,17 +180,18 @@ struct mfl_core_actions {
         uint32_t n, capacity;
         struct mfl_core_action *v;
 };
-void mfl_core_actions_clear(struct mfl_core_actions *actions);  /* keeps the capacity */
+void mfl_core_actions_clear(struct mfl_core_actions *actions); /* keeps the capacity */
 void mfl_core_actions_deinit(struct mfl_core_actions *actions);
 
 /* Takes in one event; appends actions, to be carried out in order. 0 or -ENOMEM. */
-int mfl_core_step(struct mfl_core *core, const struct mfl_core_event *event, struct mfl_core_actions *actions);
+int mfl_core_step(
+        struct mfl_core *core, const struct mfl_core_event *event, struct mfl_core_actions *actions);
 
 /* When a TICK is due at the latest; UINT64_MAX: never. */
 uint64_t mfl_core_next_ms(const struct mfl_core *core);
 
-/* Fixed-point limits of a job: cohort-wide weight bound. samples: the data set's training samples rounded up to a power of two
- * (population), or 2^36 (local); uniform: the cohort size. */
+/* Fixed-point limits of a job: cohort-wide weight bound. samples: the data set's training samples rounded up
+ * to a power of two (population), or 2^36 (local); uniform: the cohort size. */
 int mfl_core_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
         struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
@@ -198,11 +205,12 @@ struct mfl_core_job_view {
         uint64_t samples_done;
         double train_loss; /* running, of this round */
 };
-int mfl_core_job_view(const struct mfl_core *core, const char *job, struct mfl_core_job_view *ret_view); /* MFL_NOT_FOUND */
+int mfl_core_job_view(
+        const struct mfl_core *core, const char *job, struct mfl_core_job_view *ret_view); /* MFL_NOT_FOUND */
 
 struct mfl_core_daemon_view {
         const struct mfl_daemon_info *info;
-        uint32_t conn; /* 0: lost, in its grace time */
+        uint32_t conn;     /* 0: lost, in its grace time */
         const char *state; /* as DaemonInfo.state */
         char job[MFL_JOB_ID_BYTES];
         uint32_t round, items_done, items_total;

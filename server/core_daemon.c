@@ -4,8 +4,6 @@
 
 #include "common/digest.h"
 
-#include <stdio.h>
-
 uint64_t mfl_core_name_key(const char *name)
 {
         uint8_t digest[MFL_SHA256_BYTES];
@@ -231,7 +229,7 @@ void mfl_core_daemon_close(
         char reason[MFL_REASON_BYTES];
         va_list ap;
         va_start(ap, fmt);
-        vsnprintf(reason, sizeof reason, fmt, ap);
+        mfl_vsnprintf(reason, sizeof reason, fmt, ap);
         va_end(ap);
         send_close(core, daemon->conn, retry, reason);
         mfl_core_daemon_down(core, daemon, reason);

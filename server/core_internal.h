@@ -191,7 +191,7 @@ struct mfl_core {
         uint32_t job_serial;
         uint32_t task_serial;
         uint64_t stamp, turn, pass;
-        uint64_t arrival_ms; /* when a daemon last came */
+        uint64_t arrival_ms;          /* when a daemon last came */
         bool dirty;                   /* some job is */
         bool sched_dirty;             /* daemons or wishes changed */
         uint64_t scan_ms;             /* no timer is due before */

@@ -3,8 +3,6 @@
 #include "server/core_internal.h"
 #include "server/round.h"
 
-#include <stdio.h>
-
 void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task)
 {
         struct core_item *item = &job->items[i];
@@ -218,8 +216,8 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
                 relation->rest_stamp = job->stamp;
                 relation->fails = 0;
         }
-        snprintf(daemon->note, sizeof daemon->note, "%s: %.180s", job->id, msg->failed.reason);
-        snprintf(job->last_failure, sizeof job->last_failure, "daemon %s: %.170s", daemon->info.name,
+        mfl_snprintf(daemon->note, sizeof daemon->note, "%s: %.180s", job->id, msg->failed.reason);
+        mfl_snprintf(job->last_failure, sizeof job->last_failure, "daemon %s: %.170s", daemon->info.name,
                 msg->failed.reason);
         mfl_core_trace(core, job, "round %u: daemon %s failed at task %u%s: %.120s", job->round,
                 daemon->info.name, (uint32_t)task->number, msg->failed.permanent ? " for good" : "",

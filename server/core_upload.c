@@ -4,8 +4,6 @@
 #include "server/core_internal.h"
 #include "server/round.h"
 
-#include <stdio.h>
-
 /* ---- the queue and the slots ---- */
 
 static void enqueue(struct core_job *job, struct core_update *update)
@@ -134,7 +132,7 @@ static void tell_rejected(struct mfl_core *core, const struct core_update *updat
         struct core_job *job = update->task->job;
         if (!a->n_rejected)
                 return;
-        snprintf(job->last_failure, sizeof job->last_failure, "client %llu was rejected: %.170s",
+        mfl_snprintf(job->last_failure, sizeof job->last_failure, "client %llu was rejected: %.170s",
                 (unsigned long long)a->rejected[0].item, a->rejected[0].reason);
         mfl_core_trace(core, job,
                 "round %u: %u of the %u clients of an update were rejected; client %llu: %.120s", job->round,
@@ -196,7 +194,7 @@ static void refuse_invalid(struct mfl_core *core, struct core_update *update, co
         update->state = UPDATE_REFUSED;
         mfl_strcpy(update->reason, sizeof update->reason, reason);
         task->job->weight_claimed -= update->announce.weight;
-        snprintf(task->job->last_failure, sizeof task->job->last_failure, "an update was refused: %.170s",
+        mfl_snprintf(task->job->last_failure, sizeof task->job->last_failure, "an update was refused: %.170s",
                 reason);
         finish_items(core, update, false);
         mfl_core_trace(core, task->job, "round %u: update %u of task %u is refused: %.160s", task->job->round,

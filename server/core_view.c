@@ -3,8 +3,6 @@
  */
 #include "server/core_internal.h"
 
-#include <stdio.h>
-
 int mfl_core_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
         struct mfl_fixed *ret_fixed, struct mfl_error *err)
 {
@@ -49,7 +47,7 @@ static void tell_lost(const struct mfl_core *core, const struct core_job *job, s
                         mfl_strcpy(view->reason, sizeof view->reason, "waits for its turn");
                         return;
                 }
-        snprintf(view->reason, sizeof view->reason, "no daemon with data set %s is connected",
+        mfl_snprintf(view->reason, sizeof view->reason, "no daemon with data set %s is connected",
                 job->spec->data.name);
 }
 

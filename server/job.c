@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job in the shell: its file and memory, and the operations on the workers that the core orders. Each of them ends in
- * exactly one event, or in the end of the process when memory or the database are broken.
+/* A job in the shell: its file and memory, and the operations on the workers that the core orders. Each of
+ * them ends in exactly one event, or in the end of the process when memory or the database are broken.
  *
  *   prepare     graph, where to go on, memory, params                      -> JOB_READY or JOB_PREPARE_FAILED
  *   slot_add    check and add an upload                                    -> ADDED
  *   apply       the strategy                                               -> APPLIED
- *   checkpoint  the file (disk worker)                                     -> CHECKPOINTED; a full disk: ok = false
- *   commit      the database row (disk worker)                             -> COMMITTED; likewise
- *   release     after the core let go of it and nothing of it runs, the memory goes
+ *   checkpoint  the file (disk worker)                                     -> CHECKPOINTED; a full disk: ok =
+ * false commit      the database row (disk worker)                             -> COMMITTED; likewise release
+ * after the core let go of it and nothing of it runs, the memory goes
  */
 #include "common/log.h"
 #include "server/server.h"
@@ -181,8 +181,8 @@ static int take_rounds(struct mfl_server_job *job, struct mfl_error *err)
         return r == MFL_NOT_FOUND ? 0 : r;
 }
 
-int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *row, struct mfl_server_job **ret_job,
-        struct mfl_error *err)
+int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *row,
+        struct mfl_server_job **ret_job, struct mfl_error *err)
 {
         struct mfl_server_job *job = mfl_calloc(1, sizeof *job), **at = &server->jobs;
         if (!job)
@@ -212,8 +212,8 @@ int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err)
         if (r)
                 return r;
         job->committed = resume.round;
-        struct mfl_core_event event = {.kind = MFL_EV_JOB_ADD,
-                .job_add = {.spec = job->spec, .committed = resume.round}};
+        struct mfl_core_event event = {
+                .kind = MFL_EV_JOB_ADD, .job_add = {.spec = job->spec, .committed = resume.round}};
         mfl_strcpy(event.job, sizeof event.job, job->id);
         job->in_core = true;
         mfl_server_feed(job->server, &event);
@@ -246,18 +246,21 @@ static void run_prepare(struct mfl_work *work)
                 .job = job->id,
                 .spec = job->spec,
                 .n_slots = job->server->config.slots,
-                .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population) : 4096,
+                .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
+                                                 : 4096,
                 .state_dir = mfl_store_dir(store),
                 .budget = &job->server->budget,
         };
         op->status = mfl_job_graph(job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
         if (!op->status)
-                op->status = mfl_core_fixed(job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);
+                op->status = mfl_core_fixed(
+                        job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);
         if (!op->status)
                 op->status = mfl_store_resume(store, job->id, &resume, &op->err);
         if (!op->status && resume.round != job->committed)
-                op->status = mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
-                        job->id, job->committed);
+                op->status =
+                        mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
+                                job->id, job->committed);
         if (op->status)
                 return;
         options.graph = op->prepare.graph;
@@ -269,7 +272,8 @@ static void run_prepare(struct mfl_work *work)
                 return;
         int r = mfl_store_job_prepared(store, job->id, data, op->prepare.graph->n, &op->err);
         job->prepared_stored = !r;
-        if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it then */
+        if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it
+                      then */
                 mfl_log(MFL_LOG_WARN, "%s", op->err.text);
         else
                 op->status = r;
@@ -321,7 +325,8 @@ void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_ac
 static void run_state(struct mfl_work *work)
 {
         struct operation *op = operation_of(work);
-        op->status = mfl_store_job_set_state(op->job->server->store, op->job->id, op->state, op->event.reason, &op->err);
+        op->status = mfl_store_job_set_state(
+                op->job->server->store, op->job->id, op->state, op->event.reason, &op->err);
         if (op->status > 0) { /* the disk is full, say: memory knows, and a restart works it out again */
                 mfl_log(MFL_LOG_WARN, "%s", op->err.text);
                 op->status = 0;
@@ -335,11 +340,11 @@ void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_
         if (changed || strcmp(job->reason, action->reason))
                 mfl_log(state == MFL_JOB_FAILED ? MFL_LOG_WARN : MFL_LOG_INFO, "%s (%s): %s%s%s", job->id,
                         job->spec->name,
-                        state == MFL_JOB_WAITING           ? "waiting"
-                                : state == MFL_JOB_RUNNING ? "running"
-                                : state == MFL_JOB_DONE    ? "done"
-                                : state == MFL_JOB_FAILED  ? "failed"
-                                                           : "stopped",
+                        state == MFL_JOB_WAITING   ? "waiting"
+                        : state == MFL_JOB_RUNNING ? "running"
+                        : state == MFL_JOB_DONE    ? "done"
+                        : state == MFL_JOB_FAILED  ? "failed"
+                                                   : "stopped",
                         action->reason[0] ? ": " : "", action->reason);
         job->state = state;
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
@@ -373,9 +378,12 @@ void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 void mfl_server_job_slot_open(struct mfl_server_job *job, const struct mfl_core_action *action)
 {
         struct mfl_slot_use *use = &job->slots[action->slot.slot];
-        *use = (struct mfl_slot_use){
-                .open = true, .conn = action->conn, .task = action->slot.task, .update = action->slot.update,
-                .bytes = action->slot.bytes, .encoding = action->slot.encoding};
+        *use = (struct mfl_slot_use){.open = true,
+                .conn = action->conn,
+                .task = action->slot.task,
+                .update = action->slot.update,
+                .bytes = action->slot.bytes,
+                .encoding = action->slot.encoding};
         int r = mfl_slot_open(job->runtime, action->slot.slot, use->bytes, use->encoding, &use->err);
         use->refused = r;
         if (r < 0)
@@ -439,7 +447,8 @@ void mfl_server_job_retry_grants(struct mfl_server_job *job)
                 struct mfl_slot_use *use = &job->slots[i];
                 if (!use->open || !use->grant_pending)
                         continue;
-                struct mfl_core_action action = {.kind = MFL_ACT_GRANT, .conn = use->conn,
+                struct mfl_core_action action = {.kind = MFL_ACT_GRANT,
+                        .conn = use->conn,
                         .slot = {.slot = i, .task = use->task, .update = use->update}};
                 mfl_server_job_grant(job, &action);
         }
@@ -503,7 +512,8 @@ static void run_checkpoint(struct mfl_work *work)
         struct operation *op = operation_of(work);
         struct mfl_checkpoint checkpoint;
         mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
-        op->status = mfl_store_checkpoint(op->job->server->store, op->job->id, op->round, &checkpoint, &op->file, &op->err);
+        op->status = mfl_store_checkpoint(
+                op->job->server->store, op->job->id, op->round, &checkpoint, &op->file, &op->err);
 }
 
 static void done_checkpoint(struct mfl_work *work)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mfl-server: reads its configuration, opens the state directory, listens, and runs the loop until told to stop.
+/* mfl-server: reads its configuration, opens the state directory, listens, and runs the loop until told to
+ * stop.
  *
- *   - configuration and state directory: a wrong key or a second server on the same state ends it here, with 78 or 1;
+ *   - configuration and state directory: a wrong key or a second server on the same state ends it here, with
+ * 78 or 1;
  *   - unfinished jobs are added to the core before the first connection is taken;
  *   - once listening, the address goes to --ready-fd;
- *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it: connections are told Bye, the workers
- *     finish what they run, nothing committed is lost.
+ *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it: connections are told Bye, the
+ * workers finish what they run, nothing committed is lost.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +47,8 @@ static int report_ready(const struct mfl_server_config *config, const char *addr
         if (config->ready_fd < 0)
                 return 0;
         if (write(config->ready_fd, line, (size_t)n) != n)
-                return mfl_fail_errno(err, "write the address to descriptor %d (--ready-fd)", config->ready_fd);
+                return mfl_fail_errno(
+                        err, "write the address to descriptor %d (--ready-fd)", config->ready_fd);
         close(config->ready_fd);
         return 0;
 }

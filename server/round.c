@@ -5,7 +5,6 @@
 #include "server/round_cohort.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static bool is_local(const struct core_job *job)
 {
@@ -30,7 +29,7 @@ void mfl_round_reason(
         char reason[MFL_REASON_BYTES];
         va_list ap;
         va_start(ap, fmt);
-        vsnprintf(reason, sizeof reason, fmt, ap);
+        mfl_vsnprintf(reason, sizeof reason, fmt, ap);
         va_end(ap);
         set_state(core, job, state, reason);
 }
@@ -158,10 +157,10 @@ static void retry_round(
         struct mfl_core *core, struct core_job *job, uint32_t counted, uint32_t n, uint32_t need)
 {
         char reason[MFL_REASON_BYTES];
-        int len = snprintf(reason, sizeof reason, "round %u: %u of %u clients counted, %u needed", job->round,
-                counted, n, need);
+        int len = mfl_snprintf(reason, sizeof reason, "round %u: %u of %u clients counted, %u needed",
+                job->round, counted, n, need);
         if (job->last_failure[0])
-                snprintf(reason + len, sizeof reason - (size_t)len, "; %.180s", job->last_failure);
+                mfl_snprintf(reason + len, sizeof reason - (size_t)len, "; %.180s", job->last_failure);
         if (job->attempt >= job->spec->limits.retries) {
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, reason);
                 return;
@@ -262,7 +261,7 @@ void mfl_round_applied(
         mfl_assert(job->phase == PHASE_APPLY);
         if (!ok) {
                 char text[MFL_REASON_BYTES];
-                snprintf(text, sizeof text, "round %u: %.200s", job->round, reason);
+                mfl_snprintf(text, sizeof text, "round %u: %.200s", job->round, reason);
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
                 return;
         }
@@ -430,7 +429,7 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
 void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
 {
         char reason[MFL_REASON_BYTES];
-        snprintf(reason, sizeof reason, "no daemon can do this job; %.200s", job->last_failure);
+        mfl_snprintf(reason, sizeof reason, "no daemon can do this job; %.200s", job->last_failure);
         if (job->phase == PHASE_TRAIN_WAIT) {
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, reason);
                 return;

@@ -52,10 +52,10 @@ void mfl_params_unref(struct mfl_params *params); /* NULL is fine */
  * Computed at the first call (about 0.1 ms). */
 uint32_t mfl_params_crc(struct mfl_params *params, uint64_t i);
 
-/* Params of no job: a model that is read from a file to be sent. The memory is charged to the budget (NULL: none); the
- * caller fills *ret_v before anybody else sees them. MFL_RUNTIME_MEMORY, -ENOMEM. */
-int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES], float **ret_v,
-        struct mfl_params **ret_params, struct mfl_error *err);
+/* Params of no job: a model that is read from a file to be sent. The memory is charged to the budget (NULL:
+ * none); the caller fills *ret_v before anybody else sees them. MFL_RUNTIME_MEMORY, -ENOMEM. */
+int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
+        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err);
 
 /* ---- the job ---- */
 struct mfl_runtime;

@@ -166,8 +166,8 @@ struct mfl_params *mfl_params_new(struct mfl_block *block, uint64_t n)
 }
 
 /* A pool of one block that is closed at once: it goes with the params. */
-int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES], float **ret_v,
-        struct mfl_params **ret_params, struct mfl_error *err)
+int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
+        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err)
 {
         struct mfl_pool *pool = NULL;
         int r = budget ? mfl_budget_reserve(budget, n * sizeof(float), "a model to send", err) : 0;

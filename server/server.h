@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's shell: what the files around the core share. A libuv loop, its connections, the workers, and the jobs'
- * memory; decisions are the core's alone.
+/* The server's shell: what the files around the core share. A libuv loop, its connections, the workers, and
+ * the jobs' memory; decisions are the core's alone.
  *
  *     stream ---- session.c ---- event ----> core.c ---- actions ----> shell.c
  *       ^            |                                                    |
- *       |            +-- operators.c (requests of `mfl`)                  +-- job.c (memory, worker operations)
+ *       |            +-- operators.c (requests of `mfl`)                  +-- job.c (memory, worker
+ * operations)
  *       +-- transfer.c (params down)          watch.c (who looks on) <----+
  *
- * Loop thread only, but for the run functions of work. Ownership: the server owns sessions and jobs; a session lives
- * until its stream is closed; a job's object lives until it is deleted, its runtime until the core releases it.
+ * Loop thread only, but for the run functions of work. Ownership: the server owns sessions and jobs; a
+ * session lives until its stream is closed; a job's object lives until it is deleted, its runtime until the
+ * core releases it.
  */
 #ifndef MFL_SERVER_SERVER_H
 #define MFL_SERVER_SERVER_H
@@ -132,15 +134,17 @@ struct mfl_server {
         char address[300];
 };
 
-int mfl_server_open(const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err);
+int mfl_server_open(
+        const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err);
 const char *mfl_server_address(const struct mfl_server *server);
 /* Runs until stopped. */
 int mfl_server_run(struct mfl_server *server, struct mfl_error *err);
 void mfl_server_close(struct mfl_server *server);
 
-/* shell.c: gives the core an event and carries out its actions. Called from anywhere on the loop thread; an event that
- * comes up while actions are carried out waits its turn. Borrowed parts of the event are used during the call only
- * when the core is idle, so daemon and msg are handed over only from stream callbacks. */
+/* shell.c: gives the core an event and carries out its actions. Called from anywhere on the loop thread; an
+ * event that comes up while actions are carried out waits its turn. Borrowed parts of the event are used
+ * during the call only when the core is idle, so daemon and msg are handed over only from stream callbacks.
+ */
 void mfl_server_feed(struct mfl_server *server, struct mfl_core_event *event);
 /* The clock of the core and of all events. */
 uint64_t mfl_server_now(struct mfl_server *server);
@@ -162,9 +166,10 @@ void mfl_transfer_stop(struct mfl_session *session);
 
 /* job.c */
 struct mfl_server_job *mfl_server_job_find(struct mfl_server *server, const char *id); /* NULL: none */
-/* At start and after Submit: takes the job in and, when it is unfinished, hands it to the core. Blocking when it resumes. */
-int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *row, struct mfl_server_job **ret_job,
-        struct mfl_error *err);
+/* At start and after Submit: takes the job in and, when it is unfinished, hands it to the core. Blocking when
+ * it resumes. */
+int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *row,
+        struct mfl_server_job **ret_job, struct mfl_error *err);
 int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
 /* Carry out the action of that name; each worker operation ends in its event. */
 void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action);
@@ -186,24 +191,25 @@ void mfl_server_job_free(struct mfl_server_job *job);
 
 /* operators.c: a request of `mfl`. MFL_INVALID: not one of an operator's messages. */
 int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err);
-int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
-        void **ret_dst, struct mfl_error *err);
-int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
-        struct mfl_error *err);
+int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope *envelope,
+        size_t payload_bytes, void **ret_dst, struct mfl_error *err);
+int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope,
+        size_t payload_bytes, struct mfl_error *err);
 void mfl_operator_forget(struct mfl_session *session);
 /* A daemon that was drained before a restart of the server, or before its own, stays so. */
 void mfl_operator_drain_again(struct mfl_server *server, const char *daemon);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_server *server);
-void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt, ...)
-        MFL_PRINTF(4, 5);
+void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt,
+        ...) MFL_PRINTF(4, 5);
 
 /* watch.c */
-void mfl_watch_start(struct mfl_session *session, uint64_t request, struct mfl_server_job *job,
-        const Mfl__Watch *watch);
+void mfl_watch_start(
+        struct mfl_session *session, uint64_t request, struct mfl_server_job *job, const Mfl__Watch *watch);
 void mfl_watch_forget(struct mfl_session *session);
 void mfl_watch_round(struct mfl_server_job *job, const struct mfl_store_round *info);
-void mfl_watch_log(struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text);
+void mfl_watch_log(
+        struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text);
 /* Tells watchers of every job that changed; a few times a second. */
 void mfl_watch_flush(struct mfl_server *server);
 /* Fills the protobuf view of a job; strings point into job, *info and static text. */
@@ -211,7 +217,8 @@ struct mfl_job_info_buffers {
         Mfl__RoundInfo last, best;
         struct mfl_core_job_view view;
 };
-void mfl_watch_job_info(struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers);
+void mfl_watch_job_info(
+        struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers);
 void mfl_watch_round_info(const struct mfl_store_round *info, Mfl__RoundInfo *ret_info);
 
 #endif

@@ -2,10 +2,11 @@
 /* Connections: from accept to close.
  *
  *   - accept, wait for Hello (10 s), answer Welcome or Bye;
- *   - a daemon: its messages become events of the core; chunks land straight in the slot that was granted to it;
+ *   - a daemon: its messages become events of the core; chunks land straight in the slot that was granted to
+ * it;
  *   - an operator: requests go to operators.c.
- * Fails by: too many connections, no or a wrong Hello, a message out of turn, a chunk nobody asked for, silence (the core or
- * the stream decides), the peer's own close. Each ends the session alone.
+ * Fails by: too many connections, no or a wrong Hello, a message out of turn, a chunk nobody asked for,
+ * silence (the core or the stream decides), the peer's own close. Each ends the session alone.
  */
 #include <stdio.h>
 
@@ -62,13 +63,14 @@ void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope
 }
 
 /* The slot that was granted for (task, update) to this connection. */
-static struct mfl_server_job *find_slot(struct mfl_session *session, const Mfl__Chunk *chunk, uint32_t *ret_slot)
+static struct mfl_server_job *find_slot(
+        struct mfl_session *session, const Mfl__Chunk *chunk, uint32_t *ret_slot)
 {
         for (struct mfl_server_job *job = session->server->jobs; job; job = job->next)
                 for (uint32_t i = 0; i < job->n_slots; i++) {
                         const struct mfl_slot_use *use = &job->slots[i];
-                        if (use->open && !use->adding && use->conn == session->conn && use->task == chunk->task &&
-                                use->update == chunk->update) {
+                        if (use->open && !use->adding && use->conn == session->conn &&
+                                use->task == chunk->task && use->update == chunk->update) {
                                 *ret_slot = i;
                                 return job;
                         }
@@ -154,10 +156,10 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
                 return mfl_fail(err, MFL_INVALID, "Hello must come first");
         const Mfl__Hello *hello = envelope->hello;
         if (hello->protocol_min > MFL_PROTOCOL_VERSION || hello->protocol_max < MFL_PROTOCOL_VERSION)
-                return mfl_fail(err, MFL_INVALID,
-                        "this server speaks protocol %d; %s speaks %u to %u: %s", MFL_PROTOCOL_VERSION,
-                        hello->software, hello->protocol_min, hello->protocol_max,
-                        hello->protocol_min > MFL_PROTOCOL_VERSION ? "upgrade the server" : "upgrade the client");
+                return mfl_fail(err, MFL_INVALID, "this server speaks protocol %d; %s speaks %u to %u: %s",
+                        MFL_PROTOCOL_VERSION, hello->software, hello->protocol_min, hello->protocol_max,
+                        hello->protocol_min > MFL_PROTOCOL_VERSION ? "upgrade the server"
+                                                                   : "upgrade the client");
         session->role = hello->role;
         session->connected_unix_ms = mfl_unix_ms();
         session->stream.envelope_max = MFL_ENVELOPE_MAX;
@@ -172,7 +174,8 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
 static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
 {
         struct mfl_server_job *job = mfl_server_job_find(session->server, get->job);
-        struct mfl_params *params = job && job->runtime ? mfl_runtime_params(job->runtime, get->digest.data) : NULL;
+        struct mfl_params *params =
+                job && job->runtime ? mfl_runtime_params(job->runtime, get->digest.data) : NULL;
         if (params && get->offset < params->n) {
                 mfl_transfer_start(session, job, params, get->offset, 0);
                 mfl_params_unref(params);
@@ -232,8 +235,8 @@ static int operator_frame(struct mfl_session *session, const Mfl__Envelope *enve
         return mfl_operator_request(session, envelope, err);
 }
 
-static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes,
-        struct mfl_error *err)
+static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
+        size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_session *session = stream->owner;
         if (session->server->stopping)

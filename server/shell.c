@@ -83,8 +83,8 @@ static void send_msg(struct mfl_server *server, const struct mfl_core_action *ac
 static void trace(struct mfl_server *server, const struct mfl_core_action *action)
 {
         uint64_t seq;
-        mfl_log(action->job[0] ? MFL_LOG_DEBUG : MFL_LOG_INFO, "%s%s%s", action->job, action->job[0] ? ": " : "",
-                action->reason);
+        mfl_log(action->job[0] ? MFL_LOG_DEBUG : MFL_LOG_INFO, "%s%s%s", action->job,
+                action->job[0] ? ": " : "", action->reason);
         mfl_store_log(server->store, action->job, action->reason, &seq);
         mfl_watch_log(server, action->job, seq, mfl_unix_ms(), action->reason);
 }
@@ -289,13 +289,15 @@ static int open_listener(struct mfl_server *server, struct mfl_error *err)
         if (!mfl_address_is_loopback(info->ai_addr) && !server->config.insecure_listen) {
                 freeaddrinfo(info);
                 return mfl_fail(err, MFL_INVALID,
-                        "listen: %s is not a loopback address, and this build speaks plain TCP only: whoever reaches "
+                        "listen: %s is not a loopback address, and this build speaks plain TCP only: whoever "
+                        "reaches "
                         "the port could submit jobs and read models; listen on 127.0.0.1 and tunnel, or say "
                         "--insecure-listen on a network that you trust",
                         listen);
         }
         if (!mfl_address_is_loopback(info->ai_addr))
-                mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered", listen);
+                mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered",
+                        listen);
         uv_tcp_init(&server->loop, &server->listener);
         server->listener.data = server;
         r = uv_tcp_bind(&server->listener, info->ai_addr, 0);
@@ -309,7 +311,8 @@ static int open_listener(struct mfl_server *server, struct mfl_error *err)
         uv_tcp_getsockname(&server->listener, (struct sockaddr *)&addr, &len);
         int bound = ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
                                                      : ((struct sockaddr_in *)&addr)->sin_port);
-        snprintf(server->address, sizeof server->address, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, bound);
+        snprintf(server->address, sizeof server->address, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host,
+                bound);
         return 0;
 }
 
@@ -382,8 +385,8 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
                 if (!r)
                         r = uv_read_start((uv_stream_t *)&server->stdin_pipe, on_stdin_alloc, on_stdin);
                 if (r)
-                        return mfl_fail(err, MFL_INVALID, "--exit-with-stdin: standard input must be a pipe: %s",
-                                uv_strerror(r));
+                        return mfl_fail(err, MFL_INVALID,
+                                "--exit-with-stdin: standard input must be a pipe: %s", uv_strerror(r));
         }
         r = mfl_worker_start(&server->compute, &server->loop, "mfl-sums", WORKER_QUEUE_MAX, err);
         if (!r)
@@ -391,7 +394,8 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
         return r;
 }
 
-int mfl_server_open(const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err)
+int mfl_server_open(
+        const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err)
 {
         struct mfl_server *server = mfl_calloc(1, sizeof *server);
         if (!server)
@@ -424,8 +428,8 @@ int mfl_server_open(const struct mfl_server_config *config, struct mfl_server **
                 r = open_listener(server, err);
         if (r)
                 return r;
-        mfl_log(MFL_LOG_INFO, "listening on %s, state in %s, %.1f GiB for jobs", server->address, config->state_dir,
-                (double)limit / (1u << 30));
+        mfl_log(MFL_LOG_INFO, "listening on %s, state in %s, %.1f GiB for jobs", server->address,
+                config->state_dir, (double)limit / (1u << 30));
         *ret_server = server;
         return 0;
 }

@@ -8,8 +8,8 @@ int mfl_store_drain(struct mfl_store *store, const char *daemon, bool on, struct
         if (r)
                 return r;
         r = mfl_db_run(store->db, err,
-                on ? "INSERT OR IGNORE INTO drained VALUES (?1)" : "DELETE FROM drained WHERE daemon = ?1", "t",
-                daemon);
+                on ? "INSERT OR IGNORE INTO drained VALUES (?1)" : "DELETE FROM drained WHERE daemon = ?1",
+                "t", daemon);
         return mfl_store_end(store, r, err);
 }
 
@@ -28,7 +28,8 @@ int mfl_store_drained(struct mfl_store *store, struct mfl_store_names *ret_names
 {
         struct mfl_store_names names = {0};
         mfl_store_lock(store);
-        int r = mfl_db_query(store->db, on_name, &names, err, "SELECT daemon FROM drained ORDER BY daemon", "");
+        int r = mfl_db_query(
+                store->db, on_name, &names, err, "SELECT daemon FROM drained ORDER BY daemon", "");
         mfl_store_unlock(store);
         if (r)
                 mfl_store_names_deinit(&names);

@@ -3,7 +3,8 @@
 #include "server/server.h"
 
 #define FRAME_FLOATS (MFL_PARAMS_CHUNK_BYTES / sizeof(float))
-#define TRANSFER_WINDOW 4 /* frames queued at a time: enough to keep the socket busy, few enough to stop soon */
+#define TRANSFER_WINDOW                                                                                      \
+        4 /* frames queued at a time: enough to keep the socket busy, few enough to stop soon */
 
 static void pump(struct mfl_session *session);
 
@@ -25,7 +26,8 @@ static void on_sent(struct mfl_stream *stream, int status, void *arg)
 static bool send_frame(struct mfl_session *session)
 {
         struct mfl_transfer *t = &session->transfer;
-        /* Up to the next line of the buffer's grid: whole chunks have a checksum computed once for all receivers. */
+        /* Up to the next line of the buffer's grid: whole chunks have a checksum computed once for all
+         * receivers. */
         uint64_t n = MFL_MIN(FRAME_FLOATS - t->offset % FRAME_FLOATS, t->params->n - t->offset);
         Mfl__Params body = MFL__PARAMS__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
@@ -87,7 +89,8 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
 {
         mfl_transfer_stop(session);
         mfl_params_ref(params);
-        session->transfer = (struct mfl_transfer){.params = params, .job = job, .offset = offset, .request = request};
+        session->transfer =
+                (struct mfl_transfer){.params = params, .job = job, .offset = offset, .request = request};
         pump(session);
 }
 

@@ -6,7 +6,8 @@
 
 #define ROUNDS_AT_START 1000 /* a watcher gets so many of the past at most */
 #define LOG_LINES_AT_START 10000
-#define QUEUE_LIMIT_BYTES (8u << 20) /* a watcher that reads no faster than this misses progress, never rounds */
+#define QUEUE_LIMIT_BYTES                                                                                    \
+        (8u << 20) /* a watcher that reads no faster than this misses progress, never rounds */
 
 struct mfl_watcher {
         struct mfl_watcher *next; /* of the session */
@@ -14,9 +15,9 @@ struct mfl_watcher {
         uint64_t request;
         char job[MFL_JOB_ID_BYTES];
         bool logs, follow;
-        bool started;   /* the past was sent */
+        bool started; /* the past was sent */
         bool ended;
-        uint64_t log_seq;   /* last line sent */
+        uint64_t log_seq;    /* last line sent */
         uint32_t round_sent; /* last round sent */
 };
 
@@ -52,7 +53,8 @@ static Mfl__JobState wire_state(enum mfl_job_state state)
 _Static_assert((int)MFL_JOB_WAITING == MFL__JOB_STATE__JOB_WAITING, "states differ from the wire's");
 _Static_assert((int)MFL_JOB_STOPPED == MFL__JOB_STATE__JOB_STOPPED, "states differ from the wire's");
 
-void mfl_watch_job_info(struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers)
+void mfl_watch_job_info(
+        struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers)
 {
         Mfl__JobInfo out = MFL__JOB_INFO__INIT;
         struct mfl_core_job_view *view = &buffers->view;
@@ -159,10 +161,10 @@ static void run_past(struct mfl_work *work)
 {
         struct past *past = MFL_CONTAINER_OF(work, struct past, work);
         struct mfl_store *store = past->server->store;
-        past->status = past->logs
-                ? mfl_store_log_list(store, past->job, 0, LOG_LINES_AT_START, &past->lines, &past->err)
-                : mfl_store_round_list(
-                          store, past->job, past->rounds_from, ROUNDS_AT_START, &past->rounds, &past->err);
+        past->status = past->logs ? mfl_store_log_list(
+                                            store, past->job, 0, LOG_LINES_AT_START, &past->lines, &past->err)
+                                  : mfl_store_round_list(store, past->job, past->rounds_from, ROUNDS_AT_START,
+                                            &past->rounds, &past->err);
 }
 
 static struct mfl_watcher *find_watcher(struct mfl_session *session, uint64_t request)
@@ -218,7 +220,8 @@ static void done_past(struct mfl_work *work)
         if (past->status < 0 && !work->cancelled)
                 mfl_server_fatal(past->server, past->status, &past->err);
         else if (watcher && past->status > 0)
-                mfl_operator_fail(session, past->request, MFL__FAILURE_CODE__FAILURE_CONFLICT, "%s", past->err.text);
+                mfl_operator_fail(
+                        session, past->request, MFL__FAILURE_CODE__FAILURE_CONFLICT, "%s", past->err.text);
         else if (watcher && !work->cancelled)
                 send_past(past, watcher);
         mfl_store_rounds_deinit(&past->rounds);
@@ -226,8 +229,8 @@ static void done_past(struct mfl_work *work)
         free(past);
 }
 
-void mfl_watch_start(struct mfl_session *session, uint64_t request, struct mfl_server_job *job,
-        const Mfl__Watch *watch)
+void mfl_watch_start(
+        struct mfl_session *session, uint64_t request, struct mfl_server_job *job, const Mfl__Watch *watch)
 {
         struct mfl_error err;
         struct mfl_watcher *watcher = mfl_calloc(1, sizeof *watcher);
@@ -238,16 +241,25 @@ void mfl_watch_start(struct mfl_session *session, uint64_t request, struct mfl_s
                 mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *past, "a watcher"), &err);
                 return;
         }
-        *watcher = (struct mfl_watcher){.next = session->watchers, .session = session, .request = request,
-                .logs = watch->logs, .follow = watch->follow, .round_sent = watch->rounds_from};
+        *watcher = (struct mfl_watcher){.next = session->watchers,
+                .session = session,
+                .request = request,
+                .logs = watch->logs,
+                .follow = watch->follow,
+                .round_sent = watch->rounds_from};
         mfl_strcpy(watcher->job, sizeof watcher->job, job->id);
         session->watchers = watcher;
-        *past = (struct past){.server = session->server, .conn = session->conn, .request = request,
-                .logs = watch->logs, .rounds_from = watch->rounds_from, .work = {.run = run_past, .done = done_past}};
+        *past = (struct past){.server = session->server,
+                .conn = session->conn,
+                .request = request,
+                .logs = watch->logs,
+                .rounds_from = watch->rounds_from,
+                .work = {.run = run_past, .done = done_past}};
         mfl_strcpy(past->job, sizeof past->job, job->id);
         if (mfl_worker_submit(&session->server->disk, &past->work)) {
                 free(past);
-                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
+                mfl_operator_fail(
+                        session, request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
         }
 }
 
@@ -270,7 +282,8 @@ void mfl_watch_round(struct mfl_server_job *job, const struct mfl_store_round *r
                                 send_round(w, round);
 }
 
-void mfl_watch_log(struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text)
+void mfl_watch_log(
+        struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text)
 {
         if (!server->n_operators)
                 return;
@@ -292,7 +305,7 @@ static void flush_session(struct mfl_session *session)
                 if (w->logs)
                         w->ended = !job || job->state >= MFL_JOB_DONE;
                 else if (job && (job->dirty || job->state == MFL_JOB_RUNNING) &&
-                        session->stream.queued_bytes < QUEUE_LIMIT_BYTES)
+                         session->stream.queued_bytes < QUEUE_LIMIT_BYTES)
                         send_info(w, job);
                 else if (!job)
                         w->ended = true;

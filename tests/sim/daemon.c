@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator's daemon shell: carries out an agent's actions on in-memory params, results and connections.
  */
-#include "sim.h"
+#include "tests/sim/sim.h"
 
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is drawn from a seed: jobs, daemons, and the faults; and the scripts of the golden scenarios. */
-#include "sim.h"
+#include "tests/sim/sim.h"
 
 #include <stdio.h>
 

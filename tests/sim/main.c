@@ -6,8 +6,8 @@
  *   mfl-sim --golden NAME [FILE]    prints a scenario's trace, or compares it with FILE
  *   mfl-sim --list
  */
-#include "sim.h"
-#include "bugs.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/bugs.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Federated learning in miniature: six parameters, a training that is a function of (params, client, round),
  * and the true fixed-point sums. */
-#include "sim.h"
+#include "tests/sim/sim.h"
 
 #include "common/digest.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator's server shell: memory, disk and worker behind the core's actions, and the ledger that says
  * what must be in a round's sum. */
-#include "sim.h"
+#include "tests/sim/sim.h"
 
 struct sim_job *sim_job(struct sim *sim, const char *id)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator's clock, event queue and network, and the run from start to end. */
-#include "sim.h"
+#include "tests/sim/sim.h"
 
 #include <setjmp.h>
 #include <stdio.h>

@@ -61,7 +61,7 @@ static void a_short_job_gets_the_documented_defaults(void **state)
         assert_true(job->limits.quorum == 1);
         assert_int_equal(job->limits.retries, 3);
         assert_int_equal(job->evaluation.every, 1);
-        assert_int_equal(job->evaluation.batch, 250);
+        assert_int_equal(job->evaluation.batch, 50);
         assert_int_equal(job->checkpoints.keep, 3);
         assert_int_equal(mfl_job_cohort_size(job, 7), 7);
         assert_false(mfl_job_needs_single_updates(job));

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Daemons as operators see them, and draining them. */
+#include "server/operator.h"
+
+/* ---- daemons ---- */
+
+struct daemon_entry {
+        Mfl__DaemonInfo info;
+        struct mfl_core_daemon_view view;
+        Mfl__DataSet sets[MFL_DATA_SETS_MAX];
+        Mfl__DataSet *set_pointers[MFL_DATA_SETS_MAX];
+        uint32_t shapes[MFL_DATA_SETS_MAX][MFL_SHAPE_RANK_MAX];
+};
+
+static void fill_data_sets(struct daemon_entry *entry)
+{
+        const struct mfl_daemon_info *info = entry->view.info;
+        uint32_t n = MFL_MIN(info->n_data_sets, (uint32_t)MFL_DATA_SETS_MAX);
+        for (uint32_t i = 0; i < n; i++) {
+                const struct mfl_data_info *data = &info->data_sets[i];
+                Mfl__DataSet *set = &entry->sets[i];
+                mfl__data_set__init(set);
+                set->name = (char *)data->name;
+                for (int d = 0; d < data->shape.rank; d++)
+                        entry->shapes[i][d] = (uint32_t)data->shape.dim[d];
+                set->n_shape = (size_t)data->shape.rank;
+                set->shape = entry->shapes[i];
+                set->classes = data->classes;
+                set->train_samples = data->train_samples;
+                set->test_samples = data->test_samples;
+                set->fingerprint = data->fingerprint;
+                entry->set_pointers[i] = set;
+        }
+        entry->info.n_data_sets = n;
+        entry->info.data_sets = entry->set_pointers;
+}
+
+static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
+{
+        const struct mfl_core_daemon_view *view = &entry->view;
+        struct mfl_session *session = view->conn ? mfl_session_find(server, view->conn) : NULL;
+        Mfl__DaemonInfo *out = &entry->info;
+        mfl__daemon_info__init(out);
+        out->name = (char *)view->info->name;
+        out->node = (char *)view->info->node;
+        out->backend = (char *)view->info->backend;
+        out->device = (char *)view->info->device;
+        out->software = (char *)view->info->software;
+        out->workers = view->info->workers;
+        out->address = session ? session->peer : "";
+        out->connected_ms = session ? session->connected_unix_ms : 0;
+        out->state = (char *)view->state;
+        out->job = (char *)view->job;
+        out->round = view->round;
+        out->items_done = view->items_done;
+        out->items_total = view->items_total;
+        out->samples_per_second = view->samples_per_second;
+        out->note = (char *)view->note;
+        fill_data_sets(entry);
+}
+
+void mfl_operator_daemons(struct mfl_session *session, uint64_t request)
+{
+        struct mfl_server *server = session->server;
+        uint32_t n = mfl_core_daemon_count(server->core);
+        uint32_t shown = MFL_MIN(n, 1000u); /* an envelope has a limit */
+        MFL_CLEANUP_FREE struct daemon_entry *entries = mfl_calloc(shown, sizeof *entries);
+        MFL_CLEANUP_FREE Mfl__DaemonInfo **pointers = mfl_calloc(shown, sizeof *pointers);
+        if (!entries || !pointers) {
+                mfl_operator_no_memory(session, shown * sizeof *entries, "a list of daemons");
+                return;
+        }
+        for (uint32_t i = 0; i < shown; i++) {
+                mfl_core_daemon_view(server->core, i, &entries[i].view);
+                fill_daemon(server, &entries[i]);
+                pointers[i] = &entries[i].info;
+        }
+        Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        list.n_daemons = shown;
+        list.daemons = pointers;
+        envelope.request = request;
+        envelope.body_case = MFL__ENVELOPE__BODY_DAEMON_LIST;
+        envelope.daemon_list = &list;
+        mfl_session_send(session, &envelope);
+}
+
+struct mfl_drain_wait {
+        struct mfl_drain_wait *next;
+        uint32_t conn;
+        uint64_t request;
+        char daemon[MFL_NAME_BYTES];
+};
+
+/* "" when there is no such daemon. */
+static const char *daemon_state(struct mfl_server *server, const char *name)
+{
+        uint32_t n = mfl_core_daemon_count(server->core);
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_core_daemon_view view;
+                mfl_core_daemon_view(server->core, i, &view);
+                if (!strcmp(view.info->name, name))
+                        return view.state;
+        }
+        return "";
+}
+
+void mfl_operator_check_drains(struct mfl_server *server)
+{
+        struct mfl_drain_wait **at = &server->drains, *wait;
+        while ((wait = *at)) {
+                if (!strcmp(daemon_state(server, wait->daemon), "draining")) {
+                        at = &wait->next;
+                        continue;
+                }
+                struct mfl_session *session = mfl_session_find(server, wait->conn);
+                if (session)
+                        mfl_operator_done(session, wait->request, "drained");
+                *at = wait->next;
+                free(wait);
+        }
+}
+
+static void feed_drain(struct mfl_server *server, const char *daemon, bool on)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_DRAIN, .drain = {.on = on}};
+        mfl_strcpy(event.drain.name, sizeof event.drain.name, daemon);
+        mfl_server_feed(server, &event);
+}
+
+static char *drained_name(struct mfl_server *server, const char *daemon)
+{
+        for (uint32_t i = 0; i < server->drained.n; i++)
+                if (!strcmp(server->drained.v[i], daemon))
+                        return server->drained.v[i];
+        return NULL;
+}
+
+void mfl_operator_drain_again(struct mfl_server *server, const char *daemon)
+{
+        if (drained_name(server, daemon))
+                feed_drain(server, daemon, true);
+}
+
+/* Keeps the list in memory as the database will have it. */
+static int note_drained(struct mfl_server *server, const char *daemon, bool on)
+{
+        struct mfl_store_names *names = &server->drained;
+        char *known = drained_name(server, daemon);
+        if (on && !known) {
+                void *v = mfl_realloc(names->v, (names->n + 1) * sizeof *names->v);
+                if (!v)
+                        return -ENOMEM;
+                names->v = v;
+                mfl_strcpy(names->v[names->n++], MFL_NAME_BYTES, daemon);
+        } else if (!on && known) {
+                memmove(known, names->v[--names->n], MFL_NAME_BYTES);
+        }
+        return 0;
+}
+
+static void run_drain(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_store_drain(op->server->store, op->name, op->which != 0, &op->err);
+}
+
+static void wait_for_drain(struct mfl_session *session, uint64_t request, const char *daemon);
+
+static void answer_drain(struct mfl_request *op, struct mfl_session *session)
+{
+        const char *state = daemon_state(op->server, op->name);
+        if (!session)
+                return;
+        if (op->wait && !strcmp(state, "draining"))
+                wait_for_drain(session, op->request, op->name);
+        else
+                mfl_operator_done(session, op->request, state);
+}
+
+void mfl_operator_drain(struct mfl_session *session, uint64_t request, const Mfl__Drain *drain)
+{
+        struct mfl_server *server = session->server;
+        if (!*daemon_state(server, drain->daemon)) {
+                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND,
+                        "there is no daemon '%s'", drain->daemon);
+                return;
+        }
+        struct mfl_request *op = mfl_request_new(session, request, "", run_drain, answer_drain);
+        if (!op)
+                return;
+        if (note_drained(server, drain->daemon, !drain->undo)) {
+                mfl_request_free(op);
+                mfl_operator_no_memory(session, MFL_NAME_BYTES, "names of daemons");
+                return;
+        }
+        feed_drain(server, drain->daemon, !drain->undo);
+        mfl_strcpy(op->name, sizeof op->name, drain->daemon);
+        op->which = !drain->undo;
+        op->wait = drain->wait;
+        mfl_request_start(op, session);
+}
+
+static void wait_for_drain(struct mfl_session *session, uint64_t request, const char *daemon)
+{
+        struct mfl_server *server = session->server;
+        struct mfl_drain_wait *wait = mfl_calloc(1, sizeof *wait);
+        if (!wait) {
+                mfl_operator_no_memory(session, sizeof *wait, "a request");
+                return;
+        }
+        wait->conn = session->conn;
+        wait->request = request;
+        mfl_strcpy(wait->daemon, sizeof wait->daemon, daemon);
+        wait->next = server->drains;
+        server->drains = wait;
+}
