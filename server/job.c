@@ -12,6 +12,9 @@
 #include "common/log.h"
 #include "server/server.h"
 
+#define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
+#define CHEAP_SLOTS_MAX 64
+
 struct operation {
         struct mfl_work work;
         struct mfl_server_job *job;
@@ -235,6 +238,15 @@ void mfl_server_job_free(struct mfl_server_job *job)
 
 /* ---- what the core orders ---- */
 
+/* With a small model slots cost next to nothing and uploads are short, so that waiting for one is most of the
+ * time. */
+static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
+{
+        uint64_t cheap = MFL_MIN(
+                CHEAP_SLOTS_BYTES / (MFL_MAX(n, (uint64_t)1) * sizeof(int64_t)), (uint64_t)CHEAP_SLOTS_MAX);
+        return MFL_MAX(job->server->config.slots, (uint32_t)cheap);
+}
+
 static void run_prepare(struct mfl_work *work)
 {
         struct operation *op = operation_of(work);
@@ -252,6 +264,8 @@ static void run_prepare(struct mfl_work *work)
                 .budget = &job->server->budget,
         };
         op->status = mfl_job_graph(job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
+        if (!op->status)
+                options.n_slots = slots_for(job, op->prepare.graph->n);
         if (!op->status)
                 op->status = mfl_core_fixed(
                         job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);

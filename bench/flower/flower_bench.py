@@ -231,7 +231,13 @@ def row(name, result, first):
     return [name, f"{seconds:.3f}", spread, f"{first / seconds:.3f}", accuracy, f"{result.memory / 1e6:.1f}"]
 
 
+def on_signal(number, _):
+    """So that everything that was started ends with this."""
+    raise SystemExit(128 + number)
+
+
 def main():
+    signal.signal(signal.SIGTERM, on_signal)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
