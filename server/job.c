@@ -341,35 +341,58 @@ static void run_state(struct mfl_work *work)
         struct operation *op = operation_of(work);
         op->status = mfl_store_job_set_state(
                 op->job->server->store, op->job->id, op->state, op->event.reason, &op->err);
-        if (op->status > 0) { /* the disk is full, say: memory knows, and a restart works it out again */
-                mfl_log(MFL_LOG_WARN, "%s", op->err.text);
+}
+
+/* A disk that is full, say: memory knows the state, and it is written as soon as the disk takes it. */
+static void done_state(struct mfl_work *work)
+{
+        struct operation *op = operation_of(work);
+        struct mfl_server_job *job = op->job;
+        if (op->status > 0) {
+                if (!job->state_unwritten)
+                        mfl_log(MFL_LOG_WARN, "%s: its state is not on disk, tried again: %s", job->id,
+                                op->err.text);
+                job->state_unwritten = true;
                 op->status = 0;
+        } else if (!op->status && op->state == job->state) {
+                job->state_unwritten = false;
         }
+        operation_end(op);
+}
+
+static void write_state(struct mfl_server_job *job)
+{
+        struct operation *op = operation_new(job, MFL_EV_TICK, run_state, done_state);
+        if (!op)
+                return;
+        op->state = job->state;
+        mfl_strcpy(op->event.reason, sizeof op->event.reason, job->reason);
+        operation_start(op, &job->server->disk);
+}
+
+void mfl_server_job_retry_state(struct mfl_server_job *job)
+{
+        if (job->state_unwritten && !job->operations)
+                write_state(job);
+}
+
+static const char *state_name(enum mfl_job_state state)
+{
+        static const char *const names[] = {"", "waiting", "running", "done", "failed", "stopped"};
+        return names[state];
 }
 
 void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action)
 {
         enum mfl_job_state state = action->job_state.state;
-        bool changed = state != job->state;
-        if (changed || strcmp(job->reason, action->reason))
+        if (state != job->state || strcmp(job->reason, action->reason))
                 mfl_log(state == MFL_JOB_FAILED ? MFL_LOG_WARN : MFL_LOG_INFO, "%s (%s): %s%s%s", job->id,
-                        job->spec->name,
-                        state == MFL_JOB_WAITING   ? "waiting"
-                        : state == MFL_JOB_RUNNING ? "running"
-                        : state == MFL_JOB_DONE    ? "done"
-                        : state == MFL_JOB_FAILED  ? "failed"
-                                                   : "stopped",
-                        action->reason[0] ? ": " : "", action->reason);
+                        job->spec->name, state_name(state), action->reason[0] ? ": " : "", action->reason);
         job->state = state;
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
         if (state >= MFL_JOB_DONE && !job->finished_unix_ms)
                 job->finished_unix_ms = mfl_unix_ms();
-        struct operation *op = operation_new(job, MFL_EV_TICK, run_state, done_simple);
-        if (!op)
-                return;
-        op->state = state;
-        mfl_strcpy(op->event.reason, sizeof op->event.reason, action->reason);
-        operation_start(op, &job->server->disk);
+        write_state(job);
 }
 
 static void run_round_open(struct mfl_work *work)

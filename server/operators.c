@@ -336,6 +336,25 @@ static void on_pull(struct mfl_session *session, uint64_t request, const Mfl__Pu
 
 /* ---- stop, delete ---- */
 
+/* Runs after the job's new state was written, so that the answer means what it says. */
+static void run_after_stop(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_store_flush(op->server->store, &op->err);
+        if (op->status > 0)
+                op->status = 0;
+}
+
+static void answer_stop(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->server, op->job);
+        if (session)
+                mfl_operator_done(session, op->request,
+                        job && job->state_unwritten
+                                ? "stopped; the disk does not take it yet, it is tried again"
+                                : "stopped");
+}
+
 static void on_stop(struct mfl_session *session, uint64_t request, const Mfl__StopJob *stop)
 {
         struct mfl_server_job *job = mfl_operator_job(session, request, stop->job);
@@ -349,7 +368,9 @@ static void on_stop(struct mfl_session *session, uint64_t request, const Mfl__St
         mfl_strcpy(event.job, sizeof event.job, job->id);
         mfl_strcpy(event.reason, sizeof event.reason, "stopped by an operator");
         mfl_server_feed(session->server, &event);
-        mfl_operator_done(session, request, "stopped");
+        struct mfl_request *op = mfl_request_new(session, request, stop->job, run_after_stop, answer_stop);
+        if (op)
+                mfl_request_start(op, session);
 }
 
 static void run_delete(struct mfl_work *work)

@@ -100,6 +100,7 @@ struct mfl_server_job {
         bool has_initial;
         uint32_t train_samples, population;
         struct mfl_data_info data;
+        bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` */
         struct mfl_store_file file;
@@ -174,6 +175,7 @@ int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
 /* Carry out the action of that name; each worker operation ends in its event. */
 void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_retry_state(struct mfl_server_job *job);
 void mfl_server_job_release(struct mfl_server_job *job);
 void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round);
 void mfl_server_job_slot_open(struct mfl_server_job *job, const struct mfl_core_action *action);

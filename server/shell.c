@@ -269,8 +269,11 @@ static void on_flush(uv_timer_t *timer)
         mfl_session_reap(server);
         for (struct mfl_server_job *job = server->jobs; job; job = job->next)
                 mfl_server_job_retry_grants(job);
-        if (++count % 5 == 0)
-                flush_store(server);
+        if (++count % 5)
+                return;
+        flush_store(server);
+        for (struct mfl_server_job *job = server->jobs; job; job = job->next)
+                mfl_server_job_retry_state(job);
 }
 
 /* ---- open ---- */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that is full, or fails, makes a job wait with a reason and go on later; it never stops the server."""
 import os
+import shutil
+import sqlite3
 import subprocess
 import time
 
@@ -98,27 +100,39 @@ def can_mount():
     return probe.returncode == 0
 
 
-def test_small_disk(cluster):
-    """A real file system of 4 MiB, filled to the brim while a job runs, and emptied again."""
+def small_disk(cluster):
+    """A server whose state is on a real file system of 4 MiB; the second value is that folder, seen from here."""
     if not can_mount():
         pytest.skip('mounting a tmpfs in a user namespace is not permitted here')
     c = cluster.empty()
     os.makedirs(c.state_dir)
     script = 'mount -t tmpfs -o size=4m none "$0" && exec "$@"'
     c.start_server(prefix=['unshare', '-Urm', 'sh', '-c', script, c.state_dir])
-    inside = '/proc/%d/root%s' % (c.server.pid, c.state_dir)
     c.start_daemon('d1')
     c.wait_daemons(1)
-    expected = c.run_job(**dict(JOB, rounds=12))[1]
-    job = c.submit(**dict(JOB, rounds=12, training={'steps': 200, 'epochs': None}))
-    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
-    with open(os.path.join(inside, 'filler'), 'wb', buffering=0) as f:
+    return c, '/proc/%d/root%s' % (c.server.pid, c.state_dir)
+
+
+def fill(folder):
+    with open(os.path.join(folder, 'filler'), 'wb', buffering=0) as f:
         for size in (65536, 4096):
             try:
                 while True:
                     f.write(bytes(size))
             except OSError:
                 pass
+
+
+LONG = dict(JOB, rounds=12, training={'steps': 200, 'epochs': None})
+
+
+def test_small_disk(cluster):
+    """Filled to the brim while a job runs, and emptied again."""
+    c, inside = small_disk(cluster)
+    expected = c.run_job(**dict(JOB, rounds=12))[1]
+    job = c.submit(**LONG)
+    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
+    fill(inside)
     info = c.wait_info(job, lambda i: 'space' in i['reason'] or 'full' in i['reason'], 20, 'a reason')
     assert info['state'] in ('running', 'waiting')
     at = info['round']
@@ -128,3 +142,29 @@ def test_small_disk(cluster):
     c.wait_job(job, 40)
     assert c.run_job(**dict(JOB, rounds=12))[1] == expected
     assert len(c.digests(job)) == 12
+
+
+def state_on_disk(folder, job, tmp):
+    """Of a copy: SQLite follows the link below /proc to a path that is another one here."""
+    for name in ('mfl.db', 'mfl.db-wal'):
+        shutil.copy(os.path.join(folder, name), os.path.join(tmp, name))
+    db = sqlite3.connect(os.path.join(tmp, 'mfl.db'))
+    try:
+        return db.execute('SELECT state FROM jobs WHERE id = ?', (job,)).fetchone()[0]
+    finally:
+        db.close()
+
+
+def test_stop_on_a_full_disk(cluster, tmp_path):
+    """The answer is true (the journal may have had room for one more page), and once the disk has room the state is on it."""
+    stopped = 5
+    c, inside = small_disk(cluster)
+    job = c.submit(**LONG)
+    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
+    fill(inside)
+    c.wait_info(job, lambda i: 'space' in i['reason'] or 'full' in i['reason'], 20, 'a reason')
+    unwritten = 'tried again' in c.mfl('stop', job).stdout
+    assert c.info(job)['state'] == 'stopped'
+    assert (state_on_disk(inside, job, tmp_path) == stopped) == (not unwritten)
+    os.remove(os.path.join(inside, 'filler'))
+    h.wait_until(lambda: state_on_disk(inside, job, tmp_path) == stopped, 10, 'the state on disk')
