@@ -17,7 +17,7 @@ import benchlib as bench
 def measure(uploads, kind, options):
     partition, slots = kind.split(":")
     model = 4 * options.classes * (options.features + 1)
-    with bench.Server(config=f"slots: {slots}\n") as server:
+    with bench.Server(config="" if slots == "auto" else f"slots: {slots}\n") as server:
         server.swarm(uploads, "--features", str(options.features), "--classes", str(options.classes))
         before = bench.memory(server.pid)[0]
         job = server.submit(bench.noop_job("memory", options.rounds, uploads, partition=partition))

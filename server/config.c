@@ -45,7 +45,7 @@ static const char help_text[] =
         "Keys of the configuration file, with defaults:\n"
         "  listen: 127.0.0.1:7433      state_dir: mfl-state        memory_max: 80% of the machine's (e.g. "
         "8GiB)\n"
-        "  slots: 2                    heartbeat: 2s               dead_after: 10s\n"
+        "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
         "  insecure_listen: false\n"
         "\n"
@@ -158,7 +158,6 @@ static int read_option(int code, struct mfl_server_config *config, struct mfl_er
 static void set_defaults(struct mfl_server_config *config)
 {
         *config = (struct mfl_server_config){
-                .slots = 2,
                 .heartbeat_ms = 2000,
                 .dead_ms = 10000,
                 .reconnect_grace_ms = 5000,

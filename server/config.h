@@ -9,7 +9,7 @@ struct mfl_server_config {
         char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
         char state_dir[1024];        /* jobs, rounds and checkpoints live here */
         uint64_t memory_max_bytes;   /* of all jobs together; 0: 80% of what the machine has */
-        uint32_t slots;              /* staging buffers per job */
+        uint32_t slots;              /* staging buffers per job; 0: by the model's size */
         uint64_t heartbeat_ms;       /* a silent peer is asked after this long */
         uint64_t dead_ms;            /* a peer that says nothing for this long is dead */
         uint64_t reconnect_grace_ms; /* a daemon that lost its connection keeps its work this long */

@@ -13,6 +13,7 @@
 #include "server/server.h"
 
 #define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
+#define LARGE_SLOT_BYTES (64u << 20)
 #define CHEAP_SLOTS_MAX 64
 
 struct operation {
@@ -239,12 +240,18 @@ void mfl_server_job_free(struct mfl_server_job *job)
 /* ---- what the core orders ---- */
 
 /* With a small model slots cost next to nothing and uploads are short, so that waiting for one is most of the
- * time. */
+ * time. With a large one a slot for sums (8 bytes an element) is two copies of the model, and such uploads
+ * are few, one a daemon: one slot. Two for single clients' updates, so that one is received while the other
+ * is added. */
 static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
 {
-        uint64_t cheap = MFL_MIN(
-                CHEAP_SLOTS_BYTES / (MFL_MAX(n, (uint64_t)1) * sizeof(int64_t)), (uint64_t)CHEAP_SLOTS_MAX);
-        return MFL_MAX(job->server->config.slots, (uint32_t)cheap);
+        uint32_t configured = job->server->config.slots;
+        uint64_t cheap = CHEAP_SLOTS_BYTES / (MFL_MAX(n, (uint64_t)1) * sizeof(int64_t));
+        if (configured)
+                return configured;
+        if (n * sizeof(int64_t) > LARGE_SLOT_BYTES)
+                return mfl_runtime_f32_only(job->spec) ? 2 : 1;
+        return (uint32_t)MFL_MAX(2, MFL_MIN(cheap, (uint64_t)CHEAP_SLOTS_MAX));
 }
 
 static void run_prepare(struct mfl_work *work)

@@ -75,7 +75,8 @@ static int alloc_memory(
 {
         bool single = rt->strategy->needs_single_updates;
         uint32_t cohort = MFL_MAX(options->cohort, 1u);
-        int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), 1 + rt->n_slots, &rt->pool, err);
+        int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
+                &rt->pool, err);
         if (r)
                 return r;
         rt->slots = mfl_calloc(rt->n_slots, sizeof *rt->slots);

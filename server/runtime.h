@@ -6,9 +6,10 @@
  * MEMORY. Uniform blocks, one for the current params and one per slot, 4n bytes each when only f32 updates
  * can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for single updates, which go to a spill
  * file) and 4n per state vector of the strategy. So fedavg over f32 with 2 slots takes 5 copies of the model,
- * over i64 with 1 slot 6. APPLY needs a free block for the new params. After it the old params' block becomes
- * a slot's, as soon as the last reference to it is gone. Blocks that somebody still holds (old params being
- * sent, a slot freed in the middle of a chunk) are replaced when a slot needs one, by at most
+ * over i64 with 1 slot 6, of which 5 are in memory: the part of a block that params leave over is given back
+ * to the system while they hold it. APPLY needs a free block for the new params. After it the old params'
+ * block becomes a slot's, as soon as the last reference to it is gone. Blocks that somebody still holds (old
+ * params being sent, a slot freed in the middle of a chunk) are replaced when a slot needs one, by at most
  * MFL_RUNTIME_SPARE extra blocks, reserved from the budget then; beyond that slot_open answers MFL_BUSY. The
  * shell keeps that rare: it stops sending params that are `retired` at the next chunk (ParamsGone).
  *

@@ -31,8 +31,8 @@ struct mfl_pool {
 };
 
 /* Takes over the reservation of n_base blocks, on failure too. */
-int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint32_t n_base, struct mfl_pool **ret_pool,
-        struct mfl_error *err);
+int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint64_t params_bytes, uint32_t n_base,
+        struct mfl_pool **ret_pool, struct mfl_error *err);
 void mfl_pool_close(struct mfl_pool *pool);
 /* A block with one reference, under the mutex. NULL when all are held (MFL_BUSY). */
 struct mfl_block *mfl_pool_take(struct mfl_pool *pool);

@@ -3,6 +3,8 @@
 #include "server/runtime_internal.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/budget.h"
 #include "common/crc32c.h"
@@ -16,8 +18,8 @@ static void free_block(struct mfl_pool *pool, struct mfl_block *block)
         free(block);
 }
 
-/* Every page is written once, so that memory that is not there is found missing now. */
-static struct mfl_block *new_block(struct mfl_pool *pool, struct mfl_error *err)
+/* The first touched_bytes are written once, so that memory that is not there is found missing now. */
+static struct mfl_block *new_block(struct mfl_pool *pool, uint64_t touched_bytes, struct mfl_error *err)
 {
         struct mfl_block *block = mfl_calloc(1, sizeof *block);
         void *memory = mfl_alloc_aligned(pool->block_bytes);
@@ -27,7 +29,7 @@ static struct mfl_block *new_block(struct mfl_pool *pool, struct mfl_error *err)
                 mfl_fail_memory(err, pool->block_bytes, "a block of parameters");
                 return NULL;
         }
-        memset(memory, 0, pool->block_bytes);
+        memset(memory, 0, touched_bytes);
         block->memory = memory;
         block->pool = pool;
         pool->n_blocks++;
@@ -42,8 +44,21 @@ static void free_pool_when_unused(struct mfl_pool *pool)
         free(pool);
 }
 
-int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint32_t n_base, struct mfl_pool **ret_pool,
-        struct mfl_error *err)
+/* Where slots are larger than params, the rest of a params block is given back while it holds them: the
+ * process then has one copy of the model less in memory. It comes back, page by page, when the block is a
+ * slot again. */
+static void release_rest(struct mfl_pool *pool, struct mfl_params *params)
+{
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uintptr_t begin = (uintptr_t)(params->v + params->n), end = (uintptr_t)params->v + pool->block_bytes;
+        begin = (begin + page - 1) & ~(page - 1);
+        end &= ~(page - 1);
+        if (begin < end)
+                madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint64_t params_bytes, uint32_t n_base,
+        struct mfl_pool **ret_pool, struct mfl_error *err)
 {
         struct mfl_pool *pool = mfl_calloc(1, sizeof *pool);
         if (!pool) {
@@ -56,7 +71,8 @@ int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint32_t n_bas
         pool->n_base = n_base;
         pthread_mutex_init(&pool->mutex, NULL);
         for (uint32_t i = 0; i < n_base; i++) {
-                struct mfl_block *block = new_block(pool, err);
+                /* The one made last is taken first, for the params. */
+                struct mfl_block *block = new_block(pool, i + 1 == n_base ? params_bytes : block_bytes, err);
                 if (!block) {
                         if (budget)
                                 mfl_budget_release(budget, (n_base - i) * block_bytes);
@@ -93,7 +109,7 @@ static struct mfl_block *new_spare_block(struct mfl_pool *pool)
 {
         if (pool->budget && mfl_budget_reserve(pool->budget, pool->block_bytes, "a spare block", NULL))
                 return NULL;
-        struct mfl_block *block = new_block(pool, NULL);
+        struct mfl_block *block = new_block(pool, pool->block_bytes, NULL);
         if (!block && pool->budget)
                 mfl_budget_release(pool->budget, pool->block_bytes);
         return block;
@@ -173,7 +189,7 @@ int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest
         int r = budget ? mfl_budget_reserve(budget, n * sizeof(float), "a model to send", err) : 0;
         if (r)
                 return MFL_RUNTIME_MEMORY;
-        r = mfl_pool_new(budget, n * sizeof(float), 1, &pool, err);
+        r = mfl_pool_new(budget, n * sizeof(float), n * sizeof(float), 1, &pool, err);
         if (r)
                 return r;
         struct mfl_block *block = mfl_pool_take(pool);
@@ -221,6 +237,7 @@ void mfl_params_unref(struct mfl_params *params)
 
 void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params)
 {
+        release_rest(pool, params); /* nobody else knows the block yet */
         pthread_mutex_lock(&pool->mutex);
         struct mfl_params *old = pool->current;
         if (pool->previous)

@@ -129,7 +129,7 @@ struct mfl_server {
         struct mfl_drain_wait *drains; /* operators that wait for a daemon to be idle */
         uint64_t tick_due_ms;
         bool stepping, stopping;
-        uint32_t n_sessions, n_operators, conn_last;
+        uint32_t n_sessions, n_operators, n_log_watchers, conn_last;
         int fatal; /* a negative that ends the process */
         struct mfl_error fatal_error;
         char address[300];

@@ -188,6 +188,7 @@ static void finish(struct mfl_watcher *watcher)
         while (*at != watcher)
                 at = &(*at)->next;
         *at = watcher->next;
+        watcher->session->server->n_log_watchers -= watcher->logs;
         free(watcher);
 }
 
@@ -249,6 +250,7 @@ void mfl_watch_start(
                 .round_sent = watch->rounds_from};
         mfl_strcpy(watcher->job, sizeof watcher->job, job->id);
         session->watchers = watcher;
+        session->server->n_log_watchers += watch->logs;
         *past = (struct past){.server = session->server,
                 .conn = session->conn,
                 .request = request,
@@ -268,6 +270,7 @@ void mfl_watch_forget(struct mfl_session *session)
         struct mfl_watcher *w;
         while ((w = session->watchers)) {
                 session->watchers = w->next;
+                session->server->n_log_watchers -= w->logs;
                 free(w);
         }
 }
@@ -285,7 +288,7 @@ void mfl_watch_round(struct mfl_server_job *job, const struct mfl_store_round *r
 void mfl_watch_log(
         struct mfl_server *server, const char *job, uint64_t seq, uint64_t time_unix_ms, const char *text)
 {
-        if (!server->n_operators)
+        if (!server->n_log_watchers)
                 return;
         for (struct mfl_session *s = server->sessions; s; s = s->next)
                 for (struct mfl_watcher *w = s->watchers; w; w = w->next)
