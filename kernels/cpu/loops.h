@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU backend's own loops, compiled for several instruction sets and chosen once at start.
  *
- * Dense layers are done here and not by oneDNN: with weights as [out][in] none of the three products needs
- * its operands repacked, which for a batch of 10 or 32 costs as much as the product, and the optimizer's step
+ * Dense layers are done here and not by oneDNN: none of the three products needs its weights
+ * repacked, which for a batch of 10 or 32 costs as much as the product, and the optimizer's step
  * is taken on the gradient while it is still in registers. Each element of a result is summed in an order
  * that depends on the layer's sizes only, so results depend neither on the rows beside nor on the threads. No
  * allocation; `threads` > 1 divides outputs among OpenMP threads.
@@ -15,10 +15,15 @@
 #include "kernels/plan.h"
 
 struct mfl_dense {
-        int64_t n_in, n_out, rows; /* x: rows * n_in, w: n_out * n_in, y: rows * n_out */
+        int64_t n_in, n_out, rows; /* x: rows * n_in, w: in panels, y: rows * n_out */
         bool relu;                 /* y = max(y, 0) */
         int threads;
 };
+
+/* Dense weights lie in panels: the first 64 columns of all outputs, output by output, then the next 64; the
+ * last panel is narrower where n_in is no multiple of 64. A panel is the block that the products work
+ * through, so that weights are read in the order in which they lie. */
+#define MFL_DENSE_PANEL 64
 
 /* What becomes of a gradient: written to grad where that is given, else the step of sgd on p (m, p0 as in
  * bodies.h). */

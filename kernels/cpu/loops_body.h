@@ -14,10 +14,10 @@ typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t vec_int __attribute__((vector_size(LANES * 4)));
 typedef float vec_unaligned __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
-#define TILE_OUTS 4
-#define TILE_VECS 4 /* vectors of a register tile in the products that go along n_in */
+#define TILE_VECS 4                    /* vectors of a register tile in the products that go along n_in */
+#define BACKWARD_OUTS (10 * TILE_ROWS) /* outputs of a block of weights, which stays in the first cache */
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 
 /* call over [begin, end) of [0, n), divided among the threads; one thread pays for no parallel region. */
 #define DIVIDE(threads, n, call)                                                                             \
@@ -69,106 +69,143 @@ INLINE vec splat(float f)
 
 typedef float vec4 __attribute__((vector_size(16)));
 
-/* The vector's quarters (or halves, or all of it) added to four lanes. */
-INLINE vec4 fold(vec v)
+typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+
+INLINE vec4 load4(const float *p)
 {
-        vec4 part[LANES / 4], sum;
-        memcpy(part, &v, sizeof part);
-        sum = part[0];
-        UNROLL for (int i = 1; i < LANES / 4; i++) sum += part[i];
-        return sum;
+        return *(const vec4_unaligned *)p;
 }
 
-/* The sums of all lanes of four vectors. */
-INLINE vec4 sum_lanes(const vec *v)
+INLINE void store4(float *p, vec4 v)
 {
-        vec4 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
-        vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-        vec4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-        return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+        *(vec4_unaligned *)p = v;
+}
+
+INLINE void transpose4(vec4 *a, vec4 *b, vec4 *c, vec4 *d)
+{
+        vec4 ab = __builtin_shufflevector(*a, *b, 0, 4, 1, 5),
+             ab2 = __builtin_shufflevector(*a, *b, 2, 6, 3, 7);
+        vec4 cd = __builtin_shufflevector(*c, *d, 0, 4, 1, 5),
+             cd2 = __builtin_shufflevector(*c, *d, 2, 6, 3, 7);
+        *a = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+        *b = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+        *c = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+        *d = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
 /* ---- dense ---- */
 
-#define ROWS_AT_ONCE 32
-#define FORWARD_BLOCK (64 * LANES) /* along n_in: what stays in the first cache */
+/* Forward runs its vectors along the samples: TILE_SAMPLES of them against FORWARD_OUTS outputs, weights
+ * being broadcast. No sum is left to be taken across a vector. */
+#define TILE_SAMPLES (2 * LANES)
+#define FORWARD_OUTS (LANES == 16 ? 12 : 6)
+#define OUTS_AT_ONCE 512
 
-/* sums[r][o] += x[r] * w[o] over n elements, vectors running along them: nr rows, TILE_OUTS outputs of which
- * `no` exist. */
-INLINE void forward_tile(const struct mfl_dense *d, const float *x, const float *w, int64_t n, vec *sums,
-        const int nr, const int no)
+INLINE int64_t panel_width(const struct mfl_dense *d, int64_t k)
 {
-        vec acc[TILE_ROWS][TILE_OUTS];
-        int64_t k = 0, n_in = d->n_in;
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) acc[r][o] =
-                sums[r * TILE_OUTS + o];
-        for (; k + LANES <= n; k += LANES) {
-                vec wk[TILE_OUTS];
-                UNROLL for (int o = 0; o < no; o++) wk[o] = load(w + o * n_in + k);
-                UNROLL for (int r = 0; r < nr; r++)
-                {
-                        vec xk = load(x + r * n_in + k);
-                        UNROLL for (int o = 0; o < no; o++) acc[r][o] += xk * wk[o];
-                }
-        }
-        if (k < n) {
-                vec wk[TILE_OUTS];
-                for (int o = 0; o < no; o++)
-                        wk[o] = load_part(w + o * n_in + k, n - k);
-                for (int r = 0; r < nr; r++) {
-                        vec xk = load_part(x + r * n_in + k, n - k);
-                        for (int o = 0; o < no; o++)
-                                acc[r][o] += xk * wk[o];
-                }
-        }
-        UNROLL for (int r = 0; r < nr; r++) UNROLL for (int o = 0; o < no; o++) sums[r * TILE_OUTS + o] =
-                acc[r][o];
+        return MFL_MIN(MFL_DENSE_PANEL, d->n_in - k);
 }
 
-INLINE void forward_block(const struct mfl_dense *d, const float *x, const float *w, int64_t n, int64_t rows,
-        vec *sums, const int no)
+/* t[k][r] = x[r][k] for a panel of up to TILE_SAMPLES rows; other columns of t stay as they are. */
+static void transpose_panel(const float *x, int64_t n_in, int64_t rows, int64_t width, float *t)
 {
         int64_t r = 0;
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
-                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, TILE_ROWS, no);
-        for (; r + 4 <= rows && TILE_ROWS > 4; r += 4)
-                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, MFL_MIN(4, TILE_ROWS), no);
-        for (; r + 2 <= rows; r += 2)
-                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, 2, no);
-        for (; r < rows; r++)
-                forward_tile(d, x + r * d->n_in, w, n, sums + r * TILE_OUTS, 1, no);
+        for (; r + 4 <= rows; r += 4, x += 4 * n_in) {
+                int64_t k = 0;
+                for (; k + 4 <= width; k += 4) {
+                        vec4 a = load4(x + k), b = load4(x + n_in + k);
+                        vec4 c = load4(x + 2 * n_in + k), e = load4(x + 3 * n_in + k);
+                        transpose4(&a, &b, &c, &e);
+                        store4(t + k * TILE_SAMPLES + r, a);
+                        store4(t + (k + 1) * TILE_SAMPLES + r, b);
+                        store4(t + (k + 2) * TILE_SAMPLES + r, c);
+                        store4(t + (k + 3) * TILE_SAMPLES + r, e);
+                }
+                for (; k < width; k++)
+                        for (int64_t i = 0; i < 4; i++)
+                                t[k * TILE_SAMPLES + r + i] = x[i * n_in + k];
+        }
+        for (; r < rows; r++, x += n_in)
+                for (int64_t k = 0; k < width; k++)
+                        t[k * TILE_SAMPLES + r] = x[k];
 }
 
-/* Outputs [o, o + no) of up to ROWS_AT_ONCE rows. */
-INLINE void forward_outputs(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
-        float *y, int64_t rows, const int no)
+/* sums[o][r] += the panel's share, for `no` outputs and nv vectors of samples. */
+INLINE void forward_tile(
+        const float *t, const float *w, int64_t width, float *sums, const int no, const int nv)
 {
-        vec sums[ROWS_AT_ONCE * TILE_OUTS];
-        memset(sums, 0, (size_t)rows * TILE_OUTS * sizeof *sums);
-        for (int64_t k = 0; k < d->n_in; k += FORWARD_BLOCK)
-                forward_block(d, x + k, w + k, MFL_MIN(FORWARD_BLOCK, d->n_in - k), rows, sums, no);
-        for (int64_t r = 0; r < rows; r++) {
-                vec4 sum = sum_lanes(sums + r * TILE_OUTS);
-                for (int o = 0; o < no; o++) {
-                        float f = sum[o] + (bias ? bias[o] : 0.0f);
-                        y[r * d->n_out + o] = d->relu ? mfl_relu(f) : f;
+        vec acc[FORWARD_OUTS][2];
+        UNROLL for (int o = 0; o < no; o++) UNROLL for (int v = 0; v < nv; v++) acc[o][v] = (vec){0};
+        for (int64_t k = 0; k < width; k++) {
+                vec xk[2];
+                __builtin_prefetch(w + no * width + k * 16); /* of the next tile's weights */
+                UNROLL for (int v = 0; v < nv; v++) xk[v] = load(t + k * TILE_SAMPLES + v * LANES);
+                UNROLL for (int o = 0; o < no; o++)
+                {
+                        vec wk = splat(w[o * width + k]);
+                        UNROLL for (int v = 0; v < nv; v++) acc[o][v] += wk * xk[v];
                 }
+        }
+        UNROLL for (int o = 0; o < no; o++) UNROLL for (int v = 0; v < nv; v++)
+        {
+                float *sum = sums + o * TILE_SAMPLES + v * LANES;
+                store(sum, load(sum) + acc[o][v]);
         }
 }
 
+INLINE void forward_panel(
+        const float *t, const float *w, int64_t width, int64_t n_outs, float *sums, const int nv)
+{
+        int64_t o = 0;
+        for (; o + FORWARD_OUTS <= n_outs; o += FORWARD_OUTS)
+                forward_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, FORWARD_OUTS, nv);
+        for (; o + 4 <= n_outs; o += 4)
+                forward_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, 4, nv);
+        for (; o < n_outs; o++)
+                forward_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, 1, nv);
+}
+
+/* The same; the usual width is a constant, so that addresses are. */
+static void forward_any_panel(
+        const float *t, const float *w, int64_t width, int64_t n_outs, float *sums, int64_t rows)
+{
+        if (width == MFL_DENSE_PANEL && rows > LANES)
+                forward_panel(t, w, MFL_DENSE_PANEL, n_outs, sums, 2);
+        else if (width == MFL_DENSE_PANEL)
+                forward_panel(t, w, MFL_DENSE_PANEL, n_outs, sums, 1);
+        else
+                forward_panel(t, w, width, n_outs, sums, 2);
+}
+
+/* y[r][o] = sums[o][r] + bias[o] */
+static void finish_outputs(const struct mfl_dense *d, const float *sums, const float *bias, float *y,
+        int64_t rows, int64_t n_outs)
+{
+        for (int64_t r = 0; r < rows; r++)
+                for (int64_t o = 0; o < n_outs; o++) {
+                        float f = sums[o * TILE_SAMPLES + r] + (bias ? bias[o] : 0.0f);
+                        y[r * d->n_out + o] = d->relu ? mfl_relu(f) : f;
+                }
+}
+
+/* Outputs [begin, end). */
 static void forward_range(const struct mfl_dense *d, const float *x, const float *w, const float *bias,
         float *y, int64_t begin, int64_t end)
 {
-        for (int64_t r = 0; r < d->rows; r += ROWS_AT_ONCE) {
-                int64_t rows = MFL_MIN(ROWS_AT_ONCE, d->rows - r), o = begin;
-                const float *xr = x + r * d->n_in;
-                float *yr = y + r * d->n_out;
-                for (; o + TILE_OUTS <= end; o += TILE_OUTS)
-                        forward_outputs(
-                                d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, TILE_OUTS);
-                for (; o < end; o++)
-                        forward_outputs(d, xr, w + o * d->n_in, bias ? bias + o : NULL, yr + o, rows, 1);
-        }
+        _Alignas(64) float sums[OUTS_AT_ONCE * TILE_SAMPLES], t[MFL_DENSE_PANEL * TILE_SAMPLES];
+        for (int64_t r = 0; r < d->rows; r += TILE_SAMPLES)
+                for (int64_t o = begin; o < end; o += OUTS_AT_ONCE) {
+                        int64_t rows = MFL_MIN(TILE_SAMPLES, d->rows - r),
+                                n_outs = MFL_MIN(OUTS_AT_ONCE, end - o);
+                        memset(sums, 0, (size_t)(n_outs * TILE_SAMPLES) * sizeof *sums);
+                        memset(t, 0, sizeof t);
+                        for (int64_t k = 0; k < d->n_in; k += MFL_DENSE_PANEL) {
+                                int64_t width = panel_width(d, k);
+                                transpose_panel(x + r * d->n_in + k, d->n_in, rows, width, t);
+                                forward_any_panel(t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
+                        }
+                        finish_outputs(d, sums, bias ? bias + o : NULL, y + r * d->n_out + o, rows, n_outs);
+                }
 }
 
 static void dense_forward(
@@ -177,10 +214,10 @@ static void dense_forward(
         DIVIDE(d->threads, d->n_out, forward_range(d, x, w, bias, y, begin, end));
 }
 
-/* dx[r][k ..] += dy * w over outputs [first, last) for nr rows and nv vectors along n_in, the last of `lanes`
- * floats; first = 0 starts the sum. */
-INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
-        int64_t last, const int nr, const int nv, int64_t lanes)
+/* dx[r][k ..] += dy * w over outputs [first, last) for nr rows and nv vectors along a panel, the last of
+ * `lanes` floats; first = 0 starts the sum. */
+INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w, int64_t width, float *dx,
+        int64_t first, int64_t last, const int nr, const int nv, int64_t lanes)
 {
         vec acc[TILE_ROWS][TILE_VECS];
         bool whole = lanes == LANES;
@@ -192,8 +229,7 @@ INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w
         for (int64_t o = first; o < last; o++) {
                 vec wo[TILE_VECS];
                 UNROLL for (int v = 0; v < nv; v++) wo[v] =
-                        whole ? load(w + o * d->n_in + v * LANES)
-                              : load_part(w + o * d->n_in + v * LANES, lanes);
+                        whole ? load(w + o * width + v * LANES) : load_part(w + o * width + v * LANES, lanes);
                 UNROLL for (int r = 0; r < nr; r++)
                 {
                         vec g = splat(dy[r * d->n_out + o]);
@@ -209,29 +245,36 @@ INLINE void data_tile(const struct mfl_dense *d, const float *dy, const float *w
         }
 }
 
-INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
-        int64_t last, const int nv, int64_t lanes)
+INLINE void data_rows(const struct mfl_dense *d, const float *dy, const float *w, int64_t width, float *dx,
+        int64_t first, int64_t last, const int nv, int64_t lanes)
 {
-        int64_t r = 0;
+        int64_t r = 0, n_in = d->n_in, n_out = d->n_out;
         for (; r + TILE_ROWS <= d->rows; r += TILE_ROWS)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, TILE_ROWS, nv, lanes);
+                data_tile(d, dy + r * n_out, w, width, dx + r * n_in, first, last, TILE_ROWS, nv, lanes);
         for (; r + 2 <= d->rows; r += 2)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, 2, nv, lanes);
+                data_tile(d, dy + r * n_out, w, width, dx + r * n_in, first, last, 2, nv, lanes);
         for (; r < d->rows; r++)
-                data_tile(d, dy + r * d->n_out, w, dx + r * d->n_in, first, last, 1, nv, lanes);
+                data_tile(d, dy + r * n_out, w, width, dx + r * n_in, first, last, 1, nv, lanes);
 }
 
-/* Columns [begin, end) of dx, outputs [first, last). */
-static void data_range(const struct mfl_dense *d, const float *dy, const float *w, float *dx, int64_t first,
-        int64_t last, int64_t begin, int64_t end)
+/* A panel's columns of dx, outputs [first, last). */
+static void data_panel(const struct mfl_dense *d, const float *dy, const float *w, int64_t width, float *dx,
+        int64_t first, int64_t last)
 {
-        int64_t k = begin;
-        for (; k + TILE_VECS * LANES <= end; k += TILE_VECS * LANES)
-                data_rows(d, dy, w + k, dx + k, first, last, TILE_VECS, LANES);
-        for (; k + LANES <= end; k += LANES)
-                data_rows(d, dy, w + k, dx + k, first, last, 1, LANES);
-        if (k < end)
-                data_rows(d, dy, w + k, dx + k, first, last, 1, end - k);
+        int64_t k = 0;
+        for (; k + TILE_VECS * LANES <= width; k += TILE_VECS * LANES)
+                data_rows(d, dy, w + k, width, dx + k, first, last, TILE_VECS, LANES);
+        for (; k + LANES <= width; k += LANES)
+                data_rows(d, dy, w + k, width, dx + k, first, last, 1, LANES);
+        if (k < width)
+                data_rows(d, dy, w + k, width, dx + k, first, last, 1, width - k);
+}
+
+/* Whether the step is p -= lr * g and nothing else. */
+INLINE bool is_plain(const struct mfl_apply *a)
+{
+        return !a->grad && a->sgd->weight_decay == 0.0f && a->sgd->prox_mu == 0.0f &&
+               a->sgd->momentum == 0.0f;
 }
 
 /* mfl_sgd_update on a vector of gradients, or the gradients themselves, at element `at` of the tensor. */
@@ -266,16 +309,17 @@ INLINE void apply_vector(const struct mfl_apply *a, int64_t at, vec g, int64_t l
                 store_part(a->p + at, p, lanes);
 }
 
-/* The gradients of no rows of weights from output o on, nv vectors along n_in from k on. */
+/* The gradients of `no` rows of weights, nv vectors along a panel; dy, x and `at`, the place in the tensor,
+ * are those of the first. */
 INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float *x,
-        const struct mfl_apply *apply, int64_t o, int64_t k, const int no, const int nv, int64_t lanes)
+        const struct mfl_apply *apply, int64_t at, int64_t width, const int no, const int nv, int64_t lanes)
 {
         vec acc[TILE_ROWS][TILE_VECS];
+        const float *ahead = apply->p + at + BACKWARD_OUTS * width; /* the next block */
         UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++) acc[i][v] = (vec){0};
-        dy += o;
-        x += k;
         for (int64_t n = 0; n < d->rows; n++, dy += d->n_out, x += d->n_in) {
                 vec xn[TILE_VECS];
+                __builtin_prefetch(ahead + n * 16);
                 UNROLL for (int v = 0; v < nv; v++) xn[v] =
                         lanes == LANES ? load(x + v * LANES) : load_part(x + v * LANES, lanes);
                 UNROLL for (int i = 0; i < no; i++)
@@ -284,52 +328,67 @@ INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float
                         UNROLL for (int v = 0; v < nv; v++) acc[i][v] += g * xn[v];
                 }
         }
+        if (is_plain(apply) && lanes == LANES) {
+                UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++)
+                {
+                        float *p = apply->p + at + i * width + v * LANES;
+                        store(p, load(p) - apply->sgd->lr * acc[i][v]);
+                }
+                return;
+        }
         UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++)
-                apply_vector(apply, (o + i) * d->n_in + k + v * LANES, acc[i][v], lanes);
+                apply_vector(apply, at + i * width + v * LANES, acc[i][v], lanes);
 }
 
+/* `at` is where the panel's row of the first output lies. */
 INLINE void weights_outputs(const struct mfl_dense *d, const float *dy, const float *x,
-        const struct mfl_apply *apply, int64_t o, const int no)
+        const struct mfl_apply *apply, int64_t at, int64_t width, const int no)
 {
         int64_t k = 0;
-        for (; k + TILE_VECS * LANES <= d->n_in; k += TILE_VECS * LANES)
-                weights_tile(d, dy, x, apply, o, k, no, TILE_VECS, LANES);
-        for (; k + LANES <= d->n_in; k += LANES)
-                weights_tile(d, dy, x, apply, o, k, no, 1, LANES);
-        if (k < d->n_in)
-                weights_tile(d, dy, x, apply, o, k, no, 1, d->n_in - k);
+        for (; k + TILE_VECS * LANES <= width; k += TILE_VECS * LANES)
+                weights_tile(d, dy, x + k, apply, at + k, width, no, TILE_VECS, LANES);
+        for (; k + LANES <= width; k += LANES)
+                weights_tile(d, dy, x + k, apply, at + k, width, no, 1, LANES);
+        if (k < width)
+                weights_tile(d, dy, x + k, apply, at + k, width, no, 1, width - k);
 }
 
-static void weights_range(const struct mfl_dense *d, const float *dy, const float *x,
-        const struct mfl_apply *apply, int64_t begin, int64_t end)
+/* A panel's columns of the weights, outputs [first, last); `at` is where the panel lies. */
+static void weights_panel(const struct mfl_dense *d, const float *dy, const float *x,
+        const struct mfl_apply *apply, int64_t at, int64_t width, int64_t first, int64_t last)
 {
-        int64_t o = begin;
-        for (; o + TILE_ROWS <= end; o += TILE_ROWS)
-                weights_outputs(d, dy, x, apply, o, TILE_ROWS);
-        for (; o + 2 <= end; o += 2)
-                weights_outputs(d, dy, x, apply, o, 2);
-        for (; o < end; o++)
-                weights_outputs(d, dy, x, apply, o, 1);
+        int64_t o = first;
+        for (; o + TILE_ROWS <= last; o += TILE_ROWS)
+                weights_outputs(d, dy + o, x, apply, at + o * width, width, TILE_ROWS);
+        for (; o + 2 <= last; o += 2)
+                weights_outputs(d, dy + o, x, apply, at + o * width, width, 2);
+        for (; o < last; o++)
+                weights_outputs(d, dy + o, x, apply, at + o * width, width, 1);
 }
 
-/* On one thread a block of weights is read once for both products, while it is in the cache; sums have the
- * same order either way. */
+/* Panels [begin, end). A block of weights, small enough for the first cache, is read once for both products.
+ */
+static void backward_range(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
+        float *dx, const struct mfl_apply *apply, int64_t begin, int64_t end)
+{
+        const int64_t block = BACKWARD_OUTS;
+        for (int64_t k = begin * MFL_DENSE_PANEL; k < MFL_MIN(end * MFL_DENSE_PANEL, d->n_in);
+                k += MFL_DENSE_PANEL) {
+                int64_t width = panel_width(d, k), at = k * d->n_out;
+                for (int64_t o = 0; o < d->n_out; o += block) {
+                        int64_t last = MFL_MIN(o + block, d->n_out);
+                        if (dx)
+                                data_panel(d, dy, w + at, width, dx + k, o, last);
+                        weights_panel(d, dy, x + k, apply, at, width, o, last);
+                }
+        }
+}
+
 static void dense_backward(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
         float *dx, const struct mfl_apply *apply)
 {
-        const int64_t block = 5 * TILE_ROWS;
-        if (d->threads > 1) {
-                if (dx)
-                        DIVIDE(d->threads, d->n_in, data_range(d, dy, w, dx, 0, d->n_out, begin, end));
-                DIVIDE(d->threads, d->n_out, weights_range(d, dy, x, apply, begin, end));
-                return;
-        }
-        for (int64_t o = 0; o < d->n_out; o += block) {
-                int64_t last = MFL_MIN(o + block, d->n_out);
-                if (dx)
-                        data_range(d, dy, w, dx, o, last, 0, d->n_in);
-                weights_range(d, dy, x, apply, o, last);
-        }
+        DIVIDE(d->threads, (d->n_in + MFL_DENSE_PANEL - 1) / MFL_DENSE_PANEL,
+                backward_range(d, dy, x, w, dx, apply, begin, end));
 }
 
 static void dense_backward_bias(const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply)

@@ -117,19 +117,41 @@ static void multiply(int64_t n, const float *x, const float *factor, float *y, i
         DIVIDE(threads, n, multiply_range(x, factor, y, begin, end));
 }
 
+/* mfl_philox4x32 of consecutive blocks side by side, word by word, which the compiler makes vectors. */
+#define PHILOX_BLOCKS 64
+
+static void philox_blocks(struct mfl_rng_key key, uint64_t first, uint32_t u[4][PHILOX_BLOCKS])
+{
+        uint32_t k0 = key.k[0], k1 = key.k[1];
+        for (int b = 0; b < PHILOX_BLOCKS; b++) {
+                u[0][b] = (uint32_t)(first + (uint64_t)b);
+                u[1][b] = (uint32_t)((first + (uint64_t)b) >> 32);
+                u[2][b] = key.hi[0];
+                u[3][b] = key.hi[1];
+        }
+        for (int i = 0; i < 10; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+                for (int b = 0; b < PHILOX_BLOCKS; b++) {
+                        uint32_t high0 = (uint32_t)((uint64_t)0xD2511F53u * u[0][b] >> 32);
+                        uint32_t high1 = (uint32_t)((uint64_t)0xCD9E8D57u * u[2][b] >> 32);
+                        uint32_t low0 = 0xD2511F53u * u[0][b], low1 = 0xCD9E8D57u * u[2][b];
+                        u[0][b] = high1 ^ u[1][b] ^ k0;
+                        u[1][b] = low1;
+                        u[2][b] = high0 ^ u[3][b] ^ k1;
+                        u[3][b] = low0;
+                }
+}
+
 static void dropout(struct mfl_rng_key key, uint64_t first, int64_t n, float rate, float *factor)
 {
-        enum { BLOCKS = 64 };
-        uint32_t u[4][BLOCKS];
-        for (int64_t i = 0; i < n; i += 4 * BLOCKS) {
-                for (int b = 0; b < BLOCKS; b++) {
-                        struct mfl_philox r = mfl_rng_block(key, (first + (uint64_t)i) / 4 + (uint64_t)b);
+        uint32_t u[4][PHILOX_BLOCKS];
+        float part[4 * PHILOX_BLOCKS], kept = mfl_dropout_factor(UINT32_MAX, rate);
+        for (int64_t i = 0; i < n; i += 4 * PHILOX_BLOCKS) {
+                int64_t stop = MFL_MIN(n - i, 4 * PHILOX_BLOCKS);
+                philox_blocks(key, (first + (uint64_t)i) / 4, u);
+                for (int b = 0; b < PHILOX_BLOCKS; b++)
                         for (int j = 0; j < 4; j++)
-                                u[j][b] = r.v[j];
-                }
-                int64_t stop = MFL_MIN(n - i, 4 * BLOCKS);
-                for (int64_t e = 0; e < stop; e++)
-                        factor[i + e] = mfl_dropout_factor(u[e % 4][e / 4], rate);
+                                part[4 * b + j] = mfl_u32_to_unit(u[j][b]) >= rate ? kept : 0.0f;
+                memcpy(factor + i, part, (size_t)stop * sizeof *part);
         }
 }
 

@@ -4,31 +4,31 @@
 
 #include "kernels/cpu/net.h"
 
+/* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
+static int64_t column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_stride)
+{
+        int64_t first = c / MFL_DENSE_PANEL * MFL_DENSE_PANEL;
+        *ret_stride = MFL_MIN(MFL_DENSE_PANEL, n_in - first);
+        return first * n_out + c - first;
+}
+
 /* Column k of a dense layer's weights belongs to NCHW element k of its input. */
 static void dense_to_wide(const struct mfl_layout *in, int64_t n_out, const float *flat, float *wide)
 {
-        if (in->identity) {
-                memcpy(wide, flat, (size_t)(n_out * in->logical) * sizeof *wide);
-                return;
-        }
         memset(wide, 0, (size_t)(n_out * in->count) * sizeof *wide);
         for (int64_t k = 0; k < in->logical; k++) {
-                int64_t at = mfl_layout_at(in, k);
+                int64_t stride, at = column_at(in->count, n_out, mfl_layout_at(in, k), &stride);
                 for (int64_t o = 0; o < n_out; o++)
-                        wide[o * in->count + at] = flat[o * in->logical + k];
+                        wide[at + o * stride] = flat[o * in->logical + k];
         }
 }
 
 static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const float *wide, float *flat)
 {
-        if (in->identity) {
-                memcpy(flat, wide, (size_t)(n_out * in->logical) * sizeof *wide);
-                return;
-        }
         for (int64_t k = 0; k < in->logical; k++) {
-                int64_t at = mfl_layout_at(in, k);
+                int64_t stride, at = column_at(in->count, n_out, mfl_layout_at(in, k), &stride);
                 for (int64_t o = 0; o < n_out; o++)
-                        flat[o * in->logical + k] = wide[o * in->count + at];
+                        flat[o * in->logical + k] = wide[at + o * stride];
         }
 }
 

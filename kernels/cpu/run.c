@@ -65,13 +65,29 @@ static struct mfl_pool pool_of(const struct mfl_net *net, int i)
                 .threads = net->options.threads};
 }
 
-/* Factors are numbered in NCHW order over the batch; in a blocked layout they move to their element's place.
- */
+/* Factors are numbered in NCHW order over the batch; in a blocked layout they move to their element's place,
+ * plane by plane: `k` is the number of the first one, counted over the batch. */
+static void place_factors(const struct mfl_layout *l, int64_t k, int64_t n, const float *from, float *mask)
+{
+        int64_t plane = l->h * l->w, c = k / plane, i = k % plane;
+        while (n > 0) {
+                int64_t run = MFL_MIN(n, plane - i), row = c / l->c, channel = c % l->c, block = l->block;
+                float *to = mask + row * l->count + channel / block * l->stride_block + channel % block +
+                            i * block;
+                for (int64_t j = 0; j < run; j++)
+                        to[j * block] = from[j];
+                from += run;
+                n -= run;
+                i = 0;
+                c++;
+        }
+}
+
 static void make_mask(const struct pass *pass, int i, float *mask)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_layout *l = &net->layers[i].layout;
-        float rate = net->graph->layers[i].rate, part[256];
+        float rate = net->graph->layers[i].rate, part[1024];
         struct mfl_rng_key key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
         int64_t n = l->logical * net->options.batch;
         if (l->identity) {
@@ -79,17 +95,10 @@ static void make_mask(const struct pass *pass, int i, float *mask)
                 return;
         }
         mfl_layout_clear_padding(l, net->options.batch, mask);
-        int64_t k = 0, row = 0;
         for (int64_t e = 0; e < n; e += (int64_t)MFL_ARRAY_SIZE(part)) {
                 int64_t count = MFL_MIN((int64_t)MFL_ARRAY_SIZE(part), n - e);
                 net->device->loops->dropout(key, (uint64_t)e, count, rate, part);
-                for (int64_t j = 0; j < count; j++) {
-                        mask[row * l->count + mfl_layout_at(l, k)] = part[j];
-                        if (++k == l->logical) {
-                                k = 0;
-                                row++;
-                        }
-                }
+                place_factors(l, e, count, part, mask);
         }
 }
 
