@@ -319,7 +319,11 @@ static void a_header_has_the_documented_bytes(void **state)
         mfl_frame_encode(&f, got);
         assert_memory_equal(got, want, 24);
         assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, MFL_PAYLOAD_MAX, &back, NULL), 0);
-        assert_memory_equal(&f, &back, sizeof f);
+        assert_int_equal(back.version, f.version);
+        assert_int_equal(back.envelope_bytes, f.envelope_bytes);
+        assert_int_equal(back.payload_bytes, f.payload_bytes);
+        assert_int_equal(back.envelope_crc, f.envelope_crc);
+        assert_int_equal(back.payload_crc, f.payload_crc);
         assert_int_equal(mfl_frame_decode(got, 0x020303, MFL_PAYLOAD_MAX, &back, NULL), MFL_INVALID);
         assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, 0x060707, &back, NULL), MFL_INVALID);
         got[6] = 1;
