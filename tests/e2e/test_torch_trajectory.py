@@ -17,6 +17,10 @@ from torch import nn  # noqa: E402
 STEPS = 20
 # Rounding of single steps is about 1e-6 of the values and grows over the steps; a wrong formula shows in the first digits.
 LOSS_BOUND = 1e-4
+# Params are compared after so few steps because a near-tie in a max pool, which rounding decides, moves one sample's gradient
+# by one pixel: 1e-6 in fedavg-cnn's second convolution at the third step here, after which more decisions differ.
+PARAMS_STEPS = 3
+PARAMS_BOUND = 1e-3
 GRADIENT_BOUND = 1e-4
 
 
@@ -41,11 +45,11 @@ def flat(tensors):
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-def run_driver(directory, backend, model, batch):
+def run_driver(directory, backend, model, batch, steps=STEPS):
     program = os.environ.get("MFL_TRAJECTORY")
     if not program:
         pytest.skip("MFL_TRAJECTORY does not name the driver program")
-    done = subprocess.run([program, backend, model, str(batch), str(STEPS), str(directory)], capture_output=True, text=True,
+    done = subprocess.run([program, backend, model, str(batch), str(steps), str(directory)], capture_output=True, text=True,
                           check=False)
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
@@ -58,6 +62,9 @@ def run_driver(directory, backend, model, batch):
 ])
 def test_the_first_steps_are_pytorchs(tmp_path, backend, model, batch):
     run_driver(tmp_path, backend, model, batch)
+    few = tmp_path / "few"
+    few.mkdir()
+    run_driver(few, backend, model, batch, PARAMS_STEPS)
     torch.set_num_threads(1)
     net = make(model).double()
     nn.utils.vector_to_parameters(read(tmp_path, "params.f32", torch.float32).double(), net.parameters())
@@ -75,6 +82,7 @@ def test_the_first_steps_are_pytorchs(tmp_path, backend, model, batch):
             assert (ours - gradient).abs().max() <= GRADIENT_BOUND * ours.abs().max()
         assert losses[step].item() == pytest.approx(loss.item(), rel=LOSS_BOUND), f"step {step}"
         optimizer.step()
-    final, start = flat(net.parameters()), read(tmp_path, "params.f32", torch.float32).double()
-    difference = (final - read(tmp_path, "final.f32", torch.float32).double()).abs().max()
-    assert difference <= 1e-3 * (final - start).abs().max()
+        if step == PARAMS_STEPS - 1:
+            params, start = flat(net.parameters()), read(few, "params.f32", torch.float32).double()
+            difference = (params - read(few, "final.f32", torch.float32).double()).abs().max()
+            assert difference <= PARAMS_BOUND * (params - start).abs().max()
