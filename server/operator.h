@@ -7,6 +7,8 @@
 #include "server/server.h"
 
 /* ---- answers ---- */
+/* Lists are cut to what an envelope holds, with room for what is around them. */
+#define MFL_LIST_BYTES_MAX (MFL_ENVELOPE_MAX - 4096)
 Mfl__FailureCode mfl_operator_failure_code(int status);
 void mfl_operator_done(struct mfl_session *session, uint64_t request, const char *text);
 void mfl_operator_no_memory(struct mfl_session *session, size_t bytes, const char *what);

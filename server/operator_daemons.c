@@ -79,6 +79,8 @@ void mfl_operator_daemons(struct mfl_session *session, uint64_t request)
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         list.n_daemons = shown;
         list.daemons = pointers;
+        while (mfl__daemon_list__get_packed_size(&list) > MFL_LIST_BYTES_MAX)
+                list.n_daemons -= list.n_daemons / 8 + 1;
         envelope.request = request;
         envelope.body_case = MFL__ENVELOPE__BODY_DAEMON_LIST;
         envelope.daemon_list = &list;

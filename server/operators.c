@@ -157,6 +157,11 @@ static void on_list(struct mfl_session *session, uint64_t request)
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         list.n_jobs = n;
         list.jobs = pointers;
+        while (mfl__job_list__get_packed_size(&list) > MFL_LIST_BYTES_MAX) { /* the oldest are left out */
+                size_t n_dropped = list.n_jobs / 8 + 1;
+                list.jobs += n_dropped;
+                list.n_jobs -= n_dropped;
+        }
         envelope.request = request;
         envelope.body_case = MFL__ENVELOPE__BODY_JOB_LIST;
         envelope.job_list = &list;

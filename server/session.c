@@ -60,6 +60,14 @@ void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope
         int r = mfl_stream_send(&session->stream, envelope, NULL, 0, NULL, NULL, NULL, &err);
         if (r < 0)
                 mfl_server_fatal(session->server, r, &err);
+        if (r != MFL_INVALID)
+                return;
+        /* Our own message breaks a rule of the protocol, its size most likely: whoever asked must not wait
+         * for ever. */
+        mfl_log(MFL_LOG_WARN, "%s: an answer was not sent: %s", session->peer, err.text);
+        if (envelope->request && envelope->body_case != MFL__ENVELOPE__BODY_FAILURE)
+                mfl_operator_fail(session, envelope->request, MFL__FAILURE_CODE__FAILURE_LIMIT,
+                        "the answer: %s", err.text);
 }
 
 /* The slot that was granted for (task, update) to this connection. */

@@ -335,3 +335,18 @@ def test_operator_by_hand(one):
         assert got['job_list'][0] == 41 and got['daemon_list'][0] == 42 and got['pong'][1]['cookie'] == 9
         with pytest.raises(mfl_wire.Failure, match='j-000000'):
             o.request('show_job', {'job': 'j-000000'})
+
+
+def test_list_longer_than_an_envelope(cluster):
+    """More jobs than a frame may carry: the newest are shown, and nobody waits for ever."""
+    c = cluster.empty()
+    c.start_server()
+    n = 5000
+    text = h.job_text(name='n' * 60, data={'name': 'd' * 60})
+    with c.operator(timeout=60) as o:
+        for _ in range(n):
+            last = o.submit(text)
+    jobs = json.loads(c.mfl('list', '--json').stdout)['jobs']
+    assert 1000 < len(jobs) < n
+    assert jobs[-1]['job'] == last
+    c.check_alive()
