@@ -98,3 +98,11 @@ void mfl_host_device_info(struct mfl_device_info *info)
         info->cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
         info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
+
+int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_error *err)
+{
+        if (options->batch < 1 || options->groups < 1 || options->threads < 1)
+                return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
+                        options->batch, options->groups, options->threads);
+        return 0;
+}

@@ -32,6 +32,9 @@ void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, ui
 int mfl_host_check_data(
         const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err);
 
+/* MFL_INVALID where batch, groups or threads is below 1. */
+int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_error *err);
+
 /* name and cores of the machine; the memory that is installed. */
 void mfl_host_device_info(struct mfl_device_info *info);
 

@@ -164,7 +164,6 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->finished_unix_ms = row->finished_ms;
         job->committed = row->committed;
         job->n_params = row->n_params;
-        job->has_initial = row->has_initial;
         job->data = row->data;
         job->text = mfl_strdup(row->text ? row->text : "");
         if (!job->text)
@@ -411,7 +410,6 @@ static void run_round_open(struct mfl_work *work)
 void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 {
         job->round_bytes_up = job->round_bytes_down = 0;
-        job->round_started_unix_ms = mfl_unix_ms();
         struct operation *op = operation_new(job, MFL_EV_TICK, run_round_open, done_simple);
         if (!op)
                 return;

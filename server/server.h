@@ -48,7 +48,6 @@ struct mfl_session {
         uint32_t conn;
         Mfl__Role role; /* unspecified until Hello */
         uint64_t opened_ms, connected_unix_ms;
-        bool closing;
         char peer[80];
         struct mfl_transfer transfer;
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
@@ -91,14 +90,10 @@ struct mfl_server_job {
         uint32_t operations; /* on a worker, and chunks that are landing */
         struct mfl_graph *graph;
         struct mfl_runtime *runtime;
-        struct mfl_fixed fixed;
         uint32_t n_slots;
         struct mfl_slot_use *slots;
         uint64_t round_bytes_up, round_bytes_down;
-        uint64_t round_started_unix_ms;
         bool dirty; /* watchers have not seen its newest state */
-        bool has_initial;
-        uint32_t train_samples, population;
         struct mfl_data_info data;
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */

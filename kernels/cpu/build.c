@@ -226,16 +226,16 @@ static int build(struct mfl_net *net, struct mfl_error *err)
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
-        if (options->batch < 1 || options->groups < 1 || options->threads < 1)
-                return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
-                        options->batch, options->groups, options->threads);
+        int rc = mfl_host_check_options(options, err);
+        if (rc)
+                return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);
         if (!net)
                 return mfl_fail_memory(err, sizeof *net, "network");
         net->device = device;
         net->graph = graph;
         net->options = *options;
-        int rc = build(net, err);
+        rc = build(net, err);
         if (rc) {
                 mfl_cpu_net_free(net);
                 return rc;
