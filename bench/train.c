@@ -88,7 +88,7 @@ static int train(const char *backend, const char *model, int batch, int threads,
         must(mfl_graph_preset(model, &shape, 10, &graph, &err), &err);
         must(ops->net_new(device, graph, &options, &net, &err), &err);
         make_set(&set, &shape, BATCHES * (uint32_t)batch);
-        must(ops->data_new(device, &set, &set.train, &data, &err), &err);
+        must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);
         uint64_t *times = mfl_malloc(n_steps * sizeof *times);
         mfl_assert(params && times);

@@ -237,7 +237,7 @@ static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, 
         if (*at)
                 return 0;
         return trainer->ops->data_new(trainer->device, data->dataset,
-                train ? &data->dataset->train : &data->dataset->test, at, err);
+                train ? &data->dataset->train : &data->dataset->test, true, at, err);
 }
 
 int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,

@@ -39,7 +39,7 @@ enum {
 
 /* Programmer errors only, on in every build: prints the place and aborts. */
 #define mfl_assert(cond) ((cond) ? (void)0 : mfl_assert_fail(#cond, __FILE__, __LINE__))
-_Noreturn void mfl_assert_fail(const char *cond, const char *file, int line);
+void mfl_assert_fail(const char *cond, const char *file, int line) __attribute__((noreturn));
 
 /* One line of text, made where the error arises: what was being done, to what, and why it failed. */
 struct mfl_error {

@@ -56,6 +56,10 @@ struct mfl_job {
                 double alpha;         /* dirichlet */
                 uint32_t shards;      /* shards per client */
                 uint32_t min_samples; /* dirichlet: redraw until each client has this many (default 1) */
+                struct {
+                        uint32_t crop; /* pixels of padding; 0: none */
+                        bool flip;
+                } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
         } data;
         struct {
                 float lr, momentum, weight_decay;
@@ -64,6 +68,9 @@ struct mfl_job {
                 uint32_t batch;
                 uint32_t threads; /* one client trains on so many (default 1); part of reproducibility */
                 char backend[16]; /* "auto", "cpu", "reference", "cuda" */
+                int precision;    /* as enum mfl_precision (kernels/backend.h): 0 fp32, tf32, bf16, fp16 */
+                bool fast;        /* default false: deterministic */
+                uint32_t fuse;    /* clients trained at once on one device; 0: auto */
         } training;
         struct {
                 enum mfl_strategy_kind strategy;

@@ -28,8 +28,9 @@ enum mfl_rng_domain {
                 5,       /* a: client, b: round; then one stream per step and layer, mfl_rng_dropout_key */
         MFL_RNG_SIM = 6, /* the simulator's own */
         MFL_RNG_TEST = 7,
-        MFL_RNG_JITTER = 8, /* back-off in agents; never touches a model */
-        MFL_RNG_DATA = 9,   /* synthetic data sets: a: what, b: class, split, sample */
+        MFL_RNG_JITTER = 8,   /* back-off in agents; never touches a model */
+        MFL_RNG_DATA = 9,     /* synthetic data sets: a: what, b: class, split, sample */
+        MFL_RNG_AUGMENT = 10, /* a: client, b: round; then one stream per step: mfl_rng_augment_key */
 };
 
 struct mfl_philox {
@@ -83,6 +84,14 @@ static inline MFL_HD struct mfl_rng_key mfl_rng_dropout_key(
 {
         return mfl_rng_derive((uint64_t)key.k[0] | (uint64_t)key.k[1] << 32, MFL_RNG_DROPOUT,
                 (uint64_t)key.hi[0] | (uint64_t)key.hi[1] << 32, (uint64_t)step << 32 | layer);
+}
+
+/* The stream of one training step's augmentation: block r of it belongs to row r of the batch. The key
+ * argument is mfl_rng_derive(seed, MFL_RNG_AUGMENT, client, round). */
+static inline MFL_HD struct mfl_rng_key mfl_rng_augment_key(struct mfl_rng_key key, uint32_t step)
+{
+        return mfl_rng_derive((uint64_t)key.k[0] | (uint64_t)key.k[1] << 32, MFL_RNG_AUGMENT,
+                (uint64_t)key.hi[0] | (uint64_t)key.hi[1] << 32, (uint64_t)step << 32);
 }
 
 static inline struct mfl_rng mfl_rng_new(uint64_t seed, enum mfl_rng_domain domain, uint64_t a, uint64_t b)

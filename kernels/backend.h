@@ -25,7 +25,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 1
+#define MFL_BACKEND_ABI 2
 
 struct mfl_device;
 struct mfl_net;
@@ -33,17 +33,49 @@ struct mfl_device_data;
 
 struct mfl_device_info {
         char backend[16]; /* "reference", "cpu", "cuda" */
-        char name[96];    /* "Intel(R) Xeon(R) Processor" */
-        char library[64]; /* "oneDNN 2.6.3" */
-        int cores;
+        char name[96];    /* "Intel(R) Xeon(R) Processor", "NVIDIA H200" */
+        char library[64]; /* "oneDNN 2.6.3", "cuDNN 9.19.0, CUDA 13.0" */
+        int cores;        /* of the CPU; multiprocessors of a GPU */
         uint64_t memory_bytes;
+        bool own_memory;            /* networks and data lie in the device's own memory, not in the host's */
+        uint64_t memory_free_bytes; /* now, of the device's own; else 0 */
+        char uuid[48];              /* "GPU-5d3c...", as nvidia-smi -L prints it; empty on a CPU */
+        char pci[16];               /* "0000:65:00.0"; empty on a CPU */
+};
+
+/* What products are computed in. Params, gradients of params and the optimizer are float always. */
+enum mfl_precision {
+        MFL_PRECISION_FP32, /* float products, float sums */
+        MFL_PRECISION_TF32, /* operands of convolutions and dense layers rounded to 10 bits of mantissa, to
+                               nearest; float sums */
+        MFL_PRECISION_BF16, /* activations and copies of weights in bfloat16, float sums, float master
+                               weights; normalisation statistics, softmax and loss in float */
+        MFL_PRECISION_FP16, /* the same in IEEE half, with a loss scale per group that starts at 2^16, halves
+                               on an overflow (that step is left out) and doubles after 2000 good steps
+                               (Micikevicius et al. 2018) */
+        MFL_PRECISION_COUNT_
+};
+
+/* Of images in training, in this order: a window of the image's size at a random offset of the image padded
+ * with `crop` zeros (before scale and shift) on each side; then, with `flip`, mirrored left to right with
+ * probability 1/2. Row r of a step uses block r of mfl_rng_augment_key(key, step): v[0] % (2 crop + 1) is the
+ * row offset, v[1] % (2 crop + 1) the column offset, v[2] >> 31 the flip. */
+struct mfl_augment {
+        int crop; /* pixels; 0: none */
+        bool flip;
 };
 
 struct mfl_net_options {
-        int batch;     /* rows of a batch, the largest */
-        int groups;    /* G >= 1 */
-        int threads;   /* CPU threads that one network computes on, >= 1 */
-        bool training; /* false: no gradients, no optimizer state */
+        int batch;                    /* rows of a batch, the largest */
+        int groups;                   /* G >= 1 */
+        int threads;                  /* CPU threads that one network computes on, >= 1 */
+        bool training;                /* false: no gradients, no optimizer state */
+        enum mfl_precision precision; /* a backend that has not got it says MFL_INVALID */
+        /* false: bits depend on the job and the kind of device alone. true: what measures fastest, also where
+         * another run or another G then gives other last bits. */
+        bool fast;
+        bool streamed; /* has room for data that is not resident; see data_new */
+        struct mfl_augment augment;
 };
 
 /* Stochastic gradient descent as in PyTorch: g = grad + weight_decay * p + prox_mu * (p - p0);
@@ -60,11 +92,15 @@ struct mfl_group_steps {
         const uint32_t *index;
         const uint32_t *count;
         struct mfl_rng_key dropout; /* mfl_rng_derive(seed, MFL_RNG_DROPOUT, client, round) */
-        uint32_t step_first;        /* number of the first step within the local training, for dropout */
+        struct mfl_rng_key augment; /* mfl_rng_derive(seed, MFL_RNG_AUGMENT, client, round) */
+        uint32_t step_first; /* number of the first step within the local training, for dropout, augmentation
+                              */
         /* out, added to what is there: */
         int64_t loss_sum; /* of per-sample losses before each step, mfl_fixed_loss units */
         uint64_t n_correct, n_samples;
 };
+
+#define MFL_STEPS_MAX 1024u /* of one call of step */
 
 struct mfl_backend_ops {
         uint32_t abi;
@@ -74,28 +110,43 @@ struct mfl_backend_ops {
         void (*device_close)(struct mfl_device *device);
         void (*device_info)(const struct mfl_device *device, struct mfl_device_info *ret_info);
 
-        /* Makes a split readable by networks of this device; it stays referenced (not copied) on the CPU, so
-         * it must outlive the handle. */
+        /* Makes a split readable by networks of this device. It stays referenced, so it must outlive the
+         * handle. With `resident`, and where data_bytes is not 0, it is copied to the device's own memory
+         * once; without, networks made with `streamed` read it through pinned buffers as they need it. */
         int (*data_new)(struct mfl_device *device, const struct mfl_dataset *dataset,
-                const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err);
+                const struct mfl_split *split, bool resident, struct mfl_device_data **ret_data,
+                struct mfl_error *err);
+        /* Bytes of the device's own memory that a resident split takes; NULL: 0. */
+        uint64_t (*data_bytes)(const struct mfl_dataset *dataset, const struct mfl_split *split);
         void (*data_free)(struct mfl_device_data *data);
 
         int (*net_new)(struct mfl_device *device, const struct mfl_graph *graph,
                 const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
         void (*net_free)(struct mfl_net *net);
-        /* Bytes that net_new would allocate, for budgets; the graph is assumed valid. */
+        /* Bytes that net_new would allocate (of the device's own memory where it has one), for budgets; the
+         * graph is assumed valid. */
         uint64_t (*net_bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
 
         /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed.
          */
         int (*params_set)(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
         int (*params_get)(struct mfl_net *net, int group, float *params, struct mfl_error *err);
-        /* acc += round(weight * (params(group) - params_set(group)) * 2^s): see mfl_fixed_add_delta.
-         * May be NULL: the caller then uses params_get. */
-        int (*update_add)(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
-                int64_t *acc, struct mfl_error *err);
+        /* The network's own sum of updates, on the device; both NULL where there is no gain (the caller then
+         * uses params_get). sum_add: for every group with weight[g] > 0, sum += round(weight[g] * (params(g)
+         * - params_set(g)) * 2^s), the bits of mfl_fixed_add_delta; a group with an element that is not
+         * finite or beyond delta_max adds nothing, and n_bad[g] is set to the number of such elements (0
+         * else, and for weight 0). sum_take: acc[0..n) += sum, and the sum is 0 again, as after net_new. */
+        int (*sum_add)(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
+                uint64_t *n_bad, struct mfl_error *err);
+        int (*sum_take)(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
+        /* How many groups to train at once, at most `wanted`: what fits memory_bytes, and no more than still
+         * makes a client cheaper (the knee of the curve, measured or known). NULL: 1. options->groups is
+         * ignored. MFL_INVALID, with both sizes, when not even one fits. */
+        int (*fuse)(struct mfl_device *device, const struct mfl_graph *graph,
+                const struct mfl_net_options *options, int wanted, uint64_t memory_bytes, int *ret_groups,
+                struct mfl_error *err);
 
-        /* n_steps optimizer steps for every group; groups has G entries. */
+        /* n_steps optimizer steps for every group; groups has G entries. n_steps <= MFL_STEPS_MAX. */
         int (*step)(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
                 uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
         /* Loss and hits of rows index[0 .. n) under group g's params, dropout off, in batches of the net's

@@ -80,7 +80,7 @@ static void perf_steps(
         float *params = conf_alloc((size_t)graph->n * sizeof(float));
         mfl_graph_init_params(graph, 1, params);
         conf_must(b->ops->net_new(b->device, graph, &options, &net, &err), &err);
-        conf_must(b->ops->data_new(b->device, &set, &set.train, &data, &err), &err);
+        conf_must(b->ops->data_new(b->device, &set, &set.train, true, &data, &err), &err);
         conf_must(b->ops->params_set(net, 0, params, &err), &err);
         for (uint64_t begin = mfl_now_ns(); mfl_now_ns() - begin < 2 * TIME_NS;) {
                 struct mfl_group_steps steps = {.index = index, .count = counts};

@@ -121,17 +121,21 @@ static void train(const struct conf_backend *b, struct training *t, const struct
                 .batch = BATCH, .groups = (int)groups, .threads = MFL_MAX(1, t->threads), .training = true};
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         uint32_t all[SAMPLES];
+        uint64_t weight[GROUPS_MAX], n_bad[GROUPS_MAX];
         size_t n = (size_t)t->graph->n;
         results_init(t, first, groups);
         conf_must(b->ops->net_new(b->device, t->graph, &options, &net, &err), &err);
-        conf_must(b->ops->data_new(b->device, &t->set, &t->set.train, &data, &err), &err);
+        conf_must(b->ops->data_new(b->device, &t->set, &t->set.train, true, &data, &err), &err);
         for (size_t g = 0; g < groups; g++)
                 conf_must(b->ops->params_set(net, (int)g, t->first + (first + g) * n, &err), &err);
         conf_must(b->ops->step(net, data, t->groups, STEPS, sgd, &err), &err);
         for (size_t g = 0; g < groups; g++) {
                 conf_must(b->ops->params_get(net, (int)g, t->params + g * n, &err), &err);
-                if (b->ops->update_add)
-                        conf_must(b->ops->update_add(net, (int)g, &fixed, g + 1, t->acc, &err), &err);
+                weight[g] = g + 1;
+        }
+        if (b->ops->sum_add) {
+                conf_must(b->ops->sum_add(net, &fixed, weight, n_bad, &err), &err);
+                conf_must(b->ops->sum_take(net, t->acc, &err), &err);
         }
         for (uint32_t i = 0; i < SAMPLES; i++)
                 all[i] = SAMPLES - 1 - i;
@@ -226,7 +230,7 @@ static bool update_agrees(const struct conf_backend *b, const struct training *t
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         struct mfl_error err;
         size_t n = (size_t)t->graph->n;
-        if (!b->ops->update_add)
+        if (!b->ops->sum_add)
                 return true;
         MFL_CLEANUP_FREE int64_t *want = mfl_calloc(n, sizeof *want);
         mfl_assert(want);

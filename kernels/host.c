@@ -9,7 +9,8 @@
 #include "kernels/bodies.h"
 
 int mfl_host_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
-        const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err)
+        const struct mfl_split *split, bool resident, struct mfl_device_data **ret_data,
+        struct mfl_error *err)
 {
         struct mfl_device_data *data = mfl_calloc(1, sizeof *data);
         if (!data)

@@ -17,7 +17,8 @@ struct mfl_device_data {
 };
 
 int mfl_host_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
-        const struct mfl_split *split, struct mfl_device_data **ret_data, struct mfl_error *err);
+        const struct mfl_split *split, bool resident, struct mfl_device_data **ret_data,
+        struct mfl_error *err);
 void mfl_host_data_free(struct mfl_device_data *data);
 
 /* x[r] = sample index[r] * scale + shift for r in [0, rows), NCHW floats. */

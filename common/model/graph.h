@@ -30,16 +30,26 @@ bool mfl_shape_equal(const struct mfl_shape *a, const struct mfl_shape *b);
 const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_bytes);
 
 enum mfl_op {
-        MFL_OP_INPUT,     /* layer 0, and only it */
-        MFL_OP_CONV2D,    /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
-        MFL_OP_DENSE,     /* y = W x + b; a {C,H,W} input is taken as flattened */
-        MFL_OP_RELU,      /* max(x, 0) */
-        MFL_OP_TANH,      /* tanh(x) */
-        MFL_OP_SIGMOID,   /* 1 / (1 + exp(-x)) */
-        MFL_OP_MAXPOOL2D, /* largest of the window; padding never wins; first index wins a tie */
-        MFL_OP_AVGPOOL2D, /* mean of the window; padding counts as zeros (count_include_pad) */
-        MFL_OP_DROPOUT,   /* training: x * keep / (1 - rate), keep from the counter stream; else x */
-        MFL_OP_FLATTEN,   /* {C,H,W} -> {C*H*W} */
+        MFL_OP_INPUT,            /* layer 0, and only it */
+        MFL_OP_CONV2D,           /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
+        MFL_OP_DENSE,            /* y = W x + b; a {C,H,W} input is taken as flattened */
+        MFL_OP_RELU,             /* max(x, 0) */
+        MFL_OP_TANH,             /* tanh(x) */
+        MFL_OP_SIGMOID,          /* 1 / (1 + exp(-x)) */
+        MFL_OP_MAXPOOL2D,        /* largest of the window; padding never wins; first index wins a tie */
+        MFL_OP_AVGPOOL2D,        /* mean of the window; padding counts as zeros (count_include_pad) */
+        MFL_OP_DROPOUT,          /* training: x * keep / (1 - rate), keep from the counter stream; else x */
+        MFL_OP_FLATTEN,          /* {C,H,W} -> {C*H*W} */
+        MFL_OP_ADD,              /* x + x2, of one shape: the join of a residual block (He et al. 2016) */
+        MFL_OP_GLOBAL_AVGPOOL2D, /* {C,H,W} -> {C,1,1}: the mean of each channel */
+        /* Ioffe and Szegedy 2015: y = weight * (x - mean) / sqrt(var + eps) + bias, per channel (feature of a
+         * vector). Training: mean and biased variance of the batch's rows (those of a short batch only), and
+         * running <- (1 - momentum) * running + momentum * (mean, unbiased variance; biased where there is a
+         * single value). Inference: the running ones. As PyTorch's BatchNorm; the running statistics are
+         * params that are not trained. */
+        MFL_OP_BATCHNORM,
+        MFL_OP_GROUPNORM, /* Wu and He 2018: each sample's channels in norm_groups groups, mean and biased
+                             variance over a group; weight and bias per channel */
         MFL_OP_COUNT_
 };
 const char *mfl_op_name(enum mfl_op op); /* as in job files: "conv2d", "dense", ... */
@@ -56,13 +66,17 @@ struct mfl_layer {
         enum mfl_op op;
         char name[MFL_NAME_BYTES];
         int input;        /* index of the layer it reads; -1 for MFL_OP_INPUT */
+        int input2;       /* add: the second; -1 elsewhere (0 in a description is taken as -1 but for add) */
         int out_channels; /* conv2d: filters; dense: outputs */
         int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
         bool bias;                                         /* conv2d, dense */
         float rate;                                        /* dropout */
+        int norm_groups;                                   /* groupnorm: divides the channels */
+        float eps, momentum;                               /* norms; 0: 1e-5 and 0.1 */
         enum mfl_init init;
         struct mfl_shape out;         /* inferred */
         int param_weight, param_bias; /* index into params, -1 for none; inferred */
+        int param_mean, param_var;    /* batchnorm: the running statistics; -1 elsewhere; inferred */
 };
 
 /* One parameter tensor: `count` floats at `offset` of the flat vector. */
@@ -73,6 +87,8 @@ struct mfl_param {
         int layer;
         int64_t fan_in, fan_out;
         bool is_bias;
+        bool trained; /* false: running statistics. They have no gradient, and optimizers, weight decay, the
+                         proximal term and server optimizers leave them alone: their deltas are averaged */
 };
 
 struct mfl_graph {

@@ -154,13 +154,12 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->first = training ? tensors_new(wide) : NULL;
         net->momentum = training ? tensors_new(wide) : NULL;
         net->grads = training ? tensors_new((size_t)net->n_wide * sizeof(float)) : NULL;
-        net->plain = training ? mfl_calloc(2 * (size_t)net->graph->n, sizeof(float)) : NULL;
         net->logits = tensors_new(outputs);
         net->dlogits = tensors_new(outputs);
         /* Only the conformance program touches this one; untouched pages cost nothing. */
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
-        bool trains = !training || (net->first && net->momentum && net->grads && net->plain);
+        bool trains = !training || (net->first && net->momentum && net->grads);
         if (net->arena && net->scratch && net->params && net->logits && net->dlogits && net->x && net->keys &&
                 trains)
                 return 0;
@@ -261,7 +260,6 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->first);
         free(net->momentum);
         free(net->grads);
-        free(net->plain);
         free(net->logits);
         free(net->dlogits);
         free(net->x);
@@ -297,6 +295,6 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         uint64_t floats = activations * (options->training ? 3 : 1) + largest + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
-                floats += (2 * groups + 1) * wide + 2 * graph->n;
+                floats += (2 * groups + 1) * wide;
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

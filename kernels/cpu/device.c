@@ -49,7 +49,6 @@ const struct mfl_backend_ops mfl_backend_module = {
         .net_bytes = mfl_cpu_net_bytes,
         .params_set = mfl_cpu_params_set,
         .params_get = mfl_cpu_params_get,
-        .update_add = mfl_cpu_update_add,
         .step = mfl_cpu_step,
         .eval = mfl_cpu_eval,
         .forward = mfl_cpu_forward,

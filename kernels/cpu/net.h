@@ -48,7 +48,6 @@ struct mfl_net {
         size_t scratch_bytes;
         float *params, *first, *momentum; /* G * n_wide */
         float *grads;                     /* n_wide */
-        float *plain;                     /* 2 * n: update_add */
         float *logits, *dlogits;          /* where the last layer's layout is not plain */
         float *x;                         /* G * batch * input: what forward was given */
         struct mfl_rng_key *keys;         /* G: what forward was given */
@@ -66,8 +65,6 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
 
 int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
 int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
-int mfl_cpu_update_add(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
-        int64_t *acc, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,

@@ -89,15 +89,3 @@ int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl
         omp_set_num_threads(net->options.threads);
         return mfl_cpu_params_to_flat(net, net->params + net->n_wide * (uint64_t)group, params, err);
 }
-
-int mfl_cpu_update_add(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
-        int64_t *acc, struct mfl_error *err)
-{
-        size_t n = (size_t)net->graph->n, at = (size_t)net->n_wide * (size_t)group;
-        mfl_assert(net->options.training);
-        omp_set_num_threads(net->options.threads);
-        int rc = mfl_cpu_params_to_flat(net, net->params + at, net->plain, err);
-        if (!rc)
-                rc = mfl_cpu_params_to_flat(net, net->first + at, net->plain + n, err);
-        return rc ? rc : mfl_fixed_add_delta(fixed, weight, net->plain, net->plain + n, n, acc, err);
-}

@@ -16,6 +16,7 @@ struct mfl_net {
         struct mfl_plan *plan;
         char *arena;
         float *params, *params_first, *momentum; /* G * n */
+        int64_t *sum;                            /* n */
         float *grads;                            /* n */
         float *x;                                /* G * batch * input: what forward was given */
         struct mfl_rng_key *keys;                /* G: what forward was given */
@@ -59,7 +60,7 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
         uint64_t floats = activations * (options->training ? 2 : 1) + input + graph->n * groups * 2;
         if (options->training)
-                floats += graph->n * (groups + 1);
+                floats += graph->n * (groups + 3); /* the sum counts double */
         return floats * sizeof(float);
 }
 
@@ -72,6 +73,7 @@ static void net_free(struct mfl_net *net)
         free(net->params);
         free(net->params_first);
         free(net->momentum);
+        free(net->sum);
         free(net->grads);
         free(net->x);
         free(net->keys);
@@ -98,8 +100,9 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         if (net->options.training) {
                 net->momentum = mfl_calloc(n, sizeof(float));
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
+                net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
         }
-        bool training_memory = !net->options.training || (net->momentum && net->grads);
+        bool training_memory = !net->options.training || (net->momentum && net->grads && net->sum);
         if (!net->arena || !net->params || !net->params_first || !net->x || !net->keys || !training_memory)
                 return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         return 0;
@@ -144,11 +147,36 @@ static int params_get(struct mfl_net *net, int group, float *params, struct mfl_
         return 0;
 }
 
-static int update_add(struct mfl_net *net, int group, const struct mfl_fixed *fixed, uint64_t weight,
-        int64_t *acc, struct mfl_error *err)
+static uint64_t count_bad(const float *params, const float *first, size_t n, float delta_max)
 {
-        size_t n = (size_t)net->graph->n, at = n * (size_t)group;
-        return mfl_fixed_add_delta(fixed, weight, net->params + at, net->params_first + at, n, acc, err);
+        uint64_t n_bad = 0;
+        for (size_t i = 0; i < n; i++)
+                n_bad += !(fabsf(params[i] - first[i]) <= delta_max);
+        return n_bad;
+}
+
+static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
+        uint64_t *n_bad, struct mfl_error *err)
+{
+        size_t n = (size_t)net->graph->n;
+        for (int g = 0; g < net->options.groups; g++) {
+                const float *params = net->params + n * (size_t)g, *first = net->params_first + n * (size_t)g;
+                n_bad[g] = weight[g] ? count_bad(params, first, n, fixed->delta_max) : 0;
+                int rc = weight[g] && !n_bad[g]
+                                 ? mfl_fixed_add_delta(fixed, weight[g], params, first, n, net->sum, err)
+                                 : 0;
+                if (rc)
+                        return rc;
+        }
+        return 0;
+}
+
+static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
+{
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                acc[i] += net->sum[i];
+        memset(net->sum, 0, (size_t)net->graph->n * sizeof *net->sum);
+        return 0;
 }
 
 static float *act_of(const struct mfl_net *net, int i)
@@ -445,7 +473,8 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .net_bytes = net_bytes,
         .params_set = params_set,
         .params_get = params_get,
-        .update_add = update_add,
+        .sum_add = sum_add,
+        .sum_take = sum_take,
         .step = step,
         .eval = eval,
         .forward = forward,

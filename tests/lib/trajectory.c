@@ -103,7 +103,7 @@ static void train(struct trajectory *t)
         uint32_t *index = must_alloc((size_t)t->batch * t->n_steps, sizeof *index);
         double *losses = must_alloc(t->n_steps, sizeof *losses);
         float *params = must_alloc((size_t)t->graph->n, sizeof *params);
-        must(t, t->ops->data_new(t->device, &t->set, &t->set.train, &data, &t->err));
+        must(t, t->ops->data_new(t->device, &t->set, &t->set.train, true, &data, &t->err));
         for (uint32_t i = 0; i < t->batch * t->n_steps; i++)
                 index[i] = i;
         for (uint32_t s = 0; s < t->n_steps; s++) {

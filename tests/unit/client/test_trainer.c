@@ -248,7 +248,7 @@ static void a_client_is_trained_as_specified(void **state)
         struct mfl_net *net;
         struct mfl_device_data *data;
         assert_int_equal(ops->net_new(w.device, w.graph, &options, &net, &err), 0);
-        assert_int_equal(ops->data_new(w.device, w.dataset, &w.dataset->train, &data, &err), 0);
+        assert_int_equal(ops->data_new(w.device, w.dataset, &w.dataset->train, true, &data, &err), 0);
         uint32_t order[230];
         for (uint32_t i = 0; i < 230; i++)
                 order[i] = i;

@@ -154,7 +154,7 @@ static void check_known_step(const struct mfl_backend_ops *ops, struct mfl_devic
         assert_int_equal(mfl_graph_preset("logistic", &shape, 2, &graph, NULL), 0);
         assert_int_equal(graph->n, 6);
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
-        assert_int_equal(ops->data_new(device, &set, &set.train, &data, NULL), 0);
+        assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
         assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
         assert_int_equal(ops->step(net, data, &steps, 1, &sgd, NULL), 0);
         assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
@@ -188,7 +188,7 @@ static void check_misfit(const struct mfl_backend_ops *ops, struct mfl_device *d
         uint64_t correct = 7;
         struct mfl_error err;
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
-        assert_int_equal(ops->data_new(device, &set, &set.train, &data, NULL), 0);
+        assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
         assert_int_equal(ops->eval(net, 0, data, index, 1, &loss, &correct, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "tiny"));
         assert_int_equal(loss, 7);

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who computes a pass of a convolution or dense layer: own kernels (conv.h), cuDNN on one branch of the graph
+ * per client, cuDNN's grouped convolution between two transposes, or cuBLASLt's strided-batched product
+ * (dense layers, and 1x1 convolutions of stride 1).
+ *
+ * Deterministic (the default): bits must depend on the job and the kind of device alone, so measuring may
+ * choose only between ways of equal bits: the variants of an own kernel, or the number of branches of one
+ * cuDNN engine. Which family it is says a fixed rule of the problem without `groups`
+ * (mfl_cuda_conv_uses_library), and the cuDNN engine is the first deterministic one that cuDNN's heuristics
+ * (mode A) name for one client within a fixed workspace limit. Fast: everything is measured.
+ *
+ * A library's way is checked before it is trusted: its result on random tensors is compared with variant 0 of
+ * the own kernel, and one that errs, or differs by more than its precision explains, is left out with a line
+ * in the log. So is one that the library refuses. The own kernels are always there.
+ *
+ * What was measured is kept in the tuner (tune.h). A plan belongs to one context and thread. plan_new
+ * allocates and measures; run only launches, and is safe to capture.
+ */
+#ifndef MFL_KERNELS_CUDA_CONV_PLAN_H
+#define MFL_KERNELS_CUDA_CONV_PLAN_H
+
+#include "common/base.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/conv.h"
+
+struct mfl_cuda_conv_plan;
+
+/* What a plan needs to know of its arguments beforehand. */
+struct mfl_cuda_conv_use {
+        enum mfl_cuda_pass pass;
+        bool bias;             /* forward: adds one; backward weights: wants db */
+        enum mfl_cuda_act act; /* as in the arguments */
+        bool add;
+        bool fast;
+};
+
+/* The rule: true for problems whose own arithmetic is large enough that a vendor's kernel earns its launch.
+ */
+bool mfl_cuda_conv_uses_library(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass);
+
+/* Measures unless the tuner knows the answer. Errors: MFL_INVALID never; negative: CUDA, memory. */
+int mfl_cuda_conv_plan_new(struct mfl_cuda_context *context, const struct mfl_cuda_conv *conv,
+        const struct mfl_cuda_conv_use *use, struct mfl_cuda_conv_plan **ret_plan, struct mfl_error *err);
+void mfl_cuda_conv_plan_free(struct mfl_cuda_conv_plan *plan);
+/* Device memory that run needs in args->workspace, aligned to 256. */
+uint64_t mfl_cuda_conv_plan_workspace(const struct mfl_cuda_conv_plan *plan);
+/* An upper bound for budgets, without a device. */
+uint64_t mfl_cuda_conv_plan_workspace_max(
+        const struct mfl_cuda_conv *conv, const struct mfl_cuda_conv_use *use);
+/* Launches on context->stream (and, between a fork and a join, on its branches). Work that a library cannot
+ * fuse (bias, act, add, db) is done by own kernels behind it. */
+int mfl_cuda_conv_plan_run(
+        struct mfl_cuda_conv_plan *plan, const struct mfl_cuda_conv_args *args, struct mfl_error *err);
+/* "own simt 64x32x8", "cuDNN engine 7, 4 branches": for logs, tables. Lives as long as the plan. */
+const char *mfl_cuda_conv_plan_name(const struct mfl_cuda_conv_plan *plan);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolutions by cuDNN 9's graph API, in C.
+ *
+ * An operation graph (convolution forward, backward data or backward filter; bias and ReLU behind a forward
+ * where an engine can fuse them) is made from a table of attributes, heuristics name engines, the first that
+ * gives an execution plan within the limits is kept. Tensors are packed NHWC, filters KRSC, compute type
+ * float; fp32 asks for plain float products (tensor cores not allowed), tf32 for tensor cores on float data.
+ *
+ * A plan is for one client (groups = 1 in the problem), or, with `grouped`, for all clients' channels side by
+ * side: x [n][h][w][G*c], w [G*k][r][s][c], y [n][oh][ow][G*k]. One handle for each context; a plan belongs
+ * to the handle's thread. cuDNN is linked by the CUDA module alone.
+ */
+#ifndef MFL_KERNELS_CUDA_DNN_H
+#define MFL_KERNELS_CUDA_DNN_H
+
+#include "common/base.h"
+#include "kernels/cuda/conv.h"
+
+#define MFL_DNN_WORKSPACE_MAX                                                                                \
+        ((uint64_t)256 << 20) /* fixed: what is chosen must not depend on free memory                        \
+                               */
+
+struct mfl_dnn;
+struct mfl_dnn_plan;
+
+int mfl_dnn_open(struct mfl_dnn **ret_dnn, struct mfl_error *err);
+void mfl_dnn_close(struct mfl_dnn *dnn);
+/* "9.19.0" */
+const char *mfl_dnn_version(void);
+
+struct mfl_dnn_want {
+        enum mfl_cuda_pass pass;
+        bool grouped;
+        bool bias, relu;    /* forward: fused; a plan that can't fuse them is MFL_NOT_FOUND */
+        bool deterministic; /* only engines without CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC */
+        int rank;           /* skip so many usable engines of the heuristics' list (to measure several) */
+};
+
+/* MFL_NOT_FOUND: no engine does this (the text says what cuDNN said last). */
+int mfl_dnn_plan_new(struct mfl_dnn *dnn, const struct mfl_cuda_conv *conv, const struct mfl_dnn_want *want,
+        struct mfl_dnn_plan **ret_plan, struct mfl_error *err);
+void mfl_dnn_plan_free(struct mfl_dnn_plan *plan);
+uint64_t mfl_dnn_plan_workspace(const struct mfl_dnn_plan *plan);
+int mfl_dnn_plan_engine(const struct mfl_dnn_plan *plan); /* cuDNN's global index */
+/* in: x or dy; w; bias. out: y, dx or dw (of the tensors' type, dw too: float for fp32 and tf32, else as
+ * cuDNN's filter gradient in float where it can, which mfl_dnn_plan_dw_float tells). */
+int mfl_dnn_plan_run(struct mfl_dnn_plan *plan, const void *x_or_dy, const void *w_or_x, const float *bias,
+        void *out, void *workspace, cudaStream_t stream, struct mfl_error *err);
+bool mfl_dnn_plan_dw_float(const struct mfl_dnn_plan *plan);
+
+#endif

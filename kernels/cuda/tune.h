@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What measurements chose, remembered on disk for each kind of device and version of the libraries.
+ *
+ * One text file, "tune-<16 hex digits>.txt", named after (device name, compute capability, CUDA, cuDNN,
+ * driver versions, this file's format); its first line spells them out. Each further line is
+ * KEY<tab>CHOICE<tab>ns. It is looked for and kept in $MFL_CACHE_DIR, else $CACHE_DIRECTORY (systemd), else
+ * $XDG_CACHE_HOME/mfl, else $HOME/.cache/mfl; with none of them, or where it can't be written, nothing is
+ * remembered and one line says so. It is replaced atomically, so several daemons may share it (the last one
+ * wins; entries of others are read again before writing). A damaged line is skipped. Thread-safe.
+ */
+#ifndef MFL_KERNELS_CUDA_TUNE_H
+#define MFL_KERNELS_CUDA_TUNE_H
+
+#include "common/base.h"
+
+#define MFL_TUNE_KEY_BYTES 192
+#define MFL_TUNE_CHOICE_BYTES 64
+
+struct mfl_tuner;
+
+/* identity: one line without tabs. */
+int mfl_tuner_new(const char *identity, struct mfl_tuner **ret_tuner, struct mfl_error *err);
+void mfl_tuner_free(struct mfl_tuner *tuner); /* saves */
+/* Copies the choice and the time; false: unknown. */
+bool mfl_tuner_get(
+        struct mfl_tuner *tuner, const char *key, char *choice /* MFL_TUNE_CHOICE_BYTES */, double *ret_ns);
+/* Errors: -ENOMEM. Saving happens in mfl_tuner_save, by the caller's choice of moment. */
+int mfl_tuner_put(
+        struct mfl_tuner *tuner, const char *key, const char *choice, double ns, struct mfl_error *err);
+/* Best effort: a failure is logged once. */
+void mfl_tuner_save(struct mfl_tuner *tuner);
+
+#endif
