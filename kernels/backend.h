@@ -160,6 +160,10 @@ struct mfl_backend_ops {
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
                 uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
 
+        /* Nanoseconds that the device worked on the steps of this network so far, by the device's own clock;
+         * what a call of step takes longer is the host's share. NULL: host and device are one. */
+        uint64_t (*busy_ns)(struct mfl_net *net);
+
         /* For conformance. x: batch * input floats per group, group-major; y: the last layer's output, NCHW,
          * batch * output floats per group. dropout: G keys for training mode at step 0, NULL for inference.
          */
