@@ -17,6 +17,7 @@ struct conf_case {
         int batch;                                /* the only one; 0: 1, 2, 7 and 32 */
         bool ties;                                /* samples are coarse, so that windows hold equal values */
         bool exact;                               /* only copies and comparisons: bit equality */
+        bool only_fp32;                           /* too badly conditioned for smaller formats */
         bool inference;                           /* forward without keys: running statistics are used */
 };
 extern const struct conf_case conf_cases[];

@@ -199,14 +199,14 @@ static double norm_factor(const struct mfl_graph *graph)
 
 /* What float sums may differ by from the reference's sums in double, relative to the largest element:
  * rounding errors of a sum of K terms grow like sqrt(K) eps; every layer passes on and adds to those before
- * it. Copies are exact. In a smaller format each layer's operands are rounded once more, which is an error of
- * one unit in each term: of the whole sum's size, whatever K. */
+ * it. Copies are exact, but for what is stored in a smaller format. In a smaller format each layer's operands
+ * are rounded once more, which is an error of one unit in each term: of the whole sum's size, whatever K. */
 static double bound_of(
         const struct conf_case *kase, const struct mfl_graph *graph, int batch, enum mfl_precision precision)
 {
         double sums = 4 * FLT_EPSILON * sqrt(longest_sum(graph, batch)) * (graph->n_layers > 3 ? 4 : 1);
         double rounding = precision == MFL_PRECISION_FP32 ? 0 : 4 * conf_unit(precision) * graph->n_layers;
-        return kase->exact ? 0 : (sums + rounding) * norm_factor(graph);
+        return kase->exact ? rounding : (sums + rounding) * norm_factor(graph);
 }
 
 /* Layers that decide by comparing, behind others that round. */
@@ -304,7 +304,8 @@ void conf_test_operators(const struct conf_backend *backend, const char *filter)
         static const int batches[] = {1, 2, 7, 32};
         for (int i = 0; i < conf_n_cases; i++) {
                 const struct conf_case *kase = &conf_cases[i];
-                if (!strstr(kase->name, filter))
+                if (!strstr(kase->name, filter) ||
+                        (kase->only_fp32 && backend->precision != MFL_PRECISION_FP32))
                         continue;
                 for (size_t j = 0; j < (kase->batch ? 1 : MFL_ARRAY_SIZE(batches)); j++)
                         test_case(backend, kase, kase->batch ? kase->batch : batches[j]);

@@ -240,8 +240,10 @@ struct train_bounds {
 static struct train_bounds train_bounds_of(const struct conf_backend *b, const struct train_case *kase)
 {
         double unit = conf_unit(b->precision);
+        if (b->precision != MFL_PRECISION_FP32 && kase->deep)
+                return (struct train_bounds){2, 0.1, 0.5, SAMPLES};
         if (b->precision != MFL_PRECISION_FP32)
-                return (struct train_bounds){8 * sqrt(unit), 8 * unit + 1e-5, 4 * sqrt(unit), SAMPLES};
+                return (struct train_bounds){4 * sqrt(unit), 8 * unit, sqrt(unit), SAMPLES};
         if (kase->deep)
                 return (struct train_bounds){0.1, 1e-3, 1e-2, 2};
         return (struct train_bounds){1e-4, 1e-5, 1e-5, 0};
