@@ -377,6 +377,19 @@ static bool has_param(const struct mfl_graph *graph, const char *name)
         return false;
 }
 
+/* PyTorch keeps a counter of steps beside the running statistics, which nothing here needs. */
+static bool is_batch_counter(const struct mfl_graph *graph, const char *name)
+{
+        static const char suffix[] = ".num_batches_tracked";
+        for (int i = 0; i < graph->n_layers; i++) {
+                size_t len = strlen(graph->layers[i].name);
+                if (graph->layers[i].op == MFL_OP_BATCHNORM && !strncmp(name, graph->layers[i].name, len) &&
+                        !strcmp(name + len, suffix))
+                        return true;
+        }
+        return false;
+}
+
 static int check_param(const struct mfl_st_file *file, const struct mfl_param *param, struct mfl_error *err)
 {
         const struct entry *entry = find_entry(file, param->name);
@@ -404,7 +417,7 @@ int mfl_st_to_params(
         }
         for (int i = 0; i < file->n; i++) {
                 const char *name = file->entries[i].tensor.name;
-                if (!strchr(name, '/') && !has_param(graph, name))
+                if (!strchr(name, '/') && !has_param(graph, name) && !is_batch_counter(graph, name))
                         return mfl_fail(
                                 err, MFL_INVALID, "%s: the model has no tensor %.64s", file->path, name);
         }

@@ -42,7 +42,7 @@ const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key);   
 /* Copies the tensors named by the graph's parameter table into the flat vector; MFL_INVALID names the first
  * tensor that is missing, has another shape or type, or is too much (params are untouched then). Tensors with
  * a '/' in their name ("strategy/momentum/conv1.weight") are no part of the model and are passed over: no
- * layer's name can hold one. */
+ * layer's name can hold one. So is a batch norm's num_batches_tracked, which a PyTorch state_dict has. */
 int mfl_st_to_params(
         const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err);
 /* The tensors of a flat vector, pointing into params and graph; tensors has graph->n_params entries. */

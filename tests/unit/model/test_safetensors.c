@@ -224,6 +224,36 @@ static void files_of_other_models_are_refused(void **state)
                 "x: the model has no tensor z");
 }
 
+/* A state_dict of a batch norm has a counter, which is passed over; that of another layer is too much. */
+static void counters_of_batch_norms_are_passed_over(void **state)
+{
+#define NORM                                                                                                 \
+        T("bn.weight", "F32", "[2]", "0", "8")                                                               \
+        "," T("bn.bias", "F32", "[2]", "8", "16") "," T("bn.running_mean", "F32", "[2]", "16", "24") "," T(  \
+                "bn.running_var", "F32", "[2]", "24", "32")
+        struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {2}}},
+                {.op = MFL_OP_BATCHNORM, .name = "bn", .input = 0}};
+        const char *names[] = {"{" NORM "," T("bn.num_batches_tracked", "I64", "[]", "32", "40") "}",
+                "{" NORM "," T("n.num_batches_tracked", "I64", "[]", "32", "40") "}"};
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_build("m", layers, 2, 2, &graph, NULL), 0);
+        for (int i = 0; i < 2; i++) {
+                struct file f = make_aligned(names[i], 40);
+                struct mfl_st_file *file;
+                struct mfl_error err;
+                float params[8], values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+                memcpy(f.bytes + f.n - 40, values, sizeof values);
+                assert_int_equal(mfl_st_parse(f.bytes, f.n, "x", &file, NULL), 0);
+                assert_int_equal(mfl_st_to_params(file, graph, params, &err), i ? MFL_INVALID : 0);
+                if (i)
+                        assert_string_equal(err.text, "x: the model has no tensor n.num_batches_tracked");
+                else
+                        assert_memory_equal(params, values, sizeof values);
+                mfl_st_close(file);
+        }
+        mfl_graph_free(graph);
+}
+
 static void missing_and_odd_files_are_told_apart(void **state)
 {
         struct mfl_st_file *file;
@@ -271,6 +301,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(bad_files_are_refused),
                 cmocka_unit_test(every_cut_of_a_good_file_is_refused),
+                cmocka_unit_test(counters_of_batch_norms_are_passed_over),
                 cmocka_unit_test(other_types_are_checked_but_not_shown),
                 cmocka_unit_test(what_was_written_is_read_back),
                 cmocka_unit_test(the_layout_is_that_of_the_format),
