@@ -166,7 +166,8 @@ def find_sanitizer():
 
 
 def conformance(gpu):
-    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "test", gpu.options.backend, "--precision", "all"], 150)
+    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "test", "--backend", gpu.options.backend,
+                           "--precision", "all"], 150)
     passed, failed = out.count("\nok "), out.count("\nnot ok ")
     gpu.check("conformance", status == 0, f"{passed} passed, {failed} failed" + (", cut off" if status is None else ""))
 
@@ -188,7 +189,8 @@ def memcheck(gpu):
         return
     for tool, most in (("memcheck", 60), ("racecheck", 45)):
         out, status = gpu.run([sanitizer, "--tool", tool, "--error-exitcode", "9",
-                               gpu.program("kernels/mfl-conformance"), "test", gpu.options.backend, "conv 3x3 same"], most)
+                               gpu.program("kernels/mfl-conformance"), "test", "--backend",
+                               gpu.options.backend, "conv 3x3 same"], most)
         gpu.check(tool, status == 0, out.strip().splitlines()[-1][:120] if out.strip() else "no output")
 
 
@@ -240,7 +242,7 @@ def fusion(gpu):
 
 
 def layers(gpu):
-    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "perf", gpu.options.backend], 45)
+    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "perf", "--backend", gpu.options.backend], 45)
     gpu.results.append({"layers": out.splitlines()})
     print(out)
 
