@@ -173,7 +173,7 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
 
 static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
 {
-        for (uint64_t i = 0; i < net->graph->n; i++)
+        for (uint64_t i = 0; acc && i < net->graph->n; i++)
                 acc[i] += net->sum[i];
         memset(net->sum, 0, (size_t)net->graph->n * sizeof *net->sum);
         return 0;
