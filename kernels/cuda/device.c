@@ -119,6 +119,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .net_new = mfl_cuda_net_new,
         .net_free = mfl_cuda_net_free,
         .net_bytes = mfl_cuda_net_bytes,
+        .params_base = mfl_cuda_params_base,
         .params_set = mfl_cuda_params_set,
         .params_get = mfl_cuda_params_get,
         .sum_add = mfl_cuda_net_sum_add,
@@ -126,6 +127,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .fuse = mfl_cuda_fuse,
         .step = mfl_cuda_step,
         .eval = mfl_cuda_eval,
+        .busy_ns = mfl_cuda_busy_ns,
         .forward = mfl_cuda_forward,
         .backward = mfl_cuda_backward,
 };

@@ -71,7 +71,10 @@ enum mfl_cuda_region {
         MFL_CUDA_ARENA,       /* activations, gradients, auxiliary: kernels/plan.h */
         MFL_CUDA_PARAMS,      /* [G][stride] floats */
         MFL_CUDA_LOW,         /* [G][stride] of the element type; 16-bit types only */
-        MFL_CUDA_FIRST,       /* [G][stride] floats: of params_set; training, as the next five */
+        MFL_CUDA_BASE,        /* [stride] floats: of params_base */
+        MFL_CUDA_BASE_LOW,    /* [stride] of the element type */
+        MFL_CUDA_FIRST,       /* [G][stride] floats: of params_set; training, as the next five. None where all
+                                 groups start from BASE */
         MFL_CUDA_MOMENTUM,    /* [G][stride] floats */
         MFL_CUDA_GRADS,       /* [G][stride] floats; 0 where no operator writes */
         MFL_CUDA_SUM,         /* [stride] int64 */
@@ -118,15 +121,11 @@ struct mfl_cuda_model {
         uint64_t at_region[MFL_CUDA_REGIONS_], region_bytes[MFL_CUDA_REGIONS_], bytes;
 };
 
-/* What a captured graph was captured for. */
-struct mfl_cuda_replay_key {
-        uint64_t data; /* serial; 0: no data, the batch is what lies there */
-        struct mfl_sgd sgd;
-};
+/* A captured graph, and what it was captured for. */
 struct mfl_cuda_replay {
-        bool valid;
-        struct mfl_cuda_replay_key key;
-        cudaGraphExec_t one, many; /* a step; `repeats` of them, NULL where repeats is 1 */
+        cudaGraphExec_t exec; /* NULL: not yet */
+        uint64_t data;        /* serial; 0: no data, the batch is what lies there */
+        struct mfl_sgd sgd;
 };
 
 struct mfl_net {
@@ -135,16 +134,19 @@ struct mfl_net {
         struct mfl_cuda_context main, side; /* side: gradients of weights */
         cudaEvent_t fork, join;             /* of the side */
         char *memory;                       /* the regions */
-        char *pinned;                       /* copies of control, params and the staging area */
-        char *pinned_params, *pinned_stage, *pinned_labels; /* within it */
-        bool flat_is_pinned; /* the device's FLAT holds what pinned_params does */
-        uint32_t repeats;    /* steps in replay.many */
-        struct mfl_cuda_replay train, eval;
+        char *pinned;                       /* copies of control and of the staging area */
+        char *pinned_stage;
+        int32_t *pinned_labels;
+        uint32_t repeats;                      /* steps in the second graph of each pair */
+        struct mfl_cuda_replay train[2], eval[2]; /* of one step; of several */
         cudaStream_t copies; /* streamed */
         cudaEvent_t copied[2], computed[2];
-        bool dropout; /* forward was given keys */
+        cudaEvent_t begin, end; /* of the steps of one upload, for busy_ns */
+        uint64_t busy_ns;
+        bool training; /* forward was given keys: backward is of that mode */
 };
 
+/* NULL for a region that this network has not got. */
 static inline void *mfl_cuda_at(const struct mfl_net *net, enum mfl_cuda_region region)
 {
         return net->model.region_bytes[region] ? net->memory + net->model.at_region[region] : NULL;
@@ -171,7 +173,7 @@ bool mfl_cuda_is_norm(enum mfl_op op);
 
 /* ---- one pass over the layers: run.c, run_backward.c ---- */
 
-struct mfl_cuda_pass {
+struct mfl_cuda_run {
         struct mfl_net *net;
         bool training;      /* dropout is on, batch normalisation takes the batch's statistics */
         bool input_too;     /* backward: the gradient of the input is wanted */
@@ -181,28 +183,31 @@ struct mfl_cuda_pass {
         struct mfl_cuda_steps steps;
         struct mfl_error *err;
 };
-int mfl_cuda_run_forward(const struct mfl_cuda_pass *pass);
-int mfl_cuda_run_backward(const struct mfl_cuda_pass *pass);
+int mfl_cuda_run_forward(const struct mfl_cuda_run *pass);
+int mfl_cuda_run_backward(const struct mfl_cuda_run *pass);
 /* Launches for the pass's params of all groups. */
-struct mfl_cuda_pass mfl_cuda_pass_of(struct mfl_net *net, bool training, struct mfl_error *err);
+struct mfl_cuda_run mfl_cuda_run_of(struct mfl_net *net, bool training, struct mfl_error *err);
 void *mfl_cuda_act_at(const struct mfl_net *net, int i);
 void *mfl_cuda_grad_at(const struct mfl_net *net, int i);
 void *mfl_cuda_aux_at(const struct mfl_net *net, int i);
 /* mfl_cuda_check with "layer NAME, WHAT". */
-int mfl_cuda_check_layer(const struct mfl_cuda_pass *pass, int i, const char *what, cudaError_t status);
+int mfl_cuda_check_layer(const struct mfl_cuda_run *pass, int i, const char *what, cudaError_t status);
 
 /* ---- captured steps: net_replay.c ---- */
 
-/* One step of training; data NULL: on the batch that lies there, with labels 0. */
-int mfl_cuda_launch_step(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_sgd *sgd,
-        struct mfl_error *err);
-/* One batch per group under the params of EVAL. */
-int mfl_cuda_launch_eval(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
-/* sgd NULL: eval. Captures unless the net holds graphs for this. */
-int mfl_cuda_replay_prepare(struct mfl_net *net, const struct mfl_device_data *data,
-        const struct mfl_sgd *sgd, struct mfl_error *err);
-/* n steps of what was prepared. */
-int mfl_cuda_replay_run(struct mfl_net *net, bool training, uint32_t n, struct mfl_error *err);
+/* What a step is of. data NULL: of the batch that lies there, with labels 0. sgd NULL: evaluation of one
+ * batch per group under the params of one. */
+struct mfl_cuda_work {
+        struct mfl_net *net;
+        const struct mfl_device_data *data;
+        const struct mfl_sgd *sgd;
+};
+/* A batch of rows of `samples`; NULL where no group has rows. */
+cudaError_t mfl_cuda_launch_gather(const struct mfl_cuda_run *pass, const struct mfl_device_data *data,
+        bool u8);
+int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err);
+/* n steps, by graphs that are captured where there are none for this work. */
+int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);
 void mfl_cuda_replay_deinit(struct mfl_cuda_replay *replay);
 
 /* ---- tables and streams: net_step.c, net_stream.c ---- */
@@ -222,10 +227,9 @@ int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err);
 int mfl_cuda_tables_send(struct mfl_net *net, uint32_t n, struct mfl_error *err);
 /* Sums back, and waits for everything. */
 int mfl_cuda_control_receive(struct mfl_net *net, struct mfl_error *err);
-/* Runs n steps whose tables lie in the pinned copy over data that is not resident; indices are renumbered in
- * place. */
-int mfl_cuda_stream_run(struct mfl_net *net, const struct mfl_device_data *data, bool training, uint32_t n,
-        struct mfl_error *err);
+/* Runs n steps whose tables lie in the pinned copy, over data that is not resident: rows are gathered by the
+ * host, and indices renumbered in place. */
+int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);
 /* Waits for the stream. */
 int mfl_cuda_sync(struct mfl_net *net, const char *what, struct mfl_error *err);
 int mfl_cuda_enter(const struct mfl_net *net, struct mfl_error *err);
@@ -244,6 +248,7 @@ int mfl_cuda_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
 void mfl_cuda_net_free(struct mfl_net *net);
 uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
+int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_error *err);
 int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
 int mfl_cuda_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
 int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
@@ -256,6 +261,7 @@ int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struc
         uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
 int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
         uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
+uint64_t mfl_cuda_busy_ns(struct mfl_net *net);
 int mfl_cuda_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
         struct mfl_error *err);
 int mfl_cuda_backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);

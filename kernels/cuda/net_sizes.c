@@ -149,7 +149,10 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_ARENA] = model->plan->arena_bytes;
         bytes[MFL_CUDA_PARAMS] = wide;
         bytes[MFL_CUDA_LOW] = groups * model->stride * element;
-        bytes[MFL_CUDA_FIRST] = bytes[MFL_CUDA_MOMENTUM] = bytes[MFL_CUDA_GRADS] = training ? wide : 0;
+        bytes[MFL_CUDA_BASE] = model->stride * sizeof(float);
+        bytes[MFL_CUDA_BASE_LOW] = model->stride * element;
+        bytes[MFL_CUDA_FIRST] = training && !model->options.shared_start ? wide : 0;
+        bytes[MFL_CUDA_MOMENTUM] = bytes[MFL_CUDA_GRADS] = training ? wide : 0;
         bytes[MFL_CUDA_SUM] = training ? model->stride * sizeof(int64_t) : 0;
         if (training && model->options.precision == MFL_PRECISION_FP16)
                 bytes[MFL_CUDA_SCALE] = groups * sizeof(struct mfl_cuda_scale);
