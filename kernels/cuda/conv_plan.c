@@ -123,7 +123,9 @@ static int make_way(struct chooser *chooser, enum mfl_conv_way way, int index,
                 return r;
         }
         r = mfl_conv_trial_verify(plan, err);
-        if (r == MFL_INVALID) {
+        if (r == MFL_BUSY && !chooser->use->fast) /* leaving it out for that would change bits */
+                r = -ENOMEM;
+        if (r > 0) {
                 mfl_log(MFL_LOG_WARN, "convolution, %s: a library's way is left out: %s",
                         pass_names[chooser->use->pass], err->text);
                 r = MFL_NOT_FOUND;
@@ -145,7 +147,7 @@ static int measure(struct chooser *chooser, struct mfl_cuda_conv_plan *plan, str
                 r = mfl_conv_trial_new(chooser->context, chooser->conv, chooser->use, &chooser->trial, err);
         if (!r)
                 r = mfl_conv_trial_time(chooser->trial, plan, err);
-        if (r == MFL_INVALID) {
+        if (r == MFL_BUSY) {
                 mfl_log(MFL_LOG_WARN, "convolution, %s: not measured: %s", pass_names[chooser->use->pass],
                         err->text);
                 chooser->no_memory |= !chooser->trial;

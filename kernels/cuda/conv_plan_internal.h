@@ -60,14 +60,14 @@ uint64_t mfl_conv_way_parts_max(const struct mfl_cuda_conv *conv, const struct m
 /* ---- conv_plan_trial.c ---- */
 
 /* Runs the way once with random tensors. 0: its output agrees with that of variant 0 of the own kernels.
- * MFL_INVALID: it differs, or there was no memory to find out; the text says so. */
+ * MFL_INVALID: it differs, the text says by how much. MFL_BUSY: the device has no memory to find out. */
 int mfl_conv_trial_verify(struct mfl_cuda_conv_plan *plan, struct mfl_error *err);
-/* Buffers for timing ways of one problem. MFL_INVALID: no memory. */
+/* Buffers for timing ways of one problem. MFL_BUSY: no memory. */
 struct mfl_conv_trial;
 int mfl_conv_trial_new(struct mfl_cuda_context *context, const struct mfl_cuda_conv *conv,
         const struct mfl_cuda_conv_use *use, struct mfl_conv_trial **ret_trial, struct mfl_error *err);
 void mfl_conv_trial_free(struct mfl_conv_trial *trial);
-/* Sets plan->ns. MFL_INVALID: no memory for the workspace. */
+/* Sets plan->ns. MFL_BUSY: no memory for the workspace. */
 int mfl_conv_trial_time(struct mfl_conv_trial *trial, struct mfl_cuda_conv_plan *plan, struct mfl_error *err);
 
 #endif

@@ -47,7 +47,7 @@ static int allocate(struct mfl_conv_trial *trial, uint64_t bytes, void **ret_mem
         int r = mfl_cuda_alloc(MFL_MAX(bytes, 16), "the trial of a convolution", ret_memory, err);
         if (!r)
                 trial->memory[trial->n_memory++] = *ret_memory;
-        return r;
+        return r == MFL_INVALID ? MFL_BUSY : r;
 }
 
 /* n random numbers of a type. */
@@ -325,7 +325,7 @@ int mfl_conv_trial_time(struct mfl_conv_trial *trial, struct mfl_cuda_conv_plan 
         void *workspace = NULL;
         int r = mfl_cuda_alloc(MFL_MAX(plan->workspace, 16), "the workspace of a trial", &workspace, err);
         if (r)
-                return r;
+                return r == MFL_INVALID ? MFL_BUSY : r;
         trial->args.workspace = workspace;
         r = prepare_output(trial, err);
         if (!r)
