@@ -283,8 +283,7 @@ static bool note_fits(cudnnBackendNumericalNote_t note, enum mfl_precision preci
                 return !deterministic;
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
                 return precision != MFL_PRECISION_FP32;
-        case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* of float to TF32, which verification tells apart */
-                return precision == MFL_PRECISION_TF32;
+        case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* TF32 on float data is TENSOR_CORE alone */
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
         case CUDNN_NUMERICAL_NOTE_FFT:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD:

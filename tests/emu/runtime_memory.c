@@ -86,7 +86,7 @@ static cudaError_t release(void *p, enum kind kind)
                 return cudaErrorInvalidValue;
         blocks = b->next;
         used -= charge(b);
-        for (size_t i = 0; kind != REGISTERED && i < GUARD_BYTES; i++)
+        for (size_t i = 0; kind != REGISTERED && i != GUARD_BYTES; i++)
                 if (b->p[b->bytes + i] != GUARD) {
                         mfl_emu_fault_after(
                                 "a write %zu bytes behind an allocation of %zu bytes", i, b->bytes);
