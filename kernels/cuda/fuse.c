@@ -136,7 +136,7 @@ static int step_ns(struct mfl_device *device, const struct mfl_graph *graph,
 static int find_knee(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, int most, int *ret_groups, struct mfl_error *err)
 {
-        char key[MFL_TUNE_KEY_BYTES];
+        char key[MFL_TUNE_KEY_BYTES - 32]; /* room for G */
         double best = 0, ns;
         int rc = make_key(graph, options, key, sizeof key, err), groups = 1;
         for (int g = 1; !rc; g = MFL_MIN(2 * g, most)) {
