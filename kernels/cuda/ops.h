@@ -198,6 +198,8 @@ struct mfl_cuda_sgd_args {
         uint64_t n, stride;
         float *params, *momentum;
         const float *first, *grads;
+        uint64_t first_stride; /* from a group's first params to the next's: stride, or 0 where all start alike
+                                */
         void *low; /* bf16, fp16: copies of the params that the products read, [G][stride]; else NULL */
         enum mfl_cuda_type low_type;
         struct mfl_sgd sgd;
@@ -230,7 +232,7 @@ cudaError_t mfl_cuda_reorder_i64(
  * order, all `n` elements including the untrained; elements of `stride` beyond n are not touched. */
 struct mfl_cuda_sum {
         int groups;
-        uint64_t n, stride;
+        uint64_t n, stride, first_stride; /* first_stride: 0 where all groups start alike */
         const float *params, *first;
         const uint64_t *weight; /* [G], device memory */
         uint64_t *n_bad;        /* [G], device memory */

@@ -409,6 +409,40 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
         return mfl_emu_leave(status);
 }
 
+/* Nodes of the same kinds with the same dependencies, in the same order; arguments may differ. */
+static bool same_topology(const struct CUgraph_st *a, const struct CUgraph_st *b)
+{
+        if (a->n != b->n)
+                return false;
+        for (int i = 0; i < a->n; i++) {
+                const struct mfl_emu_set *x = &a->nodes[i].after, *y = &b->nodes[i].after;
+                if (a->nodes[i].work->run != b->nodes[i].work->run || x->n != y->n ||
+                        (x->n && memcmp(x->nodes, y->nodes, (size_t)x->n * sizeof x->nodes[0])))
+                        return false;
+        }
+        return true;
+}
+
+/* Launches that still wait keep what they were launched with, which this emulation has no second place for:
+ * then the update fails, as it may. */
+cudaError_t cudaGraphExecUpdate(
+        cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *resultInfo)
+{
+        cudaError_t status = mfl_emu_enter("cudaGraphExecUpdate");
+        if (!status && (!valid_exec(exec) || !valid_graph(graph)))
+                status = cudaErrorInvalidValue;
+        if (!status && (exec->refs > 1 || !same_topology(exec->graph, graph)))
+                status = cudaErrorGraphExecUpdateFailure;
+        *resultInfo = (cudaGraphExecUpdateResultInfo){
+                .result = status ? cudaGraphExecUpdateError : cudaGraphExecUpdateSuccess};
+        for (int i = 0; !status && i < graph->n; i++) {
+                graph->nodes[i].work->refs++;
+                mfl_emu_work_put(exec->graph->nodes[i].work);
+                exec->graph->nodes[i].work = graph->nodes[i].work;
+        }
+        return mfl_emu_leave(status);
+}
+
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
 {
         cudaError_t status = mfl_emu_enter("cudaGraphGetNodes");
