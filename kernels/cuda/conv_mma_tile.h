@@ -114,7 +114,7 @@ MFL_DEVICE void mma_compute(
 /* ---- db: blocks of the first columns sum dy from shared memory ---- */
 
 enum {
-        MMA_DB_ITEMS_MAX = 2,
+        MMA_DB_ITEMS_MAX = 4, /* of a thread: a block has at least as many threads as rows */
 };
 /* An item is a row and a quarter of the k-tile; rows lie side by side. */
 struct mma_db {
@@ -431,7 +431,7 @@ MFL_DEVICE void mma_block(const struct mfl_mma_args *a, struct mfl_mma_shape s, 
         int begin = a->workspace ? at.part * per_segment : 0;
         int end = a->workspace && begin + per_segment < tiles ? begin + per_segment : tiles;
         struct mma_sums total;
-        struct mma_db db = {{0.0f, 0.0f}, 0.0f};
+        struct mma_db db = {{0.0f}, 0.0f};
         mma_run(a, s, &at, begin, end, per_segment, &total, &db);
         MFL_SYNC(); /* the last stage has been read: its place is used again */
         mma_stage_out(s, &at, &total);
