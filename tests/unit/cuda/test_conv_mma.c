@@ -27,7 +27,7 @@ static struct array array_new(size_t bytes)
         assert_int_equal(cudaMalloc(&p, bytes + 2 * GUARD), cudaSuccess);
         r.all = p;
         r.at = r.all + GUARD;
-        assert_int_equal(cudaMemset(p, 0xff, bytes + 2 * GUARD), cudaSuccess);
+        memset(p, 0xff, bytes + 2 * GUARD); /* the emulated device's memory is the host's */
         return r;
 }
 
@@ -478,7 +478,7 @@ static void test_counts(void **state)
                 problem_init(&p, &conv, pass, 0);
                 problem_count(&p, 1u << 1 | 1u << 4);
                 mfl_emu_set_order(MFL_EMU_RANDOM, (uint64_t)i);
-                check_variants(&p, s->name, i % 4 >= 2);
+                check_variants(&p, s->name, i % 4 == 3);
                 problem_free(&p);
         }
         mfl_emu_set_order(MFL_EMU_FORWARD, 0);
