@@ -395,6 +395,17 @@ void mfl_link_stop(struct mfl_link *link)
         link_post(link, &event);
 }
 
+/* As Progress: for people who watch, so the core has no part in it. */
+void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_TELEMETRY, .telemetry = *telemetry};
+        struct mfl_error err;
+        if (!link->online || !link->stream_open || link->exited || link->closing)
+                return;
+        if (mfl_stream_send_msg(&link->stream, &msg, NULL, &err) < 0)
+                link_fatal(link, &err);
+}
+
 static void on_timer_closed(uv_handle_t *handle)
 {
         link_pending_done(handle->data);

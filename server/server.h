@@ -49,6 +49,8 @@ struct mfl_session {
         Mfl__Role role; /* unspecified until Hello */
         uint64_t opened_ms, connected_unix_ms;
         char peer[80];
+        struct mfl_telemetry telemetry; /* of a daemon; the newest, nothing known before the first */
+        uint64_t telemetry_ms;          /* the loop's clock when it came */
         struct mfl_transfer transfer;
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
         struct mfl_server_job *chunk_job;

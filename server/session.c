@@ -218,6 +218,12 @@ static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelo
                 event.kind = MFL_EV_HEARD;
                 event.msg = NULL;
                 serve_params(session, envelope->params_get);
+        } else if (msg.kind == MFL_MSG_TELEMETRY) {
+                /* For people who look: the core decides nothing by it. */
+                event.kind = MFL_EV_HEARD;
+                event.msg = NULL;
+                session->telemetry = msg.telemetry;
+                session->telemetry_ms = uv_now(&session->server->loop);
         }
         mfl_server_feed(session->server, &event);
         mfl_msg_deinit(&msg);
