@@ -341,7 +341,7 @@ static int init_children(struct supervisor *s, const struct mfl_client_config *c
 static int find_gpus(
         const struct mfl_client_config *config, struct mfl_gpus *ret_chosen, struct mfl_error *err)
 {
-        struct mfl_gpu_id ids[MFL_GPUS_MAX];
+        struct mfl_gpu_id ids[MFL_GPUS_MAX] = {0};
         struct mfl_gpus *gpus;
         struct mfl_error reason;
         uint32_t n_ids = 0;
