@@ -14,9 +14,9 @@
 #include "common/base.h"
 #include "proto/message.h"
 
-#define MFL_GPU_TEXT_BYTES 96 /* NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE and NVML_DEVICE_NAME_V2_BUFFER_SIZE  \
-                               */
-#define MFL_GPUS_MAX 128u     /* GPUs and MIG devices of a machine */
+/* Of a UUID or a name: NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE, NVML_DEVICE_NAME_V2_BUFFER_SIZE. */
+#define MFL_GPU_TEXT_BYTES 96
+#define MFL_GPUS_MAX 128u /* GPUs and MIG devices of a machine */
 
 /* ---- what a user writes (pure) ---- */
 
