@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "common/fs.h"
+#include "common/log.h"
 
 /* The name of place i; NULL: not set; false: no more. */
 static bool lock_folder(int i, const char **ret_folder)
@@ -49,11 +50,12 @@ static int open_lock(const char *path)
         int fd = open(path, O_RDWR | flags);
         if (fd < 0 && errno == EACCES)
                 fd = open(path, O_RDONLY | flags);
-        if (fd < 0 && errno == ENOENT) {
-                fd = open(path, O_RDWR | O_CREAT | O_EXCL | flags, 0666);
-                if (fd >= 0 && fchmod(fd, 0666)) { /* the umask; only other users would miss it */
-                }
-        }
+        if (fd >= 0 || errno != ENOENT)
+                return fd;
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | flags, 0666);
+        /* Past the umask, for daemons of other users. Where it fails they can't open the file, and say so. */
+        if (fd >= 0 && fchmod(fd, 0666))
+                mfl_log(MFL_LOG_WARN, "%s: make it readable for others: %s", path, strerror(errno));
         return fd;
 }
 

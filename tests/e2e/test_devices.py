@@ -2,11 +2,13 @@
 """Daemons and their GPUs, as whole processes: pinning, the lock, --all-gpus, figures in `mfl daemons`.
 
 The machine's GPUs come from the NVML of tests/lib/nvml. Where no CUDA is needed the daemons compute on the reference backend:
-they are pinned, locked, named, measured and watched over as those on a GPU are.
+they are pinned, locked, named, measured and watched over as those on a GPU are. Where it is, they open the module beside that
+NVML, which takes the device that CUDA_VISIBLE_DEVICES shows, as CUDA does, and computes on the CPU.
 """
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -50,6 +52,8 @@ def gpu_of(cluster, name):
 
 def test_no_driver(folder):
     """Demanded, a GPU that is not there ends the program with one line; else the CPU is taken, with one line."""
+    if os.path.isdir('/proc/driver/nvidia'):
+        pytest.skip('this machine has a driver')
     env = {'LD_LIBRARY_PATH': NVML, 'MFL_MODULE_DIR': folder}
     for argv in (['--gpu', '0'], ['--gpu', A], ['--all-gpus'], ['--gpus', '0,1']):
         done = client(*argv, env=env)
@@ -57,7 +61,7 @@ def test_no_driver(folder):
         assert 'NVML: Driver Not Loaded' in done.stderr if 's' in argv[0] else 'was asked for: ' in done.stderr
     done = client(env=env)
     assert done.returncode == 0
-    assert len(re.findall('no GPU: .*; training on the CPU', done.stderr)) == 1 or 'backend cuda' in done.stderr
+    assert len(re.findall('no GPU: .*; training on the CPU', done.stderr)) == 1, done.stderr
 
 
 def test_none_is_silent(env):
@@ -156,6 +160,103 @@ def test_figures_of_a_stranger_are_checked(cluster):
     assert gpu_of(c, 'honest')['percent'] is None
     d.close()
     c.check_alive()
+
+
+# ---- a CUDA module ----
+
+@pytest.fixture
+def cuda(env):
+    return dict(env, MFL_MODULE_DIR=NVML)
+
+
+@pytest.mark.parametrize('argv, visible, uuid', [
+    (['--gpu', '1'], None, B), (['--gpu', 'gpu-aaaa2'.replace('gpu', 'GPU')], None, C), (['--gpu', '1'], '1', B),
+    ([], None, A), ([], '2', C), ([], C[:12] + ',0', C), (['--backend', 'cuda'], '1', B),
+])
+def test_pinned(cuda, argv, visible, uuid):
+    """The device that is open is the one asked for: CUDA_VISIBLE_DEVICES was set before."""
+    if visible is not None:
+        cuda['CUDA_VISIBLE_DEVICES'] = visible
+    done = client(*argv, env=cuda)
+    assert done.returncode == 0 and 'backend cuda on Fake GPU' in done.stderr, done.stderr
+    assert re.search(r'GPU %d: \S+, %s at 0000:a%d:00\.0, driver 999\.1' % (int(uuid[8]), uuid, int(uuid[8])), done.stderr)
+    several = 'GPUs are visible and one daemon uses one: this is the first; --gpu chooses another, --all-gpus'
+    assert (several in done.stderr) == (not argv and (visible is None or ',' in visible)), done.stderr
+
+
+def test_pinned_to_mig(cuda):
+    cuda['FAKE_NVML'] = A + '|Alpha|0|0|4000|1|1;MIG-bbbb0|-|-|7|900|-|-;MIG-bbbb1|-|-|8|900|-|-'
+    done = client('--gpu', 'MIG-bbbb1', env=cuda)
+    assert done.returncode == 0 and 'GPU 0: Alpha, MIG-bbbb1 at' in done.stderr, done.stderr
+    for opens, status in ((A, 0), ('GPU-bbbb1', 0), ('MIG-bbbb0', 78)):  # CUDA has named MIG devices in several ways
+        assert client('--gpu', 'MIG-bbbb1', env=dict(cuda, FAKE_CUDA_OPENS=opens)).returncode == status
+
+
+def test_the_wrong_device_is_noticed(cuda):
+    done = client('--gpu', '1', env=dict(cuda, FAKE_CUDA_OPENS=A))
+    assert done.returncode == 78 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert 'GPU 1 (%s) was asked for, but CUDA opened %s (Fake GPU)' % (B, A) in done.stderr
+    # Without NVML the beginning of a UUID is all there is to compare with.
+    cuda['FAKE_NVML_FAILS'] = '1'
+    assert client('--gpu', B[:10], env=cuda).returncode == 0
+    done = client('--gpu', B[:10], env=dict(cuda, FAKE_CUDA_OPENS=A))
+    assert done.returncode == 78 and 'but CUDA opened ' + A in done.stderr, done.stderr
+
+
+def test_fallback(cuda):
+    for visible, reason in (('', r'cuda: no device is visible \(CUDA_VISIBLE_DEVICES is empty\)'), ('9', 'cuda: no device is visible')):
+        done = client(env=dict(cuda, CUDA_VISIBLE_DEVICES=visible))
+        assert done.returncode == 0
+        assert len(re.findall('no GPU: %s; training on the CPU' % reason, done.stderr)) == 1, done.stderr
+        done = client('--backend', 'cuda', env=dict(cuda, CUDA_VISIBLE_DEVICES=visible))
+        assert done.returncode == 78 and 'cuda: no device is visible' in done.stderr
+    done = client('--gpu', '0', env=dict(cuda, FAKE_CUDA_FAILS='unspecified launch failure'))
+    assert done.returncode == 1 and 'cuda: set device: unspecified launch failure' in done.stderr
+
+
+def test_a_device_that_nobody_named_is_locked(cluster, cuda):
+    c = cluster(daemons=0)
+    first = c.start_daemon('a', env=cuda, backend='auto')
+    c.wait_daemons(1)
+    done = client(env=cuda)
+    assert done.returncode == 78 and 'GPU %s: process %d trains on it already' % (A, first.pid) in done.stderr
+    assert client('--gpu', '1', env=cuda).returncode == 0
+    assert client('--backend', 'reference', env=cuda).returncode == 0
+
+
+def test_mps_is_named(cluster, cuda):
+    pipes = cuda['CUDA_MPS_PIPE_DIRECTORY']
+    os.mkdir(pipes)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.bind(os.path.join(pipes, 'control'))
+    control.listen()
+    c = cluster(daemons=0)
+    for name in 'ab':
+        c.start_daemon(name, env=cuda, backend='auto', more=['--gpu', '0', '--share-gpu'])
+    assert [d['device'] for d in c.wait_daemons(2)] == ['Fake GPU, MPS'] * 2
+    for d in c.daemons.values():
+        assert 'Multi-Process Service (MPS) runs' in d.log() and 'shared without' not in d.log()
+    control.close()
+    assert 'shared without MPS' in client('--gpu', '1', '--share-gpu', env=cuda).stderr
+
+
+def test_a_broken_device_ends_the_daemon(cluster, cuda, folder):
+    """With the operation's name and a status that a service manager starts again; under --all-gpus the parent does, and the
+    job goes on where it was."""
+    cuda['FAKE_CUDA_BREAKS'] = broken = os.path.join(folder, 'broken')
+    open(broken, 'w').close()
+    c = cluster(daemons=0)
+    d = c.start_daemon('a', env=cuda, backend='auto', more=['--gpu', '0'])
+    c.wait_daemons(1)
+    job = c.submit()
+    assert d.wait(20) == 1
+    assert "cuda: launch the step's graph: an illegal memory access was encountered" in d.log()
+    del c.daemons['a']
+    parent = c.start_daemon('lab', env=cuda, backend='auto', more=['--gpus', '0,1'])
+    wait_log(parent, 'ended with status 1; it is started again in 1 s')
+    os.unlink(broken)
+    c.wait_job(job, 60)
+    assert parent.stop() == 0
 
 
 # ---- one daemon per GPU ----

@@ -3,9 +3,9 @@
  *
  * FAKE_NVML lists them, separated by ';', each UUID|NAME|PERCENT|USED|TOTAL|CELSIUS|MILLIWATTS with '-' for
  * what the device does not report. A UUID that begins with "MIG-" is a MIG device of the GPU before it, which
- * is in MIG mode then. A UUID "-" is a GPU that may not be opened. Without FAKE_NVML no driver runs.
- * FAKE_NVML_LOST names a file: while it exists, devices are lost. FAKE_NVML_SLEEP_MS makes every measurement
- * that slow.
+ * is in MIG mode then. A UUID "-" is a GPU that may not be opened. Without FAKE_NVML, or with
+ * FAKE_NVML_FAILS, no driver runs. FAKE_NVML_LOST names a file: while it exists, devices are lost.
+ * FAKE_NVML_SLEEP_MS makes every measurement that slow.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static void add_device(const char *text, size_t bytes)
 API int nvmlInit_v2(void)
 {
         const char *list = getenv("FAKE_NVML");
-        if (!list)
+        if (!list || getenv("FAKE_NVML_FAILS"))
                 return DRIVER_NOT_LOADED;
         n_devices = n_gpus = 0;
         for (const char *at = list; *at; at += strcspn(at, ";"), at += *at == ';')
