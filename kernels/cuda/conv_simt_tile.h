@@ -43,7 +43,7 @@ struct simt_shared {
         float *load;           /* SIMT_FLOATS */
         float *sum;            /* slices > 1: [bm * bn] */
         float *db;             /* backward weights, slices > 1: [slices * bm] */
-        struct simt_row *rows; /* the others: [bm] */
+        struct simt_row *rows; /* [bm]; backward weights: two tables of [bk] for each slice */
 };
 
 MFL_DEVICE int simt_a_floats(const struct simt_tile t)
@@ -198,23 +198,42 @@ MFL_DEVICE void simt_load_dy(const struct mfl_simt_args *a, const struct simt_ti
         }
 }
 
-/* Backward weights: taps of pixels' windows. base: of the image that pixel 0 of `pixel0` lies in. */
+/* Backward weights: where the windows of bk pixels of the reduction begin, one thread a pixel. */
+MFL_DEVICE void simt_find_rows(const struct mfl_simt_args *a, const struct simt_tile t, struct simt_row *rows,
+        int64_t red0, int64_t red_end, int tid)
+{
+        if (tid >= t.bk)
+                return;
+        struct simt_row row = {0, SIMT_OUTSIDE, 0};
+        int64_t pixel = red0 + tid;
+        if (pixel < red_end) {
+                /* wide divisions only where a batch has 2^31 pixels */
+                int64_t image = pixel <= INT32_MAX ? 0 : pixel / a->grid_pixels;
+                row = simt_row_of(
+                        a, t, image * (a->sh * a->sw * a->sc), (int)(pixel - image * a->grid_pixels));
+        }
+        rows[tid] = row;
+}
+
+/* Backward weights: taps of those pixels' windows. Slices of few threads take several columns each. */
 MFL_DEVICE void simt_load_taps(const struct mfl_simt_args *a, const struct simt_tile t, float *to,
-        const float *src, int n0, int64_t base, int pixel0, int64_t n_pixels, int tid, const int width)
+        const struct simt_row *rows, const float *src, int n0, int tid, const int width)
 {
         const int chunks = t.bn / width, step = SIMT_MAX(simt_threads(t) / chunks, 1);
-        int col = tid % chunks * width, first = tid / chunks;
-        bool valid = n0 + col < a->n;
-        struct simt_tap tap = simt_tap_of(a, t, valid ? n0 + col : 0);
-        MFL_UNROLL
-        for (int i = 0; i < (t.bk + step - 1) / step; i++) {
-                int pixel = first + i * step;
-                if (t.bk % step != 0 && pixel >= t.bk)
-                        break;
-                struct simt_row row = simt_row_of(a, t, base, pixel0 + pixel);
-                int64_t at = 0;
-                bool inside = simt_gather_at(a, t, &row, &tap, &at);
-                simt_copy(to + pixel * (t.bn + 4) + col, src, at, valid && inside && pixel < n_pixels, width);
+        int first = simt_threads(t) > chunks ? tid / chunks : 0;
+        for (int chunk = tid % chunks; chunk < chunks; chunk += simt_threads(t)) {
+                int col = chunk * width;
+                bool valid = n0 + col < a->n;
+                struct simt_tap tap = simt_tap_of(a, t, valid ? n0 + col : 0);
+                MFL_UNROLL
+                for (int i = 0; i < (t.bk + step - 1) / step; i++) {
+                        int pixel = first + i * step;
+                        if (t.bk % step != 0 && pixel >= t.bk)
+                                break;
+                        int64_t at = 0;
+                        bool inside = simt_gather_at(a, t, &rows[pixel], &tap, &at);
+                        simt_copy(to + pixel * (t.bn + 4) + col, src, at, valid && inside, width);
+                }
         }
 }
 
@@ -326,13 +345,10 @@ MFL_DEVICE void simt_load(const struct mfl_simt_args *a, const struct simt_tile 
                 else
                         simt_load_w_turned(a, t, to_b, src_b, block->n0, red0, red_end, tid, 1);
         } else {
-                /* the image is found by a wide division once a step, pixels from there by narrow ones */
-                int64_t image = red0 / a->grid_pixels, base = image * a->sh * a->sw * a->sc;
-                int pixel0 = (int)(red0 - image * a->grid_pixels);
                 if (a->vector_b)
-                        simt_load_taps(a, t, to_b, src_b, block->n0, base, pixel0, red_end - red0, tid, 4);
+                        simt_load_taps(a, t, to_b, rows, src_b, block->n0, tid, 4);
                 else
-                        simt_load_taps(a, t, to_b, src_b, block->n0, base, pixel0, red_end - red0, tid, 1);
+                        simt_load_taps(a, t, to_b, rows, src_b, block->n0, tid, 1);
         }
 }
 
@@ -372,30 +388,58 @@ MFL_DEVICE void simt_add_db(const struct simt_tile t, struct simt_thread *th, co
                 th->db += dy[k * (t.bm + 4) + th->tid];
 }
 
-/* The segments of `rounds` rounds, as one stream of steps: copies run ahead across the segments' ends. */
+/* A step of the reduction that is to be copied: `red0` up to the next one or the segment's end. */
+struct simt_step {
+        int64_t begin, step, steps; /* the segment's first, number within it of so many */
+};
+MFL_DEVICE int64_t simt_step_first(const struct simt_tile t, const struct simt_step *at)
+{
+        return at->begin + at->step * t.bk;
+}
+MFL_DEVICE int64_t simt_step_end(const struct mfl_simt_args *a, const struct simt_step *at)
+{
+        return at->begin + a->segment < a->red ? at->begin + a->segment : a->red;
+}
+MFL_DEVICE void simt_step_next(const struct mfl_simt_args *a, const struct simt_tile t, struct simt_step *at)
+{
+        if (++at->step == at->steps) {
+                at->step = 0;
+                at->begin += t.slices * a->segment;
+        }
+}
+
+/* The segments of `rounds` rounds, as one stream of steps: copies run ahead across the segments' ends. Step
+ * i's copies are started stages - 1 steps earlier; for backward weights the places of its pixels are found
+ * one step before that, in one of two tables. */
 MFL_DEVICE void simt_stream(const struct mfl_simt_args *a, const struct simt_tile t,
         const struct simt_block *block, const struct simt_shared *shared, struct simt_thread *th,
         int64_t round, int64_t rounds)
 {
+        const bool weights = t.pass == MFL_CUDA_BACKWARD_WEIGHTS;
         const int stage_floats = simt_a_floats(t) + simt_b_floats(t);
         float *stages = shared->load + th->slice * t.stages * stage_floats;
-        int64_t steps = (a->segment + t.bk - 1) / t.bk, n = rounds * steps;
-        int64_t begin = (round * t.slices + th->slice) * a->segment, ahead_step = 0, step = 0;
-        int to = 0, from = 0;
+        struct simt_row *rows = shared->rows + (weights ? th->slice * 2 * t.bk : 0);
+        struct simt_step ahead = {
+                (round * t.slices + th->slice) * a->segment, 0, (a->segment + t.bk - 1) / t.bk};
+        int64_t n = rounds * ahead.steps, steps = ahead.steps, step = 0;
+        int to = 0, from = 0, table = 0;
 
+        if (weights)
+                simt_find_rows(a, t, rows, simt_step_first(t, &ahead), simt_step_end(a, &ahead), th->tid);
         for (int64_t i = 1 - t.stages; i < n; i++) {
-                if (i >= 0) {
+                if (i >= 0)
                         simt_wait(t.stages);
+                if (i >= 0 || weights)
                         MFL_SYNC();
-                }
                 if (i + t.stages - 1 < n) {
-                        int64_t end = begin + a->segment < a->red ? begin + a->segment : a->red;
-                        simt_load(a, t, block, shared->rows, stages + to * stage_floats,
-                                begin + ahead_step * t.bk, end, th->tid);
+                        simt_load(a, t, block, rows + table * t.bk, stages + to * stage_floats,
+                                simt_step_first(t, &ahead), simt_step_end(a, &ahead), th->tid);
                         to = to + 1 == t.stages ? 0 : to + 1;
-                        if (++ahead_step == steps) {
-                                ahead_step = 0;
-                                begin += t.slices * a->segment;
+                        simt_step_next(a, t, &ahead);
+                        if (weights) {
+                                table = 1 - table;
+                                simt_find_rows(a, t, rows + table * t.bk, simt_step_first(t, &ahead),
+                                        simt_step_end(a, &ahead), th->tid);
                         }
                 }
                 mfl_cp_async_commit();
@@ -404,7 +448,7 @@ MFL_DEVICE void simt_stream(const struct mfl_simt_args *a, const struct simt_til
                 const float *tile = stages + from * stage_floats;
                 from = from + 1 == t.stages ? 0 : from + 1;
                 simt_multiply(t, tile, tile + simt_a_floats(t), th->ty, th->tx, th->acc);
-                if (t.pass == MFL_CUDA_BACKWARD_WEIGHTS && th->wants_db)
+                if (weights && th->wants_db)
                         simt_add_db(t, th, tile);
                 if (++step == steps) {
                         step = 0;
@@ -564,7 +608,8 @@ MFL_DEVICE void simt_product(
                 MFL_SHARED(float, sum, (slices) > 1 ? (bm) * (bn) : 4);                                      \
                 MFL_SHARED(float, db,                                                                        \
                         (slices) > 1 && (pass) == MFL_CUDA_BACKWARD_WEIGHTS ? (slices) * (bm) : 4);          \
-                MFL_SHARED(struct simt_row, rows, (pass) == MFL_CUDA_BACKWARD_WEIGHTS ? 1 : (bm));           \
+                MFL_SHARED(struct simt_row, rows,                                                            \
+                        (pass) == MFL_CUDA_BACKWARD_WEIGHTS ? 2 * (slices) * (bk) : (bm));                   \
                 const struct simt_tile t = {pass, bm, bn, bk, tm, tn, slices, stages};                       \
                 const struct simt_shared shared = {load, sum, db, rows};                                     \
                 simt_product(&a, t, &shared);                                                                \

@@ -174,8 +174,8 @@ struct ops_steps ops_steps_new(int groups, int batch, const uint32_t *count, uin
                 s.step_first[g] = 5 + (uint32_t)g;
                 s.count[g] = all_count[g * STEPS + (int)OPS_STEP] = count[g];
                 for (uint32_t r = 0; r < count[g]; r++)
-                        all_index[(g * STEPS + (int)OPS_STEP) * batch + (int)r] = s.index[g * batch + (int)r] =
-                                mfl_rng_below(&rng, n_samples);
+                        all_index[(g * STEPS + (int)OPS_STEP) * batch + (int)r] =
+                                s.index[g * batch + (int)r] = mfl_rng_below(&rng, n_samples);
         }
         s.buffers[0] = ops_new_from(&step, bytes);
         s.buffers[1] = ops_new_from(s.step_first, n_groups * bytes);
@@ -226,8 +226,8 @@ void ops_assert_equal(const float *got, const float *want, int64_t n, const char
 {
         for (int64_t i = 0; i < n; i++)
                 if (got[i] != want[i] && !(isnan(got[i]) && isnan(want[i])))
-                        fail_msg("%s: element %lld is %.9g, expected %.9g", what, (long long)i, (double)got[i],
-                                (double)want[i]);
+                        fail_msg("%s: element %lld is %.9g, expected %.9g", what, (long long)i,
+                                (double)got[i], (double)want[i]);
 }
 
 void ops_both_orders(void (*body)(void))

@@ -45,7 +45,8 @@ static void check_gather(const struct gather_case *t, int groups, enum mfl_cuda_
         struct mfl_cuda_tensor x = {groups, t->batch, t->h, t->w, t->c, type};
         int count = t->c * t->h * t->w, n = (int)SAMPLES * count;
         struct ops_steps steps = ops_steps_new(groups, t->batch, ops_counts(groups, t->batch), SAMPLES);
-        float *samples = ops_whole(n, 127, 3), *want = ops_zeros(ops_count(&x)), *got = ops_zeros(ops_count(&x));
+        float *samples = ops_whole(n, 127, 3), *want = ops_zeros(ops_count(&x)),
+              *got = ops_zeros(ops_count(&x));
         uint8_t *bytes = malloc((size_t)n);
         int32_t labels[SAMPLES], *got_labels = malloc((size_t)(groups * t->batch) * sizeof *got_labels);
         for (int i = 0; i < n; i++) {
@@ -54,13 +55,19 @@ static void check_gather(const struct gather_case *t, int groups, enum mfl_cuda_
         }
         for (uint32_t i = 0; i < SAMPLES; i++)
                 labels[i] = (int32_t)(7 * i + 1);
-        struct ops_buffer data = t->u8 ? ops_new_from(bytes, (size_t)n)
-                                       : ops_new_from(samples, (size_t)n * sizeof(float));
+        struct ops_buffer data =
+                t->u8 ? ops_new_from(bytes, (size_t)n) : ops_new_from(samples, (size_t)n * sizeof(float));
         struct ops_buffer data_labels = ops_new_from(labels, sizeof labels), to = ops_tensor(&x);
         struct ops_buffer to_labels = ops_new((size_t)(groups * t->batch) * sizeof(int32_t));
-        struct mfl_cuda_gather a = {.x = x, .to = to.at, .labels = (int32_t *)to_labels.at, .samples = data.at,
-                .sample_labels = (int32_t *)data_labels.at, .u8 = t->u8, .n_planes = t->n_planes,
-                .augment = t->augment, .steps = steps.on_device};
+        struct mfl_cuda_gather a = {.x = x,
+                .to = to.at,
+                .labels = (int32_t *)to_labels.at,
+                .samples = data.at,
+                .sample_labels = (int32_t *)data_labels.at,
+                .u8 = t->u8,
+                .n_planes = t->n_planes,
+                .augment = t->augment,
+                .steps = steps.on_device};
         for (int c = 0; c < MFL_CHANNELS_MAX; c++) {
                 a.scale[c] = 0.25f + 0.1f * (float)c;
                 a.shift[c] = -0.5f + 0.3f * (float)c;
@@ -106,14 +113,14 @@ static void check_gather(const struct gather_case *t, int groups, enum mfl_cuda_
 OPS_TEST(gathers_and_augments)
 {
         static const struct gather_case cases[] = {
-                {3, 1, 28, 28, 1, true, {0, false}},  /* four tiles, packs */
-                {5, 3, 9, 7, 3, true, {2, true}},     /* odd sizes */
-                {4, 3, 8, 8, 3, false, {4, true}},    /* packs */
-                {2, 16, 5, 20, 16, true, {0, true}},  /* all channels */
-                {3, 1, 1, 1, 1, false, {0, false}},   /* one value */
-                {3, 301, 1, 1, 1, true, {0, false}},  /* a vector */
-                {3, 48, 1, 1, 3, true, {0, false}},   /* an image that is read as a vector */
-                {3, 3, 4, 5, 1, false, {0, false}},   /* a vector that is read as an image */
+                {3, 1, 28, 28, 1, true, {0, false}}, /* four tiles, packs */
+                {5, 3, 9, 7, 3, true, {2, true}},    /* odd sizes */
+                {4, 3, 8, 8, 3, false, {4, true}},   /* packs */
+                {2, 16, 5, 20, 16, true, {0, true}}, /* all channels */
+                {3, 1, 1, 1, 1, false, {0, false}},  /* one value */
+                {3, 301, 1, 1, 1, true, {0, false}}, /* a vector */
+                {3, 48, 1, 1, 3, true, {0, false}},  /* an image that is read as a vector */
+                {3, 3, 4, 5, 1, false, {0, false}},  /* a vector that is read as an image */
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++)
                 for (int g = 0; g < 3; g++)
