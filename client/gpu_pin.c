@@ -114,38 +114,44 @@ static bool on_gpu(const struct mfl_gpu_pin *pin)
         return !strcmp(pin->ops->name, "cuda");
 }
 
+/* Opens a backend and its device. */
+static int open_one(struct mfl_gpu_pin *pin, const char *name, struct mfl_error *err)
+{
+        int r = mfl_backend_open(name, &pin->ops, err);
+        if (!r)
+                r = pin->ops->device_open(&pin->device, err);
+        if (r)
+                pin->device = NULL;
+        return r;
+}
+
+/* Tries them in this order; one that ends on the CPU says why, in one line. ret_reason is of the first. */
+static int open_any(struct mfl_gpu_pin *pin, struct mfl_error *ret_reason)
+{
+        static const char *const order[] = {"cuda", "cpu", "reference"};
+        struct mfl_error others = {{0}};
+        int first = open_one(pin, order[0], ret_reason), r = first;
+        for (size_t i = 1; r && r != -ENOMEM && i < MFL_ARRAY_SIZE(order); i++)
+                r = open_one(pin, order[i], &others);
+        if (r || !first)
+                return r;
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+        pin->ops->device_info(pin->device, &pin->info);
+        /* No device is ordinary; one that does not work is not. */
+        mfl_log(first < 0 ? MFL_LOG_WARN : MFL_LOG_INFO, "no GPU: %s%s; training on the CPU (%s)",
+                ret_reason->text, visible && !*visible ? " (CUDA_VISIBLE_DEVICES is empty)" : "",
+                *pin->info.library ? pin->info.library : "plain loops");
+        return 0;
+}
+
 /* A missing driver or device is the configuration's fault where a GPU was demanded; a broken one is not. */
 static int open_device(struct mfl_gpu_pin *pin, const char *backend, struct mfl_error *err)
 {
         struct mfl_error reason = {{0}};
-        int r = mfl_backend_open(backend, &pin->ops, &reason);
-        if (!r && !strcmp(backend, "auto") && !on_gpu(pin))
-                mfl_strcpy(err->text, sizeof(err->text), reason.text);
-        if (!r) {
-                struct mfl_error device_reason = {{0}};
-                r = pin->ops->device_open(&pin->device, &device_reason);
-                if (r)
-                        reason = device_reason;
-        }
-        if (r)
-                pin->device = NULL;
-        if (r > 0 || r == -ENODEV || r == -ENOENT)
-                return pin->demanded ? mfl_fail(err, MFL_INVALID, "GPU %s was asked for: %.400s",
-                                               pin->id.text, reason.text)
-                                     : mfl_fail(err, MFL_INVALID, "%s", reason.text);
-        return r ? mfl_fail(err, r, "%s", reason.text) : 0;
-}
-
-/* auto that ended on the CPU says why, in one line. err has the reason that the backend gave. */
-static void tell_fallback(const struct mfl_gpu_pin *pin, const char *backend, const struct mfl_error *err)
-{
-        if (strcmp(backend, "auto") || on_gpu(pin))
-                return;
-        const char *library = *pin->info.library ? pin->info.library : "plain loops";
-        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        mfl_log(MFL_LOG_INFO, "no GPU: %s%s; training on the CPU (%s)",
-                *err->text ? err->text : "no CUDA backend here",
-                visible && !*visible ? " (CUDA_VISIBLE_DEVICES is empty)" : "", library);
+        int r = strcmp(backend, "auto") ? open_one(pin, backend, &reason) : open_any(pin, &reason);
+        if (r > 0 && pin->demanded)
+                return mfl_fail(err, MFL_INVALID, "GPU %s was asked for: %.400s", pin->id.text, reason.text);
+        return r ? mfl_fail(err, r > 0 ? MFL_INVALID : r, "%s", reason.text) : 0;
 }
 
 /* The device's UUID against what was asked for. CUDA names a MIG device by its own UUID or, in older
@@ -252,7 +258,6 @@ int mfl_gpu_pin_open(
         int r = prepare(config, pin, backend, err);
         if (r)
                 return r;
-        err->text[0] = 0;
         r = open_device(pin, backend, err);
         /* Built without oneDNN, or without its library: the plain loops are always there. */
         if (r == MFL_INVALID && pin->id.kind == MFL_GPU_NONE && strcmp(backend, config->backend))
@@ -260,7 +265,6 @@ int mfl_gpu_pin_open(
         if (r)
                 return r;
         pin->ops->device_info(pin->device, &pin->info);
-        tell_fallback(pin, backend, err);
         r = check_uuid(pin, err);
         if (!r && on_gpu(pin) && !pin->known)
                 r = adopt(pin, config->share_gpu, err);

@@ -259,6 +259,30 @@ def test_a_broken_device_ends_the_daemon(cluster, cuda, folder):
     assert parent.stop() == 0
 
 
+EMULATED = os.path.join(h.BUILD, 'tests', 'emu')
+EMULATED_UUID = 'GPU-' + b'emulated GPU 0\0\0'.hex()
+EMULATED_UUID = '-'.join((EMULATED_UUID[:12], EMULATED_UUID[12:16], EMULATED_UUID[16:20], EMULATED_UUID[20:24], EMULATED_UUID[24:]))
+
+
+def test_the_emulated_device_trains(cluster, env):
+    """The CUDA backend itself on the emulated device: pinned, checked by UUID, measured, and it trains a job."""
+    if not os.path.exists(os.path.join(EMULATED, 'libmfl_cuda_emulated.so')):
+        pytest.skip('there is no emulated CUDA module in this build')
+    env.update(MFL_MODULE_DIR=EMULATED, XDG_CACHE_HOME=env['MFL_GPU_LOCK_DIR'], FAKE_NVML=EMULATED_UUID + '|Emulated|7|1|2|30|9000;' + GPUS)
+    c = cluster(daemons=0)
+    d = c.start_daemon('a', env=env, backend='auto', more=['--gpu', '0'])
+    _, digests = c.run_job(60, rounds=1)
+    assert len(digests) == 1
+    daemon = c.wait_daemons(1)[0]
+    assert daemon['backend'] == 'cuda' and daemon['device'].startswith('emulated GPU')
+    h.wait_until(lambda: gpu_of(c, 'a')['temperature'] == 30, 10, 'figures')
+    assert gpu_of(c, 'a')['uuid'] == EMULATED_UUID
+    assert d.stop() == 0, d.log()
+    # It does not heed CUDA_VISIBLE_DEVICES, so that any other GPU is the wrong one.
+    done = client('--gpu', '1', env=env)
+    assert done.returncode == 78 and 'but CUDA opened ' + EMULATED_UUID in done.stderr, done.stderr
+
+
 # ---- one daemon per GPU ----
 
 def test_second_daemon_is_refused(cluster, env):
