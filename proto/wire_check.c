@@ -254,6 +254,7 @@ static const struct message_rules messages[] = {
                 {"scale_bits", -126, 126}, {"delta_max", FLOAT}, {"weight_max", 0, WEIGHT_MAX},
                 {"single_updates", BOOL}, {"fingerprint", ANY}),
         MESSAGE(cancel, NULL, {"task", ANY}, {"reason", REASON}),
+        MESSAGE(job_over, NULL, {"job", JOB}),
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
                 {"total", PARAMS}),

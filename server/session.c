@@ -330,6 +330,18 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
         }
 }
 
+void mfl_session_job_over(struct mfl_server *server, const char *job)
+{
+        Mfl__JobOver body = MFL__JOB_OVER__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = (char *)(uintptr_t)job;
+        envelope.body_case = MFL__ENVELOPE__BODY_JOB_OVER;
+        envelope.job_over = &body;
+        for (struct mfl_session *s = server->sessions; s; s = s->next)
+                if (s->role == MFL__ROLE__ROLE_DAEMON)
+                        mfl_session_send(s, &envelope);
+}
+
 void mfl_session_reap(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);

@@ -283,6 +283,23 @@ def test_the_emulated_device_trains(cluster, env):
     assert done.returncode == 78 and 'but CUDA opened ' + EMULATED_UUID in done.stderr, done.stderr
 
 
+def test_a_job_that_is_over_frees_the_card(cluster, cuda):
+    """Done or stopped: the daemon lets go of what it kept for the job, after the task that ran; another job goes on."""
+    c = cluster(daemons=0)
+    d = c.start_daemon('a', env=cuda, backend='auto', more=['--gpu', '0', '--log-level', 'debug'])
+    c.wait_daemons(1)
+    job, _ = c.run_job()
+    wait_log(d, 'job %s is over: what was kept for it goes' % job)
+    job = c.submit(rounds=100000)
+    c.wait_info(job, lambda i: i['round'] >= 2, 20, 'rounds')
+    c.mfl('stop', job)
+    wait_log(d, 'job %s is over' % job)
+    c.wait_job(job, state='stopped')
+    c.run_job()
+    assert d.stop() == 0
+    assert 'never came' not in d.log()
+
+
 # ---- one daemon per GPU ----
 
 def test_second_daemon_is_refused(cluster, env):
