@@ -56,4 +56,7 @@ void mfl_gpu_sampler_close(struct mfl_gpu_sampler *sampler)
         sampler->closing = true;
         uv_close((uv_handle_t *)&sampler->timer, NULL);
         mfl_worker_close(&sampler->worker, NULL);
+        /* A lost device may hold NVML for ever: nobody waits for that. */
+        if (sampler->busy)
+                uv_unref((uv_handle_t *)&sampler->worker.wakeup);
 }

@@ -30,8 +30,9 @@ struct mfl_gpu_sampler {
 /* nvml, uuid, user and on_sample are set; nvml outlives the sampler. The first sample is taken at once.
  * Negative on failure; then there is nothing to close. */
 int mfl_gpu_sampler_start(struct mfl_gpu_sampler *sampler, uv_loop_t *loop, struct mfl_error *err);
-/* Waits for a sample at work. Fine on one that was never started; the memory is the caller's when the loop
- * has run on. */
+/* Fine on one that was never started; the memory is the caller's when the loop has run on. A sample at work
+ * does not keep the loop alive: when the loop ends before it, `busy` is still set, and the process has to end
+ * without freeing sampler and NVML. */
 void mfl_gpu_sampler_close(struct mfl_gpu_sampler *sampler);
 
 #endif

@@ -370,6 +370,9 @@ static int run(struct client *c, int argc, char **argv)
         if (r)
                 _exit(fail(r, &err));
         uv_run(&c->loop, UV_RUN_DEFAULT);
+        /* NVML is still at work on another thread, or hangs. */
+        if (c->sampler.busy)
+                _exit(c->status);
         uv_loop_close(&c->loop);
         return c->status;
 }

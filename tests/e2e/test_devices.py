@@ -130,6 +130,14 @@ def test_slow_nvml_does_not_hold_the_loop_up(cluster, env):
     assert d.log().count('connected to') == 1
 
 
+def test_nvml_that_hangs_does_not_hold_the_end_up(cluster, env):
+    c = cluster(daemons=0)
+    d = c.start_daemon('a', env=dict(env, FAKE_NVML_SLEEP_MS='60000'), more=['--gpu', '0'])
+    c.wait_daemons(1)
+    time.sleep(0.2)
+    assert d.stop(10) == 0
+
+
 def test_lost_gpu(cluster, env, folder):
     lost = os.path.join(folder, 'lost')
     open(lost, 'w').close()
