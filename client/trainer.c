@@ -25,6 +25,9 @@ static int fill_trainer(
         trainer->device = options->device;
         trainer->ops->device_info(trainer->device, &trainer->info);
         trainer->workers = MFL_MAX(1u, options->workers);
+        uint64_t own = options->device_memory_bytes ? options->device_memory_bytes
+                                                    : trainer->info.memory_free_bytes / 10 * 9;
+        trainer->device_memory.own.limit_bytes = own;
         trainer->data = mfl_calloc(options->n_data_sets, sizeof(*trainer->data));
         if (!trainer->data)
                 return mfl_fail_memory(err, options->n_data_sets * sizeof(*trainer->data), "data sets");
@@ -52,6 +55,12 @@ int mfl_trainer_new(
                 free(trainer);
                 return r;
         }
+        r = trainer_memory_init(&trainer->device_memory, NULL, err);
+        if (r) {
+                trainer_memory_deinit(&trainer->memory);
+                free(trainer);
+                return r;
+        }
         r = fill_trainer(trainer, options, err);
         if (r) {
                 mfl_trainer_free(trainer);
@@ -76,8 +85,10 @@ void mfl_trainer_free(struct mfl_trainer *trainer)
                         trainer->ops->data_free(trainer->data[i].train);
                 if (trainer->data[i].test)
                         trainer->ops->data_free(trainer->data[i].test);
+                trainer_memory_release(&trainer->device_memory, trainer->data[i].device_bytes);
         }
         mfl_collective_solo.close(trainer->collective);
+        trainer_memory_deinit(&trainer->device_memory);
         trainer_memory_deinit(&trainer->memory);
         free(trainer->data);
         free(trainer);
@@ -190,7 +201,8 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
 {
         struct mfl_trainer *trainer = run->trainer;
         uint32_t n = MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
-        int r = trainer_job_prepare(trainer, run->job, run->request->task->kind, n, err);
+        int r = trainer_job_prepare(
+                trainer, run->job, run->request->task->kind, n, run->request->task->n_items, err);
         if (r)
                 return r;
         trainer_pool_run(&trainer->pool, n, fn, run);

@@ -3,18 +3,22 @@
  * until it is done. It knows no loop, socket or agent.
  *
  * A task's items are pulled by up to `workers` threads, each with its own network (made once per job, reused
- * over clients, tasks and rounds). A client's result depends on (job, client, round, params) alone; the sum
- * of updates is exact (common/fixed.h). So one task, or the same clients cut into many, on one thread or on
- * many, give the same bits.
+ * over clients, tasks and rounds). A network trains up to G clients at once, each in its own lane; a lane
+ * that has finished its client takes the next. G is the job's `fuse`, or what the backend's `fuse` says; the
+ * backend's own sum of updates is used where it has one, so that one update leaves the device. A client's
+ * result depends on (job, client, round, params) alone; the sum of updates is exact (common/fixed.h). So one
+ * task, or the same clients cut into many, on one thread or on many, give the same bits.
  *
  * What a client computes: epoch e of client k in round r goes through a fresh copy of the partition's list of
  * k, shuffled with the stream (seed, MFL_RNG_SHUFFLE, k, r * 65536 + e), in consecutive batches, the last of
  * which may be short. With `steps` there are as many epochs as needed, cut after that many steps. The dropout
- * key is (seed, MFL_RNG_DROPOUT, k, r). With partition `local` there is one client, k =
- * mfl_trainer_local_item(name).
+ * key is (seed, MFL_RNG_DROPOUT, k, r), that of augmentation (seed, MFL_RNG_AUGMENT, k, r). With partition
+ * `local` there is one client, k = mfl_trainer_local_item(name).
  *
  * Memory: networks, scratch and result buffers are reserved from a budget before they are allocated; what
- * does not fit makes the task fail with both sizes in the text. Nothing is allocated per client once every
+ * does not fit makes the task fail with both sizes in the text. A device with memory of its own has a budget
+ * of its own, for networks and data sets; a data set that would take more than half of what is left there is
+ * streamed instead. Nothing is allocated per client once every
  * worker's network exists. Result buffers are kept and used again, because fresh pages cost more than the
  * sums.
  *
@@ -45,7 +49,10 @@ struct mfl_trainer_options {
         uint32_t workers; /* threads, >= 1; a job with `threads: T` is given workers / T networks, at least 1
                            */
         struct mfl_budget
-                *budget;  /* networks and results are charged to it; outlives the trainer; NULL: no limit */
+                *budget; /* networks and results are charged to it; outlives the trainer; NULL: no limit */
+        /* Where the device has its own memory (device_info): how much of it networks and data sets may take;
+         * 0: nine tenths of what is free when the trainer is made. */
+        uint64_t device_memory_bytes;
         const char *name; /* the daemon's */
         uint32_t n_data_sets;
         const struct mfl_dataset *const *data_sets; /* outlive the trainer; the array is copied */
@@ -88,7 +95,7 @@ int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request 
 void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result);
 /* Frees what is kept for a job; an unknown job is fine. */
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
-/* Bytes charged now, results and what is kept for reuse included. */
+/* Bytes charged now, results and what is kept for reuse included; of the host's memory. */
 uint64_t mfl_trainer_memory(struct mfl_trainer *trainer);
 
 /* The number of a daemon as the one client of partition `local`: the first 8 bytes (LE) of SHA-256 of its

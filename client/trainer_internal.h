@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the trainer's files share: memory budget, threads, jobs kept warm, one task at work. */
+/* What the trainer's files share: memory budgets, threads, jobs kept warm, one task at work. */
 #ifndef MFL_CLIENT_TRAINER_INTERNAL_H
 #define MFL_CLIENT_TRAINER_INTERNAL_H
 
@@ -28,6 +28,8 @@ int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char
         struct mfl_error *err);
 void trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t bytes);
 void trainer_memory_trim(struct trainer_memory *memory);
+/* What is left of the budget; UINT64_MAX without a limit. */
+uint64_t trainer_memory_left(struct trainer_memory *memory);
 
 /* ---- threads: trainer_pool.c ---- */
 
@@ -49,23 +51,50 @@ void trainer_pool_run(
 
 /* ---- jobs: trainer_job.c ---- */
 
-#define CHUNK_STEPS_MAX 64u /* steps in one call of the backend, at most */
 #define CHUNK_EVAL_BATCHES 4u
+
+/* Where a client's local training stands. */
+struct trainer_local {
+        uint64_t client;
+        const uint32_t *samples;
+        uint32_t n;
+        uint64_t n_steps, step; /* in all; next */
+        uint64_t epoch;         /* next to be shuffled */
+        uint32_t at;            /* position within the epoch's order */
+};
+
+/* One group of a network: a client in training, or none. A lane whose client is done takes the next one at
+ * once, so clients of different sizes keep the device full. */
+struct trainer_lane {
+        bool active;
+        uint32_t item; /* of the task */
+        uint64_t weight, busy_ns;
+        struct trainer_local local;
+        uint32_t *order; /* the client's samples, shuffled */
+};
 
 /* One worker's own of one job. */
 struct trainer_slot {
         struct mfl_net *train, *eval;
-        float *after;    /* params after a training, then the delta */
-        uint32_t *order; /* one client's samples, shuffled */
-        uint32_t *index; /* CHUNK_STEPS_MAX * batch */
-        uint32_t count[CHUNK_STEPS_MAX];
-        uint32_t chunk_steps; /* adapts to about CHUNK_NS */
+        uint32_t n_lanes;  /* G, the training network's groups */
+        uint32_t n_wanted; /* clients that it was made for */
+        struct trainer_lane *lanes;
+        struct mfl_group_steps *groups;
+        uint64_t *weight, *n_bad; /* each lane's, in sum_add */
+        float *after;             /* params after a training, then the delta */
+        uint32_t *index;          /* n_lanes * steps_max * batch */
+        uint32_t *count;          /* n_lanes * steps_max */
+        uint32_t steps_max;       /* of one call of the backend */
+        uint32_t chunk_steps;     /* adapts to CHUNK_NS */
+        bool sum_used;            /* the network's own sum may hold something */
 };
 
 struct trainer_data {
         const struct mfl_dataset *dataset;
         uint64_t fingerprint;
         struct mfl_device_data *train, *test; /* made when first needed */
+        bool train_streamed, test_streamed;
+        uint64_t device_bytes; /* reserved */
 };
 
 struct trainer_job {
@@ -79,7 +108,7 @@ struct trainer_job {
         uint32_t *test_index; /* 0, 1, 2, .. */
         uint32_t n_slots;     /* workers of the daemon / threads of a client */
         struct trainer_slot *slots;
-        uint64_t bytes; /* reserved */
+        uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
         struct trainer_job *next;
 };
 
@@ -91,7 +120,7 @@ struct mfl_trainer {
         uint64_t local_item;
         uint32_t n_data;
         struct trainer_data *data;
-        struct trainer_memory memory;
+        struct trainer_memory memory, device_memory; /* the second only where the device has its own */
         struct trainer_pool pool;
         struct mfl_collective *collective;
         struct trainer_job *jobs; /* last used first */
@@ -100,9 +129,9 @@ struct mfl_trainer {
 /* The job of a request, made or found. */
 int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);
-/* Sees to it that the first n slots are fit for the kind of task. */
+/* Sees to it that the first n slots are fit for the kind of task; n_items: of the task. */
 int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
-        uint32_t n, struct mfl_error *err);
+        uint32_t n, uint32_t n_items, struct mfl_error *err);
 void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples of an item: MFL_INVALID for one that the job does not have. */
 int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,

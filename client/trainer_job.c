@@ -3,15 +3,25 @@
  */
 #include "client/trainer_internal.h"
 
-static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
+static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
 {
         if (slot->train)
                 trainer->ops->net_free(slot->train);
+        for (uint32_t i = 0; slot->lanes && i < slot->n_lanes; i++)
+                free(slot->lanes[i].order);
+        free(slot->lanes);
+        free(slot->groups);
+        free(slot->weight);
+        free(slot->after);
+        free(slot->index);
+        free(slot->count);
+}
+
+static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
+{
+        free_lanes(trainer, slot);
         if (slot->eval)
                 trainer->ops->net_free(slot->eval);
-        free(slot->after);
-        free(slot->order);
-        free(slot->index);
 }
 
 void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
@@ -27,6 +37,7 @@ void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         mfl_job_free(job->spec);
         free(job->text);
         trainer_memory_release(&trainer->memory, job->bytes);
+        trainer_memory_release(&trainer->device_memory, job->device_bytes);
         free(job);
 }
 
@@ -163,11 +174,12 @@ int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request 
 }
 
 /* Reserves for the job at hand; other jobs' networks make room, the one used longest ago first. */
-static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, uint64_t bytes, const char *what,
-        struct mfl_error *err)
+static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
+        const char *what, struct mfl_error *err)
 {
+        struct trainer_memory *memory = device ? &trainer->device_memory : &trainer->memory;
         int r;
-        while ((r = trainer_memory_reserve(&trainer->memory, bytes, what, err)) == MFL_INVALID) {
+        while ((r = trainer_memory_reserve(memory, bytes, what, err)) == MFL_INVALID) {
                 struct trainer_job **last = &trainer->jobs;
                 while (*last && (*last)->next)
                         last = &(*last)->next;
@@ -178,7 +190,7 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, uint64_
                 trainer_job_free(trainer, victim);
         }
         if (!r)
-                job->bytes += bytes;
+                *(device ? &job->device_bytes : &job->bytes) += bytes;
         return r;
 }
 
@@ -186,66 +198,162 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
-        int r = reserve(
-                trainer, job, bytes, options->training ? "a training network" : "an evaluation network", err);
+        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
+                options->training ? "a training network" : "an evaluation network", err);
         if (r)
                 return r;
         return trainer->ops->net_new(trainer->device, job->graph, options, ret_net, err);
 }
 
-static int prepare_scratch(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
-        struct mfl_error *err)
+static struct mfl_net_options net_options(
+        const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
 {
-        uint64_t after = job->graph->n * sizeof(float);
-        uint64_t order = (uint64_t)job->samples_max * sizeof(uint32_t);
-        uint64_t index = (uint64_t)CHUNK_STEPS_MAX * job->spec->training.batch * sizeof(uint32_t);
-        int r = reserve(trainer, job, after + order + index, "a worker's scratch", err);
-        if (r)
-                return r;
-        slot->after = mfl_alloc_aligned(after);
-        slot->order = mfl_malloc(order);
-        slot->index = mfl_malloc(index);
-        slot->chunk_steps = 1;
-        if (!slot->after || !slot->order || !slot->index)
-                return mfl_fail_memory(err, after + order + index, "a worker's scratch");
+        const struct mfl_job *spec = job->spec;
+        struct mfl_net_options options = {
+                .batch = (int)(training ? spec->training.batch : spec->evaluation.batch),
+                .groups = 1,
+                .threads = (int)MFL_MAX(1u, spec->training.threads),
+                .training = training,
+                .precision = (enum mfl_precision)spec->training.precision,
+                .fast = spec->training.fast,
+                .shared_start = trainer->ops->params_base != NULL,
+                .streamed = training ? job->data->train_streamed : job->data->test_streamed};
+        if (training)
+                options.augment = (struct mfl_augment){
+                        .crop = (int)spec->data.augment.crop, .flip = spec->data.augment.flip};
+        return options;
+}
+
+/* How many clients a worker's network trains at once: the job's word, or the backend's. */
+static int choose_lanes(struct mfl_trainer *trainer, struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t wanted, uint32_t *ret_lanes, struct mfl_error *err)
+{
+        const struct mfl_backend_ops *ops = trainer->ops;
+        uint32_t fuse = job->spec->training.fuse;
+        int lanes = 1;
+        if (fuse || !ops->fuse) {
+                *ret_lanes = fuse ? MFL_MIN(fuse, wanted) : 1;
+                return 0;
+        }
+        struct trainer_memory *memory = trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
+        uint64_t left = trainer_memory_left(memory) / job->n_slots;
+        int r = ops->fuse(trainer->device, job->graph, options, (int)wanted, left, &lanes, err);
+        if (!r)
+                *ret_lanes = (uint32_t)lanes;
+        return r;
+}
+
+/* Index tables of one call take at most this much of the host's memory. */
+#define INDEX_BYTES_MAX (8u << 20)
+
+static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
+{
+        slot->lanes = mfl_calloc(slot->n_lanes, sizeof(*slot->lanes));
+        slot->groups = mfl_calloc(slot->n_lanes, sizeof(*slot->groups));
+        slot->weight = mfl_calloc(2 * (size_t)slot->n_lanes, sizeof(*slot->weight));
+        slot->after = mfl_alloc_aligned(job->graph->n * sizeof(float));
+        slot->index = mfl_malloc((size_t)slot->n_lanes * slot->steps_max * job->spec->training.batch * 4);
+        slot->count = mfl_malloc((size_t)slot->n_lanes * slot->steps_max * 4);
+        if (!slot->lanes || !slot->groups || !slot->weight || !slot->after || !slot->index || !slot->count)
+                return -ENOMEM;
+        slot->n_bad = slot->weight + slot->n_lanes;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                slot->lanes[i].order = mfl_malloc((size_t)job->samples_max * sizeof(uint32_t));
+                if (!slot->lanes[i].order)
+                        return -ENOMEM;
+        }
         return 0;
 }
 
-static int prepare_slot(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
-        struct trainer_slot *slot, struct mfl_error *err)
+static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
 {
-        struct mfl_net_options options = {
-                .groups = 1, .threads = (int)MFL_MAX(1u, job->spec->training.threads)};
-        if (kind == MFL_TASK_EVAL && !slot->eval) {
-                options.batch = (int)job->spec->evaluation.batch;
-                return make_net(trainer, job, &options, &slot->eval, err);
-        }
-        if (kind == MFL_TASK_TRAIN && !slot->train) {
-                options.batch = (int)job->spec->training.batch;
-                options.training = true;
-                int r = slot->after ? 0 : prepare_scratch(trainer, job, slot, err);
-                return r ? r : make_net(trainer, job, &options, &slot->train, err);
-        }
-        return 0;
+        uint64_t step_bytes = (uint64_t)slot->n_lanes * job->spec->training.batch * sizeof(uint32_t);
+        slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
+        slot->chunk_steps = 1;
+        uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
+                        slot->steps_max * sizeof(uint32_t);
+        uint64_t bytes = job->graph->n * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+        int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
+        if (r)
+                return r;
+        r = allocate_lanes(job, slot);
+        return r ? mfl_fail_memory(err, bytes, "a worker's scratch") : 0;
+}
+
+static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        uint32_t wanted, struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, true);
+        if (slot->train)
+                return 0;
+        int r = choose_lanes(trainer, job, &options, wanted, &slot->n_lanes, err);
+        if (!r)
+                r = prepare_lanes(trainer, job, slot, err);
+        options.groups = (int)slot->n_lanes;
+        if (!r)
+                r = make_net(trainer, job, &options, &slot->train, err);
+        slot->n_wanted = wanted;
+        return r;
+}
+
+static int prepare_slot(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        struct trainer_slot *slot, uint32_t wanted, struct mfl_error *err)
+{
+        if (kind == MFL_TASK_TRAIN)
+                return prepare_training(trainer, job, slot, wanted, err);
+        struct mfl_net_options options = net_options(trainer, job, false);
+        return slot->eval ? 0 : make_net(trainer, job, &options, &slot->eval, err);
 }
 
 static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, enum mfl_task_kind kind,
         struct mfl_error *err)
 {
-        bool train = kind == MFL_TASK_TRAIN;
+        bool train = kind == MFL_TASK_TRAIN, *streamed = train ? &data->train_streamed : &data->test_streamed;
+        const struct mfl_split *split = train ? &data->dataset->train : &data->dataset->test;
         struct mfl_device_data **at = train ? &data->train : &data->test;
         if (*at)
                 return 0;
-        return trainer->ops->data_new(trainer->device, data->dataset,
-                train ? &data->dataset->train : &data->dataset->test, true, at, err);
+        uint64_t bytes = trainer->ops->data_bytes ? trainer->ops->data_bytes(data->dataset, split) : 0;
+        *streamed = bytes > trainer_memory_left(&trainer->device_memory) / 2;
+        if (bytes && !*streamed) {
+                int r = trainer_memory_reserve(&trainer->device_memory, bytes, "a data set", err);
+                if (r)
+                        return r;
+                data->device_bytes += bytes;
+        }
+        int r = trainer->ops->data_new(trainer->device, data->dataset, split, !*streamed, at, err);
+        if (r && bytes && !*streamed) {
+                trainer_memory_release(&trainer->device_memory, bytes);
+                data->device_bytes -= bytes;
+        }
+        return r;
+}
+
+/* A network made for a task of few clients is too narrow for one of many. */
+static bool outgrown(const struct trainer_job *job, uint32_t wanted)
+{
+        const struct trainer_slot *slot = &job->slots[0];
+        return slot->train && slot->n_lanes == slot->n_wanted && wanted > slot->n_wanted;
 }
 
 int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
-        uint32_t n, struct mfl_error *err)
+        uint32_t n, uint32_t n_items, struct mfl_error *err)
 {
+        uint32_t wanted = (n_items + n - 1) / n;
+        if (kind == MFL_TASK_TRAIN && outgrown(job, wanted) &&
+                (job->spec->training.fuse || trainer->ops->fuse)) {
+                for (uint32_t i = 0; i < job->n_slots; i++) {
+                        free_slot(trainer, &job->slots[i]);
+                        job->slots[i] = (struct trainer_slot){0};
+                }
+                trainer_memory_release(&trainer->memory, job->bytes);
+                trainer_memory_release(&trainer->device_memory, job->device_bytes);
+                job->bytes = job->device_bytes = 0;
+        }
         int r = prepare_data(trainer, job->data, kind, err);
         for (uint32_t i = 0; !r && i < n; i++)
-                r = prepare_slot(trainer, job, kind, &job->slots[i], err);
+                r = prepare_slot(trainer, job, kind, &job->slots[i], wanted, err);
         /* Half-made memory is not kept: the next try starts from nothing. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

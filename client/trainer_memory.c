@@ -73,6 +73,12 @@ void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes)
         pthread_mutex_unlock(&memory->lock);
 }
 
+uint64_t trainer_memory_left(struct trainer_memory *memory)
+{
+        uint64_t limit = memory->budget->limit_bytes, used = mfl_budget_used(memory->budget);
+        return !limit ? UINT64_MAX : limit > used ? limit - used : 0;
+}
+
 static void *take_idle_locked(struct trainer_memory *memory, uint64_t bytes)
 {
         for (struct trainer_idle **at = &memory->idle; *at; at = &(*at)->next) {

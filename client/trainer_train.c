@@ -8,28 +8,19 @@
 #define CHUNK_NS_SHORT 10000000u
 #define CHUNK_NS_LONG 40000000u
 
-/* Where a client's local training stands. */
-struct local {
-        uint64_t client;
-        const uint32_t *samples;
-        uint32_t n;
-        uint64_t n_steps, step; /* in all; next */
-        uint64_t epoch;         /* next to be shuffled */
-        uint32_t at;            /* position within the epoch's order */
-};
-
-static void begin_local(
-        struct local *local, const struct mfl_job *spec, uint64_t client, const uint32_t *samples, uint32_t n)
+static void begin_local(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
+        const uint32_t *samples, uint32_t n)
 {
         uint64_t per_epoch = ((uint64_t)n + spec->training.batch - 1) / spec->training.batch;
-        *local = (struct local){.client = client,
+        *local = (struct trainer_local){.client = client,
                 .samples = samples,
                 .n = n,
                 .n_steps = spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs,
                 .at = n};
 }
 
-static void shuffle_epoch(struct local *local, const struct mfl_job *spec, uint32_t round, uint32_t *order)
+static void shuffle_epoch(
+        struct trainer_local *local, const struct mfl_job *spec, uint32_t round, uint32_t *order)
 {
         memcpy(order, local->samples, local->n * sizeof(*order));
         struct mfl_rng rng = mfl_rng_new(
@@ -39,20 +30,30 @@ static void shuffle_epoch(struct local *local, const struct mfl_job *spec, uint3
         local->at = 0;
 }
 
-/* Lays out the next steps; returns their number. */
-static uint32_t fill_chunk(
-        struct local *local, const struct mfl_job *spec, uint32_t round, struct trainer_slot *slot)
+/* Lays out the lane's next n steps, fewer where its client ends before; the rest count nothing. */
+static void fill_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n)
 {
-        uint32_t batch = spec->training.batch, n = 0;
-        for (; n < slot->chunk_steps && local->step + n < local->n_steps; n++) {
+        const struct mfl_job *spec = run->job->spec;
+        struct trainer_lane *lane = &slot->lanes[i_lane];
+        struct trainer_local *local = &lane->local;
+        uint32_t batch = spec->training.batch, round = run->request->task->round, t = 0;
+        uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * batch;
+        uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
+        for (; lane->active && t < n && local->step + t < local->n_steps; t++) {
                 if (local->at == local->n)
-                        shuffle_epoch(local, spec, round, slot->order);
-                uint32_t count = MFL_MIN(batch, local->n - local->at);
-                memcpy(slot->index + (size_t)n * batch, slot->order + local->at, count * sizeof(uint32_t));
-                slot->count[n] = count;
-                local->at += count;
+                        shuffle_epoch(local, spec, round, lane->order);
+                count[t] = MFL_MIN(batch, local->n - local->at);
+                memcpy(index + (size_t)t * batch, lane->order + local->at, count[t] * sizeof(uint32_t));
+                local->at += count[t];
         }
-        return n;
+        for (uint32_t rest = t; rest < n; rest++)
+                count[rest] = 0;
+        slot->groups[i_lane] = (struct mfl_group_steps){.index = index,
+                .count = count,
+                .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round),
+                .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, round),
+                .step_first = (uint32_t)local->step};
+        local->step += t;
 }
 
 static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns)
@@ -60,7 +61,7 @@ static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns
         if (ns > CHUNK_NS_LONG)
                 slot->chunk_steps = MFL_MAX(1u, slot->chunk_steps / 2);
         else if (ns < CHUNK_NS_SHORT && n_steps == slot->chunk_steps)
-                slot->chunk_steps = MFL_MIN(CHUNK_STEPS_MAX, slot->chunk_steps * 2);
+                slot->chunk_steps = MFL_MIN(slot->steps_max, slot->chunk_steps * 2);
 }
 
 static struct mfl_sgd sgd_of(const struct mfl_job *spec)
@@ -72,35 +73,51 @@ static struct mfl_sgd sgd_of(const struct mfl_job *spec)
                 .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
 }
 
-static int train_steps(struct trainer_run *run, struct trainer_slot *slot, struct local *local,
-        struct trainer_item *item, struct mfl_error *err)
+/* How far to go: while clients wait, to the end of the first lane, so that the next one can start there;
+ * else to the end of the last. */
+static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slot *slot)
 {
-        const struct mfl_job *spec = run->job->spec;
-        const struct mfl_backend_ops *ops = run->trainer->ops;
-        struct mfl_train_control *control = run->request->control;
-        struct mfl_sgd sgd = sgd_of(spec);
-        uint32_t round = run->request->task->round;
-        struct mfl_rng_key dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round);
-        while (local->step < local->n_steps) {
-                if (trainer_run_stopped(run))
-                        return mfl_fail(err, MFL_CANCELLED, "cancelled");
-                uint64_t start_ns = mfl_now_ns();
-                uint32_t n = fill_chunk(local, spec, round, slot);
-                struct mfl_group_steps group = {.index = slot->index,
-                        .count = slot->count,
-                        .dropout = dropout,
-                        .step_first = (uint32_t)local->step};
-                int r = ops->step(slot->train, run->job->data->train, &group, n, &sgd, err);
-                if (r)
-                        return r;
-                local->step += n;
-                item->loss_sum += group.loss_sum;
-                item->correct += group.n_correct;
-                item->samples += group.n_samples;
-                atomic_fetch_add(&control->samples_done, group.n_samples);
-                atomic_fetch_add(&control->loss_sum, group.loss_sum);
-                adapt_chunk(slot, n, mfl_now_ns() - start_ns);
+        bool waiting = atomic_load(&run->next) < run->request->task->n_items;
+        uint64_t n = waiting ? UINT64_MAX : 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                const struct trainer_local *local = &slot->lanes[i].local;
+                if (!slot->lanes[i].active)
+                        continue;
+                n = waiting ? MFL_MIN(n, local->n_steps - local->step)
+                            : MFL_MAX(n, local->n_steps - local->step);
         }
+        return (uint32_t)MFL_MIN(n, slot->chunk_steps);
+}
+
+static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        struct mfl_train_control *control = run->request->control;
+        struct mfl_sgd sgd = sgd_of(run->job->spec);
+        uint64_t start_ns = mfl_now_ns();
+        uint32_t n = steps_of_chunk(run, slot), n_active = 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                fill_lane(run, slot, i, n);
+                n_active += slot->lanes[i].active;
+        }
+        int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &sgd, err)
+                  : 0;
+        if (r)
+                return r;
+        uint64_t ns = mfl_now_ns() - start_ns;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                struct trainer_lane *lane = &slot->lanes[i];
+                const struct mfl_group_steps *group = &slot->groups[i];
+                if (!lane->active)
+                        continue;
+                struct trainer_item *item = &run->items[lane->item];
+                item->loss_sum += group->loss_sum;
+                item->correct += group->n_correct;
+                item->samples += group->n_samples;
+                lane->busy_ns += ns / n_active; /* its share of the device's time */
+                atomic_fetch_add(&control->samples_done, group->n_samples);
+                atomic_fetch_add(&control->loss_sum, group->loss_sum);
+        }
+        adapt_chunk(slot, n, ns);
         return 0;
 }
 
@@ -157,60 +174,167 @@ static int add_delta(
         return 0;
 }
 
-static int train_client(struct trainer_run *run, uint32_t worker, uint32_t i, struct mfl_error *err)
+/* Lane i takes item `item`; a client that can't be counted is rejected at once. */
+static int start_lane(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint32_t item, struct mfl_error *err)
 {
         const struct mfl_backend_ops *ops = run->trainer->ops;
         const struct mfl_job *spec = run->job->spec;
-        struct trainer_slot *slot = &run->job->slots[worker];
-        struct trainer_item *item = &run->items[i];
+        const struct mfl_task *task = run->request->task;
+        struct trainer_lane *lane = &slot->lanes[i];
         uint64_t start_ns = mfl_now_ns();
-        struct local local;
         const uint32_t *samples;
         uint32_t n;
-        int r = trainer_job_client(run->trainer, run->job, run->request->task->items[i], &samples, &n, err);
+        int r = trainer_job_client(run->trainer, run->job, task->items[item], &samples, &n, err);
         if (r)
                 return r;
         uint64_t weight = !n || spec->aggregation.weighting == MFL_WEIGHT_SAMPLES ? n : 1;
-        uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, run->request->task->fixed.weight_max);
-        if (weight < 1 || weight > max)
-                return reject(item,
+        uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, task->fixed.weight_max);
+        if (weight < 1 || weight > max) {
+                atomic_fetch_add(&run->request->control->items_done, 1);
+                return reject(&run->items[item],
                         mfl_asprintf("its weight is %llu, but 1 to %llu can be added",
                                 (unsigned long long)weight, (unsigned long long)max),
                         err);
-        begin_local(&local, spec, run->request->task->items[i], samples, n);
-        r = ops->params_set(slot->train, 0, run->request->params, err);
-        if (!r)
-                r = train_steps(run, slot, &local, item, err);
+        }
+        begin_local(&lane->local, spec, task->items[item], samples, n);
+        r = ops->params_set(slot->train, (int)i, ops->params_base ? NULL : run->request->params, err);
+        lane->item = item;
+        lane->weight = weight;
+        lane->active = true;
+        lane->busy_ns = mfl_now_ns() - start_ns;
+        return r;
+}
+
+static int start_lanes(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t *ret_n_active, struct mfl_error *err)
+{
+        uint32_t n_items = run->request->task->n_items, n_active = 0;
+        int r = 0;
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++) {
+                while (!r && !slot->lanes[i].active) {
+                        uint32_t item = atomic_fetch_add(&run->next, 1);
+                        if (item >= n_items)
+                                break;
+                        r = start_lane(run, slot, i, item, err);
+                }
+                n_active += slot->lanes[i].active;
+        }
+        *ret_n_active = n_active;
+        return r;
+}
+
+static bool lane_done(const struct trainer_lane *lane)
+{
+        return lane->active && lane->local.step == lane->local.n_steps;
+}
+
+/* The client's update through the host: alone where it is uploaded alone, else into the common sum. */
+static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, uint32_t i,
+        struct mfl_error *err)
+{
+        struct trainer_lane *lane = &slot->lanes[i];
+        struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
-        float *delta = run->sum ? slot->after : run->result->data[i];
-        if (!r)
-                r = ops->params_get(slot->train, 0, delta, err);
+        float *delta = run->sum ? slot->after : run->result->data[lane->item];
+        int r = run->trainer->ops->params_get(slot->train, (int)i, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
-        if (r || item->rejected)
-                return r;
-        item->weight = weight;
-        if (run->sum)
-                r = add_delta(run, worker, delta, weight, err);
-        item->train_us = (mfl_now_ns() - start_ns) / 1000;
+        if (!r && run->sum && !item->rejected)
+                r = add_delta(run, worker, delta, lane->weight, err);
+        return r;
+}
+
+/* The same for all lanes that are done at once, on the device; a client whose update is not fit for the sum
+ * comes to the host for the reason. */
+static int end_on_device(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                slot->weight[i] = lane_done(&slot->lanes[i]) ? slot->lanes[i].weight : 0;
+        slot->sum_used = true;
+        int r = run->trainer->ops->sum_add(
+                slot->train, &run->request->task->fixed, slot->weight, slot->n_bad, err);
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++)
+                if (slot->n_bad[i])
+                        r = end_on_host(run, slot, worker, i, err);
+        return r;
+}
+
+static int end_lanes(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
+{
+        bool on_device = run->sum && run->trainer->ops->sum_add;
+        uint64_t start_ns = mfl_now_ns();
+        uint32_t n_done = 0;
+        int r = 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                n_done += lane_done(&slot->lanes[i]);
+        if (n_done && on_device)
+                r = end_on_device(run, slot, worker, err);
+        for (uint32_t i = 0; !r && !on_device && i < slot->n_lanes; i++)
+                if (lane_done(&slot->lanes[i]))
+                        r = end_on_host(run, slot, worker, i, err);
+        uint64_t ns = n_done ? (mfl_now_ns() - start_ns) / n_done : 0;
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++) {
+                struct trainer_lane *lane = &slot->lanes[i];
+                if (!lane_done(lane))
+                        continue;
+                struct trainer_item *item = &run->items[lane->item];
+                if (!item->rejected) {
+                        item->weight = lane->weight;
+                        item->train_us = (lane->busy_ns + ns) / 1000;
+                }
+                lane->active = false;
+                atomic_fetch_add(&run->request->control->items_done, 1);
+        }
+        return r;
+}
+
+/* A task that failed or was cancelled may have left lanes and a sum behind. */
+static int begin_worker(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        const struct mfl_backend_ops *ops = run->trainer->ops;
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                slot->lanes[i].active = false;
+        int r = slot->sum_used ? ops->sum_take(slot->train, NULL, err) : 0;
+        slot->sum_used = false;
+        if (!r && ops->params_base)
+                r = ops->params_base(slot->train, run->request->params, err);
+        return r;
+}
+
+static int take_sum(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        if (!slot->sum_used)
+                return 0;
+        pthread_mutex_lock(&run->lock);
+        int r = run->trainer->ops->sum_take(slot->train, run->sum, err);
+        pthread_mutex_unlock(&run->lock);
+        slot->sum_used = r != 0;
         return r;
 }
 
 void trainer_train_worker(void *arg, uint32_t worker)
 {
         struct trainer_run *run = arg;
-        for (;;) {
-                uint32_t i = atomic_fetch_add(&run->next, 1);
-                if (i >= run->request->task->n_items || trainer_run_stopped(run))
-                        return;
-                struct mfl_error err = {{0}};
-                int r = train_client(run, worker, i, &err);
-                if (r) {
-                        trainer_run_fail(run, r, &err);
-                        return;
+        struct trainer_slot *slot = &run->job->slots[worker];
+        struct mfl_error err = {{0}};
+        int r = begin_worker(run, slot, &err);
+        while (!r && !trainer_run_stopped(run)) {
+                uint32_t n_active;
+                r = start_lanes(run, slot, &n_active, &err);
+                if (!r && !n_active) {
+                        r = take_sum(run, slot, &err);
+                        break;
                 }
-                atomic_fetch_add(&run->request->control->items_done, 1);
+                if (!r)
+                        r = step_lanes(run, slot, &err);
+                if (!r)
+                        r = end_lanes(run, slot, worker, &err);
         }
+        if (r)
+                trainer_run_fail(run, r, &err);
 }
 
 /* Announces items [first, first + count) as update u. */

@@ -28,28 +28,6 @@
 #define VECTORS
 #endif
 
-/* 1.5 * 2^52: a double of this size has units of one, so adding it rounds to an integer, to nearest, ties to
- * even, and leaves that integer in the low bits. Right for |x| <= 2^51. */
-#define ROUNDER 0x1.8p52
-#define ROUNDER_BITS 0x4338000000000000u
-
-static inline uint64_t double_bits(double x)
-{
-        uint64_t bits;
-        memcpy(&bits, &x, sizeof bits);
-        return bits;
-}
-
-/* llrint(x) for |x| <= 2^62, in two halves since no instruction below AVX-512 does it for several numbers at
- * once. high is a multiple of 2^32, so x - high is exact and as even or odd as x where it comes to a tie. */
-static inline uint64_t round_to_integer(double x)
-{
-        double high_rounded = x * 0x1p-32 + ROUNDER;
-        double high = (high_rounded - ROUNDER) * 0x1p32;
-        double low_rounded = (x - high) + ROUNDER;
-        return ((double_bits(high_rounded) - ROUNDER_BITS) << 32) + (double_bits(low_rounded) - ROUNDER_BITS);
-}
-
 int mfl_fixed_choose(float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err)
 {
         if (!(delta_max > 0) || delta_max > 0x1p40f)
@@ -122,13 +100,13 @@ VECTORS static void add_delta(
         double factor, const float *restrict p1, const float *restrict p0, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
-                acc[i] += round_to_integer((double)(p1[i] - p0[i]) * factor);
+                acc[i] += mfl_fixed_round((double)(p1[i] - p0[i]) * factor);
 }
 
 VECTORS static void add_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
-                acc[i] += round_to_integer((double)delta[i] * factor);
+                acc[i] += mfl_fixed_round((double)delta[i] * factor);
 }
 
 VECTORS static void add_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
@@ -141,7 +119,7 @@ VECTORS static void add_i64(const uint64_t *restrict sum, size_t n, uint64_t *re
 VECTORS static void subtract_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
-                acc[i] -= round_to_integer((double)delta[i] * factor);
+                acc[i] -= mfl_fixed_round((double)delta[i] * factor);
 }
 
 VECTORS static void subtract_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
@@ -230,13 +208,4 @@ int mfl_fixed_add_i64(const struct mfl_fixed *fixed, uint64_t weight, const int6
                         (unsigned long long)weight, (long long)sum[i], (long long)limit);
         }
         return 0;
-}
-
-int64_t mfl_fixed_loss(float loss)
-{
-        if (!(loss < 0x1p20f)) /* also NaN */
-                return (int64_t)1 << 52;
-        if (loss <= 0)
-                return 0;
-        return (int64_t)round_to_integer((double)loss * 0x1p32);
 }

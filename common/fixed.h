@@ -13,6 +13,7 @@
 #define MFL_COMMON_FIXED_H
 
 #include "common/base.h"
+#include "common/rng.h" /* MFL_HD */
 
 #define MFL_WEIGHT_MAX ((uint64_t)1 << 29) /* of one client */
 
@@ -21,6 +22,26 @@ struct mfl_fixed {
         float delta_max;     /* a power of two */
         uint64_t weight_max; /* of a whole round */
 };
+
+/* llrint(x) for |x| <= 2^62, rounded to nearest, ties to even, as an integer that wraps: the one rounding of
+ * an element, on the CPU and on a GPU.
+ *
+ * 1.5 * 2^52 is a double whose units are one, so adding it rounds to an integer and leaves that integer in
+ * the low bits; right for |x| <= 2^51. Hence two halves, and no conversion instruction, which below AVX-512
+ * doesn't exist for several numbers at once. `high` is a multiple of 2^32, so x - high is exact and as even
+ * or odd as x where it comes to a tie. */
+static inline MFL_HD uint64_t mfl_fixed_round(double x)
+{
+        const double rounder = 0x1.8p52;
+        const uint64_t rounder_bits = 0x4338000000000000u;
+        double high_rounded = x * 0x1p-32 + rounder;
+        double high = (high_rounded - rounder) * 0x1p32;
+        double low_rounded = (x - high) + rounder;
+        uint64_t high_bits, low_bits;
+        memcpy(&high_bits, &high_rounded, sizeof high_bits);
+        memcpy(&low_bits, &low_rounded, sizeof low_bits);
+        return ((high_bits - rounder_bits) << 32) + (low_bits - rounder_bits);
+}
 
 /* The scale for the limits. delta_max is rounded up to a power of two in [2^-20, 2^40]; weight_max is at
  * least 1 and at most 2^50. MFL_INVALID outside. */
@@ -50,7 +71,14 @@ static inline double mfl_fixed_mean(const struct mfl_fixed *fixed, int64_t sum, 
 
 /* A per-sample loss as fixed point with 2^-32 resolution, so that sums of losses are exact too. Losses are
  * clamped to [0, 2^20]; NaN counts as 2^20. */
-int64_t mfl_fixed_loss(float loss);
+static inline MFL_HD int64_t mfl_fixed_loss(float loss)
+{
+        if (!(loss < 0x1p20f)) /* also NaN */
+                return (int64_t)1 << 52;
+        if (loss <= 0)
+                return 0;
+        return (int64_t)mfl_fixed_round((double)loss * 0x1p32);
+}
 static inline double mfl_fixed_loss_to_double(int64_t sum)
 {
         return (double)sum * 0x1p-32;

@@ -11,6 +11,7 @@ static const char *const strategy_names[] = {
         "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
+static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16", NULL};
 static const char *const optimizer_names[] = {"sgd", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
@@ -65,18 +66,35 @@ static int read_optimizer(
         return mfl_yaml_read_value(doc, node, &field, &i, err);
 }
 
+/* A number of clients, or auto: 0. */
+static int read_fuse(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 1, .max = 4096};
+        uint32_t *fuse = value;
+        *fuse = 0;
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
+                return 0;
+        return mfl_yaml_read_value(doc, node, &field, fuse, err);
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
 #define FIELDS(table) .kind = MFL_YAML_FIELDS, .fields = table
 
+static const struct mfl_yaml_field augment_fields[] = {
+        {.key = "crop", AT(U32, data.augment.crop), .min = 0, .max = 1024},
+        {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
 static const struct mfl_yaml_field data_fields[] = {
         {.key = "name", CALL_AT(data.name, read_name), .required = true},
         {.key = "partition", AT(ENUM, data.partition), .names = partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
         {.key = "alpha", AT(F64, data.alpha), .min = 0, .max = 1e6, .min_open = true},
         {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
-        {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000}, {0}};
+        {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000},
+        {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field training_fields[] = {
         {.key = "optimizer", CALL_AT(training, read_optimizer)},
         {.key = "lr", AT(F32, training.lr), .required = true, .min = 0, .max = 1000, .min_open = true},
@@ -87,7 +105,9 @@ static const struct mfl_yaml_field training_fields[] = {
         {.key = "steps", AT(U32, training.steps), .min = 1, .max = 10000000},
         {.key = "batch", AT(U32, training.batch), .min = 1, .max = 65536},
         {.key = "threads", AT(U32, training.threads), .min = 1, .max = 256},
-        {.key = "backend", CALL_AT(training.backend, read_backend)}, {0}};
+        {.key = "backend", CALL_AT(training.backend, read_backend)},
+        {.key = "precision", AT(ENUM, training.precision), .names = precision_names},
+        {.key = "fast", AT(BOOL, training.fast)}, {.key = "fuse", CALL_AT(training.fuse, read_fuse)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "strategy", AT(ENUM, aggregation.strategy), .names = strategy_names},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
@@ -123,9 +143,9 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
-const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, training_fields,
-        aggregation_fields, selection_fields, daemons_fields, limits_fields, evaluation_fields,
-        checkpoints_fields, NULL};
+const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
+        training_fields, aggregation_fields, selection_fields, daemons_fields, limits_fields,
+        evaluation_fields, checkpoints_fields, NULL};
 
 /* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
 struct usage {
@@ -194,6 +214,10 @@ static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, s
                 return mfl_yaml_fail(doc, find_key(training, "steps"), err, "epochs is given too; keep one");
         if (!job->training.epochs && !job->training.steps)
                 job->training.epochs = 1;
+        const char *backend = job->training.backend;
+        if (job->training.precision && (!strcmp(backend, "cpu") || !strcmp(backend, "reference")))
+                return mfl_yaml_fail(doc, find_key(training, "precision"), err,
+                        "backend %s computes in fp32; the others need backend cuda", backend);
         if (job->training.nesterov && job->training.momentum == 0)
                 return mfl_yaml_fail(
                         doc, find_key(training, "nesterov"), err, "needs momentum above 0, for example 0.9");

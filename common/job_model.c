@@ -13,10 +13,11 @@
 
 static const char *const init_names[] = {"he", "glorot", "torch", "zero", NULL};
 
-/* What a layer's mapping is read into; ints stay -1 where the key is missing. */
+/* What a layer's mapping is read into; ints stay -1 where the key is missing, names are empty. */
 struct layer_reader {
         struct mfl_layer layer;
-        int stride_seen, init;
+        int init;
+        char inputs[2][MFL_NAME_BYTES]; /* names of the layers that it reads */
 };
 
 static int read_pair(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, int pair[2],
@@ -55,12 +56,44 @@ static int read_padding(
         return read_pair(doc, node, value, 0, err);
 }
 
+/* Cuts nothing: a name that is too long is no layer's. */
+static int read_layer_name(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        char name[MFL_NAME_BYTES], struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_NAME_BYTES};
+        return mfl_yaml_read_value(doc, node, &field, name, err);
+}
+
+static int read_input_name(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_layer_name(doc, node, value, err);
+}
+
+static int read_input_names(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        char(*names)[MFL_NAME_BYTES] = value;
+        if (node->type != MFL_YAML_SEQUENCE || node->n_children != 2)
+                return mfl_yaml_fail(doc, node, err, "expected the names of two layers: [a, b]");
+        int r = read_layer_name(doc, node->first, names[0], err);
+        return r ? r : read_layer_name(doc, node->first->next, names[1], err);
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct layer_reader, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct layer_reader, member), .read = read_
 #define NAME                                                                                                 \
         {                                                                                                    \
                 .key = "name", AT(STRING, layer.name)                                                        \
+        }
+#define INPUT                                                                                                \
+        {                                                                                                    \
+                .key = "input", CALL_AT(inputs[0], read_input_name)                                          \
+        }
+#define EPS                                                                                                  \
+        {                                                                                                    \
+                .key = "eps", AT(F32, layer.eps), .min = 0, .min_open = true, .max = 1                       \
         }
 #define WINDOW                                                                                               \
         {.key = "kernel", CALL_AT(layer.kernel, read_window), .required = true},                             \
@@ -79,12 +112,21 @@ static int read_padding(
                 .key = key_, AT(U32, layer.out_channels), .required = true, .min = 1, .max = SIZE_LIMIT      \
         }
 
-static const struct mfl_yaml_field conv_fields[] = {NAME, OUTPUTS("filters"), WINDOW, WEIGHTS, {0}};
-static const struct mfl_yaml_field dense_fields[] = {NAME, OUTPUTS("units"), WEIGHTS, {0}};
-static const struct mfl_yaml_field pool_fields[] = {NAME, WINDOW, {0}};
+/* A key that an operator cannot do without is the second. */
+static const struct mfl_yaml_field conv_fields[] = {NAME, OUTPUTS("filters"), WINDOW, WEIGHTS, INPUT, {0}};
+static const struct mfl_yaml_field dense_fields[] = {NAME, OUTPUTS("units"), WEIGHTS, INPUT, {0}};
+static const struct mfl_yaml_field pool_fields[] = {NAME, WINDOW, INPUT, {0}};
 static const struct mfl_yaml_field dropout_fields[] = {NAME,
-        {.key = "rate", AT(F32, layer.rate), .required = true, .min = 0, .max = 1, .max_open = true}, {0}};
-static const struct mfl_yaml_field plain_fields[] = {NAME, {0}};
+        {.key = "rate", AT(F32, layer.rate), .required = true, .min = 0, .max = 1, .max_open = true}, INPUT,
+        {0}};
+static const struct mfl_yaml_field add_fields[] = {
+        NAME, {.key = "inputs", CALL_AT(inputs, read_input_names), .required = true}, {0}};
+static const struct mfl_yaml_field batchnorm_fields[] = {NAME, EPS,
+        {.key = "momentum", AT(F32, layer.momentum), .min = 0, .min_open = true, .max = 1}, INPUT, {0}};
+static const struct mfl_yaml_field groupnorm_fields[] = {NAME,
+        {.key = "norm_groups", AT(U32, layer.norm_groups), .required = true, .min = 1, .max = SIZE_LIMIT},
+        EPS, INPUT, {0}};
+static const struct mfl_yaml_field plain_fields[] = {NAME, INPUT, {0}};
 
 static const struct mfl_yaml_field *op_fields(enum mfl_op op)
 {
@@ -98,6 +140,12 @@ static const struct mfl_yaml_field *op_fields(enum mfl_op op)
                 return pool_fields;
         case MFL_OP_DROPOUT:
                 return dropout_fields;
+        case MFL_OP_ADD:
+                return add_fields;
+        case MFL_OP_BATCHNORM:
+                return batchnorm_fields;
+        case MFL_OP_GROUPNORM:
+                return groupnorm_fields;
         default:
                 return plain_fields;
         }
@@ -107,7 +155,7 @@ static int read_op(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *n
         enum mfl_op *ret_op, struct mfl_error *err)
 {
         const char *names[MFL_OP_COUNT_] = {NULL};
-        char list[192] = "";
+        char list[256] = "";
         size_t len = 0;
         for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++) {
                 names[op - 1] = mfl_op_name(op);
@@ -141,7 +189,7 @@ static int read_layer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         if ((r = read_op(doc, node, op_name, &layer->op, err)))
                 return r;
         layer->bias = layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_DENSE;
-        if (!value && op_fields(layer->op) != plain_fields)
+        if (!value && op_fields(layer->op)[1].required)
                 return mfl_yaml_fail(doc, node, err, "%s needs settings: {%s: {%s: ...}}", op_name, op_name,
                         op_fields(layer->op)[1].key);
         if (value && (r = mfl_yaml_read(doc, value, op_fields(layer->op), reader, err)))
@@ -149,6 +197,37 @@ static int read_layer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         bool is_pool = layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_AVGPOOL2D;
         if (is_pool && !layer->stride[0])
                 memcpy(layer->stride, layer->kernel, sizeof layer->stride);
+        return 0;
+}
+
+/* The layer of that name before the next one, -1 for none; "input" is the model's input, in the numbers of a
+ * graph. */
+static int find_layer(const struct mfl_job *job, const char *name)
+{
+        if (!strcmp(name, "input"))
+                return 0;
+        for (int i = 0; i < job->model.n_layers; i++)
+                if (!strcmp(job->model.layers[i].name, name))
+                        return i + 1;
+        return -1;
+}
+
+/* Names become numbers; a layer that names none reads the one before. */
+static int find_inputs(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        const struct mfl_job *job, struct layer_reader *reader, struct mfl_error *err)
+{
+        int *const found[] = {&reader->layer.input, &reader->layer.input2};
+        for (int k = 0; k < 2; k++) {
+                const char *name = reader->inputs[k];
+                if (!*name)
+                        continue;
+                *found[k] = find_layer(job, name);
+                if (*found[k] < 0)
+                        return mfl_yaml_fail(doc, node, err,
+                                "%s: no layer before this one has the name '%.64s'; give the layer that is "
+                                "meant a name",
+                                reader->layer.op == MFL_OP_ADD ? "inputs" : "input", name);
+        }
         return 0;
 }
 
@@ -163,9 +242,9 @@ static int read_layers(
                 return mfl_fail_memory(err, node->n_children * sizeof *job->model.layers, "a job's layers");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 struct layer_reader reader = {
-                        .layer = {.input = job->model.n_layers}, .init = INIT_NOT_GIVEN};
-                int r = read_layer(doc, n, &reader, err);
-                if (r)
+                        .layer = {.input = job->model.n_layers, .input2 = -1}, .init = INIT_NOT_GIVEN};
+                int r;
+                if ((r = read_layer(doc, n, &reader, err)) || (r = find_inputs(doc, n, job, &reader, err)))
                         return r;
                 reader.layer.init = (enum mfl_init)reader.init;
                 job->model.layers[job->model.n_layers++] = reader.layer;
@@ -217,8 +296,8 @@ static const struct mfl_yaml_field model_fields[] = {
         {.key = "classes", MFL_YAML_AT(U32, struct mfl_job, model.classes), .min = 1, .max = SIZE_LIMIT},
         {.key = "initial", MFL_YAML_AT(TEXT, struct mfl_job, model.initial)}, {0}};
 
-const struct mfl_yaml_field *const mfl_job_model_tables[] = {
-        model_fields, conv_fields, dense_fields, pool_fields, dropout_fields, plain_fields, NULL};
+const struct mfl_yaml_field *const mfl_job_model_tables[] = {model_fields, conv_fields, dense_fields,
+        pool_fields, dropout_fields, add_fields, batchnorm_fields, groupnorm_fields, plain_fields, NULL};
 
 /* The job's layers behind an input layer, as mfl_graph_build takes them; heap, NULL when memory is out. */
 static struct mfl_layer *with_input(const struct mfl_job *job, const struct mfl_shape *input)
@@ -226,52 +305,27 @@ static struct mfl_layer *with_input(const struct mfl_job *job, const struct mfl_
         struct mfl_layer *layers = mfl_calloc((size_t)job->model.n_layers + 1, sizeof *layers);
         if (!layers)
                 return NULL;
-        layers[0] = (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .out = *input};
+        layers[0] = (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .input2 = -1, .out = *input};
         memcpy(layers + 1, job->model.layers, (size_t)job->model.n_layers * sizeof *layers);
         return layers;
 }
 
-/* The first n layers make a graph? Frees it again. */
-static int try_layers(
-        const struct mfl_job *job, const struct mfl_layer *layers, int n, int classes, struct mfl_error *err)
-{
-        struct mfl_graph *graph;
-        int r = mfl_graph_build(job->name, layers, n, classes, &graph, err);
-        if (!r)
-                mfl_graph_free(graph);
-        return r;
-}
-
-/* Finds the layer that a graph fails at, for the message's line: the last one of the shortest beginning that
- * fails. A beginning of a good beginning is good, so halving finds it. */
+/* The message carries the line of the layer that fails. */
 static int check_layers(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *list,
         const struct mfl_job *job, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE struct mfl_layer *layers = with_input(job, &job->model.input);
         struct mfl_error why;
-        int n = job->model.n_layers + 1, good = 1;
+        int n = job->model.n_layers + 1, at = 0;
         if (!layers)
                 return mfl_fail_memory(err, (size_t)n * sizeof *layers, "a job's layers");
-        int r = try_layers(job, layers, n, job->model.classes, &why);
+        int r = mfl_graph_check(layers, n, job->model.classes, &at, &why);
         if (r <= 0)
                 return r ? mfl_fail(err, r, "%s", why.text) : 0;
-        for (int bad = n; good + 1 < bad;) {
-                int middle = good + (bad - good) / 2;
-                struct mfl_error inner;
-                r = try_layers(job, layers, middle, 0, &inner);
-                if (r < 0)
-                        return mfl_fail(err, r, "%s", inner.text);
-                if (r) {
-                        bad = middle;
-                        why = inner;
-                } else {
-                        good = middle;
-                }
-        }
         const struct mfl_yaml_node *node = list->first;
-        for (int i = 1; i < good && node->next; i++)
+        for (int i = 1; i < at && node->next; i++)
                 node = node->next;
-        return mfl_yaml_fail(doc, node, err, "%.400s", why.text);
+        return mfl_yaml_fail(doc, at ? node : list, err, "%.400s", why.text);
 }
 
 static int check_preset(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
@@ -296,6 +350,8 @@ static int check_names(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
         const struct mfl_yaml_node *node = list->first;
         for (int i = 0; i < job->model.n_layers; i++, node = node->next) {
                 const char *name = job->model.layers[i].name;
+                if (!strcmp(name, "input"))
+                        return mfl_yaml_fail(doc, node, err, "the name input is the model's input");
                 for (int j = 0; *name && j < i; j++) {
                         if (!strcmp(job->model.layers[j].name, name))
                                 return mfl_yaml_fail(

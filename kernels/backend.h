@@ -74,7 +74,8 @@ struct mfl_net_options {
         /* false: bits depend on the job and the kind of device alone. true: what measures fastest, also where
          * another run or another G then gives other last bits. */
         bool fast;
-        bool streamed; /* has room for data that is not resident; see data_new */
+        bool shared_start; /* see params_base; ignored where that is NULL */
+        bool streamed;     /* has room for data that is not resident; see data_new */
         struct mfl_augment augment;
 };
 
@@ -128,14 +129,18 @@ struct mfl_backend_ops {
         uint64_t (*net_bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
 
         /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed.
-         */
+         * With params_base (NULL: not there), clients that all start from the same params cost one transfer:
+         * params_base keeps a copy on the device, and params_set with params NULL starts the group from it.
+         * With options.shared_start groups start in this way only, and no copy is kept for each. */
+        int (*params_base)(struct mfl_net *net, const float *params, struct mfl_error *err);
         int (*params_set)(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
         int (*params_get)(struct mfl_net *net, int group, float *params, struct mfl_error *err);
         /* The network's own sum of updates, on the device; both NULL where there is no gain (the caller then
          * uses params_get). sum_add: for every group with weight[g] > 0, sum += round(weight[g] * (params(g)
          * - params_set(g)) * 2^s), the bits of mfl_fixed_add_delta; a group with an element that is not
          * finite or beyond delta_max adds nothing, and n_bad[g] is set to the number of such elements (0
-         * else, and for weight 0). sum_take: acc[0..n) += sum, and the sum is 0 again, as after net_new. */
+         * else, and for weight 0). sum_take: acc[0..n) += sum (acc NULL: it is dropped), and the sum is 0
+         * again, as after net_new. */
         int (*sum_add)(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
                 uint64_t *n_bad, struct mfl_error *err);
         int (*sum_take)(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
@@ -155,15 +160,25 @@ struct mfl_backend_ops {
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
                 uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
 
+        /* Nanoseconds that the device worked on the steps of this network so far, by the device's own clock;
+         * what a call of step takes longer is the host's share. NULL: host and device are one. */
+        uint64_t (*busy_ns)(struct mfl_net *net);
+
         /* For conformance. x: batch * input floats per group, group-major; y: the last layer's output, NCHW,
-         * batch * output floats per group. dropout: G keys for training mode at step 0, NULL for inference.
-         */
+         * batch * output floats per group. dropout: G keys for training mode at step 0 (which updates the
+         * running statistics among the params, once), NULL for inference. */
         int (*forward)(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
                 struct mfl_error *err);
         /* After a forward of a training net: from dy (like y) the gradient of the input (like x; NULL: not
-         * wanted) and of the params (G * n floats, overwritten). */
+         * wanted) and of the params (G * n floats, overwritten; 0 for
+         * those that are not trained), in the mode of that forward. */
         int (*backward)(
                 struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
+        /* What a backend can check of its inner choices that this table does not show (on a GPU: every
+         * variant of a kernel against the first, bit for bit; libraries against own kernels): one report
+         * each. NULL: nothing. Errors as above, when it could not go on. */
+        int (*selftest)(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
+                void *user, struct mfl_error *err);
 };
 
 /* Opens a backend by name: "reference", "cpu", "cuda", or "auto" (the first of cuda, cpu, reference that

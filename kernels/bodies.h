@@ -53,6 +53,33 @@ static inline MFL_HD float mfl_dropout_at(struct mfl_rng_key key, uint64_t e, fl
         return mfl_dropout_factor(block.v[e % 4], rate);
 }
 
+/* What augmentation does to one row of a batch: output pixel (i, j) shows pixel (i + dy, j + dx) of the
+ * image, zero outside, after j was mirrored where flip is set. */
+struct mfl_augment_choice {
+        int dy, dx; /* in [-crop, crop] */
+        bool flip;
+};
+
+/* step_key is mfl_rng_augment_key(the client's key, step); row counts within the batch. */
+static inline MFL_HD struct mfl_augment_choice mfl_augment_pick(
+        struct mfl_rng_key step_key, uint32_t row, const struct mfl_augment *augment)
+{
+        struct mfl_philox block = mfl_rng_block(step_key, row);
+        uint32_t offsets = 2u * (uint32_t)augment->crop + 1u;
+        struct mfl_augment_choice choice;
+        choice.dy = (int)(block.v[0] % offsets) - augment->crop;
+        choice.dx = (int)(block.v[1] % offsets) - augment->crop;
+        choice.flip = augment->flip && block.v[2] >> 31;
+        return choice;
+}
+
+/* The index within an h x w plane that output pixel (i, j) shows, or -1 where that is padding. */
+static inline MFL_HD int mfl_augment_source(struct mfl_augment_choice choice, int i, int j, int h, int w)
+{
+        int y = i + choice.dy, x = (choice.flip ? w - 1 - j : j) + choice.dx;
+        return y >= 0 && y < h && x >= 0 && x < w ? y * w + x : -1;
+}
+
 /* Softmax cross-entropy of one row of logits: returns log(sum exp(z - max)) - (z[label] - max), summed in
  * float from index 0 on; dz (NULL: not wanted) = (softmax - onehot) * scale; hit: the first largest logit is
  * the label. */

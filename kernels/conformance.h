@@ -5,7 +5,8 @@
 
 #include "kernels/backend.h"
 
-#define CONF_LAYERS_MAX 8
+#define CONF_LAYERS_MAX 12
+#define CONF_READS_INPUT (-2) /* as a layer's `input`, where 0 means the layer before */
 
 /* A small network that tests one operator, or a chain that backends like to fuse. A flatten is added where
  * the last layer is an image. */
@@ -16,6 +17,7 @@ struct conf_case {
         int batch;                                /* the only one; 0: 1, 2, 7 and 32 */
         bool ties;                                /* samples are coarse, so that windows hold equal values */
         bool exact;                               /* only copies and comparisons: bit equality */
+        bool inference;                           /* forward without keys: running statistics are used */
 };
 extern const struct conf_case conf_cases[];
 extern const int conf_n_cases;

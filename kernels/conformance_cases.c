@@ -48,6 +48,31 @@
         }
 #define MAX2 POOL(MFL_OP_MAXPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
 #define AVG2 POOL(MFL_OP_AVGPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
+#define BN                                                                                                   \
+        {                                                                                                    \
+                .op = MFL_OP_BATCHNORM                                                                       \
+        }
+#define GN(g)                                                                                                \
+        {                                                                                                    \
+                .op = MFL_OP_GROUPNORM, .norm_groups = g                                                     \
+        }
+#define ADD(a, b)                                                                                            \
+        {                                                                                                    \
+                .op = MFL_OP_ADD, .input = a, .input2 = b                                                    \
+        }
+#define FROM(i, op_)                                                                                         \
+        {                                                                                                    \
+                .op = op_, .input = i                                                                        \
+        }
+#define BARE(from, o, k, s)                                                                                  \
+        {                                                                                                    \
+                .op = MFL_OP_CONV2D, .input = from, .out_channels = o, .kernel = {k, k}, .stride = {s, s},   \
+                .padding = {                                                                                 \
+                        k / 2,                                                                               \
+                        k / 2                                                                                \
+                }                                                                                            \
+        }
+#define RELU OP(MFL_OP_RELU)
 #define OP(o)                                                                                                \
         {                                                                                                    \
                 .op = o                                                                                      \
@@ -107,6 +132,73 @@ const struct conf_case conf_cases[] = {
         {"dense relu dense", VECTOR(50), {DENSE(33), OP(MFL_OP_RELU), DENSE(10)}},
         {"dense tanh dropout dense", VECTOR(20),
                 {DENSE(24), OP(MFL_OP_TANH), {.op = MFL_OP_DROPOUT, .rate = 0.5f}, DENSE(10)}, .batch = 7},
+        {"add", IMAGE(3, 5, 7), {OP(MFL_OP_RELU), ADD(CONF_READS_INPUT, 1)}, .exact = true},
+        {"add of vectors", VECTOR(33), {OP(MFL_OP_TANH), ADD(1, 0)}},
+        {"add of branches", IMAGE(3, 6, 5), {SAME(17, 3), BARE(CONF_READS_INPUT, 17, 1, 1), ADD(1, 2)}},
+        {"add relu", IMAGE(8, 5, 5), {SAME(8, 3), ADD(1, 0), RELU}},
+        {"add reversed", IMAGE(8, 5, 5), {SAME(8, 3), RELU, ADD(2, 1), SAME(4, 3)}, .batch = 7},
+        {"read three times", IMAGE(4, 5, 6),
+                {SAME(12, 3), OP(MFL_OP_TANH), BARE(1, 12, 3, 1), FROM(1, MFL_OP_SIGMOID), ADD(2, 3),
+                        ADD(5, 4)}},
+        {"input read three times", VECTOR(19),
+                {DENSE(19), FROM(CONF_READS_INPUT, MFL_OP_TANH), ADD(2, 0), ADD(1, 3), DENSE(10)}},
+        {"conv and pools of one tensor", IMAGE(3, 9, 8),
+                {SAME(16, 3), BARE(1, 8, 3, 1),
+                        {.op = MFL_OP_MAXPOOL2D,
+                                .input = 1,
+                                .kernel = {3, 3},
+                                .stride = {1, 1},
+                                .padding = {1, 1}},
+                        BARE(3, 8, 1, 1),
+                        {.op = MFL_OP_AVGPOOL2D,
+                                .input = 1,
+                                .kernel = {3, 3},
+                                .stride = {1, 1},
+                                .padding = {1, 1}},
+                        BARE(5, 8, 1, 1), ADD(2, 4), ADD(7, 6)}},
+        {"dense and dropout of one tensor", VECTOR(24),
+                {DENSE(24), {.op = MFL_OP_DROPOUT, .rate = 0.25f}, FROM(1, MFL_OP_RELU), ADD(2, 3),
+                        {.op = MFL_OP_DENSE, .input = 1, .out_channels = 24}, ADD(4, 5)}},
+        {"flatten read twice", IMAGE(3, 4, 5), {SAME(5, 3), OP(MFL_OP_FLATTEN), DENSE(100), ADD(3, 2)}},
+        {"global avgpool", IMAGE(5, 6, 7), {OP(MFL_OP_GLOBAL_AVGPOOL2D)}},
+        {"conv global avgpool dense", IMAGE(3, 6, 6),
+                {SAME(20, 3), RELU, OP(MFL_OP_GLOBAL_AVGPOOL2D), DENSE(10)}},
+        {"global avgpool read twice", IMAGE(6, 5, 5),
+                {SAME(18, 3), FROM(1, MFL_OP_GLOBAL_AVGPOOL2D), BARE(1, 18, 5, 5),
+                        {.op = MFL_OP_AVGPOOL2D, .input = 1, .kernel = {5, 5}}, ADD(2, 4), ADD(5, 3)},
+                .batch = 7},
+        {"batchnorm", IMAGE(5, 6, 7), {BN}},
+        {"batchnorm one channel", IMAGE(1, 8, 9), {BN}},
+        {"batchnorm inference", IMAGE(5, 6, 7), {BN}, .inference = true},
+        {"batchnorm of vectors", VECTOR(33), {BN}, .batch = 7},
+        {"batchnorm of 32 vectors", VECTOR(33), {BN}, .batch = 32},
+        {"batchnorm momentum", IMAGE(4, 5, 5), {{.op = MFL_OP_BATCHNORM, .momentum = 0.75f, .eps = 0.01f}}},
+        {"groupnorm", IMAGE(6, 5, 7), {GN(3)}},
+        {"groupnorm one group", IMAGE(18, 3, 5), {GN(1)}},
+        {"groupnorm of each channel", IMAGE(16, 5, 5), {GN(16)}},
+        {"groupnorm inference", IMAGE(6, 5, 7), {GN(2)}, .inference = true},
+        {"groupnorm of vectors", VECTOR(48), {GN(4)}},
+        {"conv batchnorm relu", IMAGE(3, 7, 6), {BARE(0, 17, 3, 1), BN, RELU}},
+        {"conv groupnorm relu", IMAGE(3, 7, 6), {BARE(0, 24, 3, 2), GN(6), RELU}},
+        {"conv batchnorm tanh dense", IMAGE(3, 6, 6), {SAME(20, 3), BN, OP(MFL_OP_TANH), DENSE(10)}},
+        {"conv batchnorm inference", IMAGE(3, 7, 6), {BARE(0, 17, 3, 1), BN, RELU}, .inference = true},
+        {"dense batchnorm dense", VECTOR(20), {DENSE(30), BN, OP(MFL_OP_TANH), DENSE(10)}, .batch = 32},
+        {"batchnorm batchnorm", IMAGE(4, 6, 6), {BN, BN}},
+        {"batchnorm and groupnorm of one tensor", IMAGE(4, 6, 5),
+                {SAME(16, 3), BN, FROM(1, MFL_OP_TANH),
+                        {.op = MFL_OP_GROUPNORM, .input = 1, .norm_groups = 4}, ADD(2, 3), ADD(5, 4)}},
+        {"residual block", IMAGE(16, 6, 6),
+                {BARE(0, 16, 3, 1), BN, RELU, BARE(0, 16, 3, 1), BN, ADD(5, 0), RELU}},
+        {"residual block projection", IMAGE(16, 8, 7),
+                {RELU, BARE(1, 24, 3, 2), BN, RELU, BARE(0, 24, 3, 1), BN, BARE(1, 24, 1, 2), BN, ADD(6, 8),
+                        RELU}},
+        {"residual block groupnorm", IMAGE(16, 7, 7),
+                {RELU, BARE(1, 32, 3, 2), GN(8), RELU, BARE(0, 32, 3, 1), GN(8), BARE(1, 32, 1, 2), GN(8),
+                        ADD(6, 8), RELU, OP(MFL_OP_GLOBAL_AVGPOOL2D), DENSE(10)}},
+        {"residual block tanh", IMAGE(4, 5, 6),
+                {BARE(0, 8, 3, 2), BN, OP(MFL_OP_TANH), BARE(0, 8, 3, 1), BN, BARE(CONF_READS_INPUT, 8, 1, 2),
+                        BN, ADD(5, 7), OP(MFL_OP_TANH)},
+                .batch = 7},
         {"relu relu", VECTOR(20), {OP(MFL_OP_RELU), OP(MFL_OP_RELU)}, .batch = 2, .exact = true},
 };
 const int conf_n_cases = MFL_ARRAY_SIZE(conf_cases);
@@ -122,11 +214,14 @@ const struct conf_case conf_perf_cases[] = {
         {"dense 512->10", VECTOR(512), {DENSE(10)}, .batch = 32},
         {"maxpool 32x28x28", IMAGE(32, 28, 28), {MAX2}, .batch = 32},
         {"tanh 6x28x28", IMAGE(6, 28, 28), {OP(MFL_OP_TANH)}, .batch = 10},
+        {"batchnorm 64 32x32", IMAGE(64, 32, 32), {BN}, .batch = 32},
+        {"groupnorm 64 32x32", IMAGE(64, 32, 32), {GN(32)}, .batch = 32},
+        {"add 64 32x32", IMAGE(64, 32, 32), {OP(MFL_OP_RELU), ADD(1, 0)}, .batch = 32},
+        {"conv 1x1/2 64->128 32x32", IMAGE(64, 32, 32), {BARE(0, 128, 1, 2)}, .batch = 32},
         {"dropout 9216", VECTOR(9216), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .batch = 10},
 };
 const int conf_n_perf_cases = MFL_ARRAY_SIZE(conf_perf_cases);
 
-/* Builds with `classes`; the text says what the last layer gives when that is another number. */
 static int build(const struct conf_case *kase, bool flatten, int classes, struct mfl_graph **ret_graph,
         struct mfl_error *err)
 {
@@ -135,7 +230,9 @@ static int build(const struct conf_case *kase, bool flatten, int classes, struct
         int n = 1;
         for (int i = 0; i < CONF_LAYERS_MAX && kase->layers[i].op != MFL_OP_INPUT; i++, n++) {
                 layers[n] = kase->layers[i];
-                if (!layers[n].input)
+                if (layers[n].input == CONF_READS_INPUT)
+                        layers[n].input = 0;
+                else if (!layers[n].input)
                         layers[n].input = n - 1;
         }
         if (flatten) {
@@ -145,37 +242,14 @@ static int build(const struct conf_case *kase, bool flatten, int classes, struct
         return mfl_graph_build(kase->name, layers, n, classes, ret_graph, err);
 }
 
-/* Floats that the last layer gives, by following the shapes. */
-static int64_t output_count(const struct conf_case *kase, bool *ret_image)
-{
-        struct mfl_shape shape = kase->input;
-        for (int i = 0; i < CONF_LAYERS_MAX && kase->layers[i].op != MFL_OP_INPUT; i++) {
-                const struct mfl_layer *l = &kase->layers[i];
-                bool window =
-                        l->op == MFL_OP_CONV2D || l->op == MFL_OP_MAXPOOL2D || l->op == MFL_OP_AVGPOOL2D;
-                if (l->op == MFL_OP_DENSE)
-                        shape = (struct mfl_shape){1, {l->out_channels}};
-                if (l->op == MFL_OP_FLATTEN)
-                        shape = (struct mfl_shape){1, {mfl_shape_count(&shape)}};
-                if (l->op == MFL_OP_CONV2D)
-                        shape.dim[0] = l->out_channels;
-                for (int a = 0; window && a < 2; a++) {
-                        int64_t reach = (l->dilation[a] ? l->dilation[a] : 1) * (l->kernel[a] - 1) + 1;
-                        shape.dim[1 + a] = (shape.dim[1 + a] + 2 * l->padding[a] - reach) /
-                                                   (l->stride[a] ? l->stride[a] : 1) +
-                                           1;
-                }
-        }
-        *ret_image = shape.rank == 3;
-        return mfl_shape_count(&shape);
-}
-
+/* Built twice: what the last layer gives becomes the number of classes. */
 struct mfl_graph *conf_graph_new(const struct conf_case *kase)
 {
         struct mfl_error err;
         struct mfl_graph *graph = NULL;
-        bool image;
-        int64_t count = output_count(kase, &image);
-        conf_must(build(kase, image, (int)count, &graph, &err), &err);
+        conf_must(build(kase, false, 0, &graph, &err), &err);
+        struct mfl_shape out = graph->layers[graph->n_layers - 1].out;
+        mfl_graph_free(graph);
+        conf_must(build(kase, out.rank == 3, (int)mfl_shape_count(&out), &graph, &err), &err);
         return graph;
 }

@@ -14,7 +14,8 @@
 /* Everything of one run: G groups of inputs and outputs. Outputs lie between guard zones. */
 struct run {
         size_t groups, batch, in, out, n; /* in, out: floats of a batch */
-        float *x, *params, *dy, *y, *dx, *dparams;
+        bool inference;
+        float *x, *params, *dy, *y, *dx, *dparams, *after; /* after: the params behind the forward */
         struct mfl_rng_key keys[GROUPS_MAX];
 };
 
@@ -56,6 +57,7 @@ static void outputs_new(struct run *r)
         r->y = guarded_new(r->groups * r->out);
         r->dx = guarded_new(r->groups * r->in);
         r->dparams = guarded_new(r->groups * r->n);
+        r->after = guarded_new(r->groups * r->n);
 }
 
 static void outputs_free(struct run *r)
@@ -63,6 +65,25 @@ static void outputs_free(struct run *r)
         guarded_free(r->y);
         guarded_free(r->dx);
         guarded_free(r->dparams);
+        guarded_free(r->after);
+}
+
+static bool outputs_guarded(const struct run *r)
+{
+        return guarded_ok(r->y, r->groups * r->out) && guarded_ok(r->dx, r->groups * r->in) &&
+               guarded_ok(r->dparams, r->groups * r->n) && guarded_ok(r->after, r->groups * r->n);
+}
+
+/* Running variances are positive. */
+static void make_variances(const struct mfl_graph *graph, float *params)
+{
+        for (int i = 0; i < graph->n_layers; i++) {
+                if (graph->layers[i].param_var < 0)
+                        continue;
+                const struct mfl_param *var = &graph->params[graph->layers[i].param_var];
+                for (uint64_t k = 0; k < var->count; k++)
+                        params[var->offset + k] = 0.5f + fabsf(params[var->offset + k]);
+        }
 }
 
 static void run_init(struct run *r, const struct mfl_graph *graph, const struct conf_case *kase, int batch)
@@ -76,6 +97,9 @@ static void run_init(struct run *r, const struct mfl_graph *graph, const struct 
         conf_fill(r->x, r->groups * r->in, 1, 1, kase->ties);
         conf_fill(r->params, r->groups * r->n, 1, 2, false);
         conf_fill(r->dy, r->groups * r->out, 1, 3, false);
+        r->inference = kase->inference;
+        for (size_t g = 0; g < r->groups; g++)
+                make_variances(graph, r->params + g * r->n);
         for (size_t g = 0; g < r->groups; g++)
                 r->keys[g] = mfl_rng_derive(5, MFL_RNG_DROPOUT, g, 1);
         outputs_new(r);
@@ -101,8 +125,10 @@ static void execute(const struct conf_backend *b, const struct mfl_graph *graph,
         for (size_t g = 0; g < to->groups; g++)
                 conf_must(b->ops->params_set(net, (int)g, from->params + (first + g) * from->n, &err), &err);
         for (int i = 0; i < 1 + again; i++) {
-                conf_must(b->ops->forward(net, from->x + first * from->in, from->keys + first, to->y, &err),
-                        &err);
+                const struct mfl_rng_key *keys = from->inference ? NULL : from->keys + first;
+                conf_must(b->ops->forward(net, from->x + first * from->in, keys, to->y, &err), &err);
+                for (size_t g = 0; i == 0 && g < to->groups; g++)
+                        conf_must(b->ops->params_get(net, (int)g, to->after + g * from->n, &err), &err);
                 conf_must(
                         b->ops->backward(net, from->dy + first * from->out, to->dx, to->dparams, &err), &err);
         }
@@ -123,24 +149,34 @@ static double distance(const float *a, const float *b, size_t n)
         return n ? most / scale : 0;
 }
 
-/* The number of products in the longest sum of any layer, gradients included. */
+static bool is_norm(enum mfl_op op)
+{
+        return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
+}
+
+/* The number of terms in the longest sum of a layer, gradients included. */
+static double longest_sum_of(const struct mfl_graph *graph, const struct mfl_layer *l, int batch)
+{
+        double in = l->input < 0 ? 0 : (double)mfl_shape_count(&graph->layers[l->input].out);
+        double area = l->out.rank == 3 ? (double)(l->out.dim[1] * l->out.dim[2]) : 1;
+        if (is_norm(l->op))
+                return fmax(batch * area, l->norm_groups ? in / l->norm_groups : 0);
+        if (l->op == MFL_OP_GLOBAL_AVGPOOL2D)
+                return in / (double)l->out.dim[0];
+        if (l->op != MFL_OP_CONV2D && l->op != MFL_OP_DENSE)
+                return 1;
+        const struct mfl_param *w = &graph->params[l->param_weight];
+        double window = l->op == MFL_OP_CONV2D ? (double)l->kernel[0] * l->kernel[1] : 1;
+        double per_output = (double)w->count / (double)l->out_channels;
+        double per_input = (double)l->out_channels * window, per_weight = batch * area;
+        return fmax(per_output, fmax(per_input, per_weight));
+}
+
 static double longest_sum(const struct mfl_graph *graph, int batch)
 {
         double most = 1;
-        for (int i = 1; i < graph->n_layers; i++) {
-                const struct mfl_layer *l = &graph->layers[i];
-                if (l->param_weight < 0)
-                        continue;
-                const struct mfl_param *w = &graph->params[l->param_weight];
-                double per_output = (double)w->count / (double)l->out_channels;
-                double per_input = l->op == MFL_OP_CONV2D
-                                           ? (double)l->out_channels * l->kernel[0] * l->kernel[1]
-                                           : (double)l->out_channels;
-                double per_weight = l->op == MFL_OP_CONV2D
-                                            ? (double)batch * (double)(l->out.dim[1] * l->out.dim[2])
-                                            : (double)batch;
-                most = fmax(most, fmax(per_output, fmax(per_input, per_weight)));
-        }
+        for (int i = 1; i < graph->n_layers; i++)
+                most = fmax(most, longest_sum_of(graph, &graph->layers[i], batch));
         return most;
 }
 
@@ -166,10 +202,11 @@ static void check_values(const struct conf_backend *b, const struct conf_case *k
         double y = distance(seven->y, want.y, want.groups * want.out);
         double dx = distance(seven->dx, want.dx, want.groups * want.in);
         double dp = distance(seven->dparams, want.dparams, want.groups * want.n);
+        double after = distance(seven->after, want.after, want.groups * want.n);
         double bound = bound_of(kase, graph, (int)base->batch);
-        conf_report(y <= bound && dx <= bound && dp <= bound,
-                "%s: %s, batch %zu: y %.1e dx %.1e dparams %.1e, bound %.1e", b->ops->name, kase->name,
-                base->batch, y, dx, dp, bound);
+        conf_report(y <= bound && dx <= bound && dp <= bound && after <= bound,
+                "%s: %s, batch %zu: y %.1e dx %.1e dparams %.1e running %.1e, bound %.1e", b->ops->name,
+                kase->name, base->batch, y, dx, dp, after, bound);
         outputs_free(&want);
         reference.ops->device_close(reference.device);
 }
@@ -190,8 +227,8 @@ static bool groups_agree(const struct conf_backend *b, const struct mfl_graph *g
         bool ok = same(part.y, seven->y + first * base->out, groups * base->out) &&
                   same(part.dx, seven->dx + first * base->in, groups * base->in) &&
                   same(part.dparams, seven->dparams + first * base->n, groups * base->n) &&
-                  guarded_ok(part.y, groups * base->out) && guarded_ok(part.dx, groups * base->in) &&
-                  guarded_ok(part.dparams, groups * base->n);
+                  same(part.after, seven->after + first * base->n, groups * base->n) &&
+                  outputs_guarded(&part);
         outputs_free(&part);
         return ok;
 }
@@ -204,11 +241,8 @@ static void test_case(const struct conf_backend *b, const struct conf_case *kase
         seven = base;
         outputs_new(&seven);
         execute(b, graph, &base, 0, &seven, false);
-        bool guards = guarded_ok(seven.y, seven.groups * seven.out) &&
-                      guarded_ok(seven.dx, seven.groups * seven.in) &&
-                      guarded_ok(seven.dparams, seven.groups * seven.n);
-        conf_report(guards, "%s: %s, batch %d: writes all of its outputs and nothing else", b->ops->name,
-                kase->name, batch);
+        conf_report(outputs_guarded(&seven), "%s: %s, batch %d: writes all of its outputs and nothing else",
+                b->ops->name, kase->name, batch);
         if (strcmp(b->ops->name, "reference"))
                 check_values(b, kase, graph, &base, &seven);
         bool ok = groups_agree(b, graph, &base, &seven, 0, 1) &&
@@ -239,16 +273,24 @@ static double objective(const struct conf_backend *b, struct mfl_net *net, const
         struct mfl_error err;
         double sum = 0;
         conf_must(b->ops->params_set(net, 0, params, &err), &err);
-        conf_must(b->ops->forward(net, x, r->keys, r->y, &err), &err);
+        conf_must(b->ops->forward(net, x, r->inference ? NULL : r->keys, r->y, &err), &err);
         for (size_t i = 0; i < r->out; i++)
                 sum += (double)r->y[i] * r->dy[i];
         return sum;
 }
 
-/* The derivative along a direction of -1s and 1s over v (x or params), by central differences with step h,
- * minus that by the gradient; over the gradient's length. */
-static double derivative_error(
-        const struct conf_backend *b, struct mfl_net *net, struct run *r, bool of_x, float h)
+static bool is_trained(const struct mfl_graph *graph, size_t i)
+{
+        int t = 0;
+        while (graph->params[t].offset + graph->params[t].count <= i)
+                t++;
+        return graph->params[t].trained;
+}
+
+/* The derivative along a direction of -1s and 1s over v (x or trained params), by central differences with
+ * step h, minus that by the gradient; over the gradient's length. */
+static double derivative_error(const struct conf_backend *b, const struct mfl_graph *graph,
+        struct mfl_net *net, struct run *r, bool of_x, float h)
 {
         size_t n = of_x ? r->in : r->n;
         float *v = of_x ? r->x : r->params;
@@ -258,7 +300,7 @@ static double derivative_error(
         double slope = 0, length = 1e-12;
         conf_fill(way, n, 2, of_x, false);
         for (size_t i = 0; i < n; i++) {
-                float side = way[i] < 0 ? -h : h;
+                float side = !of_x && !is_trained(graph, i) ? 0 : way[i] < 0 ? -h : h;
                 ahead[i] = v[i] + side;
                 behind[i] = v[i] - side;
                 slope += (double)grad[i] * ((double)ahead[i] - behind[i]);
@@ -291,13 +333,15 @@ static void test_gradient(const struct conf_backend *b, const struct conf_case *
 {
         struct mfl_error err;
         struct mfl_graph *graph = conf_graph_new(kase);
-        struct mfl_net_options options = {.batch = 2, .groups = 1, .threads = 1, .training = true};
+        /* A batch norm of two vectors knows signs only. */
+        int batch = kase->batch ? MFL_MIN(kase->batch, 7) : 2;
+        struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = 1, .training = true};
         struct mfl_net *net = NULL;
         struct run r;
         /* A layer alone is linear in x and in params: any h is right, and a large one drowns rounding. A
          * chain is curved; kinks need less than half the distance between two samples. */
-        float h = kase->layers[2].op == MFL_OP_INPUT ? 1.0f / 64 : 1.0f / 512;
-        run_init(&r, graph, kase, 2);
+        float h = kase->layers[2].op == MFL_OP_INPUT && !is_norm(kase->layers[0].op) ? 1.0f / 64 : 1.0f / 512;
+        run_init(&r, graph, kase, batch);
         if (graph->n_params == 0) {
                 spread(r.x, r.in);
                 h = 0.25f / (float)r.in;
@@ -305,7 +349,8 @@ static void test_gradient(const struct conf_backend *b, const struct conf_case *
         conf_must(b->ops->net_new(b->device, graph, &options, &net, &err), &err);
         objective(b, net, &r, r.x, r.params);
         conf_must(b->ops->backward(net, r.dy, r.dx, r.dparams, &err), &err);
-        double of_x = derivative_error(b, net, &r, true, h), of_p = derivative_error(b, net, &r, false, h);
+        double of_x = derivative_error(b, graph, net, &r, true, h),
+               of_p = derivative_error(b, graph, net, &r, false, h);
         /* y is rounded to float: sqrt(out) * eps / h of the length, with a factor of 8 in hand; and h^2 for
          * curves. */
         double bound = 8 * FLT_EPSILON / (double)h + (double)h * (double)h;
@@ -328,7 +373,7 @@ void conf_test_gradients(const char *filter)
                 for (int j = 0; j < CONF_LAYERS_MAX; j++) {
                         enum mfl_op op = kase->layers[j].op;
                         kinks |= op == MFL_OP_RELU || op == MFL_OP_MAXPOOL2D;
-                        params |= op == MFL_OP_CONV2D || op == MFL_OP_DENSE;
+                        params |= op == MFL_OP_CONV2D || op == MFL_OP_DENSE || is_norm(op);
                 }
                 /* Behind a layer with parameters a kink cannot be kept away from. */
                 if (strstr(kase->name, filter) && !kase->ties && !(kinks && params))

@@ -16,6 +16,7 @@ struct train_case {
         struct mfl_shape input;
         int classes;
         struct mfl_sgd sgd;
+        struct mfl_augment augment;
 };
 
 static const struct train_case train_cases[] = {
@@ -29,6 +30,12 @@ static const struct train_case train_cases[] = {
         {"fedavg-cnn sgd", "fedavg-cnn", {3, {1, 8, 8}}, 10, {.lr = 0.05f}},
         {"pfl-cnn momentum prox", "pfl-cnn", {3, {3, 8, 8}}, 10,
                 {.lr = 0.02f, .momentum = 0.5f, .prox_mu = 0.01f}},
+        {"mlp augmented", "mlp", {3, {3, 6, 5}}, 10, {.lr = 0.05f}, {.crop = 2, .flip = true}},
+        {"lenet5 cropped", "lenet5", {3, {1, 14, 14}}, 10, {.lr = 0.1f}, {.crop = 4}},
+        {"lenet5 flipped", "lenet5", {3, {2, 12, 12}}, 10, {.lr = 0.1f}, {.flip = true}},
+        {"resnet20 momentum prox decay", "resnet20", {3, {3, 8, 8}}, 10,
+                {.lr = 0.01f, .momentum = 0.5f, .weight_decay = 0.001f, .prox_mu = 0.01f}},
+        {"resnet20-gn sgd", "resnet20-gn", {3, {3, 6, 6}}, 10, {.lr = 0.01f}, {.crop = 1, .flip = true}},
 };
 
 /* A local training of up to GROUPS_MAX groups: inputs and results. */
@@ -107,18 +114,22 @@ static void results_init(struct training *t, size_t first, size_t groups)
                 t->groups[g] = (struct mfl_group_steps){.index = t->index[first + g],
                         .count = t->count[first + g],
                         .dropout = mfl_rng_derive(21, MFL_RNG_DROPOUT, first + g, 3),
+                        .augment = mfl_rng_derive(21, MFL_RNG_AUGMENT, first + g, 3),
                         .step_first = 4};
 }
 
 /* Trains groups [first, first + groups); results of group first + g are at place g. */
-static void train(const struct conf_backend *b, struct training *t, const struct mfl_sgd *sgd, size_t first,
-        size_t groups)
+static void train(const struct conf_backend *b, struct training *t, const struct train_case *kase,
+        size_t first, size_t groups)
 {
         struct mfl_error err = {""};
         struct mfl_net *net = NULL;
         struct mfl_device_data *data = NULL;
-        struct mfl_net_options options = {
-                .batch = BATCH, .groups = (int)groups, .threads = MFL_MAX(1, t->threads), .training = true};
+        struct mfl_net_options options = {.batch = BATCH,
+                .groups = (int)groups,
+                .threads = MFL_MAX(1, t->threads),
+                .training = true,
+                .augment = kase->augment};
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         uint32_t all[SAMPLES];
         uint64_t weight[GROUPS_MAX], n_bad[GROUPS_MAX];
@@ -128,7 +139,7 @@ static void train(const struct conf_backend *b, struct training *t, const struct
         conf_must(b->ops->data_new(b->device, &t->set, &t->set.train, true, &data, &err), &err);
         for (size_t g = 0; g < groups; g++)
                 conf_must(b->ops->params_set(net, (int)g, t->first + (first + g) * n, &err), &err);
-        conf_must(b->ops->step(net, data, t->groups, STEPS, sgd, &err), &err);
+        conf_must(b->ops->step(net, data, t->groups, STEPS, &kase->sgd, &err), &err);
         for (size_t g = 0; g < groups; g++) {
                 conf_must(b->ops->params_get(net, (int)g, t->params + g * n, &err), &err);
                 weight[g] = g + 1;
@@ -172,7 +183,7 @@ static void compare_with_reference(
         double loss = 0;
         conf_must(reference.ops->device_open(&reference.device, &err), &err);
         training_init(&want, kase);
-        train(&reference, &want, &kase->sgd, 0, GROUPS_MAX);
+        train(&reference, &want, kase, 0, GROUPS_MAX);
         for (int g = 0; g < GROUPS_MAX; g++) {
                 counts &= got->groups[g].n_samples == want.groups[g].n_samples &&
                           got->groups[g].n_correct == want.groups[g].n_correct;
@@ -197,7 +208,7 @@ static bool single_agrees(
         struct training one;
         size_t n = (size_t)seven->graph->n;
         training_init(&one, kase);
-        train(b, &one, &kase->sgd, g, 1);
+        train(b, &one, kase, g, 1);
         bool ok = !memcmp(one.params, seven->params + g * n, n * sizeof(float)) &&
                   one.groups[0].loss_sum == seven->groups[g].loss_sum &&
                   one.groups[0].n_correct == seven->groups[g].n_correct;
@@ -213,8 +224,8 @@ static void test_threads(
         training_init(&first, kase);
         training_init(&second, kase);
         first.threads = second.threads = 2;
-        train(b, &first, &kase->sgd, 0, GROUPS_MAX);
-        train(b, &second, &kase->sgd, 0, GROUPS_MAX);
+        train(b, &first, kase, 0, GROUPS_MAX);
+        train(b, &second, kase, 0, GROUPS_MAX);
         size_t n = GROUPS_MAX * (size_t)one->graph->n;
         double params = params_distance(&first, one, n);
         conf_report(params < 1e-4 && !memcmp(first.params, second.params, n * sizeof(float)),
@@ -245,7 +256,7 @@ static void test_training(const struct conf_backend *b, const struct train_case 
 {
         struct training seven;
         training_init(&seven, kase);
-        train(b, &seven, &kase->sgd, 0, GROUPS_MAX);
+        train(b, &seven, kase, 0, GROUPS_MAX);
         if (strcmp(b->ops->name, "reference"))
                 compare_with_reference(b, kase, &seven);
         if (!strcmp(b->ops->name, "cpu"))

@@ -8,6 +8,14 @@
 
 #include "kernels/bodies.h"
 
+#define CROP_MAX 65536
+
+const char *mfl_precision_name(enum mfl_precision precision)
+{
+        static const char *const names[MFL_PRECISION_COUNT_] = {"fp32", "tf32", "bf16", "fp16"};
+        return (unsigned)precision < MFL_PRECISION_COUNT_ ? names[precision] : "?";
+}
+
 int mfl_host_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
         const struct mfl_split *split, bool resident, struct mfl_device_data **ret_data,
         struct mfl_error *err)
@@ -59,6 +67,51 @@ void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, 
         }
 }
 
+int mfl_host_image_shape(const struct mfl_graph *graph, const struct mfl_device_data *data,
+        struct mfl_shape *ret_image, struct mfl_error *err)
+{
+        const struct mfl_shape *own = &data->dataset->shape;
+        if (own->rank != 3 && graph->input.rank != 3)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: augmentation needs images (channels x height x width); give "
+                        "model.input",
+                        data->dataset->name);
+        *ret_image = own->rank == 3 ? *own : graph->input;
+        return 0;
+}
+
+static float sample_at(const struct mfl_device_data *data, uint32_t sample, int64_t k)
+{
+        int64_t at = (int64_t)sample * data->count + k;
+        return data->split->dtype == MFL_U8 ? (float)((const uint8_t *)data->split->samples)[at]
+                                            : ((const float *)data->split->samples)[at];
+}
+
+static void gather_plane(const struct mfl_device_data *data, uint32_t sample, int64_t plane,
+        struct mfl_augment_choice choice, const struct mfl_shape *image, float *x)
+{
+        int h = (int)image->dim[1], w = (int)image->dim[2];
+        int64_t from = plane * h * w, channel = from / data->plane;
+        float scale = data->dataset->scale[channel], shift = data->dataset->shift[channel];
+        for (int i = 0; i < h; i++)
+                for (int j = 0; j < w; j++) {
+                        int at = mfl_augment_source(choice, i, j, h, w);
+                        *x++ = (at < 0 ? 0.0f : sample_at(data, sample, from + at)) * scale + shift;
+                }
+}
+
+void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct mfl_shape *image,
+        const struct mfl_augment *augment, struct mfl_rng_key step_key, const uint32_t *index, uint32_t rows,
+        float *x)
+{
+        for (uint32_t r = 0; r < rows; r++) {
+                struct mfl_augment_choice choice = mfl_augment_pick(step_key, r, augment);
+                mfl_assert(index[r] < data->split->n);
+                for (int64_t c = 0; c < image->dim[0]; c++, x += image->dim[1] * image->dim[2])
+                        gather_plane(data, index[r], c, choice, image, x);
+        }
+}
+
 void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
         int classes, float *dz, int64_t *loss_sum, uint64_t *n_correct)
 {
@@ -105,5 +158,11 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
         if (options->batch < 1 || options->groups < 1 || options->threads < 1)
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
+        if (options->precision != MFL_PRECISION_FP32)
+                return mfl_fail(err, MFL_INVALID, "precision %s needs the cuda backend",
+                        mfl_precision_name(options->precision));
+        if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
+                return mfl_fail(
+                        err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
         return 0;
 }

@@ -24,6 +24,21 @@ void mfl_host_data_free(struct mfl_device_data *data);
 /* x[r] = sample index[r] * scale + shift for r in [0, rows), NCHW floats. */
 void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x);
 
+/* The same of images of that shape, each row shifted and mirrored as mfl_augment_pick says for the step's key
+ * (mfl_rng_augment_key). */
+void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct mfl_shape *image,
+        const struct mfl_augment *augment, struct mfl_rng_key step_key, const uint32_t *index, uint32_t rows,
+        float *x);
+
+/* The shape in which samples are augmented: that of the data set, or, where its samples are flat, the graph's
+ * input. MFL_INVALID where neither is an image. */
+int mfl_host_image_shape(const struct mfl_graph *graph, const struct mfl_device_data *data,
+        struct mfl_shape *ret_image, struct mfl_error *err);
+static inline bool mfl_host_augments(const struct mfl_augment *augment)
+{
+        return augment->crop > 0 || augment->flip;
+}
+
 /* Softmax cross-entropy of rows: adds to the sums; dz (NULL: not wanted) is the gradient of the mean over
  * rows. */
 void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
@@ -33,8 +48,12 @@ void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, ui
 int mfl_host_check_data(
         const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err);
 
-/* MFL_INVALID where batch, groups or threads is below 1. */
+/* MFL_INVALID where batch, groups or threads is below 1, or the precision is another than fp32, for which
+ * these backends have no products. `fast` and `streamed` mean nothing here. */
 int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_error *err);
+
+/* "fp32", ...: as in job files. */
+const char *mfl_precision_name(enum mfl_precision precision);
 
 /* name and cores of the machine; the memory that is installed. */
 void mfl_host_device_info(struct mfl_device_info *info);

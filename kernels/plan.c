@@ -8,19 +8,16 @@ struct span {
         bool used;
 };
 
-static bool layer_is_live(const struct mfl_graph *graph, int i)
+static bool reads(const struct mfl_graph *graph, int j, int i)
 {
-        int j = graph->n_layers - 1;
-        while (j > i)
-                j = graph->layers[j].input;
-        return j == i;
+        return graph->layers[j].input == i || graph->layers[j].input2 == i;
 }
 
 int mfl_plan_readers(const struct mfl_graph *graph, int i)
 {
         int n = 0;
         for (int j = i + 1; j < graph->n_layers; j++)
-                n += graph->layers[j].input == i && layer_is_live(graph, j);
+                n += reads(graph, j, i);
         return n;
 }
 
@@ -51,7 +48,8 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
                         .act_bytes = (uint64_t)mfl_shape_count(&graph->layers[i].out) * (uint64_t)batch *
                                      sizeof(float),
                         .alias = -1,
-                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE || op == MFL_OP_MAXPOOL2D,
+                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE || op == MFL_OP_MAXPOOL2D ||
+                                      op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM,
                         .uses_output = op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID,
                 };
         }
@@ -74,6 +72,24 @@ static int root_of(const struct mfl_plan_need *needs, int i)
         return i;
 }
 
+/* What layer i reads and, in backward, gives gradients to. */
+static void use_inputs(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs, int i,
+        struct span *spans)
+{
+        const int inputs[] = {graph->layers[i].input, graph->layers[i].input2};
+        int n = graph->n_layers, backward = 2 * n - i;
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(inputs); k++) {
+                if (inputs[k] < 0)
+                        continue;
+                int r = root_of(needs, inputs[k]);
+                extend(&spans[r], i);
+                if (training && needs[i].uses_input && k == 0)
+                        extend(&spans[r], backward);
+                if (training)
+                        extend(&spans[n + r], backward);
+        }
+}
+
 /* spans: n activations, n gradients, n auxiliary buffers, by layer. */
 static void find_lifetimes(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
         const struct mfl_plan *plan, struct span *spans)
@@ -88,12 +104,7 @@ static void find_lifetimes(const struct mfl_graph *graph, bool training, const s
                 extend(act, i);
                 if (i == n - 1)
                         extend(act, n);
-                if (i > 0) {
-                        struct span *input = &spans[root_of(needs, graph->layers[i].input)];
-                        extend(input, i);
-                        if (training && needs[i].uses_input)
-                                extend(input, backward);
-                }
+                use_inputs(graph, training, needs, i, spans);
                 if (!training)
                         continue;
                 if (needs[i].uses_output)
@@ -101,8 +112,6 @@ static void find_lifetimes(const struct mfl_graph *graph, bool training, const s
                 grad->bytes = MFL_MAX(grad->bytes, needs[i].act_bytes);
                 extend(grad, i == n - 1 ? n : backward);
                 extend(grad, backward);
-                if (i > 0)
-                        extend(&spans[n + root_of(needs, graph->layers[i].input)], backward);
                 if (needs[i].aux_bytes) {
                         aux->bytes = needs[i].aux_bytes;
                         extend(aux, i);
@@ -141,31 +150,31 @@ static int compare_spans(const void *a, const void *b)
 
 static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
 {
-        for (int i = graph->n_layers - 1; i >= 0; i--) {
+        int n = graph->n_layers;
+        for (int i = n - 1; i >= 0; i--) {
                 struct mfl_plan_layer *layer = &plan->layers[i];
-                layer->live = i == graph->n_layers - 1;
+                int last = -1; /* reader */
+                layer->live = i == n - 1;
                 layer->out_count = mfl_shape_count(&graph->layers[i].out);
-                for (int j = i + 1; j < graph->n_layers; j++) {
-                        if (graph->layers[j].input != i || !plan->layers[j].live)
+                for (int j = i + 1; j < n; j++) {
+                        if (!reads(graph, j, i) || !plan->layers[j].live)
                                 continue;
                         layer->live = true;
                         layer->n_readers++;
-                        plan->layers[j].writes_grad = false;
+                        last = j;
                 }
-                /* Backward goes from the last reader to the first, so the last one writes. */
-                for (int j = graph->n_layers - 1; j > i; j--)
-                        if (graph->layers[j].input == i && plan->layers[j].live) {
-                                plan->layers[j].writes_grad = true;
-                                break;
-                        }
+                if (last >= 0 && graph->layers[last].input == i)
+                        plan->layers[last].writes_grad = true;
+                else if (last >= 0)
+                        plan->layers[last].writes_grad2 = true;
         }
-        for (int i = 0; i < graph->n_layers; i++) {
+        for (int i = 1; i < n; i++) {
                 struct mfl_plan_layer *layer = &plan->layers[i];
-                if (i == 0)
-                        continue;
-                int input = graph->layers[i].input;
+                int input = graph->layers[i].input, input2 = graph->layers[i].input2;
                 layer->in_count = plan->layers[input].out_count;
-                layer->wants_grad = plan->layers[input].wants_grad || graph->layers[i].param_weight >= 0;
+                layer->wants_grad = plan->layers[input].wants_grad ||
+                                    (input2 >= 0 && plan->layers[input2].wants_grad) ||
+                                    graph->layers[i].param_weight >= 0;
         }
 }
 

@@ -6,6 +6,12 @@
  * time L, layer i backward at time 2L - i. A tensor occupies its range of the arena from its first to its
  * last use only; tensors whose times do not meet share memory. Pure functions; a plan is one heap object; any
  * thread may read it.
+ *
+ * Gradients of a tensor that several layers read are added up. Backward runs the layers from the last to the
+ * first, so of the readers of a tensor the one with the largest number comes first: it writes the gradient
+ * (writes_grad is true), every other one adds its share (false). An add passes its gradient to both of its
+ * inputs, and has one flag for each; they are different layers. When layer i's backward begins, all readers
+ * of i have run, so its own gradient is whole.
  */
 #ifndef MFL_KERNELS_PLAN_H
 #define MFL_KERNELS_PLAN_H
@@ -25,17 +31,19 @@ struct mfl_window {
 struct mfl_plan_need {
         uint64_t act_bytes; /* of the layer's output */
         uint64_t aux_bytes; /* kept from its forward to its backward: argmax, dropout mask */
-        int alias;          /* the layer whose output memory this one shares (and its gradient's), or -1 */
-        bool uses_input;    /* backward reads the input activation */
-        bool uses_output;   /* backward reads the output activation */
+        int alias; /* the layer whose output memory this one shares (and its gradient's), or -1: one of its
+                      inputs, that no other layer reads */
+        bool uses_input;  /* backward reads the input activation (that of `input`; none needs input2's) */
+        bool uses_output; /* backward reads the output activation */
 };
 
 struct mfl_plan_layer {
         int64_t in_count, out_count; /* floats per sample */
-        bool live;                   /* the last layer depends on it */
+        bool live;                   /* the last layer depends on it: all of a valid graph */
         bool wants_grad;             /* the gradient of its output is needed to train */
-        bool writes_grad; /* the first in backward order to give its input's gradient: writes, else adds */
-        int n_readers;    /* live layers that read it */
+        bool writes_grad; /* the first in backward order to give the gradient of `input`: writes, else adds */
+        bool writes_grad2;       /* the same of `input2`; false where there is none */
+        int n_readers;           /* live layers that read it */
         uint64_t act, grad, aux; /* offsets in the arena */
 };
 
@@ -54,7 +62,7 @@ void mfl_plan_free(struct mfl_plan *plan);
 /* The needs of plain float tensors of `batch` samples, no aliases; n_layers entries. */
 void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_plan_need *needs);
 
-/* How many live layers read layer i. */
+/* How many layers read layer i. */
 int mfl_plan_readers(const struct mfl_graph *graph, int i);
 
 /* Geometry of a conv2d or pool layer. */

@@ -303,8 +303,8 @@ static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, weight);
-                r = mfl_strategy_apply(
-                        rt->strategy, rt->spec, begin, count, in + begin, rt->d, state, out + begin, err);
+                r = mfl_strategy_apply(rt->strategy, rt->spec, rt->graph, begin, count, in + begin, rt->d,
+                        state, out + begin, err);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }

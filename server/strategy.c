@@ -44,11 +44,46 @@ static int fail_bad(const struct mfl_strategy_ops *ops, const float *bad, uint64
                 ops->name, (unsigned long long)(first + e), (double)params_in[e], d[e]);
 }
 
-int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint64_t first,
-        size_t count, const float *params_in, const double *d, float *const *state, float *params_out,
-        struct mfl_error *err)
+static void apply_part(const struct mfl_strategy_ops *ops, const struct mfl_job *job, bool trained,
+        size_t from, size_t to, const float *params_in, const double *d, float *const *state,
+        float *params_out)
 {
-        ops->apply(job, count, params_in, d, state, params_out);
+        float *part[MFL_STRATEGY_STATES_MAX] = {NULL};
+        for (int i = 0; i < ops->n_state; i++)
+                part[i] = state[i] + from;
+        if (trained)
+                ops->apply(job, to - from, params_in + from, d + from, part, params_out + from);
+        for (size_t e = from; e < to && !trained; e++)
+                params_out[e] = (float)((double)params_in[e] + d[e]);
+}
+
+/* Neighbours that are treated alike go together. */
+static void apply_by_tensor(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
+        float *const *state, float *params_out)
+{
+        size_t from = 0;
+        for (int t = 0; t < graph->n_params && from < count; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                uint64_t end = param->offset + param->count;
+                bool last = t + 1 == graph->n_params;
+                if (end <= first || (!last && graph->params[t + 1].trained == param->trained))
+                        continue;
+                size_t to = (size_t)MFL_MIN(end - first, (uint64_t)count);
+                apply_part(ops, job, param->trained, from, to, params_in, d, state, params_out);
+                from = to;
+        }
+        mfl_assert(from == count);
+}
+
+int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
+        float *const *state, float *params_out, struct mfl_error *err)
+{
+        if (graph)
+                apply_by_tensor(ops, job, graph, first, count, params_in, d, state, params_out);
+        else
+                ops->apply(job, count, params_in, d, state, params_out);
         if (count_bad(params_out, count))
                 return fail_bad(ops, params_out, first, count, params_in, d, err);
         for (int i = 0; i < ops->n_state; i++)

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds a graph: checks each layer, infers its output's shape and lays out the parameter table. */
-#include "common/model/graph.h"
+#include "common/model/graph_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #define SIZE_LIMIT 65536
-
-/* The product, or UINT64_MAX when it does not fit. */
-static uint64_t multiply(uint64_t a, uint64_t b)
-{
-        uint64_t r;
-        return __builtin_mul_overflow(a, b, &r) ? UINT64_MAX : r;
-}
 
 /* What a generated name starts with. */
 static const char *const name_stem[MFL_OP_COUNT_] = {
@@ -26,6 +19,10 @@ static const char *const name_stem[MFL_OP_COUNT_] = {
         [MFL_OP_AVGPOOL2D] = "avgpool",
         [MFL_OP_DROPOUT] = "dropout",
         [MFL_OP_FLATTEN] = "flatten",
+        [MFL_OP_ADD] = "add",
+        [MFL_OP_GLOBAL_AVGPOOL2D] = "pool",
+        [MFL_OP_BATCHNORM] = "bn",
+        [MFL_OP_GROUPNORM] = "gn",
 };
 
 static int find_name(const struct mfl_graph *graph, int n, const char *name)
@@ -55,9 +52,22 @@ static int check_name(const struct mfl_layer *layer, int i, struct mfl_error *er
         return 0;
 }
 
-static int name_layers(struct mfl_graph *graph, struct mfl_error *err)
+static void generate_name(const struct mfl_graph *graph, struct mfl_layer *layer, int *counter)
 {
+        char name[MFL_NAME_BYTES];
+        do
+                snprintf(name, sizeof name, "%s%d", name_stem[layer->op], ++*counter);
+        while (find_name(graph, graph->n_layers, name) >= 0);
+        mfl_strcpy(layer->name, sizeof layer->name, name);
+}
+
+static int name_layers(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
+{
+        int counter[MFL_OP_COUNT_] = {0};
+        if (!graph->layers[0].name[0])
+                mfl_strcpy(graph->layers[0].name, sizeof graph->layers[0].name, "input");
         for (int i = 0; i < graph->n_layers; i++) {
+                *ret_at = i;
                 int r = check_name(&graph->layers[i], i, err);
                 if (r)
                         return r;
@@ -66,20 +76,10 @@ static int name_layers(struct mfl_graph *graph, struct mfl_error *err)
                         return mfl_fail(err, MFL_INVALID, "layers %d and %d have the same name: %s", j, i,
                                 graph->layers[i].name);
         }
-        int counter[MFL_OP_COUNT_] = {0};
-        for (int i = 0; i < graph->n_layers; i++) {
+        for (int i = 1; i < graph->n_layers; i++) {
                 struct mfl_layer *layer = &graph->layers[i];
-                char name[MFL_NAME_BYTES];
-                if (layer->name[0])
-                        continue;
-                if (layer->op == MFL_OP_INPUT) {
-                        mfl_strcpy(layer->name, sizeof layer->name, "input");
-                        continue;
-                }
-                do
-                        snprintf(name, sizeof name, "%s%d", name_stem[layer->op], ++counter[layer->op]);
-                while (find_name(graph, graph->n_layers, name) >= 0);
-                mfl_strcpy(layer->name, sizeof layer->name, name);
+                if (!layer->name[0])
+                        generate_name(graph, layer, &counter[layer->op]);
         }
         return 0;
 }
@@ -192,6 +192,56 @@ static int infer_input(struct mfl_layer *layer, struct mfl_error *err)
         return 0;
 }
 
+static int infer_add(
+        struct mfl_layer *layer, const struct mfl_layer *a, const struct mfl_layer *b, struct mfl_error *err)
+{
+        char text[96], text2[96];
+        if (a == b)
+                return mfl_fail(err, MFL_INVALID, "layer %s (add): reads layer %s twice; it joins two layers",
+                        layer->name, a->name);
+        if (!mfl_shape_equal(&a->out, &b->out))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (add): its inputs must be of one shape; %s is %s, %s is %s", layer->name,
+                        a->name, mfl_shape_text(&a->out, text, sizeof text), b->name,
+                        mfl_shape_text(&b->out, text2, sizeof text2));
+        layer->out = a->out;
+        return 0;
+}
+
+static int infer_norm(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
+{
+        const char *op = mfl_op_name(layer->op);
+        layer->out = *in;
+        if (layer->eps == 0)
+                layer->eps = 1e-5f;
+        if (layer->momentum == 0)
+                layer->momentum = 0.1f;
+        if (!(layer->eps > 0 && layer->eps <= 1))
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): eps %g is outside (0, 1]", layer->name, op,
+                        (double)layer->eps);
+        if (!(layer->momentum > 0 && layer->momentum <= 1))
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): momentum %g is outside (0, 1]", layer->name,
+                        op, (double)layer->momentum);
+        if (layer->op != MFL_OP_GROUPNORM)
+                return 0;
+        if (layer->norm_groups < 1 || in->dim[0] % layer->norm_groups)
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (groupnorm): norm_groups %d does not divide its %lld channels", layer->name,
+                        layer->norm_groups, (long long)in->dim[0]);
+        return 0;
+}
+
+static int infer_global_pool(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
+{
+        char text[96];
+        if (in->rank != 3)
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (%s): needs an image (channels x height x width), its input is %s",
+                        layer->name, mfl_op_name(layer->op), mfl_shape_text(in, text, sizeof text));
+        layer->out = (struct mfl_shape){.rank = 3, .dim = {in->dim[0], 1, 1}};
+        return 0;
+}
+
 static int infer_shape(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
 {
         int r = 0;
@@ -218,10 +268,33 @@ static int infer_shape(struct mfl_layer *layer, const struct mfl_shape *in, stru
                         return mfl_fail(err, MFL_INVALID, "layer %s (dropout): rate %g is outside [0, 1)",
                                 layer->name, (double)layer->rate);
                 return 0;
+        case MFL_OP_GLOBAL_AVGPOOL2D:
+                return infer_global_pool(layer, in, err);
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+                return infer_norm(layer, in, err);
         default:
                 layer->out = *in;
                 return 0;
         }
+}
+
+/* The layer's inputs lie before it, and there are as many as the operator takes. */
+static int check_inputs(struct mfl_layer *layer, int i, struct mfl_error *err)
+{
+        bool joins = layer->op == MFL_OP_ADD;
+        if (layer->input < 0 || layer->input >= i)
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %d; it can read layers 0 to %d",
+                        layer->name, mfl_op_name(layer->op), layer->input, i - 1);
+        if (joins && (layer->input2 < 0 || layer->input2 >= i))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (add): reads layer %d; it can read layers 0 to %d", layer->name,
+                        layer->input2, i - 1);
+        if (!joins && layer->input2 > 0)
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): takes one input", layer->name,
+                        mfl_op_name(layer->op));
+        layer->input2 = joins ? layer->input2 : -1;
+        return 0;
 }
 
 static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
@@ -229,24 +302,23 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
         struct mfl_layer *layer = &graph->layers[i];
         char text[96];
         int r;
-        layer->param_weight = layer->param_bias = -1;
+        layer->param_weight = layer->param_bias = layer->param_mean = layer->param_var = -1;
         if (i == 0) {
-                layer->input = -1;
+                layer->input = layer->input2 = -1;
                 r = infer_input(layer, err);
         } else if (layer->op == MFL_OP_INPUT) {
                 r = mfl_fail(
                         err, MFL_INVALID, "layer %s: only the first layer can be the input", layer->name);
-        } else if (layer->input < 0 || layer->input >= i) {
-                r = mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %d; it can read layers 0 to %d",
-                        layer->name, mfl_op_name(layer->op), layer->input, i - 1);
-        } else {
-                r = infer_shape(layer, &graph->layers[layer->input].out, err);
+        } else if (!(r = check_inputs(layer, i, err))) {
+                const struct mfl_layer *in = &graph->layers[layer->input];
+                r = layer->op == MFL_OP_ADD ? infer_add(layer, in, &graph->layers[layer->input2], err)
+                                            : infer_shape(layer, &in->out, err);
         }
         if (r)
                 return r;
         uint64_t count = 1;
         for (int d = 0; d < layer->out.rank; d++)
-                count = multiply(count, (uint64_t)layer->out.dim[d]);
+                count = mfl_graph_multiply(count, (uint64_t)layer->out.dim[d]);
         if (count > MFL_PARAMS_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): its output %s is larger than %llu numbers",
                         layer->name, mfl_op_name(layer->op), mfl_shape_text(&layer->out, text, sizeof text),
@@ -254,76 +326,21 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
         return 0;
 }
 
-/* No operator joins two inputs, so every layer must be read by exactly one other, the last by none. */
-static int check_chain(const struct mfl_graph *graph, struct mfl_error *err)
+/* What no layer reads would be computed for nothing. With this every layer reaches the last one. */
+static int check_readers(const struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
-        uint16_t n_readers[MFL_LAYERS_MAX] = {0};
-        for (int i = 1; i < graph->n_layers; i++)
-                n_readers[graph->layers[i].input]++;
-        for (int j = 0; j + 1 < graph->n_layers; j++) {
-                if (n_readers[j] != 1)
-                        return mfl_fail(err, MFL_INVALID,
-                                "layer %s (%s) is read by %d layers; it must be one", graph->layers[j].name,
-                                mfl_op_name(graph->layers[j].op), n_readers[j]);
-        }
-        return 0;
-}
-
-static int add_param(struct mfl_graph *graph, int i_layer, bool is_bias, struct mfl_error *err)
-{
-        const struct mfl_layer *layer = &graph->layers[i_layer];
-        const struct mfl_shape *in = &graph->layers[layer->input].out;
-        struct mfl_param *param = &graph->params[graph->n_params];
-        uint64_t window = layer->op == MFL_OP_CONV2D
-                                  ? multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1])
-                                  : 1;
-        int64_t channels = layer->op == MFL_OP_CONV2D ? in->dim[0] : mfl_shape_count(in);
-        uint64_t n_weights = multiply(multiply(window, (uint64_t)channels), (uint64_t)layer->out_channels);
-        uint64_t count = is_bias ? (uint64_t)layer->out_channels : n_weights;
-
-        if (n_weights > MFL_PARAMS_MAX || graph->n + count > MFL_PARAMS_MAX)
-                return mfl_fail(err, MFL_INVALID,
-                        "layer %s (%s): the model has more than %llu parameters, the largest supported "
-                        "number",
-                        layer->name, mfl_op_name(layer->op), (unsigned long long)MFL_PARAMS_MAX);
-        *param = (struct mfl_param){.offset = graph->n,
-                .count = count,
-                .layer = i_layer,
-                .fan_in = (int64_t)window * channels,
-                .fan_out = (int64_t)window * layer->out_channels,
-                .is_bias = is_bias};
-        snprintf(param->name, sizeof param->name, "%s.%s", layer->name, is_bias ? "bias" : "weight");
-        if (is_bias)
-                param->shape = (struct mfl_shape){.rank = 1, .dim = {layer->out_channels}};
-        else if (layer->op == MFL_OP_CONV2D)
-                param->shape = (struct mfl_shape){.rank = 4,
-                        .dim = {layer->out_channels, channels, layer->kernel[0], layer->kernel[1]}};
-        else
-                param->shape = (struct mfl_shape){.rank = 2, .dim = {layer->out_channels, channels}};
-        graph->n += count;
-        graph->n_params++;
-        return 0;
-}
-
-static int build_params(struct mfl_graph *graph, struct mfl_error *err)
-{
-        size_t bytes = 2 * (size_t)graph->n_layers * sizeof *graph->params;
-        graph->params = mfl_calloc(1, bytes);
-        if (!graph->params)
-                return mfl_fail_memory(err, bytes, "the parameter table");
+        bool is_read[MFL_LAYERS_MAX] = {false};
         for (int i = 1; i < graph->n_layers; i++) {
-                struct mfl_layer *layer = &graph->layers[i];
-                int r;
-                if (layer->op != MFL_OP_CONV2D && layer->op != MFL_OP_DENSE)
-                        continue;
-                layer->param_weight = graph->n_params;
-                if ((r = add_param(graph, i, false, err)))
-                        return r;
-                if (!layer->bias)
-                        continue;
-                layer->param_bias = graph->n_params;
-                if ((r = add_param(graph, i, true, err)))
-                        return r;
+                is_read[graph->layers[i].input] = true;
+                if (graph->layers[i].input2 >= 0)
+                        is_read[graph->layers[i].input2] = true;
+        }
+        for (int j = 0; j + 1 < graph->n_layers; j++) {
+                *ret_at = j;
+                if (!is_read[j])
+                        return mfl_fail(err, MFL_INVALID,
+                                "layer %s (%s) is read by no other layer; each but the last must be",
+                                graph->layers[j].name, mfl_op_name(graph->layers[j].op));
         }
         return 0;
 }
@@ -343,7 +360,8 @@ static int check_classes(const struct mfl_graph *graph, struct mfl_error *err)
         return 0;
 }
 
-static int fill_graph(struct mfl_graph *graph, const struct mfl_layer *layers, struct mfl_error *err)
+static int fill_graph(
+        struct mfl_graph *graph, const struct mfl_layer *layers, int *ret_at, struct mfl_error *err)
 {
         int r;
         size_t bytes = (size_t)graph->n_layers * sizeof *layers;
@@ -352,28 +370,35 @@ static int fill_graph(struct mfl_graph *graph, const struct mfl_layer *layers, s
                 return mfl_fail_memory(err, bytes, "the graph's layers");
         memcpy(graph->layers, layers, bytes);
         for (int i = 0; i < graph->n_layers; i++) {
+                *ret_at = i;
                 if ((unsigned)layers[i].op >= MFL_OP_COUNT_)
                         return mfl_fail(err, MFL_INVALID, "layer %d: there is no operator number %u", i,
                                 (unsigned)layers[i].op);
         }
+        *ret_at = 0;
         if (layers[0].op != MFL_OP_INPUT)
                 return mfl_fail(err, MFL_INVALID, "layer 0 is %s; the first layer must be the input",
                         mfl_op_name(layers[0].op));
-        if ((r = name_layers(graph, err)))
+        if ((r = name_layers(graph, ret_at, err)))
                 return r;
         for (int i = 0; i < graph->n_layers; i++) {
+                *ret_at = i;
                 if ((r = infer_layer(graph, i, err)))
                         return r;
         }
         graph->input = graph->layers[0].out;
-        if ((r = check_chain(graph, err)) || (r = check_classes(graph, err)))
+        if ((r = check_readers(graph, ret_at, err)))
                 return r;
-        return build_params(graph, err);
+        *ret_at = graph->n_layers - 1;
+        if ((r = check_classes(graph, err)))
+                return r;
+        return mfl_graph_build_params(graph, ret_at, err);
 }
 
-int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
-        struct mfl_graph **ret_graph, struct mfl_error *err)
+static int build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
+        struct mfl_graph **ret_graph, int *ret_at, struct mfl_error *err)
 {
+        *ret_at = 0;
         if (n_layers < 2 || n_layers > MFL_LAYERS_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "a model of %d layers (the input included); 2 to %d are possible", n_layers,
@@ -386,13 +411,31 @@ int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_laye
         mfl_strcpy(graph->name, sizeof graph->name, name);
         graph->n_layers = n_layers;
         graph->classes = classes;
-        int r = fill_graph(graph, layers, err);
+        int r = fill_graph(graph, layers, ret_at, err);
         if (r) {
                 mfl_graph_free(graph);
                 return r;
         }
         *ret_graph = graph;
         return 0;
+}
+
+int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        int at;
+        return build(name, layers, n_layers, classes, ret_graph, &at, err);
+}
+
+int mfl_graph_check(
+        const struct mfl_layer *layers, int n_layers, int classes, int *ret_layer, struct mfl_error *err)
+{
+        struct mfl_graph *graph = NULL;
+        int at, r = build("", layers, n_layers, classes, &graph, &at, err);
+        mfl_graph_free(graph);
+        if (r > 0)
+                *ret_layer = at;
+        return r;
 }
 
 void mfl_graph_free(struct mfl_graph *graph)

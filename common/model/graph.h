@@ -79,13 +79,14 @@ struct mfl_layer {
         int param_mean, param_var;    /* batchnorm: the running statistics; -1 elsewhere; inferred */
 };
 
-/* One parameter tensor: `count` floats at `offset` of the flat vector. */
+/* One parameter tensor: `count` floats at `offset` of the flat vector. Names and order are those of a PyTorch
+ * state_dict: weight, bias, running_mean, running_var of each layer. */
 struct mfl_param {
-        char name[MFL_NAME_BYTES + 8]; /* "conv1.weight" */
+        char name[MFL_NAME_BYTES + 16]; /* "conv1.weight", "bn1.running_mean" */
         struct mfl_shape shape;
         uint64_t offset, count;
         int layer;
-        int64_t fan_in, fan_out;
+        int64_t fan_in, fan_out; /* of the layer's weights; 1 for norms */
         bool is_bias;
         bool trained; /* false: running statistics. They have no gradient, and optimizers, weight decay, the
                          proximal term and server optimizers leave them alone: their deltas are averaged */
@@ -104,14 +105,20 @@ struct mfl_graph {
 /* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
  * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
  * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
- * output must be {classes}; classes = 0 lifts this, for conformance tests of single operators. No operator
- * joins two layers yet, so each layer but the last is read by exactly one. The caller keeps `layers`. */
+ * output must be {classes}; classes = 0 lifts this, for conformance tests of single operators. Each layer but
+ * the last is read by at least one other; the two inputs of an add are different layers. The caller keeps
+ * `layers`. */
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);
+/* Whether the layers make a graph, and if not (MFL_INVALID), at which of them it fails: 0 where it is none in
+ * particular. *ret_layer is set in this case only. */
+int mfl_graph_check(
+        const struct mfl_layer *layers, int n_layers, int classes, int *ret_layer, struct mfl_error *err);
 
-/* A named preset for that input and number of classes: logistic, mlp, lenet5, fedavg-cnn, pfl-cnn.
- * Weights start as MFL_INIT_TORCH says, those of lenet5 as MFL_INIT_GLOROT says.
+/* A named preset for that input and number of classes: those of mfl_presets.
+ * Weights start as MFL_INIT_TORCH says, those of lenet5 as MFL_INIT_GLOROT, those of residual networks as
+ * MFL_INIT_HE. The weights of norms start at 1, their biases at 0, always.
  * MFL_NOT_FOUND for another name (the text lists them), MFL_INVALID when the shape does not fit. */
 int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
@@ -125,8 +132,8 @@ extern const struct mfl_preset_info mfl_presets[];
  * operations only). Tensor t uses stream (seed, MFL_RNG_INIT, t, 0). */
 void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params);
 
-/* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two).
- */
+/* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two; a
+ * norm is 8 for each element: mean, variance, subtract, scale, shift). */
 void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint64_t *ret_training);
 
 /* A table for people: layer, output shape, parameters. Caller frees. NULL when out of memory. */

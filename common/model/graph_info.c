@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be said about shapes and finished graphs: text, counts, cost. */
-#include "common/model/graph.h"
+#include "common/model/graph_internal.h"
 
 #include <stdio.h>
 
@@ -46,6 +46,10 @@ const char *mfl_op_name(enum mfl_op op)
                 [MFL_OP_AVGPOOL2D] = "avgpool2d",
                 [MFL_OP_DROPOUT] = "dropout",
                 [MFL_OP_FLATTEN] = "flatten",
+                [MFL_OP_ADD] = "add",
+                [MFL_OP_GLOBAL_AVGPOOL2D] = "global_avgpool2d",
+                [MFL_OP_BATCHNORM] = "batchnorm",
+                [MFL_OP_GROUPNORM] = "groupnorm",
         };
         return (unsigned)op < MFL_OP_COUNT_ ? names[op] : "?";
 }
@@ -56,11 +60,8 @@ static uint64_t add(uint64_t a, uint64_t b)
         return __builtin_add_overflow(a, b, &r) ? UINT64_MAX : r;
 }
 
-static uint64_t multiply(uint64_t a, uint64_t b)
-{
-        uint64_t r;
-        return __builtin_mul_overflow(a, b, &r) ? UINT64_MAX : r;
-}
+/* Mean: 1; variance: 3; (x - mean) * scale * weight + bias: 4. */
+#define NORM_FLOPS 8
 
 /* Weighted layers: one multiplication and one addition per weight and output position, one addition per
  * bias. Pools: one operation per element of the window. The rest: one per element. */
@@ -73,11 +74,19 @@ static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_laye
                 return 0;
         case MFL_OP_CONV2D:
         case MFL_OP_DENSE:
-                return add(multiply(multiply(2, (uint64_t)graph->params[layer->param_weight].fan_in), n_out),
+                return add(mfl_graph_multiply(
+                                   mfl_graph_multiply(2, (uint64_t)graph->params[layer->param_weight].fan_in),
+                                   n_out),
                         layer->bias ? n_out : 0);
         case MFL_OP_MAXPOOL2D:
         case MFL_OP_AVGPOOL2D:
-                return multiply(multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1]), n_out);
+                return mfl_graph_multiply(
+                        mfl_graph_multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1]), n_out);
+        case MFL_OP_GLOBAL_AVGPOOL2D:
+                return (uint64_t)mfl_shape_count(&graph->layers[layer->input].out);
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+                return mfl_graph_multiply(NORM_FLOPS, n_out);
         default:
                 return n_out;
         }
@@ -86,48 +95,65 @@ static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_laye
 void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint64_t *ret_training)
 {
         uint64_t forward = 0, training = 0;
-        bool seen_weights = false;
+        bool wants_grad[MFL_LAYERS_MAX] = {false}; /* weights lie at or below the layer */
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 uint64_t flops = layer_flops(graph, layer);
                 bool weighted = layer->param_weight >= 0;
                 /* Backward computes the weights' gradient (as much as forward) and, unless nothing below
                  * has weights, the input's (as much again). */
-                uint64_t times = 1 + (weighted ? 1u : 0u) + (seen_weights ? 1u : 0u);
-                seen_weights = seen_weights || weighted;
+                bool below = (layer->input >= 0 && wants_grad[layer->input]) ||
+                             (layer->input2 >= 0 && wants_grad[layer->input2]);
+                uint64_t times = 1 + (weighted ? 1u : 0u) + (below ? 1u : 0u);
+                wants_grad[i] = below || weighted;
                 forward = add(forward, flops);
-                training = add(training, multiply(times, flops));
+                training = add(training, mfl_graph_multiply(times, flops));
         }
         *ret_forward = forward;
         *ret_training = training;
 }
 
-#define DESCRIBE_ROW_BYTES 256
+#define DESCRIBE_ROW_BYTES 384
+
+/* Of one layer; "reads ..." where that is not just the layer above. */
+static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, size_t bytes)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        const int params[] = {layer->param_weight, layer->param_bias, layer->param_mean, layer->param_var};
+        uint64_t count = 0;
+        char shape[96], reads[2 * MFL_NAME_BYTES + 16] = "";
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
+                count += params[k] >= 0 ? graph->params[params[k]].count : 0;
+        if (layer->input2 >= 0)
+                snprintf(reads, sizeof reads, "  reads %s, %s", graph->layers[layer->input].name,
+                        graph->layers[layer->input2].name);
+        else if (i > 0 && layer->input != i - 1)
+                snprintf(reads, sizeof reads, "  reads %s", graph->layers[layer->input].name);
+        return (size_t)snprintf(text, bytes, "%-20s %-16s %-14s %12llu%s\n", layer->name,
+                mfl_op_name(layer->op), mfl_shape_text(&layer->out, shape, sizeof shape),
+                (unsigned long long)count, reads);
+}
 
 char *mfl_graph_describe(const struct mfl_graph *graph)
 {
         size_t bytes = ((size_t)graph->n_layers + 3) * DESCRIBE_ROW_BYTES, len = 0;
-        char *text = mfl_malloc(bytes), shape[96];
+        char *text = mfl_malloc(bytes), running[64] = "";
+        uint64_t forward, training, untrained = 0;
         if (!text)
                 return NULL;
         len += (size_t)snprintf(
-                text, bytes, "%-20s %-10s %-18s %12s\n", "layer", "operator", "output", "parameters");
-        for (int i = 0; i < graph->n_layers; i++) {
-                const struct mfl_layer *layer = &graph->layers[i];
-                uint64_t count = 0;
-                if (layer->param_weight >= 0)
-                        count += graph->params[layer->param_weight].count;
-                if (layer->param_bias >= 0)
-                        count += graph->params[layer->param_bias].count;
-                len += (size_t)snprintf(text + len, bytes - len, "%-20s %-10s %-18s %12llu\n", layer->name,
-                        mfl_op_name(layer->op), mfl_shape_text(&layer->out, shape, sizeof shape),
-                        (unsigned long long)count);
-        }
-        uint64_t forward, training;
+                text, bytes, "%-20s %-16s %-14s %12s\n", "layer", "operator", "output", "parameters");
+        for (int i = 0; i < graph->n_layers; i++)
+                len += describe_layer(graph, i, text + len, bytes - len);
+        for (int t = 0; t < graph->n_params; t++)
+                untrained += graph->params[t].trained ? 0 : graph->params[t].count;
+        if (untrained)
+                snprintf(running, sizeof running, ", %llu of them running statistics",
+                        (unsigned long long)untrained);
         mfl_graph_flops(graph, &forward, &training);
         snprintf(text + len, bytes - len,
-                "%s: %llu parameters (%.2f MiB), %.2f MFLOP forward, %.2f MFLOP training per sample\n",
-                graph->name, (unsigned long long)graph->n, (double)graph->n * 4 / 1048576,
+                "%s: %llu parameters (%.2f MiB)%s, %.2f MFLOP forward, %.2f MFLOP training per sample\n",
+                graph->name, (unsigned long long)graph->n, (double)graph->n * 4 / 1048576, running,
                 (double)forward / 1e6, (double)training / 1e6);
         return text;
 }

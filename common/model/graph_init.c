@@ -24,6 +24,22 @@ static double init_bound(const struct mfl_param *param, enum mfl_init init)
         }
 }
 
+static bool is_norm(const struct mfl_graph *graph, const struct mfl_param *param)
+{
+        enum mfl_op op = graph->layers[param->layer].op;
+        return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
+}
+
+/* Norms begin as the identity of a normalised input: weight 1, bias 0, running mean 0, running variance 1. */
+static void init_norm(const struct mfl_graph *graph, int t, float *out)
+{
+        const struct mfl_param *param = &graph->params[t];
+        const struct mfl_layer *layer = &graph->layers[param->layer];
+        float v = t == layer->param_weight || t == layer->param_var ? 1.0f : 0.0f;
+        for (uint64_t i = 0; i < param->count; i++)
+                out[i] = v;
+}
+
 void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params)
 {
         for (int t = 0; t < graph->n_params; t++) {
@@ -31,6 +47,10 @@ void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *
                 struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_INIT, (uint64_t)t, 0);
                 double bound = init_bound(param, graph->layers[param->layer].init);
                 float *out = params + param->offset;
+                if (is_norm(graph, param)) {
+                        init_norm(graph, t, out);
+                        continue;
+                }
                 if (bound == 0) {
                         memset(out, 0, param->count * sizeof *out);
                         continue;

@@ -27,6 +27,7 @@ struct mfl_net {
 struct pass {
         struct mfl_net *net;
         const float *params;
+        float *running; /* params whose running statistics are updated; NULL: they stay */
         int64_t rows;
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
@@ -173,7 +174,7 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
 
 static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
 {
-        for (uint64_t i = 0; i < net->graph->n; i++)
+        for (uint64_t i = 0; acc && i < net->graph->n; i++)
                 acc[i] += net->sum[i];
         memset(net->sum, 0, (size_t)net->graph->n * sizeof *net->sum);
         return 0;
@@ -207,6 +208,31 @@ static void dropout_forward(const struct pass *pass, int i, int64_t n, const flo
                 y[e] = x[e] * mfl_dropout_at(key, (uint64_t)e, rate);
 }
 
+/* In inference the statistics are the running ones. */
+static struct mfl_norm norm_of(const struct pass *pass, int i)
+{
+        const struct mfl_layer *layer = &pass->net->graph->layers[i];
+        struct mfl_norm v = mfl_norm_of(pass->net->graph, i);
+        if (!pass->dropout) {
+                v.mean = param_of(pass->net, pass->params, layer->param_mean);
+                v.var = param_of(pass->net, pass->params, layer->param_var);
+        }
+        return v;
+}
+
+static void norm_forward(const struct pass *pass, int i, const float *x, float *y)
+{
+        const struct mfl_graph *graph = pass->net->graph;
+        const struct mfl_layer *layer = &graph->layers[i];
+        struct mfl_norm v = norm_of(pass, i);
+        mfl_ref_norm_forward(&v, pass->rows, x, param_of(pass->net, pass->params, layer->param_weight),
+                param_of(pass->net, pass->params, layer->param_bias), y);
+        if (pass->dropout && pass->running && layer->param_mean >= 0)
+                mfl_ref_norm_running(&v, pass->rows, x, layer->momentum,
+                        pass->running + graph->params[layer->param_mean].offset,
+                        pass->running + graph->params[layer->param_var].offset);
+}
+
 static void layer_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
@@ -233,6 +259,17 @@ static void layer_forward(const struct pass *pass, int i)
         case MFL_OP_AVGPOOL2D:
                 window = mfl_window_of(net->graph, i);
                 mfl_ref_avgpool_forward(&window, pass->rows, x, y);
+                break;
+        case MFL_OP_GLOBAL_AVGPOOL2D:
+                mfl_ref_global_avgpool_forward(n, plan->in_count / plan->out_count, x, y);
+                break;
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+                norm_forward(pass, i, x, y);
+                break;
+        case MFL_OP_ADD:
+                for (int64_t e = 0; e < n; e++)
+                        y[e] = x[e] + act_of(net, layer->input2)[e];
                 break;
         case MFL_OP_DROPOUT:
                 dropout_forward(pass, i, n, x, y);
@@ -294,6 +331,7 @@ static void layer_backward_data(const struct pass *pass, int i)
         float *dx = grad_of(net, layer->input);
         bool add = !plan->writes_grad;
         struct mfl_window window;
+        struct mfl_norm norm;
         switch (layer->op) {
         case MFL_OP_CONV2D:
                 window = mfl_window_of(net->graph, i);
@@ -310,9 +348,30 @@ static void layer_backward_data(const struct pass *pass, int i)
                 window = mfl_window_of(net->graph, i);
                 mfl_ref_avgpool_backward(&window, pass->rows, dy, add, dx);
                 break;
+        case MFL_OP_GLOBAL_AVGPOOL2D:
+                mfl_ref_global_avgpool_backward(
+                        pass->rows * plan->out_count, plan->in_count / plan->out_count, dy, add, dx);
+                break;
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+                norm = norm_of(pass, i);
+                mfl_ref_norm_backward(
+                        &norm, pass->rows, act_of(net, layer->input), dy, w, add, dx, NULL, NULL);
+                break;
         default:
                 elementwise_backward(pass, i, act_of(net, i), dy, add, dx);
         }
+}
+
+/* The gradient of an add's second input. */
+static void add_backward_second(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        int64_t n = pass->rows * net->plan->layers[i].out_count;
+        const float *dy = grad_of(net, i);
+        float *dx = grad_of(net, net->graph->layers[i].input2);
+        for (int64_t e = 0; e < n; e++)
+                dx[e] = (net->plan->layers[i].writes_grad2 ? 0.0f : dx[e]) + dy[e];
 }
 
 static void layer_backward_params(const struct pass *pass, int i, float *grads)
@@ -328,13 +387,16 @@ static void layer_backward_params(const struct pass *pass, int i, float *grads)
         if (layer->op == MFL_OP_CONV2D) {
                 struct mfl_window window = mfl_window_of(net->graph, i);
                 mfl_ref_conv_backward_params(&window, pass->rows, x, dy, dw, db);
+        } else if (layer->op == MFL_OP_BATCHNORM || layer->op == MFL_OP_GROUPNORM) {
+                struct mfl_norm norm = norm_of(pass, i);
+                mfl_ref_norm_backward(&norm, pass->rows, x, dy, NULL, false, NULL, dw, db);
         } else {
                 mfl_ref_dense_backward_params(plan->in_count, plan->out_count, pass->rows, x, dy, dw, db);
         }
 }
 
-/* From the gradient of the last layer's output, in the arena, to grads (n floats); a tensor of a layer that
- * does not reach the output has gradient 0. */
+/* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
+ * gradient 0. */
 static void run_backward(const struct pass *pass, bool input_too, float *grads)
 {
         const struct mfl_net *net = pass->net;
@@ -346,15 +408,32 @@ static void run_backward(const struct pass *pass, bool input_too, float *grads)
                 layer_backward_params(pass, i, grads);
                 if (input_too || net->plan->layers[layer->input].wants_grad)
                         layer_backward_data(pass, i);
+                if (layer->input2 >= 0 && (input_too || net->plan->layers[layer->input2].wants_grad))
+                        add_backward_second(pass, i);
         }
 }
 
 static void update(struct mfl_net *net, int group, const struct mfl_sgd *sgd)
 {
-        size_t n = (size_t)net->graph->n, at = n * (size_t)group;
-        for (size_t i = 0; i < n; i++)
-                mfl_sgd_update(sgd, &net->params[at + i], &net->momentum[at + i], &net->params_first[at + i],
-                        net->grads[i]);
+        size_t at = (size_t)net->graph->n * (size_t)group;
+        for (int t = 0; t < net->graph->n_params; t++) {
+                const struct mfl_param *param = &net->graph->params[t];
+                size_t end = (size_t)(param->offset + param->count);
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                        mfl_sgd_update(sgd, &net->params[at + i], &net->momentum[at + i],
+                                &net->params_first[at + i], net->grads[i]);
+        }
+}
+
+static void gather(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_rng_key key,
+        const uint32_t *index, uint32_t rows)
+{
+        struct mfl_shape image;
+        if (!mfl_host_augments(&net->options.augment) || mfl_host_image_shape(net->graph, data, &image, NULL))
+                mfl_host_gather(data, index, rows, act_of(net, 0));
+        else
+                mfl_host_gather_augmented(
+                        data, &image, &net->options.augment, key, index, rows, act_of(net, 0));
 }
 
 static void step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
@@ -363,15 +442,17 @@ static void step_group(struct mfl_net *net, const struct mfl_device_data *data, 
         int last = net->graph->n_layers - 1;
         uint32_t rows = steps->count[t];
         const uint32_t *index = steps->index + (size_t)t * (size_t)net->options.batch;
+        float *params = net->params + net->graph->n * (uint64_t)group;
         struct pass pass = {.net = net,
-                .params = net->params + net->graph->n * (uint64_t)group,
+                .params = params,
+                .running = params,
                 .rows = rows,
                 .dropout = &steps->dropout,
                 .step = steps->step_first + t};
         mfl_assert(rows <= (uint32_t)net->options.batch);
         if (rows == 0)
                 return;
-        mfl_host_gather(data, index, rows, act_of(net, 0));
+        gather(net, data, mfl_rng_augment_key(steps->augment, steps->step_first + t), index, rows);
         run_forward(&pass);
         mfl_host_loss(data, index, rows, act_of(net, last), net->graph->classes, grad_of(net, last),
                 &steps->loss_sum, &steps->n_correct);
@@ -383,8 +464,11 @@ static void step_group(struct mfl_net *net, const struct mfl_device_data *data, 
 static int step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
 {
+        struct mfl_shape image;
         int rc = mfl_host_check_data(net->graph, data, err);
         mfl_assert(net->options.training);
+        if (!rc && mfl_host_augments(&net->options.augment))
+                rc = mfl_host_image_shape(net->graph, data, &image, err);
         for (uint32_t t = 0; !rc && t < n_steps; t++)
                 for (int g = 0; g < net->options.groups; g++)
                         step_group(net, data, &groups[g], g, t, sgd);
@@ -413,12 +497,15 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
         return 0;
 }
 
-/* Group g's forward over the samples kept in net->x. */
-static struct pass forward_kept(struct mfl_net *net, int g)
+/* Group g's forward over the samples kept in net->x; only the first time are the running statistics updated.
+ */
+static struct pass forward_kept(struct mfl_net *net, int g, bool first)
 {
+        float *params = net->params + net->graph->n * (uint64_t)g;
         size_t input = (size_t)(net->plan->layers[0].out_count * net->options.batch);
         struct pass pass = {.net = net,
-                .params = net->params + net->graph->n * (uint64_t)g,
+                .params = params,
+                .running = first ? params : NULL,
                 .rows = net->options.batch,
                 .dropout = net->dropout ? &net->keys[g] : NULL};
         memcpy(act_of(net, 0), net->x + input * (size_t)g, input * sizeof(float));
@@ -437,7 +524,7 @@ static int forward(struct mfl_net *net, const float *x, const struct mfl_rng_key
         if (dropout)
                 memcpy(net->keys, dropout, groups * sizeof *dropout);
         for (size_t g = 0; g < groups; g++) {
-                forward_kept(net, (int)g);
+                forward_kept(net, (int)g, true);
                 memcpy(y + g * output, act_of(net, last), output * sizeof(float));
         }
         return 0;
@@ -451,7 +538,7 @@ static int backward(struct mfl_net *net, const float *dy, float *dx, float *dpar
         size_t output = (size_t)net->plan->layers[last].out_count * batch;
         mfl_assert(net->options.training);
         for (size_t g = 0; g < (size_t)net->options.groups; g++) {
-                struct pass pass = forward_kept(net, (int)g);
+                struct pass pass = forward_kept(net, (int)g, false);
                 memcpy(grad_of(net, last), dy + g * output, output * sizeof(float));
                 run_backward(&pass, dx != NULL, dparams + g * net->graph->n);
                 if (dx)

@@ -32,4 +32,28 @@ void mfl_ref_maxpool_backward(
 void mfl_ref_avgpool_forward(const struct mfl_window *v, int64_t rows, const float *x, float *y);
 void mfl_ref_avgpool_backward(const struct mfl_window *v, int64_t rows, const float *dy, bool add, float *dx);
 
+/* {c, plane} -> {c}: the mean of each of rows * c planes. */
+void mfl_ref_global_avgpool_forward(int64_t planes, int64_t plane, const float *x, float *y);
+void mfl_ref_global_avgpool_backward(int64_t planes, int64_t plane, const float *dy, bool add, float *dx);
+
+/* Batch and group norm of rows * channels planes: (x - mean) / sqrt(var + eps) * weight[c] + bias[c],
+ * variances biased. Statistics are those of the rows that are given. */
+struct mfl_norm {
+        int64_t channels, plane; /* plane: floats of one; 1 for vectors */
+        int64_t groups;          /* group norm; 0 for batch norm */
+        float eps;
+        const float *mean, *var; /* batch norm in inference: the running ones; else NULL */
+};
+struct mfl_norm mfl_norm_of(const struct mfl_graph *graph, int i); /* mean and var NULL */
+
+void mfl_ref_norm_forward(const struct mfl_norm *v, int64_t rows, const float *x, const float *weight,
+        const float *bias, float *y);
+/* dx may be NULL, dw and db both. */
+void mfl_ref_norm_backward(const struct mfl_norm *v, int64_t rows, const float *x, const float *dy,
+        const float *weight, bool add, float *dx, float *dw, float *db);
+/* Batch norm: running = (1 - momentum) * running + momentum * (mean, unbiased variance) of the rows; of a
+ * single value the biased one. */
+void mfl_ref_norm_running(
+        const struct mfl_norm *v, int64_t rows, const float *x, float momentum, float *mean, float *var);
+
 #endif

@@ -121,9 +121,12 @@ static void set_current(struct mfl_emu_thread *t)
 {
         mfl_emu_current = t;
         t->state = MFL_EMU_RUNNING;
-        threadIdx.x = t->number % blockDim.x;
-        threadIdx.y = t->number / blockDim.x % blockDim.y;
-        threadIdx.z = t->number / (blockDim.x * blockDim.y);
+        threadIdx.x = t->number;
+        if (blockDim.x != block.n) { /* divisions, for every turn */
+                threadIdx.x = t->number % blockDim.x;
+                threadIdx.y = t->number / blockDim.x % blockDim.y;
+                threadIdx.z = t->number / (blockDim.x * blockDim.y);
+        }
 }
 
 static void fiber_main(void);
@@ -269,6 +272,7 @@ bool mfl_emu_block_run(const struct mfl_emu_kernel *kernel, const void *a)
         block.n = blockDim.x * blockDim.y * blockDim.z;
         block.n_done = block.n_at_sync = block.head = block.tail = 0;
         block.fault = false;
+        threadIdx.y = threadIdx.z = 0;
         for (unsigned i = 0; i < block.n; i++) {
                 struct mfl_emu_thread *t = &block.threads[i];
                 t->fiber = NULL;

@@ -31,7 +31,6 @@ enum {
         MFL_EMU_WARP = 32,
         MFL_EMU_THREADS_MAX = 1024,
         MFL_EMU_SHARED_DEFAULT = 48 << 10,
-        MFL_EMU_SHARED_MAX = 227 << 10, /* sm_90, a block that asked for it */
 };
 
 /* ---- fibers (fiber.c) ---- */
@@ -99,6 +98,7 @@ void mfl_emu_shared_block(void);                                                
 bool mfl_emu_shared_check(void);                                                /* after a block */
 void mfl_emu_shared_end(void);
 bool mfl_emu_is_shared(const void *at, size_t bytes);
+size_t mfl_emu_shared_max(void); /* of a block that asked for it (runtime_device.c) */
 void mfl_emu_copies_finish(struct mfl_emu_thread *thread, uint64_t groups);
 
 /* ---- launches (launch.c) ---- */

@@ -52,6 +52,7 @@ void mfl_emu_register(struct mfl_emu_kernel *kernel);
                 static struct mfl_emu_kernel kernel = {#name, (const void *)name, name##_emu_call,           \
                         sizeof(type), threads, 48 << 10, 0, NULL};                                           \
                 _Static_assert((threads) <= 1024 && (blocks) >= 1, "bounds of " #name);                      \
+                _Static_assert(sizeof(type) <= 4096, "argument of " #name);                                  \
                 mfl_emu_register(&kernel);                                                                   \
         }                                                                                                    \
         static void name(const type a)

@@ -54,8 +54,7 @@ static void prepare(struct mfl_emu_fiber *fiber)
 {
         /* The stacks' tops are spread over a page, or else they all want the same lines of the cache. */
         void **top = (void **)(fiber->stack + fiber->stack_bytes - fiber->number % 32 * 128);
-        *--top = NULL; /* alignment, and the end of backtraces */
-        *--top = NULL;
+        *--top = NULL; /* where `begin` would return to: the stack is aligned as behind a call */
         *--top = (void *)begin;
         for (int i = 0; i < 6; i++)
                 *--top = NULL;

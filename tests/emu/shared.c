@@ -75,9 +75,9 @@ void mfl_emu_shared(void *at, size_t bytes, uint64_t *stamp)
                 mfl_emu_fault(
                         "%zu bytes of static shared memory: the limit is %d", total, MFL_EMU_SHARED_DEFAULT);
         total += shared.dynamic_bytes;
-        if (total > MFL_EMU_SHARED_MAX)
-                mfl_emu_fault("%zu bytes of static and dynamic shared memory: the limit is %d", total,
-                        MFL_EMU_SHARED_MAX);
+        if (total > mfl_emu_shared_max())
+                mfl_emu_fault("%zu bytes of static and dynamic shared memory: the limit is %zu", total,
+                        mfl_emu_shared_max());
         if (total > MFL_EMU_SHARED_DEFAULT && shared.kernel->dynamic_max <= MFL_EMU_SHARED_DEFAULT)
                 mfl_emu_fault("%zu bytes of static and dynamic shared memory without "
                               "cudaFuncAttributeMaxDynamicSharedMemorySize",

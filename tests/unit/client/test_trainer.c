@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trainer on the reference backend: one digest for any number of threads and any cut of the clients, what
- * is rejected and refused, cancelling, evaluation. */
+/* The trainer on the reference backend: one digest for any number of threads, any cut of the clients and any
+ * number of clients trained at once; what is rejected and refused, cancelling, evaluation; what it asks of a
+ * device that has its own memory. */
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -26,6 +27,12 @@ static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: ml
                                "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"
                                "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8}\n"
                                "evaluation: {batch: 5}\n";
+#define FUSED(n)                                                                                             \
+        "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"                                               \
+        "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"                                  \
+        "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8, fuse: " #n "}\n"                            \
+        "evaluation: {batch: 5}\n"
+static const char *const fused_texts[] = {FUSED(2), FUSED(3), FUSED(7), FUSED(100)};
 static const char steps_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
                                  "data: {name: toy, partition: iid, clients: 7}\n"
                                  "training: {lr: 0.1, steps: 13, batch: 8}\n"
@@ -76,13 +83,14 @@ static int teardown(void **state)
 /* One at a time has a limit. */
 static struct mfl_budget budget;
 
-static struct mfl_trainer *new_trainer(uint32_t workers, uint64_t memory_max)
+static struct mfl_trainer *new_trainer_on(
+        const struct mfl_backend_ops *ops, uint32_t workers, uint64_t memory_max)
 {
         mfl_budget_init(&budget, memory_max);
         struct mfl_error err;
         const struct mfl_dataset *data_sets[] = {w.dataset};
         uint64_t fingerprint = 77;
-        struct mfl_trainer_options options = {.ops = &mfl_backend_reference,
+        struct mfl_trainer_options options = {.ops = ops,
                 .device = w.device,
                 .workers = workers,
                 .budget = memory_max ? &budget : NULL,
@@ -93,6 +101,11 @@ static struct mfl_trainer *new_trainer(uint32_t workers, uint64_t memory_max)
         struct mfl_trainer *trainer;
         assert_int_equal(mfl_trainer_new(&options, &trainer, &err), 0);
         return trainer;
+}
+
+static struct mfl_trainer *new_trainer(uint32_t workers, uint64_t memory_max)
+{
+        return new_trainer_on(&mfl_backend_reference, workers, memory_max);
 }
 
 static struct mfl_task train_task(uint64_t *items, uint32_t n)
@@ -203,6 +216,199 @@ static void one_sum_for_any_threads_and_any_cut(void **state)
                 check_same(job_text, &want, workers, N_CLIENTS, true);
         }
         free(want.sum);
+}
+
+/* Clients are of different sizes (Dirichlet), so lanes finish and start anew at different steps. */
+static void clients_trained_at_once_give_the_same_bits(void **state)
+{
+        struct total want = train_all(job_text, 1, N_CLIENTS, false);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(fused_texts); i++) {
+                check_same(fused_texts[i], &want, 1, N_CLIENTS, false);
+                check_same(fused_texts[i], &want, 2, N_CLIENTS, false);
+                check_same(fused_texts[i], &want, 1, 1, false);
+                check_same(fused_texts[i], &want, 1, 4, false); /* the second task needs fewer lanes */
+                check_same(fused_texts[i], &want, 1, N_CLIENTS, true);
+        }
+        free(want.sum);
+}
+
+/* A client that does not exist ends a task after others of it were added on the device. */
+static void a_sum_left_behind_is_not_found_by_the_next_task(void **state)
+{
+        struct mfl_error err;
+        struct mfl_trainer *trainer = new_trainer(1, 0);
+        uint64_t broken[] = {0, 1, 2, 3, 99}, whole[] = {4, 5, 6};
+        struct mfl_task task = train_task(broken, 5);
+        struct mfl_train_result *result, *again;
+        assert_int_equal(run(trainer, fused_texts[0], &task, &result, &err), MFL_INVALID);
+        task = train_task(whole, 3);
+        assert_int_equal(run(trainer, fused_texts[0], &task, &result, &err), 0);
+        mfl_trainer_forget(trainer, task.job);
+        assert_int_equal(run(trainer, fused_texts[0], &task, &again, &err), 0);
+        assert_memory_equal(result->data[0], again->data[0], w.graph->n * sizeof(int64_t));
+        mfl_trainer_result_free(trainer, result);
+        mfl_trainer_result_free(trainer, again);
+        mfl_trainer_free(trainer);
+}
+
+/* A narrow network is made anew for a task of more clients. */
+static void lanes_grow_with_the_task(void **state)
+{
+        struct mfl_error err;
+        struct total want = train_all(job_text, 1, N_CLIENTS, false);
+        struct total got = {.sum = mfl_calloc(w.graph->n, sizeof(int64_t))};
+        struct mfl_trainer *trainer = new_trainer(1, 0);
+        uint64_t items[] = {0, 1, 2, 3, 4, 5, 6}, used = 0;
+        for (uint32_t at = 0, n = 2; at < N_CLIENTS; at += n, n = 5) {
+                struct mfl_task task = train_task(items + at, n);
+                struct mfl_train_result *result;
+                assert_int_equal(run(trainer, FUSED(100), &task, &result, &err), 0);
+                add_result(&got, result);
+                mfl_trainer_result_free(trainer, result);
+                assert_true(mfl_trainer_memory(trainer) > used);
+                used = mfl_trainer_memory(trainer);
+        }
+        assert_memory_equal(got.sum, want.sum, w.graph->n * sizeof(int64_t));
+        mfl_trainer_forget(trainer, "j-000001");
+        assert_int_equal(mfl_trainer_memory(trainer), 0);
+        mfl_trainer_free(trainer);
+        free(got.sum);
+        free(want.sum);
+}
+
+/* ---- a device with memory of its own: the reference backend that says so ---- */
+
+static struct {
+        uint64_t free_bytes, data_bytes;
+        bool resident, streamed, shared_start;
+        int lanes, wanted, n_base;
+        const float *base;
+} own;
+
+static void own_info(const struct mfl_device *device, struct mfl_device_info *ret_info)
+{
+        mfl_backend_reference.device_info(device, ret_info);
+        ret_info->own_memory = true;
+        ret_info->memory_free_bytes = own.free_bytes;
+}
+
+static uint64_t own_data_bytes(const struct mfl_dataset *dataset, const struct mfl_split *split)
+{
+        return own.data_bytes;
+}
+
+static int own_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,
+        const struct mfl_split *split, bool resident, struct mfl_device_data **ret_data,
+        struct mfl_error *err)
+{
+        own.resident = resident;
+        return mfl_backend_reference.data_new(device, dataset, split, resident, ret_data, err);
+}
+
+static int own_net_new(struct mfl_device *device, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
+{
+        own.streamed = options->streamed;
+        own.shared_start = options->shared_start;
+        own.lanes = options->groups;
+        return mfl_backend_reference.net_new(device, graph, options, ret_net, err);
+}
+
+static int own_fuse(struct mfl_device *device, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, int wanted, uint64_t memory_bytes, int *ret_groups,
+        struct mfl_error *err)
+{
+        struct mfl_net_options one = *options;
+        own.wanted = wanted;
+        for (one.groups = wanted; one.groups > 1; one.groups--)
+                if (mfl_backend_reference.net_bytes(graph, &one) <= memory_bytes)
+                        break;
+        *ret_groups = one.groups;
+        return 0;
+}
+
+static int own_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+{
+        own.base = params;
+        own.n_base++;
+        return 0;
+}
+
+static int own_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+{
+        return mfl_backend_reference.params_set(net, group, params ? params : own.base, err);
+}
+
+static struct mfl_backend_ops own_ops(uint64_t free_bytes, uint64_t data_bytes)
+{
+        struct mfl_backend_ops ops = mfl_backend_reference;
+        memset(&own, 0, sizeof(own));
+        own.free_bytes = free_bytes;
+        own.data_bytes = data_bytes;
+        ops.device_info = own_info;
+        ops.data_bytes = own_data_bytes;
+        ops.data_new = own_data_new;
+        ops.net_new = own_net_new;
+        ops.fuse = own_fuse;
+        ops.params_base = own_base;
+        ops.params_set = own_set;
+        return ops;
+}
+
+static uint64_t bytes_of_lanes(int lanes)
+{
+        struct mfl_net_options options = {.batch = 8, .groups = lanes, .threads = 1, .training = true};
+        return mfl_backend_reference.net_bytes(w.graph, &options);
+}
+
+static void check_own_memory(uint64_t free_bytes, uint64_t data_bytes, bool streamed, int lanes)
+{
+        struct mfl_error err;
+        struct mfl_backend_ops ops = own_ops(free_bytes, data_bytes);
+        struct total want = train_all(job_text, 1, N_CLIENTS, false), got = {0};
+        struct mfl_trainer *trainer = new_trainer_on(&ops, 1, 0);
+        uint64_t items[] = {0, 1, 2, 3, 4, 5, 6};
+        struct mfl_task task = train_task(items, N_CLIENTS);
+        struct mfl_train_result *result;
+        assert_int_equal(run(trainer, job_text, &task, &result, &err), 0);
+        got.sum = mfl_calloc(w.graph->n, sizeof(int64_t));
+        add_result(&got, result);
+        assert_memory_equal(got.sum, want.sum, w.graph->n * sizeof(int64_t));
+        assert_int_equal(own.streamed, streamed);
+        assert_int_equal(own.resident, !streamed);
+        assert_int_equal(own.lanes, lanes);
+        assert_int_equal(own.wanted, N_CLIENTS);
+        assert_true(own.shared_start);
+        assert_int_equal(own.n_base, 1);
+        mfl_trainer_result_free(trainer, result);
+        mfl_trainer_free(trainer);
+        free(got.sum);
+        free(want.sum);
+}
+
+static void a_devices_own_memory_bounds_lanes_and_data(void **state)
+{
+        uint64_t three = bytes_of_lanes(3) + (bytes_of_lanes(4) - bytes_of_lanes(3)) / 2;
+        check_own_memory(1 << 30, 1000, false, N_CLIENTS);
+        check_own_memory(three * 10 / 9 + 10, 0, false, 3);
+        check_own_memory((three + 1000) * 10 / 9 + 20, 1000, false, 3);
+        check_own_memory(three * 10 / 9 + 10, three * 6 / 10, true, 3); /* over half of it */
+}
+
+static void a_job_that_a_device_cannot_hold_is_refused_with_the_sizes(void **state)
+{
+        struct mfl_error err;
+        struct mfl_backend_ops ops = own_ops(bytes_of_lanes(1) / 2, 0);
+        struct mfl_trainer *trainer = new_trainer_on(&ops, 1, 0);
+        uint64_t items[] = {0, 1};
+        struct mfl_task task = train_task(items, 2);
+        struct mfl_train_result *result = NULL;
+        char need[16];
+        assert_int_equal(run(trainer, job_text, &task, &result, &err), MFL_INVALID);
+        mfl_format_bytes(bytes_of_lanes(1), need);
+        if (!strstr(err.text, need) || !strstr(err.text, "a training network"))
+                fail_msg("\"%s\" lacks the size %s", err.text, need);
+        mfl_trainer_free(trainer);
 }
 
 static void steps_are_cut_and_weights_may_be_uniform(void **state)
@@ -507,6 +713,11 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(one_sum_for_any_threads_and_any_cut),
+                cmocka_unit_test(clients_trained_at_once_give_the_same_bits),
+                cmocka_unit_test(a_sum_left_behind_is_not_found_by_the_next_task),
+                cmocka_unit_test(lanes_grow_with_the_task),
+                cmocka_unit_test(a_devices_own_memory_bounds_lanes_and_data),
+                cmocka_unit_test(a_job_that_a_device_cannot_hold_is_refused_with_the_sizes),
                 cmocka_unit_test(steps_are_cut_and_weights_may_be_uniform),
                 cmocka_unit_test(a_client_is_trained_as_specified),
                 cmocka_unit_test(a_wild_client_is_rejected_and_adds_nothing),

@@ -69,6 +69,129 @@ static void presets_have_the_published_sizes(void **state)
         assert_preset("fedavg-cnn", &image28, 10, 1663370); /* McMahan et al. 2017, section 3 */
         assert_preset("fedavg-cnn", &image28, 62, 1690046);
         assert_preset("pfl-cnn", &image32, 10, 1626442);
+        /* Trained ones as in torchvision's resnet18 with such a stem: 11,173,962; and 2 * 4800 statistics. */
+        assert_preset("resnet18", &image32, 10, 11173962 + 9600);
+        assert_preset("resnet18-gn", &image32, 10, 11173962);
+        /* 0.27 M (He et al. 2016, table 6), 2752 of them in the two projections. */
+        assert_preset("resnet20", &image32, 10, 272474 + 1568);
+        assert_preset("resnet20-gn", &image32, 10, 272474);
+}
+
+/* What is not trained, and where. */
+static void running_statistics_are_not_trained(void **state)
+{
+        struct mfl_graph *graph;
+        uint64_t untrained = 0;
+        assert_int_equal(mfl_graph_preset("resnet20", &image32, 10, &graph, NULL), 0);
+        const struct mfl_layer *bn = &graph->layers[2];
+        assert_string_equal(bn->name, "bn1");
+        assert_int_equal(bn->param_bias, bn->param_weight + 1);
+        assert_int_equal(bn->param_mean, bn->param_weight + 2);
+        assert_int_equal(bn->param_var, bn->param_weight + 3);
+        assert_string_equal(graph->params[bn->param_mean].name, "bn1.running_mean");
+        assert_string_equal(graph->params[bn->param_var].name, "bn1.running_var");
+        assert_true(graph->params[bn->param_weight].trained && graph->params[bn->param_bias].trained);
+        assert_true(graph->params[bn->param_bias].is_bias && !graph->params[bn->param_mean].is_bias);
+        assert_int_equal(graph->params[bn->param_var].count, 16);
+        float *params = mfl_malloc(graph->n * sizeof *params);
+        assert_non_null(params);
+        mfl_graph_init_params(graph, 3, params);
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_param *p = &graph->params[t];
+                bool of_norm = graph->layers[p->layer].op == MFL_OP_BATCHNORM;
+                bool one = strstr(p->name, "running_var") || (of_norm && strstr(p->name, ".weight"));
+                untrained += p->trained ? 0 : p->count;
+                assert_int_equal(p->trained, !strstr(p->name, "running"));
+                for (uint64_t i = 0; of_norm && i < p->count; i++)
+                        assert_true(params[p->offset + i] == (one ? 1.0f : 0.0f));
+        }
+        assert_int_equal(untrained, 1568);
+        free(params);
+        mfl_graph_free(graph);
+}
+
+static void a_residual_block_joins_two_layers(void **state)
+{
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_preset("resnet20-gn", &image32, 10, &graph, NULL), 0);
+        int add = 0, project = 0, pool = graph->n_layers - 2;
+        for (int i = 0; i < graph->n_layers; i++) {
+                const struct mfl_layer *layer = &graph->layers[i];
+                add = strcmp(layer->name, "layer2.0.add") ? add : i;
+                project = strcmp(layer->name, "layer2.0.downsample.0") ? project : i;
+                assert_true(layer->op == MFL_OP_ADD || layer->input2 == -1);
+                assert_true(layer->op != MFL_OP_GROUPNORM || layer->norm_groups == layer->out.dim[0] / 2);
+        }
+        assert_shape(&graph->layers[add], "32x16x16");
+        assert_string_equal(graph->layers[graph->layers[add].input].name, "layer2.0.bn2");
+        assert_string_equal(graph->layers[graph->layers[add].input2].name, "layer2.0.downsample.1");
+        assert_string_equal(graph->layers[graph->layers[project].input].name, "layer1.2.relu2");
+        assert_shape(&graph->layers[pool - 1], "64x8x8");
+        assert_shape(&graph->layers[pool], "64x1x1");
+        mfl_graph_free(graph);
+}
+
+static struct mfl_layer join(int a, int b)
+{
+        return (struct mfl_layer){.op = MFL_OP_ADD, .input = a, .input2 = b};
+}
+
+static void norms_get_defaults_and_names(void **state)
+{
+        struct mfl_layer layers[] = {input(4, 5, 5), {.op = MFL_OP_BATCHNORM, .input = 0},
+                {.op = MFL_OP_GROUPNORM, .input = 0, .norm_groups = 2, .eps = 0.5f}, join(1, 2),
+                {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 3}};
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_build("m", layers, 5, 0, &graph, NULL), 0);
+        assert_string_equal(graph->layers[1].name, "bn1");
+        assert_string_equal(graph->layers[2].name, "gn1");
+        assert_string_equal(graph->layers[3].name, "add1");
+        assert_string_equal(graph->layers[4].name, "pool1");
+        assert_true(graph->layers[1].eps == 1e-5f && graph->layers[1].momentum == 0.1f);
+        assert_true(graph->layers[2].eps == 0.5f);
+        assert_int_equal(graph->n, 4 * 4 + 2 * 4);
+        assert_int_equal(graph->layers[2].param_mean, -1);
+        assert_shape(&graph->layers[4], "4x1x1");
+        mfl_graph_free(graph);
+}
+
+static void bad_joins_and_norms_are_refused(void **state)
+{
+        const struct mfl_layer ok[] = {input(6, 8, 8), conv(0, 6, 1), join(0, 1)};
+        struct mfl_layer l[3];
+        int at = -1;
+#define RESET memcpy(l, ok, sizeof ok)
+        RESET;
+        assert_int_equal(mfl_graph_check(l, 3, 0, &at, NULL), 0);
+        assert_int_equal(at, -1);
+        l[2].input2 = 2;
+        assert_refused(l, 3, 0, "layer add1 (add): reads layer 2; it can read layers 0 to 1");
+        assert_int_equal(mfl_graph_check(l, 3, 0, &at, NULL), MFL_INVALID);
+        assert_int_equal(at, 2);
+        l[2].input2 = 0;
+        assert_refused(l, 3, 0, "layer add1 (add): reads layer input twice; it joins two layers");
+        RESET;
+        l[1].out_channels = 5;
+        assert_refused(
+                l, 3, 0, "layer add1 (add): its inputs must be of one shape; input is 6x8x8, conv1 is 5x8x8");
+        RESET;
+        l[2] = conv(1, 3, 1);
+        l[2].input2 = 1;
+        assert_refused(l, 3, 0, "layer conv2 (conv2d): takes one input");
+        l[2] = (struct mfl_layer){.op = MFL_OP_GROUPNORM, .input = 1, .norm_groups = 4};
+        assert_refused(l, 3, 0, "layer gn1 (groupnorm): norm_groups 4 does not divide its 6 channels");
+        l[2].norm_groups = 0;
+        assert_refused(l, 3, 0, "layer gn1 (groupnorm): norm_groups 0 does not divide its 6 channels");
+        l[2].norm_groups = 3;
+        l[2].eps = -1;
+        assert_refused(l, 3, 0, "layer gn1 (groupnorm): eps -1 is outside (0, 1]");
+        l[2] = (struct mfl_layer){.op = MFL_OP_BATCHNORM, .input = 1, .momentum = 1.5f};
+        assert_refused(l, 3, 0, "layer bn1 (batchnorm): momentum 1.5 is outside (0, 1]");
+        l[0].out = (struct mfl_shape){1, {6}};
+        l[1] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 0};
+        l[2] = (struct mfl_layer){.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 1};
+        assert_refused(l, 3, 0,
+                "layer pool1 (global_avgpool2d): needs an image (channels x height x width), its input is 6");
 }
 
 static void shapes_are_inferred(void **state)
@@ -132,7 +255,6 @@ static void bad_structure_is_refused(void **state)
 {
         const struct mfl_layer ok[] = {input(1, 8, 8), conv(0, 2, 3), dense(1, 4)};
         struct mfl_layer l[3];
-#define RESET memcpy(l, ok, sizeof ok)
         RESET;
         assert_refused(l, 1, 4, "a model of 1 layers (the input included); 2 to 1024 are possible");
         assert_refused(l, 1025, 4, "a model of 1025 layers (the input included); 2 to 1024 are possible");
@@ -149,7 +271,7 @@ static void bad_structure_is_refused(void **state)
         assert_refused(l, 3, 4, "layer conv1 (conv2d): reads layer 1; it can read layers 0 to 0");
         RESET;
         l[2].input = 0;
-        assert_refused(l, 3, 4, "layer input (input) is read by 2 layers; it must be one");
+        assert_refused(l, 3, 4, "layer conv1 (conv2d) is read by no other layer; each but the last must be");
         RESET;
         l[1].op = (enum mfl_op)99;
         assert_refused(l, 3, 4, "layer 1: there is no operator number 99");
@@ -239,8 +361,8 @@ static void presets_refuse_what_does_not_fit(void **state)
         struct mfl_error err;
         struct mfl_shape flat = {1, {784}}, tiny = {3, {1, 4, 4}};
         assert_int_equal(mfl_graph_preset("lenet", &image28, 10, &graph, &err), MFL_NOT_FOUND);
-        assert_string_equal(
-                err.text, "there is no preset lenet; there are logistic, mlp, lenet5, fedavg-cnn, pfl-cnn");
+        assert_string_equal(err.text, "there is no preset lenet; there are logistic, mlp, lenet5, "
+                                      "fedavg-cnn, pfl-cnn, resnet18, resnet18-gn, resnet20, resnet20-gn");
         assert_int_equal(mfl_graph_preset("lenet5", &flat, 10, &graph, &err), MFL_INVALID);
         assert_string_equal(
                 err.text, "preset lenet5 needs an image (channels x height x width), the input is 784");
@@ -345,6 +467,14 @@ static void flops_count_multiplications_and_additions(void **state)
         assert_int_equal(forward, (2 * 9 + 1) * 8 + 8 + (2 * 8 + 1) * 3);
         assert_int_equal(training, 2 * (2 * 9 + 1) * 8 + 2 * 8 + 3 * (2 * 8 + 1) * 3);
         mfl_graph_free(graph);
+        struct mfl_layer branches[] = {input(2, 4, 4), conv(0, 2, 1), {.op = MFL_OP_TANH, .input = 0},
+                join(1, 2), {.op = MFL_OP_BATCHNORM, .input = 3},
+                {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 4}};
+        assert_int_equal(mfl_graph_build("m", branches, 6, 0, &graph, NULL), 0);
+        mfl_graph_flops(graph, &forward, &training);
+        assert_int_equal(forward, (2 * 2 + 1) * 32 + 32 + 32 + 8 * 32 + 32);
+        assert_int_equal(training, 2 * (2 * 2 + 1) * 32 + 32 + 2 * 32 + 3 * 8 * 32 + 2 * 32);
+        mfl_graph_free(graph);
 }
 
 static void descriptions_name_layers_and_sizes(void **state)
@@ -353,14 +483,24 @@ static void descriptions_name_layers_and_sizes(void **state)
         assert_int_equal(mfl_graph_preset("logistic", &image28, 10, &graph, NULL), 0);
         char *text = mfl_graph_describe(graph);
         assert_string_equal(text,
-                "layer                operator   output               parameters\n"
-                "input                input      1x28x28                       0\n"
-                "fc                   dense      10                         7850\n"
+                "layer                operator         output           parameters\n"
+                "input                input            1x28x28                   0\n"
+                "fc                   dense            10                     7850\n"
                 "logistic: 7850 parameters (0.03 MiB), 0.02 MFLOP forward, 0.03 MFLOP training per sample\n");
         free(text);
         mfl_alloc_fail_at(0);
         assert_null(mfl_graph_describe(graph));
         mfl_alloc_fail_at(-1);
+        mfl_graph_free(graph);
+        assert_int_equal(mfl_graph_preset("resnet20", &image32, 10, &graph, NULL), 0);
+        text = mfl_graph_describe(graph);
+        assert_non_null(
+                strstr(text, "\nbn1                  batchnorm        16x32x32                 64\n"));
+        assert_non_null(strstr(text, "\nlayer2.0.downsample.0 conv2d           32x16x16                512  "
+                                     "reads layer1.2.relu2\n"));
+        assert_non_null(strstr(text, "  reads layer2.0.bn2, layer2.0.downsample.1\n"));
+        assert_non_null(strstr(text, ": 274042 parameters (1.05 MiB), 1568 of them running statistics, "));
+        free(text);
         mfl_graph_free(graph);
 }
 
@@ -368,6 +508,10 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(presets_have_the_published_sizes),
+                cmocka_unit_test(running_statistics_are_not_trained),
+                cmocka_unit_test(a_residual_block_joins_two_layers),
+                cmocka_unit_test(norms_get_defaults_and_names),
+                cmocka_unit_test(bad_joins_and_norms_are_refused),
                 cmocka_unit_test(shapes_are_inferred),
                 cmocka_unit_test(generated_names_avoid_given_ones),
                 cmocka_unit_test(a_single_operator_is_a_graph_without_classes),

@@ -184,7 +184,8 @@ static void impossible_values_are_refused(void **state)
         assert_refused(document("{layers: [attention]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0]: there is no layer 'attention'; there are conv2d, dense, relu, "
                 "tanh, "
-                "sigmoid, maxpool2d, avgpool2d, dropout, flatten");
+                "sigmoid, maxpool2d, avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, "
+                "groupnorm");
         assert_refused(document("{layers: [relu, dense]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: dense needs settings: {dense: {units: ...}}");
         assert_refused(document("{layers: [dropout]}", NULL, NULL, NULL),
@@ -195,6 +196,19 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.layers[0].conv2d.kernel: expected one whole number or [height, width], got "
                 "a list "
                 "of 3");
+        assert_refused(document("{layers: [relu, add]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[1]: add needs settings: {add: {inputs: ...}}");
+        assert_refused(document("{layers: [groupnorm]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: groupnorm needs settings: {groupnorm: {norm_groups: ...}}");
+        assert_refused(document("{layers: [relu, {add: {inputs: [input]}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[1].add.inputs: expected the names of two layers: [a, b]");
+        assert_refused(document("{layers: [relu, {tanh: {input: a}}, {relu: {name: a}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[1]: input: no layer before this one has the name 'a'; give the layer "
+                "that is meant a name");
+        assert_refused(document("{layers: [{relu: {name: input}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: the name input is the model's input");
+        assert_refused(document("{layers: [{batchnorm: {eps: 0}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].batchnorm.eps: expected a number above 0 and at most 1, got '0'");
         assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: layers[0] has the name a already");
 }
@@ -242,6 +256,20 @@ static void shape_errors_carry_the_layers_line(void **state)
                 "j.yaml:8: model.layers[1]: layer dense1 (dense): the last layer gives 9; it must give one "
                 "number for "
                 "each of the 10 classes");
+        assert_refused(
+                document("\n  input: [4, 6, 6]\n  layers:\n    - conv2d: {name: a, filters: 4, "
+                         "kernel: 3}\n    - relu\n    - add: {inputs: [a, input]}\n    - dense: {units: "
+                         "10}",
+                        NULL, NULL, NULL),
+                "j.yaml:8: model.layers[2]: layer add1 (add): its inputs must be of one shape; a is 4x4x4, "
+                "input "
+                "is 4x6x6");
+        assert_refused(document("\n  input: [4]\n  layers:\n    - relu\n    - tanh: {input: input}\n    - "
+                                "dense: {units: 10}",
+                               NULL, NULL, NULL),
+                "j.yaml:6: model.layers[0]: layer relu1 (relu) is read by no other layer; each but the last "
+                "must "
+                "be");
         assert_refused(document("\n  preset: lenet5\n  input: [784]", NULL, NULL, NULL),
                 "j.yaml:5: model.input: preset lenet5 needs an image (channels x height x width), the input "
                 "is 784");
@@ -263,6 +291,31 @@ static void layers_become_a_graph(void **state)
         assert_int_equal(graph->layers[4].init, MFL_INIT_ZERO);
         assert_string_equal(graph->params[2].name, "out.weight");
         assert_int_equal(graph->n_params, 3);
+        mfl_graph_free(graph);
+        mfl_job_free(job);
+}
+
+static void layers_may_branch_and_join(void **state)
+{
+        struct mfl_job *job = parse(document("{layers: [{conv2d: {name: stem, filters: 8, kernel: 3, "
+                                             "padding: 1}}, {batchnorm: {name: n, eps: "
+                                             "0.001, momentum: 0.2}}, {conv2d: {name: side, filters: 8, "
+                                             "kernel: 1, input: stem}}, {groupnorm: "
+                                             "{norm_groups: 4}}, {tanh: {name: t}}, {add: {inputs: [n, t]}}, "
+                                             "global_avgpool2d, {dense: {units: "
+                                             "10}}]}",
+                NULL, NULL, NULL));
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_job_graph(job, &image28, 10, &graph, NULL), 0);
+        const struct mfl_layer *l = graph->layers;
+        assert_true(l[2].eps == 0.001f && l[2].momentum == 0.2f);
+        assert_int_equal(l[3].input, 1);
+        assert_int_equal(l[3].input2, -1);
+        assert_int_equal(l[4].norm_groups, 4);
+        assert_int_equal(l[6].input, 2);
+        assert_int_equal(l[6].input2, 5);
+        assert_int_equal(l[7].input, 6);
+        assert_true(mfl_shape_equal(&l[7].out, &(struct mfl_shape){3, {8, 1, 1}}));
         mfl_graph_free(graph);
         mfl_job_free(job);
 }
@@ -398,6 +451,7 @@ int main(void)
                 cmocka_unit_test(values_outside_of_their_limits_are_refused),
                 cmocka_unit_test(shape_errors_carry_the_layers_line),
                 cmocka_unit_test(layers_become_a_graph),
+                cmocka_unit_test(layers_may_branch_and_join),
                 cmocka_unit_test(data_and_model_must_agree),
                 cmocka_unit_test(allocation_failures_leave_nothing_behind),
                 cmocka_unit_test(every_example_is_valid),

@@ -64,7 +64,7 @@ static void check_strategy(enum mfl_strategy_kind kind)
                 struct mfl_error err;
                 for (int e = 0; e < COUNT; e++)
                         d[e] = e == 0 ? 0.0 : (double)fixture_delta(2, r, (uint64_t)e) * (e % 3 ? 1.0 : 1e-3);
-                assert_int_equal(mfl_strategy_apply(ops, &job, 0, COUNT, x, d, state, next, &err), 0);
+                assert_int_equal(mfl_strategy_apply(ops, &job, NULL, 0, COUNT, x, d, state, next, &err), 0);
                 for (int e = 0; e < COUNT; e++) {
                         double want = expected(&job, (double)x[e], d[e], &m[e], &v[e]);
                         /* The two ways to write a formula differ by some double roundings: at most one float
@@ -105,7 +105,7 @@ static void fedadam_takes_the_step_computed_by_hand(void **state)
         double d = 2.0;
         assert_true(v == 0.25f);
         assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 0, 1, &x, &d, states, &next, NULL), 0);
+                mfl_strategy_apply(&mfl_strategy_fedadam, &job, NULL, 0, 1, &x, &d, states, &next, NULL), 0);
         assert_true(fabs((double)next - (1.0 + 0.2 / (sqrt(0.2875) + 0.5))) < 1e-6); /* float settings */
 }
 
@@ -115,16 +115,75 @@ static void results_that_are_not_finite_are_refused(void **state)
         struct mfl_error err = {{0}};
         float x[] = {0.0f, 3e38f}, next[2];
         double d[] = {0.0, 3e38};
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedavg, &job, 100, 2, x, d, NULL, next, &err), MFL_INVALID);
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedavg, &job, NULL, 100, 2, x, d, NULL, next, &err),
+                MFL_INVALID);
         assert_non_null(strstr(err.text, "parameter 101"));
         /* FedAdagrad's variance overflows while the param itself stays finite. */
         float m = 0, v = 0, one = 1;
         float *states[] = {&m, &v};
         double large = 1e30;
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, 0, 1, &one, &large, states, next, &err),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, NULL, 0, 1, &one, &large, states,
+                                 next, &err),
                 MFL_INVALID);
+}
+
+/* Each range of a graph with batch norms, from and to odd places, against the whole vector treated as
+ * trained: trained params and their state have its bits, running statistics are the plain mean and keep their
+ * state. */
+static void check_untrained(enum mfl_strategy_kind kind)
+{
+        struct mfl_job job = {.aggregation = {.strategy = kind,
+                                      .server_lr = 0.25f,
+                                      .momentum = 0.9f,
+                                      .beta1 = 0.8f,
+                                      .beta2 = 0.95f,
+                                      .tau = 0.01f}};
+        const struct mfl_strategy_ops *ops = mfl_strategy_get(kind);
+        struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {7}}},
+                {.op = MFL_OP_BATCHNORM, .input = 0}, {.op = MFL_OP_BATCHNORM, .input = 1},
+                {.op = MFL_OP_DENSE, .input = 2, .out_channels = 5}, {.op = MFL_OP_BATCHNORM, .input = 3}};
+        struct mfl_graph *graph = NULL;
+        assert_int_equal(mfl_graph_build("m", layers, 5, 5, &graph, NULL), 0);
+        enum { N = 28 + 28 + 35 + 20 };
+        assert_int_equal(graph->n, N);
+        float x[N], all[N], some[N], state[2][2][N];
+        double d[N];
+        for (int e = 0; e < N; e++) {
+                x[e] = fixture_delta(1, 0, (uint64_t)e);
+                d[e] = (double)fixture_delta(2, 0, (uint64_t)e);
+                for (int i = 0; i < ops->n_state; i++)
+                        state[0][i][e] = state[1][i][e] = ops->state_initial(&job, i);
+        }
+        float *whole[] = {state[0][0], state[0][1]};
+        assert_int_equal(mfl_strategy_apply(ops, &job, NULL, 0, N, x, d, whole, all, NULL), 0);
+        for (size_t at = 0, step = 1; at < N; at += step, step += 3) {
+                size_t count = MFL_MIN(step, N - at);
+                float *part[] = {state[1][0] + at, state[1][1] + at};
+                assert_int_equal(mfl_strategy_apply(
+                                         ops, &job, graph, at, count, x + at, d + at, part, some + at, NULL),
+                        0);
+        }
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_param *p = &graph->params[t];
+                for (uint64_t e = p->offset; e < p->offset + p->count; e++) {
+                        float plain = (float)((double)x[e] + d[e]);
+                        assert_true(some[e] == (p->trained ? all[e] : plain));
+                        for (int i = 0; i < ops->n_state; i++)
+                                assert_true(state[1][i][e] ==
+                                            (p->trained ? state[0][i][e] : ops->state_initial(&job, i)));
+                }
+        }
+        mfl_graph_free(graph);
+}
+
+static void running_statistics_take_the_plain_mean(void **state)
+{
+        check_untrained(MFL_STRATEGY_FEDAVG);
+        check_untrained(MFL_STRATEGY_FEDAVGM);
+        check_untrained(MFL_STRATEGY_FEDADAGRAD);
+        check_untrained(MFL_STRATEGY_FEDADAM);
+        check_untrained(MFL_STRATEGY_FEDYOGI);
+        check_untrained(MFL_STRATEGY_MEDIAN);
 }
 
 static int compare_floats(const void *a, const void *b)
@@ -169,6 +228,7 @@ int main(void)
                 cmocka_unit_test(strategies_follow_their_equations),
                 cmocka_unit_test(fedadam_takes_the_step_computed_by_hand),
                 cmocka_unit_test(results_that_are_not_finite_are_refused),
+                cmocka_unit_test(running_statistics_take_the_plain_mean),
                 cmocka_unit_test(median_is_the_middle_of_the_sorted),
         };
         return cmocka_run_group_tests_name("server_strategy", tests, NULL, NULL);
