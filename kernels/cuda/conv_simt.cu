@@ -68,10 +68,17 @@ static double guess_clocks(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass 
         int64_t rounds = ceil_div(segments, kernel->slices);
         bool vector_a = (pass == MFL_CUDA_FORWARD ? conv->c : conv->k) % 4 == 0;
         bool vector_b = pass == MFL_CUDA_FORWARD ? z.red % 4 == 0 : conv->c % 4 == 0;
-        if (kernel->direct) { /* threads of 4 pixels x 8 channels; 43 of a step's instructions are counted */
-                double items = (double)conv->groups * (double)z.m / 4.0 * (double)ceil_div(z.n, 8);
-                double all = items * (double)z.red * 45.0 / (132.0 * 128.0),
-                       chain = (double)z.red * 60.0 + 4000.0;
+        if (kernel->direct) { /* threads of 4 pixels (taps) x 8 channels: 43 instructions a step */
+                bool weights = pass == MFL_CUDA_BACKWARD_WEIGHTS;
+                double threads = weights ? (double)ceil_div(z.n + 1, 4) * (double)ceil_div(z.m, 8)
+                                         : (double)ceil_div(z.m, 4) * (double)ceil_div(z.n, 8);
+                double all = (double)conv->groups * threads * (double)z.red * 45.0 / (132.0 * 128.0);
+                double chain = (double)z.red * 60.0 + 4000.0;
+                if (weights) { /* 256 threads a block and group, little to hide the loads behind */
+                        double waves = (double)conv->groups / (132.0 * 4.0);
+                        all *= 1.3;
+                        chain = threads * (double)z.red * 50.0 / 128.0 * (waves > 1.0 ? waves : 1.0);
+                }
                 return all > chain ? all : chain;
         }
         double blocks = (double)conv->groups * (double)ceil_div(z.m, kernel->bm) *
@@ -238,7 +245,7 @@ static cudaError_t run_variant(const struct mfl_cuda_conv *conv, enum mfl_cuda_p
         a.n_tiles = ceil_div(a.n, c.kernel->bn);
         a.n_splits = c.split ? ceil_div(a.n_segments, c.kernel->slices) : 1;
         int64_t blocks = a.m_tiles * a.n_tiles * a.n_splits;
-        if (blocks > INT32_MAX / conv->groups)
+        if (!c.kernel->direct && blocks > INT32_MAX / conv->groups)
                 return cudaErrorInvalidConfiguration;
         cudaError_t status = c.kernel->run(&a, blocks * conv->groups, stream);
         if (status == cudaSuccess && c.split)
@@ -269,7 +276,7 @@ MFL_KERNEL_BOUNDS(simt_reduce_kernel, struct simt_reduce, REDUCE_THREADS, 8)
         int64_t group = blockIdx.x / a.blocks, outputs = a.a.m * a.a.n;
         int64_t floats = outputs + (a.a.db ? a.a.m : 0);
         int64_t i = (blockIdx.x - group * a.blocks) * REDUCE_THREADS + threadIdx.x;
-        if (i >= floats || mfl_cuda_rows(&a.a.steps, (uint32_t)group) == 0)
+        if (i >= floats || mfl_simt_is_left_out(&a.a.steps, group))
                 return;
         const float *from = a.a.work + group * a.a.n_segments * floats + i;
         float sum = 0.0f;

@@ -36,10 +36,13 @@ static const struct shape shapes[] = {
         {"1x1, stride 2", 2, 5, 5, 8, 9, 1, 1, {2, 2}, {0, 0}, {1, 1}, MFL_CUDA_ACT_NONE, false, false},
         {"dense", 10, 1, 1, 400, 21, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
         {"dense, odd", 7, 1, 1, 301, 13, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_SIGMOID, true, true},
-        {"dense, many rows", 300, 1, 1, 12, 10, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_NONE, true, true},
-        {"dense, long", 3, 1, 1, 1600, 4, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
+        {"dense, many rows", 140, 1, 1, 12, 10, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_NONE, true, true},
+        {"dense, long", 3, 1, 1, 700, 4, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
         {"many pixels", 4, 16, 17, 2, 3, 3, 3, {1, 1}, {1, 1}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
-        {"three rows, five taps", 2, 12, 14, 2, 33, 3, 5, {1, 1}, {1, 2}, {1, 1}, MFL_CUDA_ACT_NONE, true,
+        {"many small images", 135, 2, 3, 2, 3, 2, 2, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, true},
+        {"more segments than fit in a block", 4, 10, 14, 20, 20, 1, 5, {1, 1}, {0, 0}, {1, 1},
+                MFL_CUDA_ACT_NONE, true, false},
+        {"three rows, five taps", 1, 8, 9, 2, 33, 3, 5, {1, 1}, {1, 2}, {1, 1}, MFL_CUDA_ACT_NONE, true,
                 true},
 };
 
