@@ -210,6 +210,8 @@ void conv_test_reset(struct conv_test *test)
         } else {
                 assert_int_equal(cudaMemset(output_of(test), 0xff, bytes), cudaSuccess);
         }
+        /* Streams that don't wait for the default one must find it done. */
+        assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
 static double error_of(const struct conv_test *test, const void *memory, enum mfl_cuda_type type,
