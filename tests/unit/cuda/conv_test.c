@@ -149,7 +149,7 @@ void conv_test_open(struct conv_test *test, const struct mfl_cuda_conv *v, enum 
 {
         enum mfl_cuda_type type = mfl_cuda_type_of(v->precision);
         uint64_t groups = (uint64_t)v->groups;
-        struct operands o = {NULL};
+        struct operands o = {.x = NULL};
         *test = (struct conv_test){.conv = *v, .pass = pass};
         test->x_n = (uint64_t)(v->n * v->h * v->w * v->c);
         test->y_n = (uint64_t)(v->n * v->oh * v->ow * v->k);
