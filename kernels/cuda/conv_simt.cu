@@ -68,6 +68,12 @@ static double guess_clocks(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass 
         int64_t rounds = ceil_div(segments, kernel->slices);
         bool vector_a = (pass == MFL_CUDA_FORWARD ? conv->c : conv->k) % 4 == 0;
         bool vector_b = pass == MFL_CUDA_FORWARD ? z.red % 4 == 0 : conv->c % 4 == 0;
+        if (kernel->direct) { /* threads of 4 pixels x 8 channels; 43 of a step's instructions are counted */
+                double items = (double)conv->groups * (double)z.m / 4.0 * (double)ceil_div(z.n, 8);
+                double all = items * (double)z.red * 45.0 / (132.0 * 128.0),
+                       chain = (double)z.red * 60.0 + 4000.0;
+                return all > chain ? all : chain;
+        }
         double blocks = (double)conv->groups * (double)ceil_div(z.m, kernel->bm) *
                         (double)ceil_div(z.n, kernel->bn) * (split ? (double)rounds : 1.0);
         double steps = (double)segment * (split ? 1.0 : (double)rounds);
@@ -102,11 +108,14 @@ static int choices_of(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass,
 {
         int n_kernels, n = 0;
         const struct mfl_simt_kernel *kernels = kernels_of(pass, &n_kernels);
-        int64_t segments = ceil_div(sizes_of(conv, pass).red, segment_of(conv, pass));
+        struct mfl_simt_args shape;
+        mfl_simt_shape(conv, pass, &shape);
+        int64_t segments = shape.n_segments;
         for (int i = 0; i < 2 * n_kernels; i++) {
                 const struct mfl_simt_kernel *kernel = &kernels[i / 2];
                 bool split = i % 2 == 1;
-                if ((kernel->can && !kernel->can(conv)) || (split && segments <= kernel->slices))
+                if ((kernel->can && !kernel->can(&shape)) ||
+                        (split && (kernel->direct || segments <= kernel->slices)))
                         continue;
                 struct simt_choice c = {kernel, split, guess_clocks(conv, pass, kernel, split)};
                 int at = n++;
@@ -147,7 +156,7 @@ static uint64_t count_workspace(const struct mfl_cuda_conv *conv, enum mfl_cuda_
         return (uint64_t)conv->groups * (uint64_t)segments * (uint64_t)floats * sizeof(float);
 }
 
-static struct mfl_simt_div divide_by(int d)
+struct mfl_simt_div mfl_simt_divide_by(int d)
 {
         struct mfl_simt_div div = {0, 31, (uint32_t)d};
         while ((1ull << (div.shift - 31)) < (uint64_t)d)
@@ -161,11 +170,11 @@ static bool on_16_bytes(const void *p, uint64_t group_stride)
         return (uintptr_t)p % 16 == 0 && group_stride % 4 == 0;
 }
 
-/* What only the problem says. */
-static void fill_shape(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, struct mfl_simt_args *a)
+void mfl_simt_shape(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, struct mfl_simt_args *a)
 {
         struct simt_sizes z = sizes_of(conv, pass);
         bool data = pass == MFL_CUDA_BACKWARD_DATA;
+        a->groups = conv->groups;
         a->m = z.m;
         a->n = (int)z.n;
         a->red = z.red;
@@ -185,12 +194,12 @@ static void fill_shape(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass
                 a->pad[i] = conv->pad[i];
                 a->dilation[i] = conv->dilation[i];
         }
-        a->by_grid_pixels = divide_by(a->grid_pixels);
-        a->by_grid_w = divide_by(a->grid_w);
-        a->by_sc = divide_by(a->sc);
-        a->by_s = divide_by(a->s);
-        a->by_stride_h = divide_by(conv->stride[0]);
-        a->by_stride_w = divide_by(conv->stride[1]);
+        a->by_grid_pixels = mfl_simt_divide_by(a->grid_pixels);
+        a->by_grid_w = mfl_simt_divide_by(a->grid_w);
+        a->by_sc = mfl_simt_divide_by(a->sc);
+        a->by_s = mfl_simt_divide_by(a->s);
+        a->by_stride_h = mfl_simt_divide_by(conv->stride[0]);
+        a->by_stride_w = mfl_simt_divide_by(conv->stride[1]);
 }
 
 static void fill_tensors(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass,
@@ -223,7 +232,7 @@ static cudaError_t run_variant(const struct mfl_cuda_conv *conv, enum mfl_cuda_p
 {
         struct mfl_simt_args a;
         struct simt_choice c = choice_of(conv, pass, variant);
-        fill_shape(conv, pass, &a);
+        mfl_simt_shape(conv, pass, &a);
         fill_tensors(conv, pass, args, &a);
         a.m_tiles = ceil_div(a.m, c.kernel->bm);
         a.n_tiles = ceil_div(a.n, c.kernel->bn);

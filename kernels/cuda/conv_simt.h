@@ -43,6 +43,7 @@ struct mfl_simt_args {
         int64_t m_tiles, n_tiles, n_splits; /* the launch: blocks are group, split, m, n; n fastest */
         enum mfl_cuda_act act;
         bool add, vector_a, vector_b;
+        int groups;
         struct mfl_cuda_steps steps;
 };
 
@@ -51,12 +52,23 @@ struct mfl_simt_args {
 struct mfl_simt_kernel {
         const char *name, *name_split;
         int bm, bn, slices, threads;
-        bool (*can)(const struct mfl_cuda_conv *conv);
+        bool direct; /* no tiled product: never split, limits of its own */
+        bool (*can)(const struct mfl_simt_args *a);
         cudaError_t (*run)(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
 };
 #define MFL_SIMT_KERNELS_MAX 12
 extern const struct mfl_simt_kernel mfl_simt_forward[], mfl_simt_data[], mfl_simt_weights[];
 extern const int mfl_simt_forward_count, mfl_simt_data_count, mfl_simt_weights_count;
+
+/* Direct kernels (conv_simt_patch.cu): whether the problem fits, from what mfl_simt_shape fills in. */
+bool mfl_simt_patch_can_forward(const struct mfl_simt_args *a);
+bool mfl_simt_patch_can_data(const struct mfl_simt_args *a);
+cudaError_t mfl_simt_patch_forward(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
+cudaError_t mfl_simt_patch_data(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
+
+/* What only the problem says, of the arguments. */
+void mfl_simt_shape(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, struct mfl_simt_args *a);
+struct mfl_simt_div mfl_simt_divide_by(int d);
 
 /* Sums the segments in `work` in order and finishes the outputs. */
 cudaError_t mfl_simt_reduce(

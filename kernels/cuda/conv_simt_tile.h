@@ -117,13 +117,13 @@ MFL_DEVICE bool simt_gather_at(const struct mfl_simt_args *a, const struct simt_
         return (unsigned)y < (unsigned)a->sh && (unsigned)x < (unsigned)a->sw;
 }
 
-/* `width` floats, 1 or 4; zeros where not valid. */
+/* `width` floats, 1 or 4; zeros where not valid: then the source is not read, and may lie anywhere. */
 MFL_DEVICE void simt_copy(float *to, const float *from, int64_t at, bool valid, const int width)
 {
         if (width == 4)
-                mfl_cp_async_16(to, valid ? from + at : from, valid ? 16 : 0);
+                mfl_cp_async_16(to, from + at, valid ? 16 : 0);
         else
-                mfl_cp_async_4(to, valid ? from + at : from, valid ? 4 : 0);
+                mfl_cp_async_4(to, from + at, valid ? 4 : 0);
 }
 
 /* Forward and backward data: pixels' windows along the reduction. */

@@ -13,11 +13,11 @@ WEIGHTS(weights_16x32_4, 16, 32, 16, 4, 4, 4, 2, 4)
 WEIGHTS(weights_8x32_8, 8, 32, 8, 4, 4, 8, 2, 4)
 
 const struct mfl_simt_kernel mfl_simt_weights[] = {
-        {"simt 64x128", "simt 64x128, split", 64, 128, 1, 128, NULL, weights_64x128_run},
-        {"simt 64x64", "simt 64x64, split", 64, 64, 1, 128, NULL, weights_64x64_run},
-        {"simt 32x64", "simt 32x64, split", 32, 64, 1, 128, NULL, weights_32x64_run},
-        {"simt 16x64", "simt 16x64, split", 16, 64, 1, 64, NULL, weights_16x64_run},
-        {"simt 16x32 in 4", "simt 16x32 in 4, split", 16, 32, 4, 128, NULL, weights_16x32_4_run},
-        {"simt 8x32 in 8", "simt 8x32 in 8, split", 8, 32, 8, 128, NULL, weights_8x32_8_run},
+        {"simt 64x128", "simt 64x128, split", 64, 128, 1, 128, false, NULL, weights_64x128_run},
+        {"simt 64x64", "simt 64x64, split", 64, 64, 1, 128, false, NULL, weights_64x64_run},
+        {"simt 32x64", "simt 32x64, split", 32, 64, 1, 128, false, NULL, weights_32x64_run},
+        {"simt 16x64", "simt 16x64, split", 16, 64, 1, 64, false, NULL, weights_16x64_run},
+        {"simt 16x32 in 4", "simt 16x32 in 4, split", 16, 32, 4, 128, false, NULL, weights_16x32_4_run},
+        {"simt 8x32 in 8", "simt 8x32 in 8, split", 8, 32, 8, 128, false, NULL, weights_8x32_8_run},
 };
 const int mfl_simt_weights_count = (int)(sizeof mfl_simt_weights / sizeof mfl_simt_weights[0]);

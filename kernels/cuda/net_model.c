@@ -2,7 +2,8 @@
 /* The model of a network: shapes in memory, problems of convolutions, what each layer needs of the arena. */
 #include "kernels/cuda/net.h"
 
-#define SIDE_MAX ((int64_t)1 << 30) /* of one dimension, so that products of two fit 64 bits */
+#define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
+#define GROUPS_MAX 65535       /* they are the grid's second dimension */
 
 static int refuse(const struct mfl_layer *layer, const char *why, struct mfl_error *err)
 {
@@ -23,28 +24,84 @@ static struct mfl_cuda_tensor tensor_of(const struct mfl_cuda_model *model, cons
         return x;
 }
 
-/* How the layer's output lies in memory: what keeps its input's elements keeps their order. */
+static bool in_image_order(const struct mfl_cuda_tensor *x)
+{
+        return x->h * x->w > 1;
+}
+
+/* Vectors that keep the order of their input's elements. */
+static bool keeps_order(const struct mfl_layer *layer)
+{
+        return layer->out.rank != 3 && !mfl_cuda_is_conv(layer->op) && layer->op != MFL_OP_INPUT &&
+               layer->op != MFL_OP_GLOBAL_AVGPOOL2D;
+}
+
+/* How the layer's output lies in memory, but for the order of vectors. */
 static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *err)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
-        struct mfl_cuda_layer *own = &model->layers[i];
-        if (mfl_shape_count(&layer->out) > SIDE_MAX)
-                return refuse(layer, "takes outputs of at most 2^30 elements a sample", err);
-        own->x = tensor_of(model, &layer->out);
-        if (i == 0 || layer->out.rank == 3)
-                return 0;
-        const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
-        bool image_order = in->h * in->w > 1;
-        if (mfl_cuda_is_conv(layer->op) || layer->op == MFL_OP_GLOBAL_AVGPOOL2D || !image_order)
-                return 0;
-        if (layer->op == MFL_OP_GROUPNORM)
-                return refuse(layer, "has no group norm of a flattened image: put it before", err);
-        if (layer->op == MFL_OP_ADD) {
+        if (mfl_shape_count(&layer->out) > ELEMENTS_MAX / model->options.batch)
+                return refuse(layer, "takes batches of less than 2^31 elements: make the batch smaller", err);
+        model->layers[i].x = tensor_of(model, &layer->out);
+        return 0;
+}
+
+/* A dense layer may give its outputs in any order, by the order of its params: what is added to a flattened
+ * image takes the image's. Returns whether something changed. */
+static bool give_order(struct mfl_cuda_model *model, int i, const struct mfl_cuda_tensor *x)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        while (layer->out.rank != 3 && layer->op != MFL_OP_DENSE && layer->input >= 0) {
+                i = layer->input;
+                layer = &model->graph->layers[i];
+        }
+        if (layer->op != MFL_OP_DENSE || in_image_order(&model->layers[i].x))
+                return false;
+        model->layers[i].x = *x;
+        return true;
+}
+
+/* One pass of the orders of vectors, from inputs to outputs. */
+static bool pass_orders(struct mfl_cuda_model *model)
+{
+        bool changed = false;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                struct mfl_cuda_tensor *own = &model->layers[i].x;
+                const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
+                if (!keeps_order(layer))
+                        continue;
+                if (layer->op == MFL_OP_ADD) {
+                        const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
+                        if (in_image_order(in) && !in_image_order(two))
+                                changed |= give_order(model, layer->input2, in);
+                        else if (in_image_order(two) && !in_image_order(in))
+                                changed |= give_order(model, layer->input, two);
+                }
+                if (in_image_order(in) && !in_image_order(own)) {
+                        *own = *in;
+                        changed = true;
+                }
+        }
+        return changed;
+}
+
+static int check_orders(const struct mfl_cuda_model *model, struct mfl_error *err)
+{
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
+                if (!keeps_order(layer))
+                        continue;
+                if (layer->op == MFL_OP_GROUPNORM && in_image_order(in))
+                        return refuse(layer, "has no group norm of a flattened image: put it before", err);
+                if (layer->op != MFL_OP_ADD)
+                        continue;
                 const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
                 if (in->h != two->h || in->w != two->w || in->c != two->c)
-                        return refuse(layer, "can't add a flattened image and a plain vector", err);
+                        return refuse(layer, "can't add these two vectors: they come from images of "
+                                             "different sizes, or from one and from the input", err);
         }
-        own->x = *in;
         return 0;
 }
 
@@ -127,10 +184,15 @@ static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
                 if (model->graph->layers[i].op >= MFL_OP_COUNT_)
                         return refuse(&model->graph->layers[i], "has not got this operator", err);
                 rc = shape_layer(model, i, err);
-                if (!rc && mfl_cuda_is_conv(model->graph->layers[i].op))
-                        describe_conv(model, i);
         }
-        return rc;
+        if (rc)
+                return rc;
+        while (pass_orders(model)) {
+        }
+        for (int i = 1; i < model->graph->n_layers; i++)
+                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                        describe_conv(model, i);
+        return check_orders(model, err);
 }
 
 /* Upper bounds of the workspaces, of operators on the stream and of those on the side. */
@@ -165,6 +227,9 @@ static int check_options(
         if (options->batch < 1 || options->groups < 1 || options->threads < 1)
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
+        if (options->groups > GROUPS_MAX)
+                return mfl_fail(err, MFL_INVALID, "the cuda backend trains at most %d clients at once, not %d",
+                        GROUPS_MAX, options->groups);
         if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
                 return mfl_fail(err, MFL_INVALID, "the cuda backend has no precision %d",
                         (int)options->precision);

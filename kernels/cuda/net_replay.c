@@ -17,11 +17,13 @@ cudaError_t mfl_cuda_launch_gather(
         if (data) {
                 a.samples = data->memory ? data->samples : mfl_cuda_at(net, MFL_CUDA_STAGE);
                 a.sample_labels = data->memory ? data->labels : mfl_cuda_at(net, MFL_CUDA_STAGE_LABELS);
-                /* A model of vectors takes an image's values in the order that they have. */
-                a.n_planes = net->model.graph->input.rank == 3 ? data->n_planes : 1;
+                a.n_planes = data->n_planes;
                 memcpy(a.scale, data->dataset->scale, sizeof a.scale);
                 memcpy(a.shift, data->dataset->shift, sizeof a.shift);
         }
+        /* Models of other images can't be stepped (mfl_cuda_step), only run on plain tensors. */
+        if (a.x.h * a.x.w > 1 && a.x.c > MFL_CHANNELS_MAX)
+                return cudaSuccess;
         return mfl_cuda_gather(&a, net->main.stream);
 }
 
@@ -39,6 +41,8 @@ static int launch_loss(const struct mfl_cuda_run *pass, bool gradient)
                 .n_correct = mfl_cuda_control_at(net, control->n_correct),
                 .n_samples = mfl_cuda_control_at(net, control->n_samples),
                 .steps = pass->steps};
+        if (a.z.h * a.z.w > 1) /* can't be trained nor evaluated, see mfl_cuda_step */
+                return 0;
         return mfl_cuda_check(mfl_cuda_loss(&a, net->main.stream), "loss", pass->err);
 }
 
@@ -60,6 +64,8 @@ static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_sgd *
                 .scale = mfl_cuda_at(net, MFL_CUDA_SCALE),
                 .steps = pass->steps};
         cudaStream_t stream = net->main.stream;
+        if (a.n == 0)
+                return 0;
         int rc = a.scale ? mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", pass->err) : 0;
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_sgd(&a, stream), "update params", pass->err);

@@ -51,7 +51,9 @@ static void place_tensor(const struct mfl_cuda_model *model, int p, uint32_t *pl
                         to = e / size * size + image_order(&filter, e % size);
                 } else if (weight && layer->op == MFL_OP_DENSE) {
                         uint64_t columns = (uint64_t)own->conv.c;
-                        to = e / columns * columns + image_order(in, e % columns);
+                        to = image_order(&own->x, e / columns) * columns + image_order(in, e % columns);
+                } else if (layer->op == MFL_OP_DENSE) { /* bias */
+                        to = image_order(&own->x, e);
                 } else if (mfl_cuda_is_norm(layer->op) && layer->out.rank != 3) {
                         to = image_order(in, e);
                 }

@@ -64,24 +64,22 @@ static int check_data(
 {
         const struct mfl_graph *graph = net->model.graph;
         const struct mfl_dataset *set = data->dataset;
+        const struct mfl_cuda_tensor *in = &net->model.layers[0].x;
         const struct mfl_cuda_tensor *logits = &net->model.layers[graph->n_layers - 1].x;
         char have[96], want[96];
-        bool planes = graph->input.rank == 3 && data->n_planes > 1 && data->n_planes != graph->input.dim[0];
-        if (data->count != mfl_shape_count(&graph->input) || set->classes > graph->classes || planes)
+        if (data->count != mfl_shape_count(&graph->input) || set->classes > graph->classes)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", set->name,
                         mfl_shape_text(&set->shape, have, sizeof have), set->classes, graph->name,
                         mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
-        for (int c = 1; graph->input.rank != 3 && c < data->n_planes; c++)
-                if (set->scale[c] != set->scale[0] || set->shift[c] != set->shift[0])
-                        return mfl_fail(err, MFL_INVALID,
-                                "data set %s is scaled by channel, which model %s of vectors can't be",
-                                set->name, graph->name);
         if (logits->h * logits->w > 1)
                 return mfl_fail(err, MFL_INVALID,
                         "model %s: the cuda backend can't train or evaluate a model that ends in a "
                         "flattened image; let a dense layer or a global pool end it",
                         graph->name);
+        if (in->h * in->w > 1 && in->c > MFL_CHANNELS_MAX)
+                return mfl_fail(err, MFL_INVALID, "model %s: images have at most %d channels", graph->name,
+                        MFL_CHANNELS_MAX);
         if (!data->memory && !net->model.options.streamed)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s is not on the device and the network has no room to stream it",

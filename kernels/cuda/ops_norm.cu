@@ -178,6 +178,14 @@ MFL_DEVICE void norm_kept(
         const struct norm *b, const struct mfl_columns_place *at, float *mean, float *inverse, int width)
 {
         int64_t kept = (int64_t)blockIdx.y * b->op.x.c + at->unit * width;
+        if (!b->op.training) { /* of a forward by the running statistics */
+                uint64_t vector = blockIdx.y * b->op.stride + (uint64_t)(at->unit * width);
+                mfl_floats_load(mean, b->op.running_mean + vector, width);
+                mfl_floats_load(inverse, b->op.running_var + vector, width);
+                for (int k = 0; k < width; k++)
+                        inverse[k] = norm_inverse(inverse[k], b->op.eps);
+                return;
+        }
         mfl_floats_load(mean, b->op.mean + kept, width);
         mfl_floats_load(inverse, b->op.inverse + kept, width);
 }
@@ -207,8 +215,9 @@ MFL_DEVICE void norm_rows_backward(const struct norm *b, const struct mfl_column
                 weight, b->op.weight + blockIdx.y * b->op.stride + (uint64_t)(at->unit * width), width);
         MFL_UNROLL
         for (int k = 0; k < width; k++) {
-                sum[k] = sum[k] / (float)rows * weight[k];
-                sum_xhat[k] = sum_xhat[k] / (float)rows * weight[k];
+                /* Running statistics do not depend on x. */
+                sum[k] = b->op.training ? sum[k] / (float)rows * weight[k] : 0.0f;
+                sum_xhat[k] = b->op.training ? sum_xhat[k] / (float)rows * weight[k] : 0.0f;
         }
         int64_t end = at->first + b->plan.chunk_rows;
         end = end < b->plan.rows ? end : b->plan.rows;

@@ -137,7 +137,7 @@ static void test_host_memory(void **state)
 static void test_write_behind(void **state)
 {
         float *x = numbers(0.0f);
-        struct emu_add a = {x, x, 1.0f, N + 1};
+        struct emu_add a = {x, x, 1e20f, N + 1};
         mfl_emu_set_trap(true);
         OK(emu_add(&a, NULL));
         OK(cudaDeviceSynchronize());
