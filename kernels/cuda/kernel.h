@@ -155,9 +155,10 @@ MFL_DEVICE void mfl_copy_16(void *to, const void *from)
         *(uint4 *)to = *(const uint4 *)from;
 }
 
-#else
+#elif defined(MFL_CUDA_EMULATED)
 #include "emu_kernel.h" /* the same names for the tests' emulated device; its folder is on the include path */
 #endif
+/* Else the host's own files, which see no more than the types below. */
 
 #define MFL_LAUNCH(kernel, gx, gy, gz, threads, shared_bytes, stream, a)                                     \
         mfl_launch((const void *)(kernel), (uint32_t)(gx), (uint32_t)(gy), (uint32_t)(gz),                   \
