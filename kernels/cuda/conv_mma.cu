@@ -92,7 +92,8 @@ struct candidate {
 };
 enum {
         CANDIDATES_MAX = 16,
-        GRID_MAX = 65535, /* blocks along y and z */
+        GRID_MAX = 65535,        /* blocks along y and z */
+        SPLIT_BLOCKS_MAX = 1024, /* as many tiles keep any GPU busy: splitting them would only cost memory */
 };
 
 static bool kernel_of(
@@ -127,17 +128,25 @@ static double cost_of(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass,
         return (throughput > waiting ? throughput : waiting) + sums;
 }
 
+static bool may_split(
+        const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, const struct mfl_mma_kernel *k)
+{
+        struct product p = product_of(conv, pass);
+        int64_t segments = segments_of(conv, pass);
+        int64_t blocks = divide_up(p.m, k->bm) * divide_up(p.n, k->bn) * conv->groups;
+        return segments > 1 && segments <= GRID_MAX && blocks < SPLIT_BLOCKS_MAX;
+}
+
 /* Cheapest first; an insertion sort keeps equals in the order of the tiles. */
 static int candidates_of(
         const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, struct candidate ret[CANDIDATES_MAX])
 {
         int n = 0;
         struct candidate c;
-        int64_t segments = segments_of(conv, pass);
         for (int i = 0; i / 2 < CANDIDATES_MAX / 2 && kernel_of(conv->precision, pass, i / 2, &c.kernel);
                 i++) {
                 c.split = i % 2;
-                if (c.split && (segments == 1 || segments > GRID_MAX))
+                if (c.split && !may_split(conv, pass, &c.kernel))
                         continue;
                 c.cost = cost_of(conv, pass, &c);
                 int at = n++;

@@ -115,18 +115,19 @@ MFL_DEVICE struct mma_tap mma_tap_of(const struct mfl_mma_gather *g, int kk)
         return r;
 }
 
-/* Element of the gathered tensor, or -1: zero. */
-MFL_DEVICE int mma_gathered(const struct mfl_mma_gather *g, struct mma_position p, struct mma_tap t)
+/* Element of the gathered tensor; *ret_there false: outside, zero. */
+MFL_DEVICE int mma_gathered(
+        const struct mfl_mma_gather *g, struct mma_position p, struct mma_tap t, bool *ret_there)
 {
         int i = p.i + t.i, j = p.j + t.j;
-        if (!g->strided)
-                return (uint32_t)i < (uint32_t)g->h && (uint32_t)j < (uint32_t)g->w ? p.at + t.at : -1;
-        if (i < 0 || j < 0)
-                return -1;
-        int qi = (int)mfl_mma_quotient(g->stride_i, (uint32_t)i);
-        int qj = (int)mfl_mma_quotient(g->stride_j, (uint32_t)j);
-        bool there = qi < g->h && qj < g->w && qi * (int)g->stride_i.d == i && qj * (int)g->stride_j.d == j;
-        return there ? p.at + t.at + (qi * g->w + qj) * g->c : -1;
+        if (!g->strided) {
+                *ret_there = (uint32_t)i < (uint32_t)g->h && (uint32_t)j < (uint32_t)g->w;
+                return p.at + t.at;
+        }
+        int qi = (int)mfl_mma_quotient(g->stride_i, (uint32_t)(i < 0 ? 0 : i));
+        int qj = (int)mfl_mma_quotient(g->stride_j, (uint32_t)(j < 0 ? 0 : j));
+        *ret_there = qi * (int)g->stride_i.d == i && qj * (int)g->stride_j.d == j && qi < g->h && qj < g->w;
+        return p.at + t.at + (qi * g->w + qj) * g->c;
 }
 
 /* One operand's part of one stage. */
@@ -138,26 +139,27 @@ struct mma_fill {
         int k0;    /* of the reduction */
 };
 
-/* Element of the operand at `line`, `column` of its tile in shared memory, or -1: zero. */
+/* Element of the operand at `line`, `column` of its tile in shared memory; *ret_there false: zero. */
 MFL_DEVICE int mma_element(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a,
-        const struct mma_fill *f, struct mma_tap tap, int line, int column)
+        const struct mma_fill *f, struct mma_tap tap, int line, int column, bool *ret_there)
 {
-        if (is_a && s.pass != MFL_CUDA_BACKWARD_WEIGHTS) /* x or dy: line is m, column is kk */
-                return mma_gathered(&a->gather, f->table[line], tap);
-        if (is_a) { /* dy: line is kk, column is m */
+        const bool weights = s.pass == MFL_CUDA_BACKWARD_WEIGHTS;
+        if (is_a != weights) /* x or dy, gathered: a line is a position, a column a tap */
+                return mma_gathered(&a->gather, f->table[line], tap, ret_there);
+        if (weights) { /* dy: a line is kk, a column is m */
                 int kk = f->k0 + line, m = f->first + column;
-                return kk < a->kk && m < a->m ? kk * a->m + m : -1;
+                *ret_there = kk < a->kk && m < a->m;
+                return kk * a->m + m;
         }
-        if (s.pass == MFL_CUDA_BACKWARD_WEIGHTS) /* x: line is kk, column is n */
-                return mma_gathered(&a->gather, f->table[line], tap);
-        if (s.pass == MFL_CUDA_FORWARD) { /* w: line is n, column is kk */
+        if (s.pass == MFL_CUDA_FORWARD) { /* w: a line is n, a column is kk */
                 int n = f->first + line, kk = f->k0 + column;
-                return n < a->n && kk < a->kk ? n * a->row_weights + kk : -1;
+                *ret_there = n < a->n && kk < a->kk;
+                return n * a->row_weights + kk;
         }
-        int kk = f->k0 + line, n = f->first + column; /* w: line is kk = (r, s, k), column is n */
-        int tap_at = (int)mfl_mma_quotient(a->channels_out, (uint32_t)kk);
-        int k = kk - tap_at * (int)a->channels_out.d;
-        return kk < a->kk && n < a->n ? k * a->row_weights + tap_at * a->c + n : -1;
+        int kk = f->k0 + line, n = f->first + column; /* w: a line is kk = (r, s, k), a column is n */
+        int at = (int)mfl_mma_quotient(a->channels_out, (uint32_t)kk), k = kk - at * (int)a->channels_out.d;
+        *ret_there = kk < a->kk && n < a->n;
+        return k * a->row_weights + at * a->c + n;
 }
 
 /* All threads fill a tile by copies of `width` bytes, four under way at once. */
@@ -175,26 +177,28 @@ MFL_DEVICE void mma_fill_by(
                 tap = mma_tap_of(&a->gather, (is_a ? f->k0 : f->first) + column);
         unsigned char *to = f->to + line0 * pitch + column * bytes;
         for (int done = 0; done < lines; done += 4 * step) {
-                uint16_t v[4];
+                uint16_t v[4] = {0};
                 MFL_UNROLL
                 for (int u = 0; u < 4; u++) {
-                        int line = done + u * step + line0;
-                        if (done + u * step >= lines || line >= lines)
+                        const int first = done + u * step;
+                        bool there;
+                        if (first >= lines || (lines % step && first + line0 >= lines))
                                 continue;
-                        int at = mma_element(a, s, is_a, f, tap, line, column);
-                        const unsigned char *from = f->from + (int64_t)(at < 0 ? 0 : at) * bytes;
-                        unsigned char *here = to + (done + u * step) * pitch;
+                        int at = mma_element(a, s, is_a, f, tap, first + line0, column, &there);
+                        const unsigned char *from = f->from + (int64_t)at * bytes;
                         if (width == 16)
-                                mfl_cp_async_16(here, from, at < 0 ? 0 : 16);
+                                mfl_cp_async_16(to + first * pitch, from, there ? 16 : 0);
                         else if (width == 4)
-                                mfl_cp_async_4(here, from, at < 0 ? 0 : 4);
-                        else
-                                v[u] = at < 0 ? (uint16_t)0 : *(const uint16_t *)from;
+                                mfl_cp_async_4(to + first * pitch, from, there ? 4 : 0);
+                        else if (there)
+                                v[u] = *(const uint16_t *)from;
                 }
                 MFL_UNROLL
-                for (int u = 0; u < 4 && width == 2; u++)
-                        if (done + u * step + line0 < lines)
-                                *(uint16_t *)(to + (done + u * step) * pitch) = v[u];
+                for (int u = 0; u < 4 && width == 2; u++) {
+                        const int first = done + u * step;
+                        if (first < lines && (lines % step == 0 || first + line0 < lines))
+                                *(uint16_t *)(to + first * pitch) = v[u];
+                }
         }
 }
 
