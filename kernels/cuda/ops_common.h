@@ -9,6 +9,11 @@
 
 #include "kernels/cuda/ops.h"
 
+/* Where gcc does not inline a body, it cannot see that loads and uses of a pack have one width. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #define MFL_PACK_MAX 8 /* elements of the widest pack */
 #define MFL_OPS_THREADS 256
 

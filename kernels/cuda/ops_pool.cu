@@ -147,7 +147,7 @@ MFL_DEVICE void windows_of(
 MFL_DEVICE void add_window(const struct mfl_cuda_pool *a, float *sum, int64_t from, uint32_t tap,
         enum mfl_cuda_type type, int width)
 {
-        float dy[MFL_PACK_MAX] = {0}; /* for compilers that do not see the width */
+        float dy[MFL_PACK_MAX];
         mfl_pack_load(dy, a->dout, from, type, width);
         if (!a->max) {
                 float area = (float)(a->window.k[0] * a->window.k[1]);
