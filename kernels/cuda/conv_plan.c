@@ -16,11 +16,10 @@
 
 #define RANKS 3 /* engines and algorithms that are tried, of each library */
 
-/* Least arithmetic of one client's pass that is left to a library. A launch for each client costs some
- * microseconds; a GPU of 50 TFLOP/s in float, and of several hundred on tensor cores, works off so much in
- * about 20. Estimates, not measured; changing them changes the bits of deterministic jobs. */
-#define FLOPS_FLOAT 0x1p30
-#define FLOPS_TENSOR 0x1p32
+/* A launch for each client costs some microseconds; a GPU of 50 TFLOP/s in float, and of several hundred on
+ * tensor cores, works off so much in about 20. Estimates, not measured; changing them changes the bits of
+ * deterministic jobs. */
+double mfl_conv_library_flops[2] = {0x1p30, 0x1p32};
 
 static const char *const pass_names[MFL_CUDA_PASS_COUNT_] = {"forward", "backward data", "backward weights"};
 static const char *const way_names[MFL_CONV_WAY_COUNT_] = {"own", "dnn", "blas", "grouped", "batched"};
@@ -42,18 +41,18 @@ bool mfl_cuda_conv_uses_library(const struct mfl_cuda_conv *v, enum mfl_cuda_pas
         enum mfl_conv_way way = mfl_blas_can(v) ? MFL_CONV_BLAS_LOOP : MFL_CONV_DNN;
         (void)pass; /* the three passes have the same arithmetic */
         return v->c % 8 == 0 && v->k % 8 == 0 && mfl_conv_way_can(v, way) &&
-               flops >= (v->precision == MFL_PRECISION_FP32 ? FLOPS_FLOAT : FLOPS_TENSOR);
+               flops >= mfl_conv_library_flops[v->precision != MFL_PRECISION_FP32];
 }
 
 /* ---- the tuner ---- */
 
+/* Pass, groups, rows, x, y, filter, strides, padding, dilation, precision, and the use. */
 static void write_key(struct chooser *chooser)
 {
         const struct mfl_cuda_conv *v = chooser->conv;
         const struct mfl_cuda_conv_use *use = chooser->use;
         int n = snprintf(chooser->key, sizeof chooser->key,
-                "conv pass %d g %d n %d x %dx%dx%d y %dx%dx%d w %dx%d stride %dx%d pad %dx%d dilation %dx%d "
-                "precision %d bias %d act %d add %d fast %d",
+                "conv p%d g%d n%d %dx%dx%d %dx%dx%d %dx%d s%dx%d p%dx%d d%dx%d t%d b%d a%d +%d f%d",
                 (int)use->pass, v->groups, v->n, v->h, v->w, v->c, v->oh, v->ow, v->k, v->r, v->s,
                 v->stride[0], v->stride[1], v->pad[0], v->pad[1], v->dilation[0], v->dilation[1],
                 (int)v->precision, use->bias, (int)use->act, use->add, use->fast);
