@@ -119,7 +119,7 @@ float ops_round(float v, enum mfl_cuda_type type)
 
 float ops_rounding(enum mfl_cuda_type type)
 {
-        return type == MFL_CUDA_F32 ? 0x1p-24f : type == MFL_CUDA_BF16 ? 0x1p-9f : 0x1p-12f;
+        return type == MFL_CUDA_F32 ? 0x1p-24f : type == MFL_CUDA_BF16 ? 0x1p-8f : 0x1p-11f;
 }
 
 float *ops_uniform(int64_t n, enum mfl_cuda_type type, uint64_t seed)
