@@ -27,7 +27,7 @@ static struct array array_new(size_t bytes)
         assert_int_equal(cudaMalloc(&p, bytes + 2 * GUARD), cudaSuccess);
         r.all = p;
         r.at = r.all + GUARD;
-        assert_int_equal(cudaMemset(p, 0xff, bytes + 2 * GUARD), cudaSuccess);
+        memset(p, 0xff, bytes + 2 * GUARD); /* the emulated device's memory is the host's */
         return r;
 }
 
