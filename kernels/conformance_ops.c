@@ -180,6 +180,16 @@ static double longest_sum(const struct mfl_graph *graph, int batch)
         return most;
 }
 
+/* Behind a norm a gradient is what remains when its mean and its part along the output are subtracted: less
+ * than the terms. */
+static double norm_factor(const struct mfl_graph *graph)
+{
+        int n = 0;
+        for (int i = 1; i < graph->n_layers; i++)
+                n += is_norm(graph->layers[i].op);
+        return n ? 4 : 1;
+}
+
 /* What float sums may differ by from the reference's sums in double, relative to the largest element:
  * rounding errors of a sum of K terms grow like sqrt(K) eps; every layer passes on and adds to those before
  * it. Copies are exact. */
@@ -187,7 +197,8 @@ static double bound_of(const struct conf_case *kase, const struct mfl_graph *gra
 {
         if (kase->exact)
                 return 0;
-        return 4 * FLT_EPSILON * sqrt(longest_sum(graph, batch)) * (graph->n_layers > 3 ? 4 : 1);
+        return 4 * FLT_EPSILON * sqrt(longest_sum(graph, batch)) * (graph->n_layers > 3 ? 4 : 1) *
+               norm_factor(graph);
 }
 
 static void check_values(const struct conf_backend *b, const struct conf_case *kase,

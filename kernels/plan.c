@@ -105,6 +105,10 @@ static void find_lifetimes(const struct mfl_graph *graph, bool training, const s
                 if (i == n - 1)
                         extend(act, n);
                 use_inputs(graph, training, needs, i, spans);
+                if (needs[i].aux_bytes) {
+                        aux->bytes = needs[i].aux_bytes;
+                        extend(aux, i);
+                }
                 if (!training)
                         continue;
                 if (needs[i].uses_output)
@@ -112,11 +116,8 @@ static void find_lifetimes(const struct mfl_graph *graph, bool training, const s
                 grad->bytes = MFL_MAX(grad->bytes, needs[i].act_bytes);
                 extend(grad, i == n - 1 ? n : backward);
                 extend(grad, backward);
-                if (needs[i].aux_bytes) {
-                        aux->bytes = needs[i].aux_bytes;
-                        extend(aux, i);
+                if (needs[i].aux_bytes)
                         extend(aux, backward);
-                }
         }
 }
 

@@ -30,7 +30,8 @@ struct mfl_window {
 /* What a backend says of each layer before planning, for a whole batch. */
 struct mfl_plan_need {
         uint64_t act_bytes; /* of the layer's output */
-        uint64_t aux_bytes; /* kept from its forward to its backward: argmax, dropout mask */
+        uint64_t aux_bytes; /* kept from its forward to its backward (without training: during its forward):
+                               argmax, dropout mask, statistics */
         int alias; /* the layer whose output memory this one shares (and its gradient's), or -1: one of its
                       inputs, that no other layer reads */
         bool uses_input;  /* backward reads the input activation (that of `input`; none needs input2's) */

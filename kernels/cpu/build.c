@@ -19,9 +19,14 @@ static int reader_of(const struct mfl_graph *graph, int i)
         if (mfl_plan_readers(graph, i) != 1)
                 return -1;
         for (int j = i + 1; j < graph->n_layers; j++)
-                if (graph->layers[j].input == i)
+                if (graph->layers[j].input == i || graph->layers[j].input2 == i)
                         return j;
         return -1;
+}
+
+static bool is_norm(enum mfl_op op)
+{
+        return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
 }
 
 static void find_fusions(struct mfl_net *net)
@@ -30,11 +35,16 @@ static void find_fusions(struct mfl_net *net)
         for (int i = 1; i < graph->n_layers; i++) {
                 enum mfl_op op = graph->layers[i].op;
                 int relu = reader_of(graph, i);
-                if ((op != MFL_OP_CONV2D && op != MFL_OP_DENSE) || relu < 0 ||
+                bool joins = is_norm(op) || op == MFL_OP_ADD;
+                if ((op != MFL_OP_CONV2D && op != MFL_OP_DENSE && !joins) || relu < 0 ||
                         graph->layers[relu].op != MFL_OP_RELU)
                         continue;
                 net->layers[i].relu = true;
                 net->layers[relu].done = true;
+                if (joins) {
+                        net->layers[i].masked = net->layers[relu].masked = true;
+                        continue;
+                }
                 /* max and ReLU commute: the gradient can be masked where it is smallest, behind the pool. */
                 int pool = reader_of(graph, relu);
                 if (pool >= 0 && graph->layers[pool].op == MFL_OP_MAXPOOL2D)
@@ -42,9 +52,19 @@ static void find_fusions(struct mfl_net *net)
         }
 }
 
+/* A norm of a vector wants its features in their order, so that flattening has to put them there. */
+static bool has_vector_norm(const struct mfl_graph *graph)
+{
+        for (int i = 1; i < graph->n_layers; i++)
+                if (is_norm(graph->layers[i].op) && graph->layers[i].out.rank == 1)
+                        return true;
+        return false;
+}
+
 static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
+        bool plain = has_vector_norm(graph);
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 struct mfl_cpu_layer *own = &net->layers[i];
@@ -57,7 +77,7 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
                 } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE) {
                         own->layout = mfl_layout_of(&layer->out, dnnl_nchw);
                 } else if (layer->op == MFL_OP_FLATTEN) {
-                        own->layout = *in;
+                        own->layout = plain ? mfl_layout_of(&layer->out, dnnl_nchw) : *in;
                 } else {
                         own->layout = *in;
                         if (layer->out.rank == 3)
@@ -77,28 +97,57 @@ static int check_window(const struct mfl_graph *graph, int i, struct mfl_error *
                 layer->name, layer->kernel[0], layer->kernel[1]);
 }
 
+/* Backward of these reads other things than their output, so that what comes next may be computed in its
+ * place.
+ */
+static bool keeps_no_output(enum mfl_op op)
+{
+        return op == MFL_OP_CONV2D || op == MFL_OP_DENSE || op == MFL_OP_AVGPOOL2D || op == MFL_OP_ADD ||
+               op == MFL_OP_GLOBAL_AVGPOOL2D || is_norm(op);
+}
+
+/* The input whose memory layer i works in, or -1. */
+static int alias_of(const struct mfl_net *net, int i)
+{
+        const struct mfl_graph *graph = net->graph;
+        const struct mfl_layer *layer = &graph->layers[i];
+        if (i == 0 || mfl_plan_readers(graph, layer->input) != 1)
+                return -1;
+        bool in_place = keeps_no_output(graph->layers[layer->input].op) && !net->layers[layer->input].masked;
+        bool moves = net->layers[i].layout.identity != net->layers[layer->input].layout.identity;
+        if (layer->op == MFL_OP_FLATTEN)
+                return moves ? -1 : layer->input;
+        if (layer->op == MFL_OP_RELU && net->layers[i].done)
+                return layer->input;
+        return in_place && (is_elementwise(layer->op) || layer->op == MFL_OP_ADD) ? layer->input : -1;
+}
+
+static uint64_t aux_bytes(const struct mfl_net *net, int i)
+{
+        enum mfl_op op = net->graph->layers[i].op;
+        uint64_t floats = (uint64_t)net->layers[i].layout.count * (uint64_t)net->options.batch;
+        if (is_norm(op))
+                return mfl_cpu_norm_aux_bytes(net, i);
+        if (!net->options.training)
+                return 0;
+        if (op == MFL_OP_MAXPOOL2D)
+                return floats * sizeof(uint16_t);
+        return op == MFL_OP_DROPOUT ? floats * sizeof(float) : 0;
+}
+
 static void describe_needs(const struct mfl_net *net, struct mfl_plan_need *needs)
 {
         const struct mfl_graph *graph = net->graph;
         for (int i = 0; i < graph->n_layers; i++) {
-                const struct mfl_layer *layer = &graph->layers[i];
                 const struct mfl_cpu_layer *own = &net->layers[i];
-                enum mfl_op op = layer->op, before = i ? graph->layers[layer->input].op : MFL_OP_INPUT;
+                enum mfl_op op = graph->layers[i].op;
                 uint64_t floats = (uint64_t)own->layout.count * (uint64_t)net->options.batch;
-                bool keeps_output =
-                        before == MFL_OP_CONV2D || before == MFL_OP_DENSE || before == MFL_OP_AVGPOOL2D;
                 needs[i] = (struct mfl_plan_need){.act_bytes = floats * sizeof(float),
-                        .alias = -1,
-                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE,
+                        .aux_bytes = aux_bytes(net, i),
+                        .alias = alias_of(net, i),
+                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE || is_norm(op),
                         .uses_output = op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID ||
-                                       (op == MFL_OP_MAXPOOL2D && own->masked)};
-                if (i && mfl_plan_readers(graph, layer->input) == 1 &&
-                        (op == MFL_OP_FLATTEN || (is_elementwise(op) && keeps_output)))
-                        needs[i].alias = layer->input;
-                if (net->options.training && op == MFL_OP_MAXPOOL2D)
-                        needs[i].aux_bytes = floats * sizeof(uint16_t);
-                if (net->options.training && op == MFL_OP_DROPOUT)
-                        needs[i].aux_bytes = floats * sizeof(float);
+                                       own->masked};
         }
 }
 
@@ -109,7 +158,11 @@ static void place_params(struct mfl_net *net)
                 const struct mfl_param *param = &graph->params[i];
                 const struct mfl_layer *layer = &graph->layers[param->layer];
                 uint64_t count = param->count;
-                if (!param->is_bias && layer->op == MFL_OP_CONV2D)
+                if (is_norm(layer->op))
+                        count = (uint64_t)MFL_MAX(net->layers[param->layer].layout.n_blocks *
+                                                          net->layers[param->layer].layout.block,
+                                (int64_t)param->count);
+                else if (!param->is_bias && layer->op == MFL_OP_CONV2D)
                         count = mfl_md_bytes(mfl_md_in(&net->layers[param->layer].conv.weights)) /
                                 sizeof(float);
                 else if (!param->is_bias)
@@ -142,6 +195,16 @@ static void *tensors_new(size_t bytes)
         return p;
 }
 
+/* Floats of the largest gradient that some layer adds to. */
+static size_t share_floats(const struct mfl_net *net)
+{
+        int64_t most = 0;
+        for (int i = 1; i < net->graph->n_layers; i++)
+                if (!net->plan->layers[i].writes_grad && net->graph->layers[i].op != MFL_OP_ADD)
+                        most = MFL_MAX(most, net->layers[net->graph->layers[i].input].layout.count);
+        return (size_t)most * (size_t)net->options.batch;
+}
+
 static int allocate(struct mfl_net *net, struct mfl_error *err)
 {
         size_t groups = (size_t)net->options.groups, wide = (size_t)net->n_wide * groups * sizeof(float);
@@ -154,12 +217,13 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->first = training ? tensors_new(wide) : NULL;
         net->momentum = training ? tensors_new(wide) : NULL;
         net->grads = training ? tensors_new((size_t)net->n_wide * sizeof(float)) : NULL;
+        net->share = training ? tensors_new(share_floats(net) * sizeof(float)) : NULL;
         net->logits = tensors_new(outputs);
         net->dlogits = tensors_new(outputs);
         /* Only the conformance program touches this one; untouched pages cost nothing. */
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
-        bool trains = !training || (net->first && net->momentum && net->grads);
+        bool trains = !training || (net->first && net->momentum && net->grads && net->share);
         if (net->arena && net->scratch && net->params && net->logits && net->dlogits && net->x && net->keys &&
                 trains)
                 return 0;
@@ -173,9 +237,9 @@ static int bind_convolutions(struct mfl_net *net, struct mfl_error *err)
                 const struct mfl_plan_layer *out = &net->plan->layers[i];
                 if (net->graph->layers[i].op != MFL_OP_CONV2D)
                         continue;
+                void *diff_src = out->writes_grad ? (void *)(net->arena + in->grad) : (void *)net->share;
                 int rc = mfl_cpu_conv_bind(&net->layers[i].conv, net->device->engine, net->arena + in->act,
-                        net->arena + out->act, net->arena + in->grad, net->arena + out->grad, net->scratch,
-                        err);
+                        net->arena + out->act, diff_src, net->arena + out->grad, net->scratch, err);
                 if (rc)
                         return rc;
         }
@@ -260,6 +324,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->first);
         free(net->momentum);
         free(net->grads);
+        free(net->share);
         free(net->logits);
         free(net->dlogits);
         free(net->x);
@@ -268,7 +333,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
 }
 
 /* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad as large as the largest activation. */
+ * side, a scratchpad and a share as large as the largest activation. */
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
@@ -292,7 +357,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 }
                 wide += rest + WIDE_ALIGN;
         }
-        uint64_t floats = activations * (options->training ? 3 : 1) + largest + groups * wide +
+        uint64_t floats = activations * (options->training ? 3 : 1) + 2 * largest + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
                 floats += (2 * groups + 1) * wide;

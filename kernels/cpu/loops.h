@@ -40,6 +40,32 @@ struct mfl_pool {
         int threads;
 };
 
+/* What batch and group norm work on: `rows` samples of `count` floats; element (c, p) of one is at
+ * (c / block * pixels + p) * block + c % block. */
+struct mfl_norm_loop {
+        int64_t rows, count;
+        int64_t channels, logical; /* with the lanes past the last channel, without */
+        int64_t block, pixels;
+        int64_t groups; /* group norm; 0 for batch norm */
+        float eps;
+        int threads;
+};
+
+/* mean and rstd = 1 / sqrt(var + eps): one per channel; for group norm one per row and channel, those of the
+ * channel's group. */
+struct mfl_norm_vectors {
+        const float *mean, *rstd, *weight, *bias;
+};
+
+struct mfl_norm_grad {
+        const float *x, *y,
+                *dy;   /* y: dy is taken only where it is above 0, which a ReLU made it; NULL: as is */
+        bool constant; /* mean and rstd do not depend on x: the running ones */
+        float *dx;     /* may be NULL */
+        float *dweight, *dbias;
+        float *work; /* group norm: 4 * rows * channels */
+};
+
 struct mfl_loops {
         const char *name;
         void (*dense_forward)(
@@ -60,7 +86,19 @@ struct mfl_loops {
         void (*avgpool_forward)(const struct mfl_pool *p, const float *x, float *y);
         void (*avgpool_backward)(const struct mfl_pool *p, const float *dy, float *dx);
 
+        /* The statistics of x; var (batch norm only): the biased variance. */
+        void (*norm_moments)(
+                const struct mfl_norm_loop *v, const float *x, float *mean, float *rstd, float *var);
+        void (*norm_forward)(const struct mfl_norm_loop *v, const float *x, const struct mfl_norm_vectors *p,
+                bool relu, float *y);
+        void (*norm_backward)(const struct mfl_norm_loop *v, const struct mfl_norm_vectors *p,
+                const struct mfl_norm_grad *g);
+
         /* Elementwise; x and y, and dy and dx, may be the same. */
+        void (*add)(int64_t n, const float *a, const float *b, bool relu, float *y, int threads);
+        /* dx = dy where y > 0; other = or += the same: the backward of add and ReLU. */
+        void (*join_grad)(
+                int64_t n, const float *y, const float *dy, float *dx, float *other, bool sum, int threads);
         void (*relu)(int64_t n, const float *x, float *y, int threads);
         void (*relu_grad)(int64_t n, const float *y, const float *dy, float *dx, int threads);
         void (*tanh)(int64_t n, const float *x, float *y, int threads);

@@ -418,6 +418,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 
 #include "kernels/cpu/loops_pool.h"
 #include "kernels/cpu/loops_elementwise.h"
+#include "kernels/cpu/loops_norm.h"
 
 const struct mfl_loops LOOPS = {
         .name = LOOPS_NAME,
@@ -429,6 +430,11 @@ const struct mfl_loops LOOPS = {
         .maxpool_backward = maxpool_backward,
         .avgpool_forward = avgpool_forward,
         .avgpool_backward = avgpool_backward,
+        .norm_moments = norm_moments,
+        .norm_forward = norm_forward,
+        .norm_backward = norm_backward,
+        .add = add,
+        .join_grad = join_grad,
         .relu = relu,
         .relu_grad = relu_grad,
         .tanh = tanh_vector,

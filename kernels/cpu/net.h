@@ -30,9 +30,12 @@ struct mfl_cpu_param {
 struct mfl_cpu_layer {
         struct mfl_layout layout; /* of the output */
         struct mfl_cpu_conv conv; /* conv2d only */
-        bool relu;                /* conv2d, dense: the ReLU that reads it is applied at once */
+        bool relu;                /* conv2d, dense, norms, add: the ReLU that reads it is applied at once */
         bool done;                /* relu: its forward happens in the layer before */
-        bool masked; /* relu: its backward happens in the max pool that reads it; that pool: does it */
+        /* relu: its backward happens in the max pool that reads it, or in the norm or add before it; these:
+         * do it
+         */
+        bool masked;
 };
 
 struct mfl_net {
@@ -48,6 +51,7 @@ struct mfl_net {
         size_t scratch_bytes;
         float *params, *first, *momentum; /* G * n_wide */
         float *grads;                     /* n_wide */
+        float *share;                     /* the share of a gradient that is added to it afterwards */
         float *logits, *dlogits;          /* where the last layer's layout is not plain */
         float *x;                         /* G * batch * input: what forward was given */
         struct mfl_rng_key *keys;         /* G: what forward was given */
@@ -58,6 +62,30 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
 void mfl_cpu_net_free(struct mfl_net *net);
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
+
+/* norm.c: batch and group norm of layer i, and what they keep between forward and backward. `params` and
+ * `grads` are wide vectors; running: whether the running statistics, which are params, are updated. */
+uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i);
+void mfl_cpu_norm_forward(
+        struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params);
+/* dx may be NULL. */
+void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
+        float *dx, float *grads);
+
+/* add.c: y = x + x2, and the gradients of both. */
+void mfl_cpu_add_forward(struct mfl_net *net, int i);
+/* first, second: whose gradient is wanted. */
+void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second);
+
+static inline float *mfl_cpu_act(const struct mfl_net *net, int i)
+{
+        return (float *)(net->arena + net->plan->layers[i].act);
+}
+
+static inline float *mfl_cpu_grad(const struct mfl_net *net, int i)
+{
+        return (float *)(net->arena + net->plan->layers[i].grad);
+}
 
 /* Between flat and wide. */
 int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err);

@@ -40,7 +40,7 @@ int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, 
                 const struct mfl_layer *layer = &net->graph->layers[param->layer];
                 const float *from = flat + param->offset;
                 float *to = wide + net->wide[i].at;
-                if (param->is_bias)
+                if (param->shape.rank == 1) /* biases; all of a norm's */
                         memcpy(to, from, (size_t)param->count * sizeof *to);
                 else if (layer->op == MFL_OP_CONV2D)
                         rc = mfl_cpu_conv_to_wide(
@@ -59,7 +59,7 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
                 const struct mfl_layer *layer = &net->graph->layers[param->layer];
                 const float *from = wide + net->wide[i].at;
                 float *to = flat + param->offset;
-                if (param->is_bias)
+                if (param->shape.rank == 1) /* biases; all of a norm's */
                         memcpy(to, from, (size_t)param->count * sizeof *to);
                 else if (layer->op == MFL_OP_CONV2D)
                         rc = mfl_cpu_conv_to_flat(

@@ -8,23 +8,14 @@
 struct pass {
         struct mfl_net *net;
         int group;
-        bool training;
-        const struct mfl_rng_key *dropout; /* NULL: off */
+        int64_t rows;                      /* that hold samples */
+        const struct mfl_rng_key *dropout; /* NULL: inference */
+        bool running;                      /* running statistics are updated */
         uint32_t step;
         const struct mfl_sgd *sgd; /* NULL: gradients are wanted, in net->grads */
         bool input_too;            /* the gradient of the input, too */
         struct mfl_error *err;
 };
-
-static float *act_of(const struct mfl_net *net, int i)
-{
-        return (float *)(net->arena + net->plan->layers[i].act);
-}
-
-static float *grad_of(const struct mfl_net *net, int i)
-{
-        return (float *)(net->arena + net->plan->layers[i].grad);
-}
 
 static void *aux_of(const struct mfl_net *net, int i)
 {
@@ -56,9 +47,20 @@ static struct mfl_dense dense_of(const struct mfl_net *net, int i)
                 .threads = net->options.threads};
 }
 
+/* A global pool is one window over the whole plane. */
+static struct mfl_window window_of(const struct mfl_net *net, int i)
+{
+        struct mfl_window window = mfl_window_of(net->graph, i);
+        if (net->graph->layers[i].op == MFL_OP_GLOBAL_AVGPOOL2D) {
+                window.k[0] = window.s[0] = window.h;
+                window.k[1] = window.s[1] = window.w;
+        }
+        return window;
+}
+
 static struct mfl_pool pool_of(const struct mfl_net *net, int i)
 {
-        return (struct mfl_pool){.window = mfl_window_of(net->graph, i),
+        return (struct mfl_pool){.window = window_of(net, i),
                 .in = net->layers[net->graph->layers[i].input].layout,
                 .out = net->layers[i].layout,
                 .rows = net->options.batch,
@@ -130,14 +132,28 @@ static void elementwise_forward(const struct pass *pass, int i, const float *x, 
         }
 }
 
+static bool moves_elements(const struct mfl_net *net, int i)
+{
+        return net->layers[i].layout.identity != net->layers[net->graph->layers[i].input].layout.identity;
+}
+
+static void flatten_forward(const struct mfl_net *net, int i, const float *x, float *y)
+{
+        if (moves_elements(net, i))
+                mfl_layout_to_plain(
+                        &net->layers[net->graph->layers[i].input].layout, net->options.batch, x, y);
+        else
+                memcpy(y, x, (size_t)floats_of(net, i) * sizeof *y);
+}
+
 static int layer_forward(const struct pass *pass, int i)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float *x = act_of(net, layer->input), *w = param_of(pass, layer->param_weight);
+        const float *x = mfl_cpu_act(net, layer->input), *w = param_of(pass, layer->param_weight);
         const float *b = param_of(pass, layer->param_bias);
-        float *y = act_of(net, i);
+        float *y = mfl_cpu_act(net, i);
         struct mfl_pool pool;
         struct mfl_dense dense;
         switch (layer->op) {
@@ -152,12 +168,21 @@ static int layer_forward(const struct pass *pass, int i)
                 loops->maxpool_forward(&pool, x, y, net->options.training ? aux_of(net, i) : NULL);
                 return 0;
         case MFL_OP_AVGPOOL2D:
+        case MFL_OP_GLOBAL_AVGPOOL2D:
                 pool = pool_of(net, i);
                 loops->avgpool_forward(&pool, x, y);
                 return 0;
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+                mfl_cpu_norm_forward(net, i, pass->rows, pass->dropout != NULL, pass->running,
+                        group_params(net, pass->group));
+                return 0;
+        case MFL_OP_ADD:
+                mfl_cpu_add_forward(net, i);
+                return 0;
         case MFL_OP_FLATTEN:
                 if (x != y)
-                        memcpy(y, x, (size_t)floats_of(net, i) * sizeof *y);
+                        flatten_forward(net, i, x, y);
                 return 0;
         default:
                 elementwise_forward(pass, i, x, y);
@@ -209,27 +234,41 @@ static int conv_backward(const struct pass *pass, int i, bool data)
         return rc;
 }
 
-static void dense_backward(const struct pass *pass, int i, bool data)
+static void dense_backward(const struct pass *pass, int i, float *dx)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float *dy = grad_of(net, i);
+        const float *dy = mfl_cpu_grad(net, i);
         struct mfl_dense dense = dense_of(net, i);
         struct mfl_apply apply = apply_of(pass, layer->param_weight);
-        loops->dense_backward(&dense, dy, act_of(net, layer->input), param_of(pass, layer->param_weight),
-                data ? grad_of(net, layer->input) : NULL, &apply);
+        loops->dense_backward(
+                &dense, dy, mfl_cpu_act(net, layer->input), param_of(pass, layer->param_weight), dx, &apply);
         if (layer->param_bias < 0)
                 return;
         apply = apply_of(pass, layer->param_bias);
         loops->dense_backward_bias(&dense, dy, &apply);
 }
 
+static void norm_backward(const struct pass *pass, int i, float *dx)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const int params[] = {layer->param_weight, layer->param_bias};
+        mfl_cpu_norm_backward(
+                net, i, pass->rows, pass->dropout != NULL, group_params(net, pass->group), dx, net->grads);
+        for (int k = 0; pass->sgd && k < 2; k++) {
+                struct mfl_apply apply = apply_of(pass, params[k]);
+                net->device->loops->update((int64_t)net->wide[params[k]].count,
+                        net->grads + net->wide[params[k]].at, &apply, net->options.threads);
+        }
+}
+
 static void elementwise_backward(const struct pass *pass, int i, const float *dy, float *dx)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
-        const float *y = act_of(net, i);
+        const float *y = mfl_cpu_act(net, i);
         int64_t n = floats_of(net, i);
         int threads = net->options.threads;
         switch (net->graph->layers[i].op) {
@@ -250,36 +289,67 @@ static void elementwise_backward(const struct pass *pass, int i, const float *dy
                         memcpy(dx, dy, (size_t)n * sizeof *dx);
                 break;
         default: /* flatten */
-                if (dx != dy)
+                if (moves_elements(net, i))
+                        mfl_layout_from_plain(
+                                &net->layers[net->graph->layers[i].input].layout, net->options.batch, dy, dx);
+                else if (dx != dy)
                         memcpy(dx, dy, (size_t)n * sizeof *dx);
         }
 }
 
-static int layer_backward(const struct pass *pass, int i)
+static int add_backward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        mfl_cpu_add_backward(pass->net, i, pass->input_too || net->plan->layers[layer->input].wants_grad,
+                pass->input_too || net->plan->layers[layer->input2].wants_grad);
+        return 0;
+}
+
+/* dx is written; NULL: not wanted. A convolution's goes where its primitive was bound to. */
+static int layer_backward_to(const struct pass *pass, int i, float *dx)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        bool data = pass->input_too || net->plan->layers[layer->input].wants_grad;
-        const float *dy = grad_of(net, i);
-        float *dx = grad_of(net, layer->input);
+        enum mfl_op op = net->graph->layers[i].op;
+        const float *dy = mfl_cpu_grad(net, i);
         struct mfl_pool pool;
-        if (layer->op == MFL_OP_CONV2D)
-                return conv_backward(pass, i, data);
-        if (layer->op == MFL_OP_DENSE) {
-                dense_backward(pass, i, data);
-        } else if (!data) {
+        if (op == MFL_OP_CONV2D)
+                return conv_backward(pass, i, dx != NULL);
+        if (op == MFL_OP_DENSE) {
+                dense_backward(pass, i, dx);
+        } else if (op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM) {
+                norm_backward(pass, i, dx);
+        } else if (!dx) {
                 return 0;
-        } else if (layer->op == MFL_OP_MAXPOOL2D) {
+        } else if (op == MFL_OP_MAXPOOL2D) {
                 pool = pool_of(net, i);
-                loops->maxpool_backward(&pool, dy, act_of(net, i), aux_of(net, i), net->layers[i].masked, dx);
-        } else if (layer->op == MFL_OP_AVGPOOL2D) {
+                loops->maxpool_backward(
+                        &pool, dy, mfl_cpu_act(net, i), aux_of(net, i), net->layers[i].masked, dx);
+        } else if (op == MFL_OP_AVGPOOL2D || op == MFL_OP_GLOBAL_AVGPOOL2D) {
                 pool = pool_of(net, i);
                 loops->avgpool_backward(&pool, dy, dx);
         } else {
                 elementwise_backward(pass, i, dy, dx);
         }
         return 0;
+}
+
+/* A layer that is not the first to give a gradient gives its share apart, which is then added. */
+static int layer_backward(const struct pass *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        int input = net->graph->layers[i].input;
+        bool data = pass->input_too || net->plan->layers[input].wants_grad;
+        bool writes = net->plan->layers[i].writes_grad;
+        float *dx = mfl_cpu_grad(net, input);
+        if (net->graph->layers[i].op == MFL_OP_ADD)
+                return add_backward(pass, i);
+        int rc = layer_backward_to(pass, i, !data ? NULL : writes ? dx : net->share);
+        if (!rc && data && !writes)
+                net->device->loops->add(
+                        floats_of(net, input), dx, net->share, false, dx, net->options.threads);
+        return rc;
 }
 
 static int run_backward(const struct pass *pass)
@@ -291,15 +361,22 @@ static int run_backward(const struct pass *pass)
         return rc;
 }
 
-/* Samples into the first layer; rows that a partial batch lacks are zero. */
-static void gather(
-        struct mfl_net *net, const struct mfl_device_data *data, const uint32_t *index, uint32_t rows)
+/* Samples into the first layer; rows that a partial batch lacks are zero. key: of the step; NULL: samples as
+ * they are. */
+static void gather(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_rng_key *key,
+        const uint32_t *index, uint32_t rows)
 {
-        float *x = act_of(net, 0);
+        struct mfl_shape image;
+        float *x = mfl_cpu_act(net, 0);
         const uint8_t *samples = data->split->samples;
         const struct mfl_dataset *set = data->dataset;
         size_t missing = (size_t)net->options.batch - rows;
         memset(x + (int64_t)rows * data->count, 0, missing * (size_t)data->count * sizeof *x);
+        if (key && mfl_host_augments(&net->options.augment) &&
+                !mfl_host_image_shape(net->graph, data, &image, NULL)) {
+                mfl_host_gather_augmented(data, &image, &net->options.augment, *key, index, rows, x);
+                return;
+        }
         if (data->split->dtype != MFL_U8) {
                 mfl_host_gather(data, index, rows, x);
                 return;
@@ -319,8 +396,8 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
 {
         int last = net->graph->n_layers - 1, classes = net->graph->classes;
         const struct mfl_layout *l = &net->layers[last].layout;
-        const float *z = act_of(net, last);
-        float *dz = !gradient ? NULL : l->identity ? grad_of(net, last) : net->dlogits;
+        const float *z = mfl_cpu_act(net, last);
+        float *dz = !gradient ? NULL : l->identity ? mfl_cpu_grad(net, last) : net->dlogits;
         if (!l->identity) {
                 mfl_layout_to_plain(l, net->options.batch, z, net->logits);
                 z = net->logits;
@@ -331,7 +408,7 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
         size_t missing = ((size_t)net->options.batch - rows) * (size_t)classes;
         memset(dz + (size_t)rows * (size_t)classes, 0, missing * sizeof *dz);
         if (!l->identity)
-                mfl_layout_from_plain(l, net->options.batch, dz, grad_of(net, last));
+                mfl_layout_from_plain(l, net->options.batch, dz, mfl_cpu_grad(net, last));
 }
 
 static int step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
@@ -341,14 +418,17 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
         const uint32_t *index = steps->index + (size_t)t * (size_t)net->options.batch;
         struct pass pass = {.net = net,
                 .group = group,
+                .rows = rows,
                 .dropout = &steps->dropout,
+                .running = true,
                 .step = steps->step_first + t,
                 .sgd = sgd,
                 .err = err};
         mfl_assert(rows <= (uint32_t)net->options.batch);
         if (rows == 0)
                 return 0;
-        gather(net, data, index, rows);
+        struct mfl_rng_key key = mfl_rng_augment_key(steps->augment, steps->step_first + t);
+        gather(net, data, &key, index, rows);
         int rc = run_forward(&pass);
         if (rc)
                 return rc;
@@ -360,8 +440,11 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
 {
+        struct mfl_shape image;
         int rc = mfl_host_check_data(net->graph, data, err);
         mfl_assert(net->options.training);
+        if (!rc && mfl_host_augments(&net->options.augment))
+                rc = mfl_host_image_shape(net->graph, data, &image, err);
         omp_set_num_threads(net->options.threads);
         /* All steps of a client before the next one's: its params stay in the cache. */
         for (int g = 0; g < net->options.groups; g++)
@@ -380,7 +463,8 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
         omp_set_num_threads(net->options.threads);
         for (uint32_t at = 0, rows; !rc && at < n; at += rows) {
                 rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
-                gather(net, data, index + at, rows);
+                gather(net, data, NULL, index + at, rows);
+                pass.rows = rows;
                 rc = run_forward(&pass);
                 if (!rc)
                         take_loss(net, data, index + at, rows, false, &loss_sum, &n_correct);
@@ -398,7 +482,8 @@ static int forward_kept(struct pass *pass)
         struct mfl_net *net = pass->net;
         size_t input = (size_t)floats_of(net, 0);
         pass->dropout = net->dropout ? &net->keys[pass->group] : NULL;
-        memcpy(act_of(net, 0), net->x + input * (size_t)pass->group, input * sizeof(float));
+        pass->rows = net->options.batch;
+        memcpy(mfl_cpu_act(net, 0), net->x + input * (size_t)pass->group, input * sizeof(float));
         return run_forward(pass);
 }
 
@@ -414,9 +499,9 @@ int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_ke
         if (dropout)
                 memcpy(net->keys, dropout, groups * sizeof *dropout);
         for (int g = 0; !rc && g < net->options.groups; g++) {
-                struct pass pass = {.net = net, .group = g, .err = err};
+                struct pass pass = {.net = net, .group = g, .running = true, .err = err};
                 rc = forward_kept(&pass);
-                mfl_layout_to_plain(l, net->options.batch, act_of(net, last), y);
+                mfl_layout_to_plain(l, net->options.batch, mfl_cpu_act(net, last), y);
                 y += l->logical * net->options.batch;
         }
         return rc;
@@ -433,12 +518,13 @@ int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dpa
         for (int g = 0; !rc && g < net->options.groups; g++) {
                 struct pass pass = {.net = net, .group = g, .input_too = dx != NULL, .err = err};
                 rc = forward_kept(&pass);
-                mfl_layout_from_plain(out, batch, dy + (int64_t)g * out->logical * batch, grad_of(net, last));
+                mfl_layout_from_plain(
+                        out, batch, dy + (int64_t)g * out->logical * batch, mfl_cpu_grad(net, last));
                 if (!rc)
                         rc = run_backward(&pass);
                 if (!rc && dx)
                         mfl_layout_to_plain(
-                                in, batch, grad_of(net, 0), dx + (int64_t)g * in->logical * batch);
+                                in, batch, mfl_cpu_grad(net, 0), dx + (int64_t)g * in->logical * batch);
                 if (!rc)
                         rc = mfl_cpu_params_to_flat(
                                 net, net->grads, dparams + (uint64_t)g * net->graph->n, err);

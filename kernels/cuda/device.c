@@ -7,6 +7,7 @@
  */
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/net.h"
+#include "kernels/cuda/selftest.h"
 
 #include <stdio.h>
 
@@ -106,6 +107,18 @@ void mfl_cuda_device_info(const struct mfl_device *device, struct mfl_device_inf
                 ret_info->memory_free_bytes = free_bytes;
 }
 
+static int selftest(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
+        void *user, struct mfl_error *err)
+{
+        struct mfl_cuda_context context;
+        int rc = mfl_cuda_context_init(&context, device->ordinal, device->tuner, err);
+        if (rc)
+                return rc;
+        rc = mfl_cuda_selftest(&context, report, user, err);
+        mfl_cuda_context_deinit(&context);
+        return rc;
+}
+
 __attribute__((visibility("default"))) extern const struct mfl_backend_ops mfl_backend_module;
 const struct mfl_backend_ops mfl_backend_module = {
         .abi = MFL_BACKEND_ABI,
@@ -130,4 +143,5 @@ const struct mfl_backend_ops mfl_backend_module = {
         .busy_ns = mfl_cuda_busy_ns,
         .forward = mfl_cuda_forward,
         .backward = mfl_cuda_backward,
+        .selftest = selftest,
 };

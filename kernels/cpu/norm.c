@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batch and group norm of a layer: which statistics, where they are kept, and what the rows of a partial
+ * batch need. */
+#include <math.h>
+
+#include "kernels/cpu/net.h"
+
+static bool is_batch_norm(const struct mfl_net *net, int i)
+{
+        return net->graph->layers[i].op == MFL_OP_BATCHNORM;
+}
+
+/* A vector lies as one place with all of its features side by side. */
+static struct mfl_norm_loop loop_of(const struct mfl_net *net, int i, int64_t rows)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const struct mfl_layout *l = &net->layers[i].layout;
+        bool vector = l->h * l->w == 1;
+        return (struct mfl_norm_loop){.rows = rows,
+                .count = l->count,
+                .channels = vector ? l->count : l->n_blocks * l->block,
+                .logical = l->c,
+                .block = vector ? l->count : l->block,
+                .pixels = l->h * l->w,
+                .groups = is_batch_norm(net, i) ? 0 : layer->norm_groups,
+                .eps = layer->eps,
+                .threads = net->options.threads};
+}
+
+/* Floats of each of the vectors that are kept: mean, rstd. */
+static uint64_t vector_floats(const struct mfl_norm_loop *v)
+{
+        return (uint64_t)(v->channels * (v->groups ? v->rows : 1));
+}
+
+/* mean, rstd; then var (batch norm), or room for sums and coefficients. */
+uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i)
+{
+        struct mfl_norm_loop v = loop_of(net, i, net->options.batch);
+        return vector_floats(&v) * (v.groups ? 6 : 3) * sizeof(float);
+}
+
+static float *aux_of(const struct mfl_net *net, int i)
+{
+        return (float *)(net->arena + net->plan->layers[i].aux);
+}
+
+static float *vector_of(const struct mfl_net *net, float *wide, int param)
+{
+        return param < 0 ? NULL : wide + net->wide[param].at;
+}
+
+static struct mfl_norm_vectors vectors_of(
+        const struct mfl_net *net, int i, const struct mfl_norm_loop *v, const float *params)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        float *kept = aux_of(net, i);
+        return (struct mfl_norm_vectors){.mean = kept,
+                .rstd = kept + vector_floats(v),
+                .weight = params + net->wide[layer->param_weight].at,
+                .bias = params + net->wide[layer->param_bias].at};
+}
+
+/* Rows that a partial batch lacks are zero, so that they add nothing to any gradient behind. */
+static void clear_missing(const struct mfl_net *net, int i, int64_t rows, float *y)
+{
+        int64_t count = net->layers[i].layout.count;
+        memset(y + rows * count, 0, (size_t)((net->options.batch - rows) * count) * sizeof *y);
+}
+
+static void take_running(const struct mfl_norm_loop *v, const float *mean, const float *var, float *kept)
+{
+        for (int64_t c = 0; c < v->channels; c++) {
+                kept[c] = mean[c];
+                kept[v->channels + c] = (float)(1.0 / sqrt((double)var[c] + (double)v->eps));
+        }
+}
+
+static void update_running(
+        const struct mfl_norm_loop *v, float momentum, const float *kept, float *mean, float *var)
+{
+        double count = (double)(v->rows * v->pixels), share = (double)momentum;
+        double unbiased = count > 1 ? count / (count - 1) : 1;
+        for (int64_t c = 0; c < v->logical; c++) {
+                double of_batch = (double)kept[2 * v->channels + c] * unbiased;
+                mean[c] = (float)((1 - share) * (double)mean[c] + share * (double)kept[c]);
+                var[c] = (float)((1 - share) * (double)var[c] + share * of_batch);
+        }
+}
+
+void mfl_cpu_norm_forward(
+        struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const struct mfl_loops *loops = net->device->loops;
+        const float *x = mfl_cpu_act(net, layer->input);
+        float *y = mfl_cpu_act(net, i), *kept = aux_of(net, i);
+        float *mean = vector_of(net, params, layer->param_mean),
+              *var = vector_of(net, params, layer->param_var);
+        struct mfl_norm_loop v = loop_of(net, i, rows);
+        if (v.groups || training)
+                loops->norm_moments(&v, x, kept, kept + vector_floats(&v), kept + 2 * vector_floats(&v));
+        else
+                take_running(&v, mean, var, kept);
+        if (!v.groups && training && running)
+                update_running(&v, layer->momentum, kept, mean, var);
+        struct mfl_norm_vectors p = vectors_of(net, i, &v, params);
+        loops->norm_forward(&v, x, &p, net->layers[i].relu, y);
+        clear_missing(net, i, rows, y);
+}
+
+void mfl_cpu_norm_backward(
+        struct mfl_net *net, int i, int64_t rows, bool training, const float *params, float *dx, float *grads)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_norm_loop v = loop_of(net, i, rows);
+        struct mfl_norm_vectors p = vectors_of(net, i, &v, params);
+        struct mfl_norm_grad g = {.x = mfl_cpu_act(net, layer->input),
+                .y = net->layers[i].masked ? mfl_cpu_act(net, i) : NULL,
+                .dy = mfl_cpu_grad(net, i),
+                .constant = !v.groups && !training,
+                .dx = dx,
+                .dweight = vector_of(net, grads, layer->param_weight),
+                .dbias = vector_of(net, grads, layer->param_bias),
+                .work = aux_of(net, i) + 2 * vector_floats(&v)};
+        net->device->loops->norm_backward(&v, &p, &g);
+        if (dx)
+                clear_missing(net, layer->input, rows, dx);
+}
