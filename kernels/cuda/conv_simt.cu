@@ -68,10 +68,17 @@ static double guess_clocks(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass 
         int64_t rounds = ceil_div(segments, kernel->slices);
         bool vector_a = (pass == MFL_CUDA_FORWARD ? conv->c : conv->k) % 4 == 0;
         bool vector_b = pass == MFL_CUDA_FORWARD ? z.red % 4 == 0 : conv->c % 4 == 0;
-        if (kernel->direct) { /* threads of 4 pixels x 8 channels; 43 of a step's instructions are counted */
-                double items = (double)conv->groups * (double)z.m / 4.0 * (double)ceil_div(z.n, 8);
-                double all = items * (double)z.red * 45.0 / (132.0 * 128.0),
-                       chain = (double)z.red * 60.0 + 4000.0;
+        if (kernel->direct) { /* threads of 4 pixels (taps) x 8 channels: 43 instructions a step */
+                bool weights = pass == MFL_CUDA_BACKWARD_WEIGHTS;
+                double threads = weights ? (double)ceil_div(z.n + 1, 4) * (double)ceil_div(z.m, 8)
+                                         : (double)ceil_div(z.m, 4) * (double)ceil_div(z.n, 8);
+                double all = (double)conv->groups * threads * (double)z.red * 45.0 / (132.0 * 128.0);
+                double chain = (double)z.red * 60.0 + 4000.0;
+                if (weights) { /* 256 threads a block and group, little to hide the loads behind */
+                        double waves = (double)conv->groups / (132.0 * 4.0);
+                        all *= 1.3;
+                        chain = threads * (double)z.red * 50.0 / 128.0 * (waves > 1.0 ? waves : 1.0);
+                }
                 return all > chain ? all : chain;
         }
         double blocks = (double)conv->groups * (double)ceil_div(z.m, kernel->bm) *

@@ -60,11 +60,14 @@ struct mfl_simt_kernel {
 extern const struct mfl_simt_kernel mfl_simt_forward[], mfl_simt_data[], mfl_simt_weights[];
 extern const int mfl_simt_forward_count, mfl_simt_data_count, mfl_simt_weights_count;
 
-/* Direct kernels (conv_simt_patch.cu): whether the problem fits, from what mfl_simt_shape fills in. */
+/* Direct kernels (conv_simt_patch.cu, conv_simt_rows.cu): whether the problem fits, from what mfl_simt_shape
+ * fills in. */
 bool mfl_simt_patch_can_forward(const struct mfl_simt_args *a);
 bool mfl_simt_patch_can_data(const struct mfl_simt_args *a);
 cudaError_t mfl_simt_patch_forward(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
 cudaError_t mfl_simt_patch_data(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
+bool mfl_simt_rows_can(const struct mfl_simt_args *a);
+cudaError_t mfl_simt_rows(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream);
 
 /* What only the problem says, of the arguments. */
 void mfl_simt_shape(const struct mfl_cuda_conv *conv, enum mfl_cuda_pass pass, struct mfl_simt_args *a);

@@ -154,9 +154,9 @@ struct simt_patch_sums {
         float acc[PATCH_PIXELS * PATCH_CHANNELS], total[PATCH_PIXELS * PATCH_CHANNELS];
 };
 
-/* One step: channel `at` of the run for 4 pixels. */
-MFL_DEVICE void patch_step(
-        const float *const x[PATCH_PIXELS], int at, const float *w, struct simt_patch_sums *sums)
+/* One step: channel `at` of the run for 4 pixels and the first `used` (a constant) of 8 channels. */
+MFL_DEVICE void patch_step(const float *const x[PATCH_PIXELS], int at, const float *w,
+        struct simt_patch_sums *sums, const int used)
 {
         float fw[PATCH_CHANNELS] __attribute__((aligned(16)));
         mfl_copy_16(fw, w);
@@ -165,7 +165,7 @@ MFL_DEVICE void patch_step(
         for (int i = 0; i < PATCH_PIXELS; i++) {
                 float v = x[i][at];
                 MFL_UNROLL
-                for (int j = 0; j < PATCH_CHANNELS; j++)
+                for (int j = 0; j < used; j++)
                         sums->acc[i * PATCH_CHANNELS + j] = fmaf(v, fw[j], sums->acc[i * PATCH_CHANNELS + j]);
         }
 }
@@ -181,7 +181,7 @@ MFL_DEVICE void patch_end_segment(struct simt_patch_sums *sums)
 
 /* One run of the reduction, which a segment's end may cut. Returns what is left of the segment. */
 MFL_DEVICE int patch_run(const struct simt_patch *p, const float *const x[PATCH_PIXELS], const float *w,
-        int left, struct simt_patch_sums *sums)
+        int left, struct simt_patch_sums *sums, const int used)
 {
         const int n_pad = p->n_pad;
         for (int at = 0; at < p->run;) {
@@ -190,10 +190,10 @@ MFL_DEVICE int patch_run(const struct simt_patch *p, const float *const x[PATCH_
                 for (; at + 4 <= end; at += 4, w += 4 * n_pad) {
                         MFL_UNROLL
                         for (int i = 0; i < 4; i++)
-                                patch_step(x, at + i, w + i * n_pad, sums);
+                                patch_step(x, at + i, w + i * n_pad, sums, used);
                 }
                 for (; at < end; at++, w += n_pad)
-                        patch_step(x, at, w, sums);
+                        patch_step(x, at, w, sums, used);
                 if (left == 0) {
                         patch_end_segment(sums);
                         left = (int)p->a.segment;
@@ -203,7 +203,7 @@ MFL_DEVICE int patch_run(const struct simt_patch *p, const float *const x[PATCH_
 }
 
 MFL_DEVICE void patch_multiply(const struct simt_patch *p, const float *patch, const float *w, int lane,
-        struct simt_patch_sums *sums, const bool data)
+        struct simt_patch_sums *sums, const int used, const bool data)
 {
         const struct mfl_simt_args *a = &p->a;
         const float *first[PATCH_PIXELS];
@@ -226,7 +226,7 @@ MFL_DEVICE void patch_multiply(const struct simt_patch *p, const float *patch, c
                         MFL_UNROLL
                         for (int i = 0; i < PATCH_PIXELS; i++)
                                 x[i] = first[i] + (dy * p->width + dx) * p->pitch;
-                        left = patch_run(p, x, w, left, sums);
+                        left = patch_run(p, x, w, left, sums, used);
                         w += p->run * p->n_pad;
                 }
         if (left != a->segment)
@@ -250,7 +250,7 @@ MFL_DEVICE void patch_store(
         }
 }
 
-MFL_DEVICE void patch_block(const struct simt_patch *p, float *shared, const bool data)
+MFL_DEVICE void patch_block(const struct simt_patch *p, float *shared, const int used, const bool data)
 {
         const struct mfl_simt_args *a = &p->a;
         uint32_t i = blockIdx.x;
@@ -276,7 +276,7 @@ MFL_DEVICE void patch_block(const struct simt_patch *p, float *shared, const boo
         channels *= PATCH_CHANNELS;
         bool works = channels < p->n_pad;
         if (works)
-                patch_multiply(p, patch, w + channels, lane, &sums, data);
+                patch_multiply(p, patch, w + channels, lane, &sums, used, data);
         MFL_SYNC();
         MFL_UNROLL
         for (int j = 0; j < PATCH_PIXELS * PATCH_CHANNELS; j++) {
@@ -288,15 +288,26 @@ MFL_DEVICE void patch_block(const struct simt_patch *p, float *shared, const boo
         patch_store(p, &b, shared, data);
 }
 
+/* Six of eight channels, because a quarter of the products is worth a kernel. */
 MFL_KERNEL_BOUNDS(simt_patch_forward, struct simt_patch, PATCH_THREADS, 2)
 {
         MFL_SHARED_DYNAMIC(shared);
-        patch_block(&a, (float *)shared, false);
+        patch_block(&a, (float *)shared, 8, false);
+}
+MFL_KERNEL_BOUNDS(simt_patch_forward_6, struct simt_patch, PATCH_THREADS, 2)
+{
+        MFL_SHARED_DYNAMIC(shared);
+        patch_block(&a, (float *)shared, 6, false);
 }
 MFL_KERNEL_BOUNDS(simt_patch_data, struct simt_patch, PATCH_THREADS, 2)
 {
         MFL_SHARED_DYNAMIC(shared);
-        patch_block(&a, (float *)shared, true);
+        patch_block(&a, (float *)shared, 8, true);
+}
+MFL_KERNEL_BOUNDS(simt_patch_data_6, struct simt_patch, PATCH_THREADS, 2)
+{
+        MFL_SHARED_DYNAMIC(shared);
+        patch_block(&a, (float *)shared, 6, true);
 }
 
 bool mfl_simt_patch_can_forward(const struct mfl_simt_args *a)
@@ -335,10 +346,11 @@ static cudaError_t patch_launch(
 
 cudaError_t mfl_simt_patch_forward(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream)
 {
-        return patch_launch((const void *)simt_patch_forward, a, false, stream);
+        return patch_launch(
+                (const void *)(a->n <= 6 ? simt_patch_forward_6 : simt_patch_forward), a, false, stream);
 }
 
 cudaError_t mfl_simt_patch_data(const struct mfl_simt_args *a, int64_t blocks, cudaStream_t stream)
 {
-        return patch_launch((const void *)simt_patch_data, a, true, stream);
+        return patch_launch((const void *)(a->n <= 6 ? simt_patch_data_6 : simt_patch_data), a, true, stream);
 }

@@ -19,5 +19,6 @@ const struct mfl_simt_kernel mfl_simt_weights[] = {
         {"simt 16x64", "simt 16x64, split", 16, 64, 1, 64, false, NULL, weights_16x64_run},
         {"simt 16x32 in 4", "simt 16x32 in 4, split", 16, 32, 4, 128, false, NULL, weights_16x32_4_run},
         {"simt 8x32 in 8", "simt 8x32 in 8, split", 8, 32, 8, 128, false, NULL, weights_8x32_8_run},
+        {"simt rows", "", 8, 4, 1, 256, true, mfl_simt_rows_can, mfl_simt_rows},
 };
 const int mfl_simt_weights_count = (int)(sizeof mfl_simt_weights / sizeof mfl_simt_weights[0]);

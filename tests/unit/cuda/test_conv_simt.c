@@ -39,6 +39,9 @@ static const struct shape shapes[] = {
         {"dense, many rows", 300, 1, 1, 12, 10, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_NONE, true, true},
         {"dense, long", 3, 1, 1, 1600, 4, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
         {"many pixels", 4, 16, 17, 2, 3, 3, 3, {1, 1}, {1, 1}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
+        {"many small images", 300, 3, 3, 2, 3, 2, 2, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, true},
+        {"more segments than fit in a block", 5, 12, 12, 6, 20, 5, 5, {1, 1}, {0, 0}, {1, 1},
+                MFL_CUDA_ACT_NONE, true, false},
         {"three rows, five taps", 2, 12, 14, 2, 33, 3, 5, {1, 1}, {1, 2}, {1, 1}, MFL_CUDA_ACT_NONE, true,
                 true},
 };
