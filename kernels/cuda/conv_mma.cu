@@ -27,7 +27,7 @@ MFL_KERNEL(sum_segments, struct mfl_mma_args)
         if (i >= outputs)
                 a.db[(int64_t)group * (int64_t)a.p_stride + at] = v;
         else
-                mma_finish(&a, a.pass, a.type, group, at, (int)(at % a.n), v);
+                mma_finish(&a, a.pass, a.type, group, at, (int)((uint32_t)at % (uint32_t)a.n), v);
 }
 
 static cudaError_t launch_sum(const struct mfl_mma_args *a, int groups, cudaStream_t stream)

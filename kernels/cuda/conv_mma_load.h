@@ -102,31 +102,33 @@ MFL_DEVICE struct mma_position mma_position_of(const struct mfl_mma_gather *g, i
         return r;
 }
 
-MFL_DEVICE struct mma_tap mma_tap_of(const struct mfl_mma_gather *g, int kk)
+/* `strided` is g->strided, as a constant where it can be. */
+MFL_DEVICE struct mma_tap mma_tap_of(const struct mfl_mma_gather *g, bool strided, int kk)
 {
-        struct mma_tap r = {0, MMA_NOWHERE, MMA_NOWHERE};
-        if (kk < g->taps) {
-                int tap = (int)mfl_mma_quotient(g->channels, (uint32_t)kk);
-                int line = (int)mfl_mma_quotient(g->columns, (uint32_t)tap);
-                r.i = line * g->step_i;
-                r.j = (tap - line * (int)g->columns.d) * g->step_j;
-                r.at = kk - tap * (int)g->channels.d + (g->strided ? 0 : (r.i * g->w + r.j) * g->c);
-        }
+        int tap = (int)mfl_mma_quotient(g->channels, (uint32_t)kk);
+        int line = (int)mfl_mma_quotient(g->columns, (uint32_t)tap);
+        struct mma_tap r;
+        r.i = line * g->step_i;
+        r.j = (tap - line * (int)g->columns.d) * g->step_j;
+        r.at = kk - tap * (int)g->channels.d + (strided ? 0 : (r.i * g->w + r.j) * g->c);
+        if (kk >= g->taps)
+                r.i = MMA_NOWHERE;
         return r;
 }
 
 /* Element of the gathered tensor; *ret_there false: outside, zero. */
-MFL_DEVICE int mma_gathered(
-        const struct mfl_mma_gather *g, struct mma_position p, struct mma_tap t, bool *ret_there)
+MFL_DEVICE int mma_gathered(const struct mfl_mma_gather *g, bool strided, struct mma_position p,
+        struct mma_tap t, bool *ret_there)
 {
         int i = p.i + t.i, j = p.j + t.j;
-        if (!g->strided) {
+        if (!strided) {
                 *ret_there = (uint32_t)i < (uint32_t)g->h && (uint32_t)j < (uint32_t)g->w;
                 return p.at + t.at;
         }
         int qi = (int)mfl_mma_quotient(g->stride_i, (uint32_t)(i < 0 ? 0 : i));
         int qj = (int)mfl_mma_quotient(g->stride_j, (uint32_t)(j < 0 ? 0 : j));
-        *ret_there = qi * (int)g->stride_i.d == i && qj * (int)g->stride_j.d == j && qi < g->h && qj < g->w;
+        bool multiple = qi * (int)g->stride_i.d == i && qj * (int)g->stride_j.d == j;
+        *ret_there = multiple && qi < g->h && qj < g->w;
         return p.at + t.at + (qi * g->w + qj) * g->c;
 }
 
@@ -140,12 +142,12 @@ struct mma_fill {
 };
 
 /* Element of the operand at `line`, `column` of its tile in shared memory; *ret_there false: zero. */
-MFL_DEVICE int mma_element(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a,
+MFL_DEVICE int mma_element(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, bool strided,
         const struct mma_fill *f, struct mma_tap tap, int line, int column, bool *ret_there)
 {
         const bool weights = s.pass == MFL_CUDA_BACKWARD_WEIGHTS;
         if (is_a != weights) /* x or dy, gathered: a line is a position, a column a tap */
-                return mma_gathered(&a->gather, f->table[line], tap, ret_there);
+                return mma_gathered(&a->gather, strided, f->table[line], tap, ret_there);
         if (weights) { /* dy: a line is kk, a column is m */
                 int kk = f->k0 + line, m = f->first + column;
                 *ret_there = kk < a->kk && m < a->m;
@@ -162,9 +164,16 @@ MFL_DEVICE int mma_element(const struct mfl_mma_args *a, struct mfl_mma_shape s,
         return k * a->row_weights + at * a->c + n;
 }
 
+/* Rounds of four copies are few where they are wide, and not worth the code where they are narrow. */
+#ifdef __CUDACC__
+#define MMA_ROLLED _Pragma("unroll 1")
+#else
+#define MMA_ROLLED
+#endif
+
 /* All threads fill a tile by copies of `width` bytes, four under way at once. */
-MFL_DEVICE void mma_fill_by(
-        const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, const struct mma_fill *f, int width)
+MFL_DEVICE void mma_fill_by(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, bool strided,
+        const struct mma_fill *f, int width)
 {
         const int bytes = mma_bytes(s), across = is_a ? s.bm : s.bn;
         const bool deep = is_a ? mma_a_deep(s) : mma_b_deep(s);
@@ -174,8 +183,9 @@ MFL_DEVICE void mma_fill_by(
         int column = (int)threadIdx.x % per_line * at_once, line0 = (int)threadIdx.x / per_line;
         struct mma_tap tap = {0, 0, 0};
         if (is_a == (s.pass != MFL_CUDA_BACKWARD_WEIGHTS))
-                tap = mma_tap_of(&a->gather, (is_a ? f->k0 : f->first) + column);
+                tap = mma_tap_of(&a->gather, strided, (is_a ? f->k0 : f->first) + column);
         unsigned char *to = f->to + line0 * pitch + column * bytes;
+        MMA_ROLLED
         for (int done = 0; done < lines; done += 4 * step) {
                 uint16_t v[4] = {0};
                 MFL_UNROLL
@@ -184,7 +194,7 @@ MFL_DEVICE void mma_fill_by(
                         bool there;
                         if (first >= lines || (lines % step && first + line0 >= lines))
                                 continue;
-                        int at = mma_element(a, s, is_a, f, tap, first + line0, column, &there);
+                        int at = mma_element(a, s, is_a, strided, f, tap, first + line0, column, &there);
                         const unsigned char *from = f->from + (int64_t)at * bytes;
                         if (width == 16)
                                 mfl_cp_async_16(to + first * pitch, from, there ? 16 : 0);
@@ -202,16 +212,25 @@ MFL_DEVICE void mma_fill_by(
         }
 }
 
-MFL_DEVICE void mma_fill(
-        const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, const struct mma_fill *f)
+MFL_DEVICE void mma_fill_any(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, bool strided,
+        const struct mma_fill *f)
 {
         int width = is_a ? a->a_width : a->b_width;
         if (width == 16)
-                mma_fill_by(a, s, is_a, f, 16);
+                mma_fill_by(a, s, is_a, strided, f, 16);
         else if (width == 4 || mma_bytes(s) == 4)
-                mma_fill_by(a, s, is_a, f, 4);
+                mma_fill_by(a, s, is_a, strided, f, 4);
         else
-                mma_fill_by(a, s, is_a, f, 2);
+                mma_fill_by(a, s, is_a, strided, f, 2);
+}
+
+MFL_DEVICE void mma_fill(
+        const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, const struct mma_fill *f)
+{
+        if (is_a && s.pass == MFL_CUDA_BACKWARD_DATA && a->gather.strided)
+                mma_fill_any(a, s, is_a, true, f);
+        else
+                mma_fill_any(a, s, is_a, false, f);
 }
 
 #endif

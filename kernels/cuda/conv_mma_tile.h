@@ -22,6 +22,13 @@ struct mma_place {
         bool wants_db;
 };
 
+/* Keeps an address in registers, or else it is computed anew for every copy. */
+#ifdef __CUDACC__
+#define MMA_KEEP(p) asm("" : "+l"(p))
+#else
+#define MMA_KEEP(p) (void)(p)
+#endif
+
 struct mma_sums {
         float of[MMA_WARP_M_MAX][MMA_WARP_N_MAX][4];
 };
@@ -107,7 +114,7 @@ MFL_DEVICE void mma_compute(
 /* ---- db: blocks of the first columns sum dy from shared memory ---- */
 
 enum {
-        MMA_DB_ITEMS_MAX = 2,
+        MMA_DB_ITEMS_MAX = 4, /* of a thread: a block has at least as many threads as rows */
 };
 /* An item is a row and a quarter of the k-tile; rows lie side by side. */
 struct mma_db {
@@ -268,11 +275,13 @@ MFL_DEVICE void mma_stage_out(struct mfl_mma_shape s, const struct mma_place *at
         }
 }
 
-/* From shared memory to `out` or the workspace, consecutive threads along n. */
-MFL_DEVICE void mma_store(const struct mfl_mma_args *a, struct mfl_mma_shape s, const struct mma_place *at)
+/* From shared memory to `out` or the workspace, `at_once` (4 or 1) outputs by a thread, neighbours along n.
+ */
+MFL_DEVICE void mma_store_by(
+        const struct mfl_mma_args *a, struct mfl_mma_shape s, const struct mma_place *at, int at_once)
 {
         const enum mfl_cuda_type type = mfl_cuda_type_of(s.precision);
-        const int at_once = a->wide ? 4 : 1, per_row = s.bn / at_once;
+        const int per_row = s.bn / at_once;
         const float *out = (const float *)at->stages;
         float *sums = a->workspace;
         if (sums)
@@ -283,9 +292,9 @@ MFL_DEVICE void mma_store(const struct mfl_mma_args *a, struct mfl_mma_shape s, 
                 int64_t element = (int64_t)m * a->n + n;
                 if (m >= a->m || n >= a->n)
                         continue;
-                if (!a->wide && sums)
+                if (at_once == 1 && sums)
                         sums[element] = *v;
-                else if (!a->wide)
+                else if (at_once == 1)
                         mma_finish(a, s.pass, type, at->group, element, n, *v);
                 else if (sums)
                         mma_store_four(sums, element, mma_load_four(v, 0, MFL_CUDA_F32), MFL_CUDA_F32);
@@ -293,6 +302,14 @@ MFL_DEVICE void mma_store(const struct mfl_mma_args *a, struct mfl_mma_shape s, 
                         mma_finish_four(
                                 a, s.pass, type, at->group, element, n, mma_load_four(v, 0, MFL_CUDA_F32));
         }
+}
+
+MFL_DEVICE void mma_store(const struct mfl_mma_args *a, struct mfl_mma_shape s, const struct mma_place *at)
+{
+        if (a->wide)
+                mma_store_by(a, s, at, 4);
+        else
+                mma_store_by(a, s, at, 1);
 }
 
 /* ---- the block ---- */
@@ -315,17 +332,18 @@ MFL_DEVICE struct mma_place mma_place_of(
         at.stages = shared + mma_table_rows(s) * 16 + mma_db_bytes(s);
         at.a = (const unsigned char *)a->a + (int64_t)at.group * (int64_t)a->a_stride * mma_bytes(s);
         at.b = (const unsigned char *)a->b + (int64_t)at.group * (int64_t)a->b_stride * mma_bytes(s);
+        MMA_KEEP(at.a);
+        MMA_KEEP(at.b);
         at.wants_db = s.pass == MFL_CUDA_BACKWARD_WEIGHTS && a->db && at.n0 == 0;
         return at;
 }
 
 /* The positions of k-tile `tile` (backward weights), by the first warp. */
-MFL_DEVICE void mma_table_add(const struct mfl_mma_args *a, const struct mma_place *at, int tile)
+MFL_DEVICE void mma_table_add(const struct mfl_mma_args *a, const struct mma_place *at, int tile, int slot)
 {
         int line = (int)threadIdx.x;
         if (line < MFL_MMA_BK)
-                at->table[tile % MFL_MMA_STAGES * MFL_MMA_BK + line] =
-                        mma_position_of(&a->gather, tile * MFL_MMA_BK + line);
+                at->table[slot * MFL_MMA_BK + line] = mma_position_of(&a->gather, tile * MFL_MMA_BK + line);
 }
 
 MFL_DEVICE void mma_table_start(
@@ -333,19 +351,18 @@ MFL_DEVICE void mma_table_start(
 {
         if (s.pass == MFL_CUDA_BACKWARD_WEIGHTS)
                 for (int i = 0; i < MFL_MMA_STAGES; i++)
-                        mma_table_add(a, at, tile + i);
+                        mma_table_add(a, at, tile + i, i);
         else
                 for (int row = (int)threadIdx.x; row < s.bm; row += mma_threads(s))
                         at->table[row] = mma_position_of(&a->gather, at->m0 + row);
         MFL_SYNC();
 }
 
-/* Starts the copies of k-tile `tile`, if there is one before `end`; always one group. */
-MFL_DEVICE void mma_fetch(
-        const struct mfl_mma_args *a, struct mfl_mma_shape s, const struct mma_place *at, int tile, int end)
+/* Starts the copies of k-tile `tile`, if there is one before `end`, into a slot; always one group. */
+MFL_DEVICE void mma_fetch(const struct mfl_mma_args *a, struct mfl_mma_shape s, const struct mma_place *at,
+        int tile, int end, int slot)
 {
         if (tile < end) {
-                int slot = tile % MFL_MMA_STAGES;
                 unsigned char *stage = at->stages + slot * mma_stage_bytes(s);
                 const struct mma_position *table =
                         at->table + (s.pass == MFL_CUDA_BACKWARD_WEIGHTS ? slot * MFL_MMA_BK : 0);
@@ -378,18 +395,20 @@ MFL_DEVICE void mma_run(const struct mfl_mma_args *a, struct mfl_mma_shape s, co
 {
         struct mma_sums acc = {{{{0.0f}}}};
         bool first = true;
-        int left = per_segment;
+        int left = per_segment, slot = 0; /* k-tile begin + i is in slot i % MFL_MMA_STAGES */
         mma_table_start(a, s, at, begin);
         MFL_UNROLL
         for (int i = 0; i < MFL_MMA_STAGES - 1; i++)
-                mma_fetch(a, s, at, begin + i, end);
+                mma_fetch(a, s, at, begin + i, end, i);
         for (int tile = begin; tile < end; tile++) {
-                const unsigned char *stage = at->stages + tile % MFL_MMA_STAGES * mma_stage_bytes(s);
+                const unsigned char *stage = at->stages + slot * mma_stage_bytes(s);
                 mfl_cp_async_wait(MFL_MMA_STAGES - 2);
                 MFL_SYNC();
-                mma_fetch(a, s, at, tile + MFL_MMA_STAGES - 1, end);
+                mma_fetch(
+                        a, s, at, tile + MFL_MMA_STAGES - 1, end, slot == 0 ? MFL_MMA_STAGES - 1 : slot - 1);
                 if (s.pass == MFL_CUDA_BACKWARD_WEIGHTS)
-                        mma_table_add(a, at, tile + MFL_MMA_STAGES);
+                        mma_table_add(a, at, tile + MFL_MMA_STAGES, slot);
+                slot = slot == MFL_MMA_STAGES - 1 ? 0 : slot + 1;
                 mma_compute(s, at, stage, &acc);
                 if (at->wants_db)
                         mma_db_add(s, stage, db);
@@ -412,7 +431,7 @@ MFL_DEVICE void mma_block(const struct mfl_mma_args *a, struct mfl_mma_shape s, 
         int begin = a->workspace ? at.part * per_segment : 0;
         int end = a->workspace && begin + per_segment < tiles ? begin + per_segment : tiles;
         struct mma_sums total;
-        struct mma_db db = {{0.0f, 0.0f}, 0.0f};
+        struct mma_db db = {{0.0f}, 0.0f};
         mma_run(a, s, &at, begin, end, per_segment, &total, &db);
         MFL_SYNC(); /* the last stage has been read: its place is used again */
         mma_stage_out(s, &at, &total);
