@@ -16,11 +16,10 @@
 
 #define RANKS 3 /* engines and algorithms that are tried, of each library */
 
-/* Least arithmetic of one client's pass that is left to a library. A launch for each client costs some
- * microseconds; a GPU of 50 TFLOP/s in float, and of several hundred on tensor cores, works off so much in
- * about 20. Estimates, not measured; changing them changes the bits of deterministic jobs. */
-#define FLOPS_FLOAT 0x1p30
-#define FLOPS_TENSOR 0x1p32
+/* A launch for each client costs some microseconds; a GPU of 50 TFLOP/s in float, and of several hundred on
+ * tensor cores, works off so much in about 20. Estimates, not measured; changing them changes the bits of
+ * deterministic jobs. */
+double mfl_conv_library_flops[2] = {0x1p30, 0x1p32};
 
 static const char *const pass_names[MFL_CUDA_PASS_COUNT_] = {"forward", "backward data", "backward weights"};
 static const char *const way_names[MFL_CONV_WAY_COUNT_] = {"own", "dnn", "blas", "grouped", "batched"};
@@ -42,7 +41,7 @@ bool mfl_cuda_conv_uses_library(const struct mfl_cuda_conv *v, enum mfl_cuda_pas
         enum mfl_conv_way way = mfl_blas_can(v) ? MFL_CONV_BLAS_LOOP : MFL_CONV_DNN;
         (void)pass; /* the three passes have the same arithmetic */
         return v->c % 8 == 0 && v->k % 8 == 0 && mfl_conv_way_can(v, way) &&
-               flops >= (v->precision == MFL_PRECISION_FP32 ? FLOPS_FLOAT : FLOPS_TENSOR);
+               flops >= mfl_conv_library_flops[v->precision != MFL_PRECISION_FP32];
 }
 
 /* ---- the tuner ---- */

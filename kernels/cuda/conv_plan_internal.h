@@ -37,6 +37,12 @@ struct mfl_cuda_conv_plan {
         char name[96];
 };
 
+/* ---- conv_plan.c ---- */
+
+/* The least arithmetic of one client's pass that deterministic plans leave to a library: of fp32, of the
+ * others. A constant; tests lower it. */
+extern double mfl_conv_library_flops[2];
+
 /* ---- conv_plan_way.c ---- */
 
 struct mfl_conv_sizes {

@@ -103,5 +103,5 @@ MFL_KERNEL(compare_kernel, struct mfl_cuda_compare)
 
 MFL_HOST cudaError_t mfl_cuda_compare(const struct mfl_cuda_compare *a, cudaStream_t stream)
 {
-        return MFL_LAUNCH(compare_kernel, MFL_CUDA_COMPARE_PARTS, 1, 1, THREADS, 0, stream, a);
+        return MFL_LAUNCH(compare_kernel, mfl_cuda_compare_parts(a->n), 1, 1, THREADS, 0, stream, a);
 }

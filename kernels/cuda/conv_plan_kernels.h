@@ -46,8 +46,12 @@ struct mfl_cuda_compare {
         const void *a, *b;
         enum mfl_cuda_type type;
         int64_t n;
-        struct mfl_cuda_compare_part *parts; /* [MFL_CUDA_COMPARE_PARTS], device memory */
+        struct mfl_cuda_compare_part *parts; /* [mfl_cuda_compare_parts(n)], device memory */
 };
+static inline int mfl_cuda_compare_parts(int64_t n)
+{
+        return n < MFL_CUDA_COMPARE_PARTS * 1024 ? (int)mfl_blocks(n, 1024) : MFL_CUDA_COMPARE_PARTS;
+}
 cudaError_t mfl_cuda_compare(const struct mfl_cuda_compare *a, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -237,7 +237,7 @@ static int compare(struct mfl_conv_trial *trial, const void *reference, double b
                 r = mfl_cuda_check(cudaStreamSynchronize(stream), name, err);
         if (r)
                 return r;
-        for (int i = 0; i < MFL_CUDA_COMPARE_PARTS; i++) {
+        for (int i = 0; i < mfl_cuda_compare_parts(a.n); i++) {
                 sum.error2 += parts[i].error2;
                 sum.reference2 += parts[i].reference2;
                 sum.error_max = fmaxf(sum.error_max, parts[i].error_max);

@@ -4,7 +4,8 @@
  * Sizes of attributes, shapes, types, alignment and workspace are checked as cublasLt.h demands. Algorithms
  * are invented; some are not what was asked for, so that filters have something to filter.
  *
- * MFL_EMU_CUBLASLT_WRONG=bias: the bias' batch stride is taken as 0. =1: every result has one wrong element.
+ * MFL_EMU_CUBLASLT_WRONG=bias: the bias' batch stride is taken as 0. =1: the last column of every result is
+ * wrong.
  */
 #include <cublasLt.h>
 #include <stdbool.h>
@@ -351,7 +352,7 @@ static void run(void *data)
                                         sum += ((const float *)p->bias)[g * p->bias_stride + (int64_t)i];
                                 if (relu)
                                         sum = sum > 0.0f ? sum : 0.0f;
-                                if (call->wrong && i == d->rows - 1 && j == d->cols - 1)
+                                if (call->wrong && j == d->cols - 1)
                                         sum += 0.5f;
                                 mfl_store(call->pd, g * d->offset + (int64_t)j * d->ld + (int64_t)i, sum,
                                         own_type(d->type));

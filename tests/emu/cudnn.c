@@ -6,8 +6,8 @@
  * compared with the real library's, which builds graphs and plans without a device. Engines are invented:
  * some are not what was asked for, so that filters have something to filter.
  *
- * MFL_EMU_CUDNN_WRONG=1: every result has one wrong element. =bf16: engines round operands to bf16 and don't
- * say so.
+ * MFL_EMU_CUDNN_WRONG=1: the last pixel of every result is wrong. =bf16: engines round operands to bf16 and
+ * don't say so.
  */
 #include "cudnn_internal.h"
 

@@ -31,7 +31,7 @@ struct mfl_emu_dnn_call {
         int64_t stride[2], pad[2], dilation[2];
         enum mfl_emu_operands operands;
         bool jitter; /* the order of sums differs from run to run */
-        bool wrong;  /* one element is off */
+        bool wrong;  /* the last pixel is off */
         char *workspace;
         int64_t workspace_bytes;
 };
