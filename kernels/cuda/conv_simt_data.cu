@@ -11,7 +11,7 @@ DATA(data_128x32, 128, 32, 16, 8, 4, 1, 2, 3)
 DATA(data_64x16, 64, 16, 16, 4, 4, 1, 3, 8)
 DATA(data_128x8, 128, 8, 16, 8, 4, 1, 3, 8)
 DATA(data_32x128, 32, 128, 16, 4, 8, 1, 3, 3)
-DATA(data_16x64, 16, 64, 32, 4, 4, 1, 2, 8)
+DATA(data_16x64, 16, 64, 32, 4, 4, 1, 2, 6)
 DATA(data_16x32_4, 16, 32, 16, 4, 4, 4, 2, 4)
 
 const struct mfl_simt_kernel mfl_simt_data[] = {

@@ -11,8 +11,8 @@ FORWARD(forward_128x32, 128, 32, 16, 8, 4, 1, 2, 3)
 FORWARD(forward_64x16, 64, 16, 16, 4, 4, 1, 3, 8)
 FORWARD(forward_128x8, 128, 8, 16, 8, 2, 1, 3, 8)
 FORWARD(forward_32x128, 32, 128, 16, 4, 8, 1, 3, 3)
-FORWARD(forward_16x64, 16, 64, 32, 4, 4, 1, 2, 8)
-FORWARD(forward_16x32_4, 16, 32, 16, 4, 4, 4, 2, 4)
+FORWARD(forward_16x64, 16, 64, 32, 4, 4, 1, 2, 6)
+FORWARD(forward_16x32_4, 16, 32, 16, 4, 4, 4, 2, 3)
 
 const struct mfl_simt_kernel mfl_simt_forward[] = {
         {"simt 128x64", "simt 128x64, split", 128, 64, 1, 128, false, NULL, forward_128x64_run},

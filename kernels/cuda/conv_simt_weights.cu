@@ -10,7 +10,7 @@ WEIGHTS(weights_64x64, 64, 64, 16, 8, 4, 1, 2, 3)
 WEIGHTS(weights_32x64, 32, 64, 16, 4, 4, 1, 2, 4)
 WEIGHTS(weights_16x64, 16, 64, 16, 4, 4, 1, 3, 8)
 WEIGHTS(weights_16x32_4, 16, 32, 16, 4, 4, 4, 2, 4)
-WEIGHTS(weights_8x32_8, 8, 32, 8, 4, 4, 8, 2, 4)
+WEIGHTS(weights_8x32_8, 8, 32, 8, 4, 4, 8, 2, 3)
 
 const struct mfl_simt_kernel mfl_simt_weights[] = {
         {"simt 64x128", "simt 64x128, split", 64, 128, 1, 128, false, NULL, weights_64x128_run},

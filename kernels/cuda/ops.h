@@ -198,8 +198,9 @@ struct mfl_cuda_sgd_args {
         uint64_t n, stride;
         float *params, *momentum;
         const float *first, *grads;
-        uint64_t first_stride; /* from a group's first params to the next's: stride, or 0 where all start alike
-                                */
+        uint64_t
+                first_stride; /* from a group's first params to the next's: stride, or 0 where all start alike
+                               */
         void *low; /* bf16, fp16: copies of the params that the products read, [G][stride]; else NULL */
         enum mfl_cuda_type low_type;
         struct mfl_sgd sgd;

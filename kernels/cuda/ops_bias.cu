@@ -16,7 +16,8 @@ MFL_DEVICE void bias_act(const struct mfl_cuda_bias *a, enum mfl_cuda_type type,
         mfl_floats_load(bias, a->bias + blockIdx.y * a->stride + i % units * width, width);
         MFL_UNROLL
         for (int k = 0; k < width; k++)
-                v[k] = mfl_act(a->act, v[k] + bias[k]);
+                v[k] += bias[k];
+        mfl_pack_act(a->act, v, width);
         mfl_pack_store(a->values, at, v, type, width);
 }
 MFL_OPS_KERNELS(bias_act, struct mfl_cuda_bias, bias_act)
@@ -48,9 +49,7 @@ MFL_DEVICE void bias_act_grad(const struct mfl_cuda_bias *a, enum mfl_cuda_type 
         }
         if (a->act != MFL_CUDA_ACT_NONE) {
                 mfl_pack_load(other, a->act_y, i, type, width);
-                MFL_UNROLL
-                for (int k = 0; k < width; k++)
-                        v[k] = mfl_act_grad(a->act, other[k], v[k]);
+                mfl_pack_act_grad(a->act, other, v, width);
         }
         mfl_pack_store(a->values, i, v, type, width);
 }
@@ -87,14 +86,13 @@ MFL_DEVICE void bias_grad(const struct bias_grad *b, enum mfl_cuda_type type, in
         for (int k = 0; k < width; k++)
                 sum[k] = 0.0f;
         if (at.lane >= 0) {
-                for (int64_t r = at.first + at.lane; r < at.end; r += plan->lanes) {
-                        float v[MFL_PACK_MAX];
-                        mfl_pack_load(
-                                v, b->op.values, (g * plan->rows + r) * c + at.unit * width, type, width);
-                        MFL_UNROLL
-                        for (int k = 0; k < width; k++)
-                                sum[k] += v[k];
-                }
+                int64_t r = at.first + at.lane, step = plan->lanes * c;
+                int64_t from = (g * plan->rows + r) * c + at.unit * width;
+                for (; r + (MFL_ROWS - 1) * plan->lanes < at.end;
+                        r += MFL_ROWS * plan->lanes, from += MFL_ROWS * step)
+                        mfl_pack_sum(sum, b->op.values, from, step, MFL_ROWS, type, width);
+                for (; r < at.end; r += plan->lanes, from += step)
+                        mfl_pack_sum(sum, b->op.values, from, step, 1, type, width);
         }
         mfl_columns_tree(part, sum, width, at.slot, at.lane, plan->tile, plan->lanes);
         if (at.lane != 0)

@@ -71,6 +71,44 @@ MFL_DEVICE void mfl_pack_store(void *p, int64_t at, const float *v, enum mfl_cud
         mfl_copy_16((char *)p + at * mfl_cuda_type_bytes(type), &q);
 }
 
+/* v = act(v), and dy = act_grad(y, dy). One branch for a pack, not one for each of its elements. */
+MFL_DEVICE void mfl_pack_act(enum mfl_cuda_act act, float *v, int width)
+{
+        if (act == MFL_CUDA_ACT_NONE)
+                return;
+        if (act == MFL_CUDA_ACT_RELU) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        v[k] = mfl_act(MFL_CUDA_ACT_RELU, v[k]);
+        } else if (act == MFL_CUDA_ACT_TANH) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        v[k] = mfl_act(MFL_CUDA_ACT_TANH, v[k]);
+        } else {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        v[k] = mfl_act(MFL_CUDA_ACT_SIGMOID, v[k]);
+        }
+}
+MFL_DEVICE void mfl_pack_act_grad(enum mfl_cuda_act act, const float *y, float *dy, int width)
+{
+        if (act == MFL_CUDA_ACT_NONE)
+                return;
+        if (act == MFL_CUDA_ACT_RELU) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        dy[k] = mfl_act_grad(MFL_CUDA_ACT_RELU, y[k], dy[k]);
+        } else if (act == MFL_CUDA_ACT_TANH) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        dy[k] = mfl_act_grad(MFL_CUDA_ACT_TANH, y[k], dy[k]);
+        } else {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        dy[k] = mfl_act_grad(MFL_CUDA_ACT_SIGMOID, y[k], dy[k]);
+        }
+}
+
 /* to = v, or to + v; NULL: not wanted. */
 MFL_DEVICE void mfl_pack_give(
         void *to, bool add, const float *v, int64_t i, enum mfl_cuda_type type, int width)
@@ -84,6 +122,24 @@ MFL_DEVICE void mfl_pack_give(
         for (int k = 0; k < width; k++)
                 sum[k] = add ? sum[k] + v[k] : v[k];
         mfl_pack_store(to, i, sum, type, width);
+}
+
+/* sum += the packs at `at`, at + step, ..., n of them, one after another; all are asked for before the first
+ * is waited for. n is a constant, 1 or MFL_ROWS. */
+#define MFL_ROWS 4
+MFL_DEVICE void mfl_pack_sum(
+        float *sum, const void *p, int64_t at, int64_t step, int n, enum mfl_cuda_type type, int width)
+{
+        float v[MFL_ROWS][MFL_PACK_MAX];
+        MFL_UNROLL
+        for (int j = 0; j < n; j++)
+                mfl_pack_load(v[j], p, at + j * step, type, width);
+        MFL_UNROLL
+        for (int j = 0; j < n; j++) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        sum[k] += v[j][k];
+        }
 }
 
 /* `width` floats of a vector of params, whose place in the flat vector may have any alignment. */

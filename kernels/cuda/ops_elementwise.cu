@@ -18,9 +18,7 @@ MFL_DEVICE void elementwise_forward(const struct mfl_cuda_elementwise *a, enum m
                 for (int k = 0; k < width; k++)
                         v[k] += v2[k];
         }
-        MFL_UNROLL
-        for (int k = 0; k < width; k++)
-                v[k] = mfl_act(a->act, v[k]);
+        mfl_pack_act(a->act, v, width);
         mfl_pack_store(a->out, i, v, type, width);
 }
 MFL_OPS_KERNELS(elementwise_forward, struct mfl_cuda_elementwise, elementwise_forward)
@@ -35,9 +33,7 @@ MFL_DEVICE void elementwise_backward(const struct mfl_cuda_elementwise *a, enum 
         mfl_pack_load(dy, a->dout, i, type, width);
         if (a->act != MFL_CUDA_ACT_NONE) {
                 mfl_pack_load(y, a->out, i, type, width);
-                MFL_UNROLL
-                for (int k = 0; k < width; k++)
-                        dy[k] = mfl_act_grad(a->act, y[k], dy[k]);
+                mfl_pack_act_grad(a->act, y, dy, width);
         }
         mfl_pack_give(a->din, a->add, dy, i, type, width);
         mfl_pack_give(a->din2, a->add2, dy, i, type, width);

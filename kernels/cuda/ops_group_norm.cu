@@ -49,6 +49,12 @@ MFL_DEVICE int64_t group_at(const struct group_norm *b, const struct group_place
         return (at->sample * b->pixels + pixel) * b->op.x.c + channel;
 }
 
+/* From a lane's pixel to its next one. */
+MFL_DEVICE int64_t group_step(const struct group_norm *b)
+{
+        return (int64_t)b->lanes * b->op.x.c;
+}
+
 /* The sum of v over the threads of each norm group; red is shared, [256]. */
 MFL_DEVICE float group_sum(float *red, float v, int parts)
 {
@@ -80,11 +86,9 @@ MFL_DEVICE void group_columns(
                 float mean[MFL_PACK_MAX], m2[MFL_PACK_MAX];
                 mfl_zero(mean, width);
                 mfl_zero(m2, width);
-                for (int p = lane; lane >= 0 && p < b->pixels; p += b->lanes) {
-                        float x[MFL_PACK_MAX];
-                        mfl_pack_load(x, b->op.in, group_at(b, at, channel, p), type, width);
-                        mfl_moments_add(mean, m2, ++n, x, width);
-                }
+                if (lane >= 0)
+                        n = mfl_moments_of(mean, m2, b->op.in, group_at(b, at, channel, lane), group_step(b),
+                                lane, b->pixels, b->lanes, type, width);
                 mfl_moments_tree(part, count, mean, m2, n, width, at->slot, lane, b->slots, b->lanes);
                 for (int k = 0; lane == 0 && k < width; k++) {
                         to[channel + k] = part[k * MFL_OPS_THREADS + at->slot];
@@ -147,9 +151,9 @@ MFL_DEVICE void group_norm_forward(const struct group_norm *b, enum mfl_cuda_typ
                         mean[k] = group_mean[(offset + k) / b->channels];
                         scale[k] *= group_inverse[(offset + k) / b->channels];
                 }
-                for (int p = lane; p < b->pixels; p += b->lanes)
-                        mfl_norm_apply(&b->op, group_at(b, &at, at.channel + offset, p), mean, scale, shift,
-                                type, width);
+                int64_t p = lane, place = group_at(b, &at, at.channel + offset, lane), step = group_step(b);
+                MFL_NORM_ROWS(p, b->pixels, b->lanes, place, step, n,
+                        mfl_norm_apply(&b->op, place, step, n, mean, scale, shift, type, width));
         }
 }
 MFL_OPS_KERNELS(group_norm_forward, struct group_norm, group_norm_forward)
@@ -179,9 +183,10 @@ MFL_DEVICE void group_sums(
                 if (lane >= 0 && at->counts) {
                         float mean[MFL_PACK_MAX], inverse[MFL_PACK_MAX];
                         group_kept(b, at, channel, mean, inverse, width);
-                        for (int p = lane; p < b->pixels; p += b->lanes)
-                                mfl_norm_sums(&b->op, group_at(b, at, channel, p), mean, inverse, sum,
-                                        sum + width, type, width);
+                        int64_t p = lane, place = group_at(b, at, channel, lane), step = group_step(b);
+                        MFL_NORM_ROWS(p, b->pixels, b->lanes, place, step, n,
+                                mfl_norm_sums(&b->op, place, step, n, mean, inverse, sum, sum + width, type,
+                                        width));
                 }
                 mfl_columns_tree(part, sum, 2 * width, at->slot, lane, b->slots, b->lanes);
                 for (int k = 0; lane == 0 && k < width; k++) {
@@ -228,9 +233,9 @@ MFL_DEVICE void group_pixels_backward(const struct group_norm *b, const struct g
                 dz[k] = group_dz[(offset + k) / b->channels];
                 dz_xhat[k] = group_dz_xhat[(offset + k) / b->channels];
         }
-        for (int p = at->lane; p < b->pixels; p += b->lanes)
-                mfl_norm_dx(
-                        &b->op, group_at(b, at, channel, p), mean, inverse, weight, dz, dz_xhat, type, width);
+        int64_t p = at->lane, place = group_at(b, at, channel, at->lane), step = group_step(b);
+        MFL_NORM_ROWS(p, b->pixels, b->lanes, place, step, n,
+                mfl_norm_dx(&b->op, place, step, n, mean, inverse, weight, dz, dz_xhat, type, width));
 }
 
 MFL_DEVICE void group_norm_backward(const struct group_norm *b, enum mfl_cuda_type type, int width)

@@ -25,6 +25,19 @@ MFL_DEVICE int64_t norm_at(const struct norm *b, const struct mfl_columns_place 
         return (blockIdx.y * b->plan.rows + row) * b->op.x.c + (int64_t)at->unit * width;
 }
 
+/* From a lane's row to its next one. */
+MFL_DEVICE int64_t norm_step(const struct norm *b)
+{
+        return (int64_t)b->plan.lanes * b->op.x.c;
+}
+
+/* Of the batch's rows, those beyond count too. */
+MFL_DEVICE int64_t norm_chunk_end(const struct norm *b, const struct mfl_columns_place *at)
+{
+        int64_t end = at->first + b->plan.chunk_rows;
+        return end < b->plan.rows ? end : b->plan.rows;
+}
+
 MFL_DEVICE float norm_inverse(float var, float eps)
 {
         return 1.0f / sqrtf(var + eps);
@@ -41,11 +54,9 @@ MFL_DEVICE void norm_moments(const struct norm *b, const struct mfl_columns_plac
         mfl_zero(mean, width);
         mfl_zero(m2, width);
         if (at->lane >= 0) {
-                for (int64_t r = at->first + at->lane; r < at->end; r += b->plan.lanes) {
-                        float x[MFL_PACK_MAX];
-                        mfl_pack_load(x, b->op.in, norm_at(b, at, r, width), type, width);
-                        mfl_moments_add(mean, m2, ++n, x, width);
-                }
+                int64_t r = at->first + at->lane;
+                n = mfl_moments_of(mean, m2, b->op.in, norm_at(b, at, r, width), norm_step(b), r, at->end,
+                        b->plan.lanes, type, width);
         }
         mfl_moments_tree(part, count, mean, m2, n, width, at->slot, at->lane, b->plan.tile, b->plan.lanes);
 }
@@ -77,10 +88,10 @@ MFL_DEVICE void norm_rows_forward(const struct norm *b, const struct mfl_columns
         MFL_UNROLL
         for (int k = 0; k < width; k++)
                 inverse[k] *= weight[k];
-        int64_t end = at->first + b->plan.chunk_rows;
-        end = end < b->plan.rows ? end : b->plan.rows;
-        for (int64_t r = at->first + at->lane; r < end; r += b->plan.lanes)
-                mfl_norm_apply(&b->op, norm_at(b, at, r, width), mean, inverse, shift, type, width);
+        int64_t end = norm_chunk_end(b, at), r = at->first + at->lane;
+        int64_t place = norm_at(b, at, r, width), step = norm_step(b);
+        MFL_NORM_ROWS(r, end, b->plan.lanes, place, step, n,
+                mfl_norm_apply(&b->op, place, step, n, mean, inverse, shift, type, width));
 }
 
 MFL_DEVICE void norm_forward_small(const struct norm *b, enum mfl_cuda_type type, int width)
@@ -199,9 +210,9 @@ MFL_DEVICE void norm_chunk_sums(const struct norm *b, const struct mfl_columns_p
         if (at->lane >= 0) {
                 float mean[MFL_PACK_MAX], inverse[MFL_PACK_MAX];
                 norm_kept(b, at, mean, inverse, width);
-                for (int64_t r = at->first + at->lane; r < at->end; r += b->plan.lanes)
-                        mfl_norm_sums(&b->op, norm_at(b, at, r, width), mean, inverse, sum, sum + width, type,
-                                width);
+                int64_t r = at->first + at->lane, place = norm_at(b, at, r, width), step = norm_step(b);
+                MFL_NORM_ROWS(r, at->end, b->plan.lanes, place, step, n,
+                        mfl_norm_sums(&b->op, place, step, n, mean, inverse, sum, sum + width, type, width));
         }
         mfl_columns_tree(part, sum, 2 * width, at->slot, at->lane, b->plan.tile, b->plan.lanes);
 }
@@ -219,15 +230,12 @@ MFL_DEVICE void norm_rows_backward(const struct norm *b, const struct mfl_column
                 sum[k] = b->op.training ? sum[k] / (float)rows * weight[k] : 0.0f;
                 sum_xhat[k] = b->op.training ? sum_xhat[k] / (float)rows * weight[k] : 0.0f;
         }
-        int64_t end = at->first + b->plan.chunk_rows;
-        end = end < b->plan.rows ? end : b->plan.rows;
-        for (int64_t r = at->first + at->lane; r < end; r += b->plan.lanes) {
-                int64_t place = norm_at(b, at, r, width);
-                if (r < rows)
-                        mfl_norm_dx(&b->op, place, mean, inverse, weight, sum, sum_xhat, type, width);
-                else
-                        mfl_norm_dx_none(&b->op, place, type, width);
-        }
+        int64_t end = norm_chunk_end(b, at), counting = end < rows ? end : rows;
+        int64_t r = at->first + at->lane, place = norm_at(b, at, r, width), step = norm_step(b);
+        MFL_NORM_ROWS(r, counting, b->plan.lanes, place, step, n,
+                mfl_norm_dx(&b->op, place, step, n, mean, inverse, weight, sum, sum_xhat, type, width));
+        for (; r < end; r += b->plan.lanes, place += step)
+                mfl_norm_dx_none(&b->op, place, type, width);
 }
 
 MFL_DEVICE void norm_backward_small(const struct norm *b, enum mfl_cuda_type type, int width)

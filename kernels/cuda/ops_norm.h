@@ -10,16 +10,38 @@
 
 #include "kernels/cuda/ops_columns.h"
 
-/* Row number n, counted from 1, of `width` columns. */
-MFL_DEVICE void mfl_moments_add(float *mean, float *m2, int n, const float *x, int width)
+/* Rows number done + 1 to done + n at `at`, at + step, ...: all are asked for before the first is waited for,
+ * and taken one after another. n is a constant, 1 or MFL_ROWS. */
+MFL_DEVICE void mfl_moments_add(float *mean, float *m2, int done, const void *p, int64_t at, int64_t step,
+        int n, enum mfl_cuda_type type, int width)
 {
-        float inverse = 1.0f / (float)n;
+        float x[MFL_ROWS][MFL_PACK_MAX];
         MFL_UNROLL
-        for (int k = 0; k < width; k++) {
-                float d = x[k] - mean[k];
-                mean[k] += d * inverse;
-                m2[k] += d * (x[k] - mean[k]);
+        for (int j = 0; j < n; j++)
+                mfl_pack_load(x[j], p, at + j * step, type, width);
+        MFL_UNROLL
+        for (int j = 0; j < n; j++) {
+                float inverse = 1.0f / (float)(done + j + 1);
+                MFL_UNROLL
+                for (int k = 0; k < width; k++) {
+                        float d = x[j][k] - mean[k];
+                        mean[k] += d * inverse;
+                        m2[k] += d * (x[j][k] - mean[k]);
+                }
         }
+}
+
+/* The moments of rows [r, end) in steps of `lanes`; row r is at `at`, the next one at at + step. Returns how
+ * many they are. */
+MFL_DEVICE int mfl_moments_of(float *mean, float *m2, const void *p, int64_t at, int64_t step, int64_t r,
+        int64_t end, int lanes, enum mfl_cuda_type type, int width)
+{
+        int n = 0;
+        for (; r + (MFL_ROWS - 1) * lanes < end; r += MFL_ROWS * lanes, at += MFL_ROWS * step, n += MFL_ROWS)
+                mfl_moments_add(mean, m2, n, p, at, step, MFL_ROWS, type, width);
+        for (; r < end; r += lanes, at += step, n++)
+                mfl_moments_add(mean, m2, n, p, at, step, 1, type, width);
+        return n;
 }
 
 /* Moments of n values take in those of n_b. */
@@ -67,68 +89,102 @@ MFL_DEVICE void mfl_zero(float *v, int width)
                 v[k] = 0.0f;
 }
 
-/* y = act((x - mean) * scale + shift + residual) of the pack at `at`. */
-MFL_DEVICE void mfl_norm_apply(const struct mfl_cuda_norm *a, int64_t at, const float *mean,
-        const float *scale, const float *shift, enum mfl_cuda_type type, int width)
+/* Below, n packs are at `at`, at + step, ...: 1 or 2, a constant. What is read of both is asked for before
+ * the first is written, since y may be x. */
+#define MFL_PAIR 2
+
+/* y = act((x - mean) * scale + shift + residual). */
+MFL_DEVICE void mfl_norm_apply(const struct mfl_cuda_norm *a, int64_t at, int64_t step, int n,
+        const float *mean, const float *scale, const float *shift, enum mfl_cuda_type type, int width)
 {
-        float x[MFL_PACK_MAX], z[MFL_PACK_MAX];
-        mfl_pack_load(x, a->in, at, type, width);
-        if (a->residual)
-                mfl_pack_load(z, a->residual, at, type, width);
+        float x[MFL_PAIR][MFL_PACK_MAX], z[MFL_PAIR][MFL_PACK_MAX];
         MFL_UNROLL
-        for (int k = 0; k < width; k++) {
-                x[k] = (x[k] - mean[k]) * scale[k] + shift[k];
+        for (int j = 0; j < n; j++) {
+                mfl_pack_load(x[j], a->in, at + j * step, type, width);
                 if (a->residual)
-                        x[k] += z[k];
-                x[k] = mfl_act(a->act, x[k]);
+                        mfl_pack_load(z[j], a->residual, at + j * step, type, width);
         }
-        mfl_pack_store(a->out, at, x, type, width);
+        MFL_UNROLL
+        for (int j = 0; j < n; j++) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        x[j][k] = (x[j][k] - mean[k]) * scale[k] + shift[k];
+                if (a->residual) {
+                        MFL_UNROLL
+                        for (int k = 0; k < width; k++)
+                                x[j][k] += z[j][k];
+                }
+                mfl_pack_act(a->act, x[j], width);
+                mfl_pack_store(a->out, at + j * step, x[j], type, width);
+        }
 }
 
-/* dz, the gradient before the activation. */
-MFL_DEVICE void mfl_norm_dz(
-        const struct mfl_cuda_norm *a, int64_t at, float *dz, enum mfl_cuda_type type, int width)
+/* x, and dz, the gradient before the activation. */
+MFL_DEVICE void mfl_norm_read(const struct mfl_cuda_norm *a, int64_t at, int64_t step, int n,
+        float (*dz)[MFL_PACK_MAX], float (*x)[MFL_PACK_MAX], enum mfl_cuda_type type, int width)
 {
-        mfl_pack_load(dz, a->dout, at, type, width);
-        if (a->act == MFL_CUDA_ACT_NONE)
-                return;
-        float y[MFL_PACK_MAX];
-        mfl_pack_load(y, a->out, at, type, width);
+        float y[MFL_PAIR][MFL_PACK_MAX];
         MFL_UNROLL
-        for (int k = 0; k < width; k++)
-                dz[k] = mfl_act_grad(a->act, y[k], dz[k]);
+        for (int j = 0; j < n; j++) {
+                mfl_pack_load(dz[j], a->dout, at + j * step, type, width);
+                mfl_pack_load(x[j], a->in, at + j * step, type, width);
+                if (a->act != MFL_CUDA_ACT_NONE)
+                        mfl_pack_load(y[j], a->out, at + j * step, type, width);
+        }
+        MFL_UNROLL
+        for (int j = 0; j < n; j++)
+                mfl_pack_act_grad(a->act, y[j], dz[j], width);
 }
 
 /* The sums that both gradients need: dz, and dz * xhat. */
-MFL_DEVICE void mfl_norm_sums(const struct mfl_cuda_norm *a, int64_t at, const float *mean,
-        const float *inverse, float *sum, float *sum_xhat, enum mfl_cuda_type type, int width)
+MFL_DEVICE void mfl_norm_sums(const struct mfl_cuda_norm *a, int64_t at, int64_t step, int n,
+        const float *mean, const float *inverse, float *sum, float *sum_xhat, enum mfl_cuda_type type,
+        int width)
 {
-        float dz[MFL_PACK_MAX], x[MFL_PACK_MAX];
-        mfl_norm_dz(a, at, dz, type, width);
-        mfl_pack_load(x, a->in, at, type, width);
+        float dz[MFL_PAIR][MFL_PACK_MAX], x[MFL_PAIR][MFL_PACK_MAX];
+        mfl_norm_read(a, at, step, n, dz, x, type, width);
         MFL_UNROLL
-        for (int k = 0; k < width; k++) {
-                sum[k] += dz[k];
-                sum_xhat[k] += dz[k] * ((x[k] - mean[k]) * inverse[k]);
+        for (int j = 0; j < n; j++) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++) {
+                        sum[k] += dz[j][k];
+                        sum_xhat[k] += dz[j][k] * ((x[j][k] - mean[k]) * inverse[k]);
+                }
         }
 }
 
 /* dx = inverse * (weight * dz - mean(weight * dz) - xhat * mean(weight * dz * xhat)), the means given. */
-MFL_DEVICE void mfl_norm_dx(const struct mfl_cuda_norm *a, int64_t at, const float *mean,
+MFL_DEVICE void mfl_norm_dx(const struct mfl_cuda_norm *a, int64_t at, int64_t step, int n, const float *mean,
         const float *inverse, const float *weight, const float *mean_dz, const float *mean_dz_xhat,
         enum mfl_cuda_type type, int width)
 {
-        float dz[MFL_PACK_MAX], x[MFL_PACK_MAX];
-        mfl_norm_dz(a, at, dz, type, width);
-        mfl_pack_load(x, a->in, at, type, width);
+        float dz[MFL_PAIR][MFL_PACK_MAX], x[MFL_PAIR][MFL_PACK_MAX];
+        mfl_norm_read(a, at, step, n, dz, x, type, width);
         MFL_UNROLL
-        for (int k = 0; k < width; k++) {
-                float xhat = (x[k] - mean[k]) * inverse[k];
-                x[k] = inverse[k] * (weight[k] * dz[k] - mean_dz[k] - xhat * mean_dz_xhat[k]);
+        for (int j = 0; j < n; j++) {
+                MFL_UNROLL
+                for (int k = 0; k < width; k++) {
+                        float xhat = (x[j][k] - mean[k]) * inverse[k];
+                        x[j][k] = inverse[k] * (weight[k] * dz[j][k] - mean_dz[k] - xhat * mean_dz_xhat[k]);
+                }
+                mfl_pack_give(a->din, a->add, x[j], at + j * step, type, width);
+                mfl_pack_give(a->dresidual, a->add_residual, dz[j], at + j * step, type, width);
         }
-        mfl_pack_give(a->din, a->add, x, at, type, width);
-        mfl_pack_give(a->dresidual, a->add_residual, dz, at, type, width);
 }
+
+/* The statement for rows (or pixels) [r, end) in steps of `lanes`, by pairs and then the last: it has `at`
+ * and `n`. */
+#define MFL_NORM_ROWS(r, end, lanes, at, step, n, statement)                                                 \
+        do {                                                                                                 \
+                for (; (r) + (lanes) < (end); (r) += 2 * (lanes), (at) += 2 * (step)) {                      \
+                        enum { n = 2 };                                                                      \
+                        statement;                                                                           \
+                }                                                                                            \
+                for (; (r) < (end); (r) += (lanes), (at) += (step)) {                                        \
+                        enum { n = 1 };                                                                      \
+                        statement;                                                                           \
+                }                                                                                            \
+        } while (0)
 
 /* Of a row beyond count. */
 MFL_DEVICE void mfl_norm_dx_none(

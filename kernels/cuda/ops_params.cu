@@ -95,7 +95,9 @@ MFL_KERNEL(sgd, struct sgd)
         if (momentum)
                 quad_load(m, a.op.momentum, i, n, a.wide);
         if (prox)
-                quad_load(p0, a.op.first, i, n, a.wide);
+                quad_load(p0, a.op.first,
+                        (int64_t)(blockIdx.y * a.op.first_stride) + (int64_t)(MFL_GLOBAL_INDEX * QUAD), n,
+                        a.wide);
         float inverse = scale ? 1.0f / scale->scale : 1.0f; /* exact: a power of two */
         MFL_UNROLL
         for (int k = 0; k < QUAD; k++)
@@ -132,7 +134,7 @@ static cudaError_t launch_sgd(const void *kernel, const struct mfl_cuda_sgd_args
         b.op = *a;
         uintptr_t bits =
                 (uintptr_t)a->params | (uintptr_t)a->grads | (uintptr_t)a->momentum | (uintptr_t)a->first;
-        b.wide = a->stride % QUAD == 0 && bits % 16 == 0 && (uintptr_t)a->low % 8 == 0;
+        b.wide = (a->stride | a->first_stride) % QUAD == 0 && bits % 16 == 0 && (uintptr_t)a->low % 8 == 0;
         if (a->n == 0)
                 return cudaSuccess;
         return mfl_ops_launch_flat(kernel, mfl_blocks((int64_t)a->n, QUAD), a->groups, stream, &b);

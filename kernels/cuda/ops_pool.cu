@@ -180,9 +180,7 @@ MFL_DEVICE void finish_sum(
         if (a->act != MFL_CUDA_ACT_NONE) {
                 float y[MFL_PACK_MAX];
                 mfl_pack_load(y, a->in, at, type, width);
-                MFL_UNROLL
-                for (int k = 0; k < width; k++)
-                        sum[k] = mfl_act_grad(a->act, y[k], sum[k]);
+                mfl_pack_act_grad(a->act, y, sum, width);
         }
         mfl_pack_store(a->din, at, sum, type, width);
 }
@@ -264,13 +262,11 @@ MFL_DEVICE void global_forward(const struct mfl_cuda_pool *a, enum mfl_cuda_type
         float sum[MFL_PACK_MAX];
         for (int k = 0; k < width; k++)
                 sum[k] = 0.0f;
-        for (int p = 0; p < pixels; p++) {
-                float x[MFL_PACK_MAX];
-                mfl_pack_load(x, a->in, (row * pixels + p) * a->x.c + at, type, width);
-                MFL_UNROLL
-                for (int k = 0; k < width; k++)
-                        sum[k] += x[k];
-        }
+        int p = 0;
+        for (; p + MFL_ROWS <= pixels; p += MFL_ROWS)
+                mfl_pack_sum(sum, a->in, (row * pixels + p) * a->x.c + at, a->x.c, MFL_ROWS, type, width);
+        for (; p < pixels; p++)
+                mfl_pack_sum(sum, a->in, (row * pixels + p) * a->x.c + at, a->x.c, 1, type, width);
         MFL_UNROLL
         for (int k = 0; k < width; k++)
                 sum[k] /= (float)pixels;

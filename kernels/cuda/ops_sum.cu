@@ -18,16 +18,16 @@ struct sum {
 /* Deltas of elements [i, i + n) of group g, n <= 4; 0 beyond. */
 MFL_DEVICE void load_deltas(const struct sum *b, uint32_t g, int64_t i, int n, float *delta)
 {
-        int64_t at = (int64_t)(g * b->op.stride) + i;
+        int64_t at = (int64_t)(g * b->op.stride) + i, at_first = (int64_t)(g * b->op.first_stride) + i;
         float p[QUAD], first[QUAD];
         if (b->wide && n == QUAD) {
                 mfl_pack_load(p, b->op.params, at, MFL_CUDA_F32, 4);
-                mfl_pack_load(first, b->op.first, at, MFL_CUDA_F32, 4);
+                mfl_pack_load(first, b->op.first, at_first, MFL_CUDA_F32, 4);
         } else {
                 MFL_UNROLL
                 for (int k = 0; k < QUAD; k++) {
                         p[k] = k < n ? b->op.params[at + k] : 0.0f;
-                        first[k] = k < n ? b->op.first[at + k] : 0.0f;
+                        first[k] = k < n ? b->op.first[at_first + k] : 0.0f;
                 }
         }
         MFL_UNROLL
@@ -136,7 +136,8 @@ static cudaError_t sum_of(const struct mfl_cuda_sum *a, struct sum *ret_sum)
                 return cudaErrorInvalidValue;
         ret_sum->op = *a;
         ret_sum->scale = ldexp(1.0, a->fixed.scale_bits);
-        ret_sum->wide = a->stride % QUAD == 0 && ((uintptr_t)a->params | (uintptr_t)a->first) % 16 == 0;
+        ret_sum->wide = (a->stride | a->first_stride) % QUAD == 0 &&
+                        ((uintptr_t)a->params | (uintptr_t)a->first) % 16 == 0;
         return cudaSuccess;
 }
 

@@ -44,6 +44,7 @@ static struct vectors new_vectors(int groups, int64_t n, int64_t stride, int shi
                 .params = (float *)v.b_params.at + shift,
                 .momentum = (float *)v.b_momentum.at + shift,
                 .first = (float *)v.b_first.at + shift,
+                .first_stride = (uint64_t)stride,
                 .grads = (float *)v.b_grads.at + shift,
                 .low = (uint16_t *)(void *)v.b_low.at + shift,
                 .low_type = MFL_CUDA_BF16,
@@ -78,7 +79,8 @@ static void check_step(const struct vectors *v, const struct mfl_cuda_scale *sca
                 uint16_t want_low = 0xffff;
                 if (trained) {
                         grad = scale ? grad / scale[g].scale : grad;
-                        mfl_sgd_update(&v->a.sgd, &p, &m, &v->first[i], grad);
+                        int64_t first = (int64_t)v->a.first_stride * g + i % v->stride;
+                        mfl_sgd_update(&v->a.sgd, &p, &m, &v->first[first], grad);
                         if (v->a.low)
                                 want_low = low_of(p, v->a.low_type);
                 }
@@ -111,6 +113,7 @@ OPS_TEST(steps_have_the_cpu_s_bits)
                                 v.a.low = o == 3 ? NULL : v.a.low;
                                 v.a.low_type = o % 2 ? MFL_CUDA_F16 : MFL_CUDA_BF16;
                                 v.a.momentum = v.a.sgd.momentum != 0.0f ? v.a.momentum : NULL;
+                                v.a.first_stride = s % 2 ? v.a.stride : 0;
                                 v.a.first = v.a.sgd.prox_mu != 0.0f ? v.a.first : NULL;
                                 OPS_OK(mfl_cuda_sgd(&v.a, NULL));
                                 check_step(&v, NULL, shift);
@@ -244,7 +247,7 @@ static void fill_deltas(float *params, float *first, int64_t n, float delta_max)
         }
 }
 
-static void try_sum(int groups, int64_t n, int64_t stride, const uint64_t *weight, bool aligned)
+static void try_sum(int groups, int64_t n, int64_t stride, const uint64_t *weight, bool aligned, bool alike)
 {
         int64_t size = groups * stride;
         float *params = ops_zeros(size), *first = ops_zeros(size);
@@ -260,6 +263,10 @@ static void try_sum(int groups, int64_t n, int64_t stride, const uint64_t *weigh
                 params[0 * stride + 2] = first[0 * stride + 2] = 0.0f;
                 params[0 * stride + 2] = 4.0f; /* the limit itself is fine */
         }
+        for (int64_t i = 0; alike && i < size; i++) { /* all groups start as the first one does */
+                params[i] += first[i % stride] - first[i];
+                first[i] = first[i % stride];
+        }
         for (int64_t i = 0; i < stride; i++)
                 want[i] = i * 1000003 - ((int64_t)1 << 50);
         struct ops_buffer b_params = ops_new_from(params, (size_t)size * 4);
@@ -268,9 +275,16 @@ static void try_sum(int groups, int64_t n, int64_t stride, const uint64_t *weigh
                           b_bad = ops_new((size_t)groups * 8);
         struct ops_buffer b_sum = ops_new_from(want, (size_t)stride * 8);
         int skip = aligned ? 0 : 1;
-        struct mfl_cuda_sum a = {groups, (uint64_t)(n - skip), (uint64_t)stride, (float *)b_params.at + skip,
-                (float *)b_first.at + skip, (uint64_t *)b_weight.at, (uint64_t *)b_bad.at, fixed,
-                (int64_t *)b_sum.at + skip};
+        struct mfl_cuda_sum a = {.groups = groups,
+                .n = (uint64_t)(n - skip),
+                .stride = (uint64_t)stride,
+                .first_stride = alike ? 0 : (uint64_t)stride,
+                .params = (float *)b_params.at + skip,
+                .first = (float *)b_first.at + skip,
+                .weight = (uint64_t *)b_weight.at,
+                .n_bad = (uint64_t *)b_bad.at,
+                .fixed = fixed,
+                .sum = (int64_t *)b_sum.at + skip};
         OPS_OK(mfl_cuda_sum_count(&a, NULL));
         OPS_OK(mfl_cuda_sum_add(&a, NULL));
         for (int g = 0; g < groups; g++) {
@@ -305,11 +319,12 @@ OPS_TEST(sums_have_the_cpu_s_bits)
         static const uint64_t weight[5] = {MFL_WEIGHT_MAX, 0, 1, 12345, 600};
         static const uint64_t none[5] = {0};
         for (int g = 0; g < 3; g++) {
-                try_sum(ops_groups[g], 4096, 4096, weight, true);
-                try_sum(ops_groups[g], 5003, 5008, weight, true);
-                try_sum(ops_groups[g], 1003, 1003, weight, true);
-                try_sum(ops_groups[g], 1003, 1024, weight, false);
-                try_sum(ops_groups[g], 17, 20, none, true);
+                try_sum(ops_groups[g], 4096, 4096, weight, true, false);
+                try_sum(ops_groups[g], 4096, 4096, weight, true, true);
+                try_sum(ops_groups[g], 5003, 5008, weight, true, false);
+                try_sum(ops_groups[g], 1003, 1003, weight, true, false);
+                try_sum(ops_groups[g], 1003, 1024, weight, false, true);
+                try_sum(ops_groups[g], 17, 20, none, true, false);
         }
 }
 
