@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mfl-conformance: every operator and training step of every backend against the reference.
  *
- *     mfl-conformance test [--backend NAME] [FILTER]   TAP; all backends that open unless one is named
- *     mfl-conformance perf [--backend NAME] [FILTER]   time, GFLOP/s and GB/s of each case, whole training
- * steps mfl-conformance list                             the cases FILTER: only cases whose name contains it.
- * Exit: 0, 1 a case failed, 2 wrong usage.
+ *     mfl-conformance test [--backend NAME] [--precision P] [FILTER]
+ *         TAP; all backends that open unless one is named. P is fp32 (default), tf32, bf16, fp16 or all: what
+ * a backend has not got is skipped mfl-conformance perf [--backend NAME] [--precision P] [FILTER] time,
+ * GFLOP/s and GB/s of each case, and of whole training steps mfl-conformance list the cases FILTER: only
+ * cases whose name contains it. Exit: 0, 1 a case failed, 2 wrong usage.
  */
 #include "kernels/conformance.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
+
+#include "kernels/host.h"
 
 static int n_reported, n_failed;
 
@@ -58,6 +63,38 @@ void conf_must(int rc, const struct mfl_error *err)
         exit(1);
 }
 
+struct conf_backend conf_reference(void)
+{
+        struct conf_backend b = {.ops = &mfl_backend_reference, .label = "reference"};
+        struct mfl_error err;
+        conf_must(b.ops->device_open(&b.device, &err), &err);
+        return b;
+}
+
+/* Bits of mantissa that are kept, without the leading one. */
+static int mantissa_bits(enum mfl_precision precision)
+{
+        static const int bits[MFL_PRECISION_COUNT_] = {23, 10, 7, 10};
+        return bits[precision];
+}
+
+double conf_unit(enum mfl_precision precision)
+{
+        return ldexp(1, -mantissa_bits(precision) - 1);
+}
+
+void conf_round(float *v, size_t n, enum mfl_precision precision)
+{
+        for (size_t i = 0; i < n && precision != MFL_PRECISION_FP32; i++) {
+                int exponent;
+                double m = frexp((double)v[i], &exponent);
+                /* fp16 has no normal numbers below 2^-14. */
+                int lowest = precision == MFL_PRECISION_FP16 ? -13 : -125;
+                int shift = mantissa_bits(precision) + 1 - MFL_MAX(0, lowest - exponent);
+                v[i] = (float)ldexp(nearbyint(ldexp(m, shift)), exponent - shift);
+        }
+}
+
 static bool open_backend(const char *name, struct conf_backend *backend)
 {
         struct mfl_error err = {""};
@@ -70,26 +107,71 @@ static bool open_backend(const char *name, struct conf_backend *backend)
         return false;
 }
 
-static void run_backend(const char *mode, const char *name, const char *filter)
+/* A small network tells whether the backend has the precision. */
+static bool has_precision(const struct conf_backend *b)
 {
-        struct conf_backend backend;
+        struct mfl_error err = {""};
+        struct mfl_graph *graph = conf_graph_new(&conf_cases[0]);
+        struct mfl_net_options options = {
+                .batch = 1, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
+        struct mfl_net *net = NULL;
+        int rc = b->ops->net_new(b->device, graph, &options, &net, &err);
+        b->ops->net_free(net);
+        mfl_graph_free(graph);
+        if (rc == MFL_INVALID)
+                conf_skip(b->label, err.text);
+        else
+                conf_must(rc, &err);
+        return !rc;
+}
+
+static void run_precision(const char *mode, struct conf_backend *b, const char *filter)
+{
+        bool plain = b->precision == MFL_PRECISION_FP32;
+        mfl_snprintf(b->label, sizeof b->label, "%s%s%s", b->ops->name, plain ? "" : " ",
+                plain ? "" : mfl_precision_name(b->precision));
+        if (!has_precision(b))
+                return;
+        if (!strcmp(mode, "perf")) {
+                conf_perf(b, filter);
+        } else {
+                conf_test_operators(b, filter);
+                conf_test_training(b, filter);
+        }
+}
+
+/* precision: a format, or MFL_PRECISION_COUNT_ for all of them. */
+static void run_backend(const char *mode, const char *name, int precision, const char *filter)
+{
+        struct conf_backend backend = {.ops = NULL};
         if (!open_backend(name, &backend))
                 return;
         struct mfl_device_info info;
         backend.ops->device_info(backend.device, &info);
         printf("# %s: %s, %s\n", info.backend, info.name, info.library);
-        if (!strcmp(mode, "perf")) {
-                conf_perf(&backend, filter);
-        } else {
-                conf_test_operators(&backend, filter);
-                conf_test_training(&backend, filter);
+        for (int p = 0; p < MFL_PRECISION_COUNT_; p++) {
+                backend.precision = (enum mfl_precision)p;
+                if (precision == MFL_PRECISION_COUNT_ || precision == p)
+                        run_precision(mode, &backend, filter);
         }
         backend.ops->device_close(backend.device);
 }
 
+/* -1 for no precision's name. */
+static int find_precision(const char *name)
+{
+        if (!strcmp(name, "all"))
+                return MFL_PRECISION_COUNT_;
+        for (int p = 0; p < MFL_PRECISION_COUNT_; p++)
+                if (!strcmp(name, mfl_precision_name((enum mfl_precision)p)))
+                        return p;
+        return -1;
+}
+
 static int usage(void)
 {
-        fprintf(stderr, "usage: mfl-conformance test|perf|list [--backend NAME] [FILTER]\n");
+        fprintf(stderr, "usage: mfl-conformance test|perf|list [--backend NAME] [--precision "
+                        "fp32|tf32|bf16|fp16|all] [FILTER]\n");
         return 2;
 }
 
@@ -97,16 +179,19 @@ int main(int argc, char **argv)
 {
         static const char *const names[] = {"reference", "cpu", "cuda"};
         const char *mode = argc > 1 ? argv[1] : "", *only = NULL, *filter = "";
+        int precision = MFL_PRECISION_FP32;
         bool known = !strcmp(mode, "test") || !strcmp(mode, "perf") || !strcmp(mode, "list");
         for (int i = 2; i < argc; i++) {
                 if (!strcmp(argv[i], "--backend") && i + 1 < argc)
                         only = argv[++i];
+                else if (!strcmp(argv[i], "--precision") && i + 1 < argc)
+                        precision = find_precision(argv[++i]);
                 else if (argv[i][0] != '-')
                         filter = argv[i];
                 else
                         known = false;
         }
-        if (!known)
+        if (!known || precision < 0)
                 return usage();
         if (!strcmp(mode, "list")) {
                 for (int i = 0; i < conf_n_cases; i++)
@@ -118,6 +203,6 @@ int main(int argc, char **argv)
                 conf_test_gradients(filter);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++)
                 if (only ? !strcmp(only, names[i]) : strcmp(mode, "perf") || i > 0)
-                        run_backend(mode, names[i], filter);
+                        run_backend(mode, names[i], precision, filter);
         return strcmp(mode, "perf") ? conf_finish() : 0;
 }

@@ -17,6 +17,7 @@ struct conf_case {
         int batch;                                /* the only one; 0: 1, 2, 7 and 32 */
         bool ties;                                /* samples are coarse, so that windows hold equal values */
         bool exact;                               /* only copies and comparisons: bit equality */
+        bool only_fp32;                           /* too badly conditioned for smaller formats */
         bool inference;                           /* forward without keys: running statistics are used */
 };
 extern const struct conf_case conf_cases[];
@@ -31,7 +32,16 @@ struct mfl_graph *conf_graph_new(const struct conf_case *kase);
 struct conf_backend {
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
+        enum mfl_precision precision; /* of its networks; the reference's is always fp32 */
+        char label[32];               /* "cuda", "cuda bf16": in reports */
 };
+/* The reference, opened. */
+struct conf_backend conf_reference(void);
+
+/* The largest relative error of rounding to the format, 2^-(bits of mantissa + 1). */
+double conf_unit(enum mfl_precision precision);
+/* Rounds to the format's grid, so that its first rounding of an input or a weight changes nothing. */
+void conf_round(float *v, size_t n, enum mfl_precision precision);
 
 /* TAP. */
 void conf_report(bool ok, const char *fmt, ...) MFL_PRINTF(2, 3);

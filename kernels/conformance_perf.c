@@ -18,7 +18,8 @@ static void perf_case(const struct conf_backend *b, const struct conf_case *kase
 {
         struct mfl_error err;
         struct mfl_graph *graph = conf_graph_new(kase);
-        struct mfl_net_options options = {.batch = kase->batch, .groups = 1, .threads = 1, .training = true};
+        struct mfl_net_options options = {
+                .batch = kase->batch, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
         struct mfl_net *net = NULL;
         struct mfl_rng_key key = mfl_rng_derive(1, MFL_RNG_DROPOUT, 0, 0);
         size_t in = (size_t)mfl_shape_count(&graph->input) * (size_t)kase->batch;
@@ -41,9 +42,9 @@ static void perf_case(const struct conf_backend *b, const struct conf_case *kase
         }
         mfl_graph_flops(graph, &flops_forward, &flops);
         /* backward repeats the forward pass, because the arena holds one group. */
-        printf("%-10s %-24s forward %9.1f us %7.1f GFLOP/s   forward+backward %9.1f us %7.1f GFLOP/s %6.1f "
+        printf("%-12s %-24s forward %9.1f us %7.1f GFLOP/s   forward+backward %9.1f us %7.1f GFLOP/s %6.1f "
                "GB/s\n",
-                b->ops->name, kase->name, (double)forward * 1e-3,
+                b->label, kase->name, (double)forward * 1e-3,
                 (double)flops_forward * kase->batch / (double)forward, (double)both * 1e-3,
                 (double)flops * kase->batch / (double)both, bytes_of(graph, kase->batch) / (double)both);
         b->ops->net_free(net);
@@ -60,7 +61,8 @@ static void perf_steps(
         struct mfl_graph *graph = NULL;
         struct mfl_net *net = NULL;
         struct mfl_device_data *data = NULL;
-        struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = 1, .training = true};
+        struct mfl_net_options options = {
+                .batch = batch, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
         struct mfl_sgd sgd = {.lr = 0.05f};
         size_t count = (size_t)mfl_shape_count(shape);
         uint32_t index[SAMPLES], counts[SAMPLES], n_steps = SAMPLES / (uint32_t)batch;
@@ -90,7 +92,7 @@ static void perf_steps(
         }
         mfl_graph_flops(graph, &flops_forward, &flops);
         double ns = (double)best / n_steps;
-        printf("%-10s %-12s batch %2d: step %9.1f us %7.1f GFLOP/s\n", b->ops->name, preset, batch, ns * 1e-3,
+        printf("%-12s %-12s batch %2d: step %9.1f us %7.1f GFLOP/s\n", b->label, preset, batch, ns * 1e-3,
                 (double)flops * batch / ns);
         b->ops->data_free(data);
         b->ops->net_free(net);
@@ -102,6 +104,7 @@ static void perf_steps(
 void conf_perf(const struct conf_backend *backend, const char *filter)
 {
         static const char *const presets[] = {"logistic", "mlp", "lenet5", "fedavg-cnn"};
+        static const char *const residual[] = {"resnet20", "resnet20-gn", "resnet18"};
         struct mfl_shape mnist = {3, {1, 28, 28}}, cifar = {3, {3, 32, 32}};
         for (int i = 0; i < conf_n_perf_cases; i++)
                 if (strstr(conf_perf_cases[i].name, filter))
@@ -113,4 +116,7 @@ void conf_perf(const struct conf_backend *backend, const char *filter)
                 }
         if (strstr("pfl-cnn", filter))
                 perf_steps(backend, "pfl-cnn", &cifar, 10);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(residual); i++)
+                if (strstr(residual[i], filter))
+                        perf_steps(backend, residual[i], &cifar, 32);
 }

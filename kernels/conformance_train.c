@@ -12,15 +12,44 @@
 #define GROUPS_MAX 7
 
 struct train_case {
-        const char *name, *preset;
+        const char *name, *preset; /* preset NULL: the residual network below */
         struct mfl_shape input;
         int classes;
         struct mfl_sgd sgd;
         struct mfl_augment augment;
-        uint32_t rows_min; /* of a partial batch. A batch norm divides by the deviation of what it sees: of a
-                              single row's few pixels that is small, and decisions of a ReLU behind it fall
-                              otherwise for a last bit of the parameters, in the reference as well */
+        uint32_t rows_min; /* of a partial batch. A batch norm divides by the deviation of what it sees, and
+                              of a single row's few values that is next to nothing */
+        bool deep;         /* so many ReLUs that some decide within rounding of a tie; see train_bounds_of */
 };
+
+/* Both norms, both kinds of shortcut, pools and an add before an add, without anything that decides: tanh in
+ * the place of ReLU. So rounding stays rounding, however many layers there are. */
+static const struct mfl_layer smooth_layers[] = {{.op = MFL_OP_INPUT, .input = -1},
+        {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 20, .kernel = {3, 3}, .padding = {1, 1}},
+        {.op = MFL_OP_BATCHNORM, .input = 1}, {.op = MFL_OP_TANH, .input = 2},
+        {.op = MFL_OP_CONV2D, .input = 3, .out_channels = 20, .kernel = {3, 3}, .padding = {1, 1}},
+        {.op = MFL_OP_BATCHNORM, .input = 4, .momentum = 0.3f}, {.op = MFL_OP_ADD, .input = 5, .input2 = 3},
+        {.op = MFL_OP_TANH, .input = 6},
+        {.op = MFL_OP_CONV2D,
+                .input = 7,
+                .out_channels = 32,
+                .kernel = {3, 3},
+                .stride = {2, 2},
+                .padding = {1, 1}},
+        {.op = MFL_OP_GROUPNORM, .input = 8, .norm_groups = 8},
+        {.op = MFL_OP_CONV2D,
+                .input = 7,
+                .out_channels = 32,
+                .kernel = {1, 1},
+                .stride = {2, 2},
+                .bias = true},
+        {.op = MFL_OP_AVGPOOL2D, .input = 9, .kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}},
+        {.op = MFL_OP_ADD, .input = 10, .input2 = 9}, {.op = MFL_OP_ADD, .input = 11, .input2 = 12},
+        {.op = MFL_OP_BATCHNORM, .input = 13}, {.op = MFL_OP_DROPOUT, .input = 14, .rate = 0.2f},
+        {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 15},
+        {.op = MFL_OP_DENSE, .input = 16, .out_channels = 16, .bias = true},
+        {.op = MFL_OP_BATCHNORM, .input = 17}, {.op = MFL_OP_TANH, .input = 18},
+        {.op = MFL_OP_DENSE, .input = 19, .out_channels = 10, .bias = true}};
 
 static const struct train_case train_cases[] = {
         {"logistic sgd", "logistic", {1, {30}}, 5, {.lr = 0.1f}},
@@ -37,8 +66,14 @@ static const struct train_case train_cases[] = {
         {"lenet5 cropped", "lenet5", {3, {1, 14, 14}}, 10, {.lr = 0.1f}, {.crop = 4}},
         {"lenet5 flipped", "lenet5", {3, {2, 12, 12}}, 10, {.lr = 0.1f}, {.flip = true}},
         {"resnet20 momentum prox decay", "resnet20", {3, {3, 8, 8}}, 10,
-                {.lr = 0.01f, .momentum = 0.5f, .weight_decay = 0.001f, .prox_mu = 0.01f}, .rows_min = 3},
-        {"resnet20-gn sgd", "resnet20-gn", {3, {3, 6, 6}}, 10, {.lr = 0.01f}, {.crop = 1, .flip = true}},
+                {.lr = 0.01f, .momentum = 0.5f, .weight_decay = 0.001f, .prox_mu = 0.01f}, .rows_min = 3,
+                .deep = true},
+        {"resnet20-gn sgd", "resnet20-gn", {3, {3, 6, 6}}, 10, {.lr = 0.01f}, {.crop = 1, .flip = true},
+                .deep = true},
+        {"residual sgd", NULL, {3, {3, 8, 7}}, 10, {.lr = 0.05f}, .rows_min = 4},
+        {"residual momentum prox decay", NULL, {3, {3, 7, 7}}, 10,
+                {.lr = 0.02f, .momentum = 0.5f, .weight_decay = 0.01f, .prox_mu = 0.01f},
+                {.crop = 2, .flip = true}, .rows_min = 4},
 };
 
 /* A local training of up to GROUPS_MAX groups: inputs and results. */
@@ -86,13 +121,26 @@ static void make_groups(struct training *t, const struct train_case *kase)
         }
 }
 
-static void training_init(struct training *t, const struct train_case *kase)
+static void make_graph(struct training *t, const struct train_case *kase)
 {
         struct mfl_error err;
+        struct mfl_layer layers[MFL_ARRAY_SIZE(smooth_layers)];
+        if (kase->preset) {
+                conf_must(mfl_graph_preset(kase->preset, &kase->input, kase->classes, &t->graph, &err), &err);
+                return;
+        }
+        memcpy(layers, smooth_layers, sizeof layers);
+        layers[0].out = kase->input;
+        conf_must(mfl_graph_build(kase->name, layers, MFL_ARRAY_SIZE(layers), kase->classes, &t->graph, &err),
+                &err);
+}
+
+static void training_init(struct training *t, const struct train_case *kase)
+{
         *t = (struct training){0};
         make_data(&t->set, kase);
         make_groups(t, kase);
-        conf_must(mfl_graph_preset(kase->preset, &kase->input, kase->classes, &t->graph, &err), &err);
+        make_graph(t, kase);
         size_t n = (size_t)t->graph->n;
         t->first = conf_alloc(GROUPS_MAX * n * sizeof(float));
         t->params = conf_alloc(GROUPS_MAX * n * sizeof(float));
@@ -133,7 +181,8 @@ static void train(const struct conf_backend *b, struct training *t, const struct
                 .groups = (int)groups,
                 .threads = MFL_MAX(1, t->threads),
                 .training = true,
-                .augment = kase->augment};
+                .augment = kase->augment,
+                .precision = b->precision};
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         uint32_t all[SAMPLES];
         uint64_t weight[GROUPS_MAX], n_bad[GROUPS_MAX];
@@ -177,33 +226,75 @@ static double loss_distance(int64_t a, int64_t b)
                (1e-30 + mfl_fixed_loss_to_double(b));
 }
 
+/* What may lie between a backend and the reference after STEPS steps. */
+struct train_bounds {
+        double params, loss, eval; /* params: over the largest move */
+        uint64_t hits;             /* that may be counted otherwise */
+};
+
+/* fp32: rounding of one step (about 1e-6 of the largest gradient) grows a little over a few steps; ReLU and
+ * max may choose otherwise where two values are within rounding, which the fixed samples of the table do not
+ * meet but in deep networks: one turned decision moves a weight by up to a percent of the largest move.
+ * Smaller formats turn decisions everywhere; their bounds say that it is the same training, operators are
+ * compared closely elsewhere. */
+static struct train_bounds train_bounds_of(const struct conf_backend *b, const struct train_case *kase)
+{
+        double unit = conf_unit(b->precision);
+        if (b->precision != MFL_PRECISION_FP32 && kase->deep)
+                return (struct train_bounds){2, 0.1, 0.5, SAMPLES};
+        if (b->precision != MFL_PRECISION_FP32)
+                return (struct train_bounds){4 * sqrt(unit), 8 * unit, sqrt(unit), SAMPLES};
+        if (kase->deep)
+                return (struct train_bounds){0.1, 1e-3, 1e-2, 2};
+        return (struct train_bounds){1e-4, 1e-5, 1e-5, 0};
+}
+
+static uint64_t apart(uint64_t a, uint64_t b)
+{
+        return a > b ? a - b : b - a;
+}
+
 static void compare_with_reference(
         const struct conf_backend *b, const struct train_case *kase, struct training *got)
 {
-        struct conf_backend reference = {&mfl_backend_reference, NULL};
-        struct mfl_error err;
+        struct conf_backend reference = conf_reference();
+        struct train_bounds bounds = train_bounds_of(b, kase);
         struct training want;
         bool counts = true;
         double loss = 0;
-        conf_must(reference.ops->device_open(&reference.device, &err), &err);
         training_init(&want, kase);
         train(&reference, &want, kase, 0, GROUPS_MAX);
         for (int g = 0; g < GROUPS_MAX; g++) {
                 counts &= got->groups[g].n_samples == want.groups[g].n_samples &&
-                          got->groups[g].n_correct == want.groups[g].n_correct;
+                          apart(got->groups[g].n_correct, want.groups[g].n_correct) <= bounds.hits;
                 loss = fmax(loss, loss_distance(got->groups[g].loss_sum, want.groups[g].loss_sum));
         }
         double params = params_distance(got, &want, GROUPS_MAX * (size_t)got->graph->n);
         double eval = loss_distance(got->eval_loss, want.eval_loss);
-        /* Rounding of one step (about 1e-6 of the largest gradient) grows a little over a few steps; ReLU and
-         * max may choose otherwise where two values are within rounding, which the fixed samples of the table
-         * do not meet. */
-        conf_report(counts && params < 1e-4 && loss < 1e-5 && eval < 1e-5 &&
-                            got->eval_correct == want.eval_correct,
-                "%s: train %s: params %.1e (bound 1e-4) loss %.1e eval %.1e (1e-5)", b->ops->name, kase->name,
-                params, loss, eval);
+        conf_report(counts && params < bounds.params && loss < bounds.loss && eval < bounds.eval &&
+                            apart(got->eval_correct, want.eval_correct) <= bounds.hits,
+                "%s: train %s: params %.1e (bound %.0e) loss %.1e (%.0e) eval %.1e (%.0e)", b->label,
+                kase->name, params, bounds.params, loss, bounds.loss, eval, bounds.eval);
         training_deinit(&want);
         reference.ops->device_close(reference.device);
+}
+
+/* fp16 leaves out steps that overflow, which is no business of the reference's: its results are finite, and
+ * there are some. */
+static void check_moved(
+        const struct conf_backend *b, const struct train_case *kase, const struct training *got)
+{
+        size_t n = (size_t)got->graph->n;
+        double least = INFINITY;
+        for (size_t g = 0; g < GROUPS_MAX; g++) {
+                double most = 0;
+                for (size_t i = g * n; i < (g + 1) * n; i++) {
+                        double d = fabs((double)got->params[i] - got->first[i]);
+                        most = isfinite(d) ? fmax(most, d) : INFINITY;
+                }
+                least = isfinite(most) ? fmin(least, most) : 0;
+        }
+        conf_report(least > 0, "%s: train %s: moves, and stays finite: %.1e", b->label, kase->name, least);
 }
 
 static bool single_agrees(
@@ -232,9 +323,10 @@ static void test_threads(
         train(b, &second, kase, 0, GROUPS_MAX);
         size_t n = GROUPS_MAX * (size_t)one->graph->n;
         double params = params_distance(&first, one, n);
-        conf_report(params < 1e-4 && !memcmp(first.params, second.params, n * sizeof(float)),
-                "%s: train %s: two threads repeat, and are near one: %.1e (bound 1e-4)", b->ops->name,
-                kase->name, params);
+        double bound = train_bounds_of(b, kase).params;
+        conf_report(params < bound && !memcmp(first.params, second.params, n * sizeof(float)),
+                "%s: train %s: two threads repeat, and are near one: %.1e (bound %.0e)", b->label, kase->name,
+                params, bound);
         training_deinit(&first);
         training_deinit(&second);
 }
@@ -261,13 +353,15 @@ static void test_training(const struct conf_backend *b, const struct train_case 
         struct training seven;
         training_init(&seven, kase);
         train(b, &seven, kase, 0, GROUPS_MAX);
-        if (strcmp(b->ops->name, "reference"))
+        if (b->precision == MFL_PRECISION_FP16)
+                check_moved(b, kase, &seven);
+        else if (strcmp(b->ops->name, "reference"))
                 compare_with_reference(b, kase, &seven);
         if (!strcmp(b->ops->name, "cpu"))
                 test_threads(b, kase, &seven);
         conf_report(single_agrees(b, kase, &seven, 0) && single_agrees(b, kase, &seven, 5),
-                "%s: train %s: groups of 1 equal those of 7", b->ops->name, kase->name);
-        conf_report(update_agrees(b, &seven), "%s: train %s: update is exact", b->ops->name, kase->name);
+                "%s: train %s: groups of 1 equal those of 7", b->label, kase->name);
+        conf_report(update_agrees(b, &seven), "%s: train %s: update is exact", b->label, kase->name);
         training_deinit(&seven);
 }
 

@@ -81,7 +81,9 @@ static void write_gradient(struct trajectory *t)
         const uint8_t *images = t->set.train.samples;
         for (size_t i = 0; i < batch * 784; i++)
                 x[i] = (float)images[i] * t->set.scale[0];
-        must(t, t->ops->forward(t->net, x, NULL, y, &t->err));
+        /* Training mode; no model that is compared here has dropout. */
+        struct mfl_rng_key key = mfl_rng_derive(7, MFL_RNG_DROPOUT, 0, 0);
+        must(t, t->ops->forward(t->net, x, &key, y, &t->err));
         for (size_t r = 0; r < batch; r++) {
                 float dz[CLASSES];
                 bool hit;
@@ -133,6 +135,7 @@ static void run(struct trajectory *t, const char *model)
         must(t, t->ops->net_new(t->device, t->graph, &options, &t->net, &t->err));
         must(t, t->ops->params_set(t->net, 0, params, &t->err));
         write_gradient(t);
+        must(t, t->ops->params_set(t->net, 0, params, &t->err)); /* running statistics have moved */
         train(t);
         t->ops->net_free(t->net);
         mfl_graph_free(t->graph);
