@@ -173,6 +173,11 @@ struct mfl_backend_ops {
          * NULL: not wanted) and of the params (G * n floats, overwritten; 0 for those that are not trained). */
         int (*backward)(
                 struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
+        /* What a backend can check of its inner choices that this table does not show (on a GPU: every
+         * variant of a kernel against the first, bit for bit; libraries against own kernels): one report
+         * each. NULL: nothing. Errors as above, when it could not go on. */
+        int (*selftest)(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
+                void *user, struct mfl_error *err);
 };
 
 /* Opens a backend by name: "reference", "cpu", "cuda", or "auto" (the first of cuda, cpu, reference that

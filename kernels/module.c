@@ -3,7 +3,8 @@
  *
  * Happy path: for "cpu" and "cuda" the file libmfl_<name>.so is tried in each place of backend.h; its symbol
  * mfl_backend_module is the table. Ways to fail: no such file; a file whose libraries are missing (the
- * linker's own words are the reason); no such symbol; another ABI.
+ * linker's own words are the reason); no such symbol; another ABI; for "cuda", no driver, which is seen
+ * first.
  */
 #include "kernels/backend.h"
 
@@ -30,21 +31,29 @@ static bool executable_dir(char *buf, size_t bytes)
         return true;
 }
 
+enum {
+        EMULATED = 0, /* the tests' device: never installed, looked for in MFL_MODULE_DIR alone */
+        N_PLACES = 6,
+};
+
 /* Place number i of the search; false: no such place (but there may be later ones). */
 static bool module_path(int i, const char *name, char *buf, size_t bytes)
 {
         char dir[PATH_MAX];
         const char *env = getenv("MFL_MODULE_DIR");
         switch (i) {
-        case 0:
-                return env && *env && snprintf(buf, bytes, "%s/libmfl_%s.so", env, name) < (int)bytes;
+        case EMULATED:
+                return env && *env &&
+                       snprintf(buf, bytes, "%s/libmfl_%s_emulated.so", env, name) < (int)bytes;
         case 1:
-                return executable_dir(dir, sizeof dir) &&
-                       snprintf(buf, bytes, "%s/libmfl_%s.so", dir, name) < (int)bytes;
+                return env && *env && snprintf(buf, bytes, "%s/libmfl_%s.so", env, name) < (int)bytes;
         case 2:
                 return executable_dir(dir, sizeof dir) &&
+                       snprintf(buf, bytes, "%s/libmfl_%s.so", dir, name) < (int)bytes;
+        case 3:
+                return executable_dir(dir, sizeof dir) &&
                        snprintf(buf, bytes, "%s/../lib/mfl/libmfl_%s.so", dir, name) < (int)bytes;
-        case 3: /* a build tree: PROGRAM is build/client/mfl-client */
+        case 4: /* a build tree: PROGRAM is build/client/mfl-client */
                 return executable_dir(dir, sizeof dir) &&
                        snprintf(buf, bytes, "%s/../kernels/%s/libmfl_%s.so", dir, name, name) < (int)bytes;
         default:
@@ -66,12 +75,24 @@ static int check_module(
         return 0;
 }
 
+static bool has_driver(void)
+{
+        void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+        if (driver)
+                dlclose(driver);
+        return driver;
+}
+
 static int open_module(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err)
 {
         char path[PATH_MAX + 64], reason[400] = "no file of that name where modules are looked for";
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < N_PLACES; i++) {
                 if (!module_path(i, name, path, sizeof path) || access(path, F_OK))
                         continue;
+                /* CUDA's libraries take long to load: not where they could do nothing. */
+                if (i != EMULATED && !strcmp(name, "cuda") && !has_driver())
+                        return mfl_fail(err, MFL_NOT_FOUND,
+                                "backend cuda: no NVIDIA driver on this machine (libcuda.so.1 is not there)");
                 /* libgomp comes with the cpu module and reads this when it is loaded. Idle threads that spin
                  * make two daemons on one machine slow each other down twentyfold; whoever sets it himself
                  * keeps his choice. */

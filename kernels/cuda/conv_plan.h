@@ -5,16 +5,23 @@
  *
  * Deterministic (the default): bits must depend on the job and the kind of device alone, so measuring may
  * choose only between ways of equal bits: the variants of an own kernel, or the number of branches of one
- * cuDNN engine. Which family it is says a fixed rule of the problem without `groups`
- * (mfl_cuda_conv_uses_library), and the cuDNN engine is the first deterministic one that cuDNN's heuristics
- * (mode A) name for one client within a fixed workspace limit. Fast: everything is measured.
+ * cuDNN engine, or of one cuBLASLt algorithm (dense layers), that is called for each client alone. Which
+ * family it is says a fixed rule of the problem without `groups` (mfl_cuda_conv_uses_library), and the cuDNN
+ * engine is the first deterministic one that cuDNN's heuristics (mode A) name for one client within a fixed
+ * workspace limit. Fast: everything is measured.
  *
  * A library's way is checked before it is trusted: its result on random tensors is compared with variant 0 of
  * the own kernel, and one that errs, or differs by more than its precision explains, is left out with a line
- * in the log. So is one that the library refuses. The own kernels are always there.
+ * in the log. So is one that the library refuses. The own kernels are always there. A deterministic plan that
+ * has to do without its library says so as an error, as its bits are no longer those of other machines.
  *
- * What was measured is kept in the tuner (tune.h). A plan belongs to one context and thread. plan_new
- * allocates and measures; run only launches, and is safe to capture.
+ * Arguments of run: every group's tensors, weights, biases and gradients begin at multiples of 16 bytes (own
+ * ways don't ask for it). A library computes groups whose count is 0 too, from whatever their tensors hold;
+ * nothing reads those results.
+ *
+ * What was measured is kept in the tuner (tune.h; NULL in the context: nowhere). A plan belongs to one
+ * context and thread. plan_new allocates, verifies (which also loads a library's kernels) and measures; run
+ * only launches, and is safe to capture.
  */
 #ifndef MFL_KERNELS_CUDA_CONV_PLAN_H
 #define MFL_KERNELS_CUDA_CONV_PLAN_H

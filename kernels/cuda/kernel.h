@@ -155,9 +155,10 @@ MFL_DEVICE void mfl_copy_16(void *to, const void *from)
         *(uint4 *)to = *(const uint4 *)from;
 }
 
-#else
-#include "emu_kernel.h" /* the same names for the tests' emulated device; its folder is on the include path */
+#elif defined(MFL_CUDA_EMULATED)
+#include MFL_CUDA_EMULATED /* a header with the same names for the tests' emulated device */
 #endif
+/* Else the host's own files, which see no more than the types below. */
 
 #define MFL_LAUNCH(kernel, gx, gy, gz, threads, shared_bytes, stream, a)                                     \
         mfl_launch((const void *)(kernel), (uint32_t)(gx), (uint32_t)(gy), (uint32_t)(gz),                   \
@@ -209,17 +210,29 @@ static inline MFL_HD float mfl_bf16_to_float(uint16_t v)
 {
         return mfl_bits_to_float((uint32_t)v << 16);
 }
-/* To nearest, ties to even; a NaN stays one. */
+/* To nearest, ties to even; a NaN stays one. The device has an instruction for each of these three, which
+ * gives the same bits but for those of a NaN. */
 static inline MFL_HD uint16_t mfl_float_to_bf16(float f)
 {
+#ifdef __CUDA_ARCH__
+        uint16_t r;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(f));
+        return r;
+#else
         uint32_t u = mfl_float_to_bits(f);
         if ((u & 0x7fffffffu) > 0x7f800000u)
                 return (uint16_t)(u >> 16 | 0x40u);
         return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+#endif
 }
 /* IEEE half: values of a subnormal half are exact in float. */
 static inline MFL_HD float mfl_f16_to_float(uint16_t v)
 {
+#ifdef __CUDA_ARCH__
+        float r;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+        return r;
+#else
         uint32_t sign = (uint32_t)(v & 0x8000u) << 16, e = v >> 10 & 31u, m = v & 0x3ffu;
         if (e == 31)
                 return mfl_bits_to_float(sign | 0x7f800000u | m << 13);
@@ -228,10 +241,16 @@ static inline MFL_HD float mfl_f16_to_float(uint16_t v)
                 return sign ? -f : f;
         }
         return mfl_bits_to_float(sign | (e + 112u) << 23 | m << 13);
+#endif
 }
 /* To nearest, ties to even; overflow to infinity; a NaN stays one. */
 static inline MFL_HD uint16_t mfl_float_to_f16(float f)
 {
+#ifdef __CUDA_ARCH__
+        uint16_t r;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(f));
+        return r;
+#else
         uint32_t u = mfl_float_to_bits(f), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
         if (a > 0x7f800000u)
                 return (uint16_t)(sign | 0x7e00u);
@@ -242,6 +261,7 @@ static inline MFL_HD uint16_t mfl_float_to_f16(float f)
                 return (uint16_t)(sign | r);
         }
         return (uint16_t)(sign | (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13);
+#endif
 }
 
 /* Element i of a tensor; `type` is a constant at every use that must be fast. */

@@ -6,9 +6,15 @@
  * gradients of params, momentum and statistics are float vectors of `n` elements per group, group-major with
  * stride `stride`. Gradients of tensors have the tensors' type. Every sum has a fixed order that does not
  * depend on G or on the launch; integer sums may be atomic. `add`: the gradient is added to what is there
- * (a tensor that is read twice), else it overwrites.
+ * (a tensor that is read twice), else it overwrites. Where an operator carries the gradient of the activation
+ * of the layer that made its input, it is that of the whole: act_grad(y, dx_old + dx), so only the last
+ * writer of a gradient carries it.
  *
- * Pure launches on a stream: no allocation, nothing waits, any thread; safe to capture. Errors are CUDA's.
+ * Tensors and workspaces are aligned to 16 bytes, so that rows whose innermost size allows it move 16 bytes
+ * at once. The order of each sum is in the file that does it (ops_columns.h for sums over rows).
+ *
+ * Pure launches on a stream: no allocation, nothing waits, any thread; safe to capture. Errors are CUDA's;
+ * cudaErrorInvalidValue too where a group's tensor has 2^31 elements or more, or groups are above 65535.
  */
 #ifndef MFL_KERNELS_CUDA_OPS_H
 #define MFL_KERNELS_CUDA_OPS_H
@@ -28,7 +34,8 @@ struct mfl_cuda_tensor {
 /* ---- batches ---- */
 
 /* x[g][r] = sample index[..][r] * scale[c] + shift[c] for rows below count, augmented (kernels/backend.h,
- * struct mfl_augment), and zeros beyond; labels likewise (0 beyond). From NCHW samples of u8 or float. */
+ * struct mfl_augment), and zeros beyond; labels likewise (0 beyond). From NCHW samples of u8 or float. Only
+ * tensors with more than one pixel are augmented. */
 struct mfl_cuda_gather {
         struct mfl_cuda_tensor x;
         void *to;
@@ -37,7 +44,8 @@ struct mfl_cuda_gather {
         const int32_t *sample_labels;
         bool u8;
         float scale[MFL_CHANNELS_MAX], shift[MFL_CHANNELS_MAX];
-        int n_planes; /* 1 for vectors: all features use scale[0]; else c */
+        int n_planes; /* of the samples: scale[e / (count / n_planes)] is element e's. 1 for vectors, else c
+                       */
         struct mfl_augment augment;
         struct mfl_cuda_steps steps;
 };
@@ -143,7 +151,7 @@ struct mfl_cuda_norm {
         const void *in, *residual; /* residual NULL: none */
         void *out;
         const float *weight, *bias;        /* of group 0, [c] */
-        float *running_mean, *running_var; /* of group 0; batch norm */
+        float *running_mean, *running_var; /* of group 0; batch norm; training: NULL leaves them alone */
         uint64_t stride;
         float *mean, *inverse;
         enum mfl_cuda_act act;
@@ -160,10 +168,11 @@ cudaError_t mfl_cuda_norm_backward(const struct mfl_cuda_norm *a, cudaStream_t s
 
 /* ---- loss ---- */
 
-/* The loss scale of one group (fp16). */
+/* The loss scale of one group (fp16): a power of two from 2^-24 to 2^24. */
 struct mfl_cuda_scale {
         float scale;
-        uint32_t good_steps, overflow; /* overflow: set by mfl_cuda_check_grads, cleared by mfl_cuda_sgd */
+        uint32_t good_steps, overflow; /* overflow: set by mfl_cuda_check_grads, cleared by
+                                          mfl_cuda_scale_next */
 };
 
 /* Softmax cross-entropy of rows below count, the bits of mfl_softmax_xent: sums in float from class 0 on;
@@ -189,6 +198,9 @@ struct mfl_cuda_sgd_args {
         uint64_t n, stride;
         float *params, *momentum;
         const float *first, *grads;
+        uint64_t
+                first_stride; /* from a group's first params to the next's: stride, or 0 where all start alike
+                               */
         void *low; /* bf16, fp16: copies of the params that the products read, [G][stride]; else NULL */
         enum mfl_cuda_type low_type;
         struct mfl_sgd sgd;
@@ -221,7 +233,7 @@ cudaError_t mfl_cuda_reorder_i64(
  * order, all `n` elements including the untrained; elements of `stride` beyond n are not touched. */
 struct mfl_cuda_sum {
         int groups;
-        uint64_t n, stride;
+        uint64_t n, stride, first_stride; /* first_stride: 0 where all groups start alike */
         const float *params, *first;
         const uint64_t *weight; /* [G], device memory */
         uint64_t *n_bad;        /* [G], device memory */

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds a network: plans of convolutions, memory, streams; and loads its kernels by a step of no rows. */
+#include "kernels/cuda/net.h"
+
+static int plan_pass(struct mfl_net *net, int i, enum mfl_cuda_pass pass, struct mfl_error *err)
+{
+        struct mfl_cuda_model *model = &net->model;
+        struct mfl_cuda_layer *own = &model->layers[i];
+        bool weights = pass == MFL_CUDA_BACKWARD_WEIGHTS;
+        struct mfl_cuda_conv_plan **at = pass == MFL_CUDA_FORWARD ? &own->forward
+                                         : weights                ? &own->weights
+                                                                  : &own->data;
+        struct mfl_cuda_conv_use use = {.pass = pass, .fast = model->options.fast};
+        if (pass == MFL_CUDA_BACKWARD_DATA) {
+                use.act = own->in_act;
+                use.add = own->add;
+        } else {
+                use.bias = model->graph->layers[i].param_bias >= 0;
+                use.act = weights ? MFL_CUDA_ACT_NONE : own->act;
+        }
+        int rc = mfl_cuda_conv_plan_new(weights ? &net->side : &net->main, &own->conv, &use, at, err);
+        if (!rc)
+                model->workspace_bytes[weights] = MFL_MAX(
+                        model->workspace_bytes[weights], mfl_cuda_conv_plan_workspace(*at));
+        return rc;
+}
+
+static int plan_layers(struct mfl_net *net, struct mfl_error *err)
+{
+        struct mfl_cuda_model *model = &net->model;
+        const struct mfl_graph *graph = model->graph;
+        int rc = 0;
+        model->workspace_bytes[0] = model->workspace_bytes[1] = 0;
+        for (int i = 1; !rc && i < graph->n_layers; i++) {
+                const struct mfl_cuda_layer *own = &model->layers[i];
+                if (!own->live || !mfl_cuda_is_conv(graph->layers[i].op))
+                        continue;
+                rc = plan_pass(net, i, MFL_CUDA_FORWARD, err);
+                if (rc || !model->options.training)
+                        continue;
+                rc = plan_pass(net, i, MFL_CUDA_BACKWARD_WEIGHTS, err);
+                if (rc)
+                        continue;
+                if (model->plan->layers[graph->layers[i].input].wants_grad)
+                        rc = plan_pass(net, i, MFL_CUDA_BACKWARD_DATA, err);
+                else /* for the conformance program only: not worth measuring */
+                        model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0],
+                                mfl_cuda_conv_workspace(&own->conv, MFL_CUDA_BACKWARD_DATA, 0));
+        }
+        mfl_tuner_save(net->device->tuner);
+        mfl_cuda_model_sizes(model);
+        return rc;
+}
+
+static int make_events(struct mfl_net *net, struct mfl_error *err)
+{
+        cudaEvent_t *plain[] = {&net->fork, &net->join, &net->copied[0], &net->copied[1], &net->computed[0],
+                &net->computed[1]};
+        int rc = 0;
+        for (size_t i = 0; !rc && i < MFL_ARRAY_SIZE(plain); i++)
+                rc = mfl_cuda_check(cudaEventCreateWithFlags(plain[i], cudaEventDisableTiming),
+                        "create an event", err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaEventCreate(&net->begin), "create an event", err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaEventCreate(&net->end), "create an event", err);
+        return rc;
+}
+
+static int make_streams(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_device *device = net->device;
+        int rc = mfl_cuda_context_init(&net->main, device->ordinal, device->tuner, err);
+        if (!rc && net->model.options.training)
+                rc = mfl_cuda_context_init(&net->side, device->ordinal, device->tuner, err);
+        if (!rc)
+                rc = make_events(net, err);
+        if (!rc && net->model.options.streamed)
+                rc = mfl_cuda_check(cudaStreamCreateWithFlags(&net->copies, cudaStreamNonBlocking),
+                        "create a stream", err);
+        return rc;
+}
+
+static int send_permutation(struct mfl_net *net, struct mfl_error *err)
+{
+        size_t n = (size_t)net->model.graph->n;
+        MFL_CLEANUP_FREE uint32_t *place = mfl_calloc(n, sizeof *place);
+        if (!place)
+                return mfl_fail_memory(err, n * sizeof *place, "order of params");
+        if (n == 0)
+                return 0;
+        mfl_cuda_model_permutation(&net->model, place);
+        return mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_PLACE), place, n * sizeof *place,
+                                      cudaMemcpyHostToDevice, net->main.stream),
+                "copy the order of params", err);
+}
+
+static int allocate(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_cuda_model *model = &net->model;
+        uint64_t control = mfl_cuda_round_up(model->control.bytes);
+        uint64_t stage = mfl_cuda_round_up(model->region_bytes[MFL_CUDA_STAGE]);
+        uint64_t pinned = control + stage + model->region_bytes[MFL_CUDA_STAGE_LABELS];
+        void *memory = NULL;
+        int rc = mfl_cuda_alloc(model->bytes, "network on the device", &memory, err);
+        net->memory = memory;
+        if (rc)
+                return rc;
+        void *host = NULL;
+        rc = mfl_cuda_check(cudaMallocHost(&host, (size_t)pinned), "allocate pinned memory", err);
+        if (rc)
+                return rc;
+        net->pinned = host;
+        net->pinned_stage = net->pinned + control;
+        net->pinned_labels = (int32_t *)(net->pinned_stage + stage);
+        memset(net->pinned, 0, (size_t)pinned);
+        /* What lies between tensors of params stays 0, and nothing reads memory that was never written. */
+        rc = mfl_cuda_check(cudaMemsetAsync(net->memory, 0, (size_t)model->bytes, net->main.stream),
+                "clear the network's memory", err);
+        return rc ? rc : send_permutation(net, err);
+}
+
+/* Kernels are loaded when they are first launched, which must not be within a capture. No group has rows, so
+ * nothing changes. */
+static int load_kernels(struct mfl_net *net, struct mfl_error *err)
+{
+        struct mfl_sgd sgd = {0};
+        struct mfl_cuda_run pass = mfl_cuda_run_of(net, false, err);
+        struct mfl_cuda_work train = {net, NULL, &sgd}, eval = {net, NULL, NULL};
+        int rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, false), "gather", err);
+        if (!rc)
+                rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, true), "gather", err);
+        if (!rc && net->model.options.training)
+                rc = mfl_cuda_launch_step(&train, err);
+        if (!rc)
+                rc = mfl_cuda_launch_step(&eval, err);
+        return rc ? rc : mfl_cuda_sync(net, "first launch of a network", err);
+}
+
+/* Steps of one large graph: more do not pay where a step has many kernels. */
+static uint32_t repeats_of(const struct mfl_cuda_model *model)
+{
+        uint32_t launches = 8;
+        for (int i = 1; i < model->graph->n_layers; i++)
+                launches += model->layers[i].carried ? 0 : 3;
+        return MFL_MIN(MFL_MAX(512 / launches, 1), 16);
+}
+
+static int build(struct mfl_net *net, struct mfl_error *err)
+{
+        int rc = mfl_cuda_enter(net, err);
+        if (!rc)
+                rc = make_streams(net, err);
+        if (!rc)
+                rc = plan_layers(net, err);
+        if (!rc)
+                rc = allocate(net, err);
+        if (!rc)
+                rc = load_kernels(net, err);
+        net->repeats = repeats_of(&net->model);
+        return rc;
+}
+
+int mfl_cuda_net_new(struct mfl_device *device, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
+{
+        struct mfl_net *net = mfl_calloc(1, sizeof *net);
+        if (!net)
+                return mfl_fail_memory(err, sizeof *net, "network");
+        net->device = device;
+        int rc = mfl_cuda_model_init(&net->model, graph, options, err);
+        if (!rc)
+                rc = build(net, err);
+        if (rc) {
+                mfl_cuda_net_free(net);
+                return rc;
+        }
+        *ret_net = net;
+        return 0;
+}
+
+void mfl_cuda_net_free(struct mfl_net *net)
+{
+        if (!net)
+                return;
+        cudaEvent_t events[] = {net->fork, net->join, net->copied[0], net->copied[1], net->computed[0],
+                net->computed[1], net->begin, net->end};
+        (void)cudaSetDevice(net->device->ordinal);
+        if (net->main.stream)
+                (void)cudaStreamSynchronize(net->main.stream);
+        for (int k = 0; k < 2; k++) {
+                mfl_cuda_replay_deinit(&net->train[k]);
+                mfl_cuda_replay_deinit(&net->eval[k]);
+        }
+        mfl_cuda_model_deinit(&net->model);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(events); i++)
+                if (events[i])
+                        (void)cudaEventDestroy(events[i]);
+        if (net->copies)
+                (void)cudaStreamDestroy(net->copies);
+        mfl_cuda_context_deinit(&net->main);
+        mfl_cuda_context_deinit(&net->side);
+        if (net->memory)
+                (void)cudaFree(net->memory);
+        if (net->pinned)
+                (void)cudaFreeHost(net->pinned);
+        free(net);
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model of a network: shapes in memory, problems of convolutions, what each layer needs of the arena. */
+#include "kernels/cuda/net.h"
+
+#define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
+#define GROUPS_MAX 65535       /* they are the grid's second dimension */
+
+static int refuse(const struct mfl_layer *layer, const char *why, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_INVALID, "layer %s: the cuda backend %s", layer->name, why);
+}
+
+static struct mfl_cuda_tensor tensor_of(const struct mfl_cuda_model *model, const struct mfl_shape *shape)
+{
+        struct mfl_cuda_tensor x = {.groups = model->options.groups,
+                .batch = model->options.batch,
+                .h = 1,
+                .w = 1,
+                .type = model->type};
+        bool image = shape->rank == 3;
+        x.c = (int)(image ? shape->dim[0] : mfl_shape_count(shape));
+        x.h = image ? (int)shape->dim[1] : 1;
+        x.w = image ? (int)shape->dim[2] : 1;
+        return x;
+}
+
+static bool in_image_order(const struct mfl_cuda_tensor *x)
+{
+        return x->h * x->w > 1;
+}
+
+/* Vectors that keep the order of their input's elements. */
+static bool keeps_order(const struct mfl_layer *layer)
+{
+        return layer->out.rank != 3 && !mfl_cuda_is_conv(layer->op) && layer->op != MFL_OP_INPUT &&
+               layer->op != MFL_OP_GLOBAL_AVGPOOL2D;
+}
+
+/* How the layer's output lies in memory, but for the order of vectors. */
+static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *err)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        if (mfl_shape_count(&layer->out) > ELEMENTS_MAX / model->options.batch)
+                return refuse(layer, "takes batches of less than 2^31 elements: make the batch smaller", err);
+        model->layers[i].x = tensor_of(model, &layer->out);
+        return 0;
+}
+
+/* A dense layer may give its outputs in any order, by the order of its params: what is added to a flattened
+ * image takes the image's. Returns whether something changed. */
+static bool give_order(struct mfl_cuda_model *model, int i, const struct mfl_cuda_tensor *x)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        while (layer->out.rank != 3 && layer->op != MFL_OP_DENSE && layer->input >= 0) {
+                i = layer->input;
+                layer = &model->graph->layers[i];
+        }
+        if (layer->op != MFL_OP_DENSE || in_image_order(&model->layers[i].x))
+                return false;
+        model->layers[i].x = *x;
+        return true;
+}
+
+/* One pass of the orders of vectors, from inputs to outputs. */
+static bool pass_orders(struct mfl_cuda_model *model)
+{
+        bool changed = false;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                struct mfl_cuda_tensor *own = &model->layers[i].x;
+                const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
+                if (!keeps_order(layer))
+                        continue;
+                if (layer->op == MFL_OP_ADD) {
+                        const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
+                        if (in_image_order(in) && !in_image_order(two))
+                                changed |= give_order(model, layer->input2, in);
+                        else if (in_image_order(two) && !in_image_order(in))
+                                changed |= give_order(model, layer->input, two);
+                }
+                if (in_image_order(in) && !in_image_order(own)) {
+                        *own = *in;
+                        changed = true;
+                }
+        }
+        return changed;
+}
+
+static int check_orders(const struct mfl_cuda_model *model, struct mfl_error *err)
+{
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
+                if (!keeps_order(layer))
+                        continue;
+                if (layer->op == MFL_OP_GROUPNORM && in_image_order(in))
+                        return refuse(layer, "has no group norm of a flattened image: put it before", err);
+                if (layer->op != MFL_OP_ADD)
+                        continue;
+                const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
+                if (in->h != two->h || in->w != two->w || in->c != two->c)
+                        return refuse(layer, "can't add these two vectors: they come from images of "
+                                             "different sizes, or from one and from the input", err);
+        }
+        return 0;
+}
+
+static void describe_conv(struct mfl_cuda_model *model, int i)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
+        struct mfl_cuda_conv *conv = &model->layers[i].conv;
+        *conv = (struct mfl_cuda_conv){.groups = model->options.groups,
+                .n = model->options.batch,
+                .h = 1,
+                .w = 1,
+                .c = in->h * in->w * in->c,
+                .oh = 1,
+                .ow = 1,
+                .k = layer->out_channels,
+                .r = 1,
+                .s = 1,
+                .stride = {1, 1},
+                .dilation = {1, 1},
+                .precision = model->options.precision};
+        if (layer->op == MFL_OP_DENSE)
+                return;
+        struct mfl_window window = mfl_window_of(model->graph, i);
+        conv->h = in->h;
+        conv->w = in->w;
+        conv->c = in->c;
+        conv->oh = (int)window.oh;
+        conv->ow = (int)window.ow;
+        conv->r = (int)window.k[0];
+        conv->s = (int)window.k[1];
+        for (int a = 0; a < 2; a++) {
+                conv->stride[a] = (int)window.s[a];
+                conv->pad[a] = (int)window.p[a];
+                conv->dilation[a] = (int)window.d[a];
+        }
+}
+
+static uint64_t count_of(const struct mfl_cuda_tensor *x)
+{
+        return (uint64_t)x->groups * (uint64_t)x->batch * (uint64_t)x->h * (uint64_t)x->w * (uint64_t)x->c;
+}
+
+static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        uint64_t rows = (uint64_t)model->options.groups * (uint64_t)model->options.batch;
+        if (layer->op == MFL_OP_MAXPOOL2D)
+                return count_of(&model->layers[i].x) *
+                       ((int64_t)layer->kernel[0] * layer->kernel[1] > 255 ? sizeof(uint32_t) : 1);
+        if (layer->op == MFL_OP_BATCHNORM) /* mean and inverse */
+                return (uint64_t)model->options.groups * (uint64_t)mfl_shape_count(&layer->out) * 2 *
+                       sizeof(float);
+        if (layer->op == MFL_OP_GROUPNORM)
+                return rows * (uint64_t)layer->norm_groups * 2 * sizeof(float);
+        return 0;
+}
+
+static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_need *needs)
+{
+        for (int i = 0; i < model->graph->n_layers; i++) {
+                enum mfl_op op = model->graph->layers[i].op;
+                const struct mfl_cuda_layer *own = &model->layers[i];
+                bool act = mfl_cuda_act_of(op) != MFL_CUDA_ACT_NONE;
+                bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(op);
+                needs[i] = (struct mfl_plan_need){.act_bytes = count_of(&own->x) *
+                                                               (uint64_t)mfl_cuda_type_bytes(model->type),
+                        .aux_bytes = model->options.training ? aux_of(model, i) : 0,
+                        .alias = own->alias,
+                        .uses_input = mfl_cuda_is_conv(op) || mfl_cuda_is_norm(op) ||
+                                      own->in_act != MFL_CUDA_ACT_NONE,
+                        .uses_output = (act && !own->folded) || applies};
+        }
+}
+
+static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
+{
+        int rc = 0;
+        for (int i = 0; !rc && i < model->graph->n_layers; i++) {
+                if (model->graph->layers[i].op >= MFL_OP_COUNT_)
+                        return refuse(&model->graph->layers[i], "has not got this operator", err);
+                rc = shape_layer(model, i, err);
+        }
+        if (rc)
+                return rc;
+        while (pass_orders(model)) {
+        }
+        for (int i = 1; i < model->graph->n_layers; i++)
+                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                        describe_conv(model, i);
+        return check_orders(model, err);
+}
+
+/* Upper bounds of the workspaces, of operators on the stream and of those on the side. */
+static void bound_workspaces(struct mfl_cuda_model *model)
+{
+        uint64_t *most = model->workspace_bytes;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_cuda_layer *own = &model->layers[i];
+                struct mfl_cuda_conv_use use = {.pass = MFL_CUDA_FORWARD,
+                        .bias = model->graph->layers[i].bias,
+                        .act = own->act,
+                        .fast = model->options.fast};
+                if (!own->live || !mfl_cuda_is_conv(model->graph->layers[i].op))
+                        continue;
+                most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
+                if (!model->options.training)
+                        continue;
+                use.pass = MFL_CUDA_BACKWARD_WEIGHTS;
+                use.act = MFL_CUDA_ACT_NONE;
+                most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
+                use = (struct mfl_cuda_conv_use){.pass = MFL_CUDA_BACKWARD_DATA,
+                        .act = own->in_act,
+                        .add = own->add,
+                        .fast = model->options.fast};
+                most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
+        }
+}
+
+static int check_options(
+        const struct mfl_graph *graph, const struct mfl_net_options *options, struct mfl_error *err)
+{
+        if (options->batch < 1 || options->groups < 1 || options->threads < 1)
+                return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
+                        options->batch, options->groups, options->threads);
+        if (options->groups > GROUPS_MAX)
+                return mfl_fail(err, MFL_INVALID, "the cuda backend trains at most %d clients at once, not %d",
+                        GROUPS_MAX, options->groups);
+        if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
+                return mfl_fail(err, MFL_INVALID, "the cuda backend has no precision %d",
+                        (int)options->precision);
+        if ((options->augment.crop || options->augment.flip) && graph->input.rank != 3)
+                return mfl_fail(err, MFL_INVALID, "model %s: only images can be augmented", graph->name);
+        return 0;
+}
+
+int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, struct mfl_error *err)
+{
+        size_t n_layers = (size_t)graph->n_layers;
+        *model = (struct mfl_cuda_model){.graph = graph,
+                .options = *options,
+                .type = mfl_cuda_type_of(options->precision)};
+        int rc = check_options(graph, options, err);
+        if (rc)
+                return rc;
+        MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc(n_layers, sizeof *needs);
+        model->layers = mfl_calloc(n_layers, sizeof *model->layers);
+        model->at = mfl_calloc((size_t)graph->n_params, sizeof *model->at);
+        if (!needs || !model->layers || !model->at)
+                rc = mfl_fail_memory(err, n_layers * sizeof *model->layers, "network");
+        if (!rc)
+                rc = describe_layers(model, err);
+        if (!rc)
+                rc = mfl_cuda_model_fuse(model, err);
+        if (!rc) {
+                describe_needs(model, needs);
+                rc = mfl_plan_new(graph, options->training, needs, &model->plan, err);
+        }
+        if (!rc)
+                rc = mfl_cuda_model_place_params(model, err);
+        if (rc) {
+                mfl_cuda_model_deinit(model);
+                return rc;
+        }
+        bound_workspaces(model);
+        mfl_cuda_model_sizes(model);
+        return 0;
+}
+
+void mfl_cuda_model_deinit(struct mfl_cuda_model *model)
+{
+        for (int i = 0; model->layers && i < model->graph->n_layers; i++) {
+                mfl_cuda_conv_plan_free(model->layers[i].forward);
+                mfl_cuda_conv_plan_free(model->layers[i].data);
+                mfl_cuda_conv_plan_free(model->layers[i].weights);
+        }
+        mfl_plan_free(model->plan);
+        free(model->layers);
+        free(model->at);
+        *model = (struct mfl_cuda_model){0};
+}
+
+uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        struct mfl_cuda_model model;
+        if (mfl_cuda_model_init(&model, graph, options, NULL))
+                return UINT64_MAX; /* no budget holds what can't be made */
+        uint64_t bytes = model.bytes;
+        mfl_cuda_model_deinit(&model);
+        return bytes;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step as launches, captured as a CUDA graph and replayed. */
+#include "kernels/cuda/net.h"
+
+cudaError_t mfl_cuda_launch_gather(
+        const struct mfl_cuda_run *pass, const struct mfl_device_data *data, bool u8)
+{
+        struct mfl_net *net = pass->net;
+        struct mfl_cuda_gather a = {.x = net->model.layers[0].x,
+                .to = mfl_cuda_act_at(net, 0),
+                .labels = mfl_cuda_at(net, MFL_CUDA_LABELS),
+                .u8 = u8,
+                .n_planes = 1,
+                .steps = pass->steps};
+        if (pass->training)
+                a.augment = net->model.options.augment;
+        if (data) {
+                a.samples = data->memory ? data->samples : mfl_cuda_at(net, MFL_CUDA_STAGE);
+                a.sample_labels = data->memory ? data->labels : mfl_cuda_at(net, MFL_CUDA_STAGE_LABELS);
+                a.n_planes = data->n_planes;
+                memcpy(a.scale, data->dataset->scale, sizeof a.scale);
+                memcpy(a.shift, data->dataset->shift, sizeof a.shift);
+        }
+        /* Models of other images can't be stepped (mfl_cuda_step), only run on plain tensors. */
+        if (a.x.h * a.x.w > 1 && a.x.c > MFL_CHANNELS_MAX)
+                return cudaSuccess;
+        return mfl_cuda_gather(&a, net->main.stream);
+}
+
+static int launch_loss(const struct mfl_cuda_run *pass, bool gradient)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_cuda_control *control = &net->model.control;
+        int last = net->model.graph->n_layers - 1;
+        struct mfl_cuda_loss a = {.z = net->model.layers[last].x,
+                .logits = mfl_cuda_act_at(net, last),
+                .dz = gradient ? mfl_cuda_grad_at(net, last) : NULL,
+                .labels = mfl_cuda_at(net, MFL_CUDA_LABELS),
+                .scale = gradient ? mfl_cuda_at(net, MFL_CUDA_SCALE) : NULL,
+                .loss_sum = mfl_cuda_control_at(net, control->loss_sum),
+                .n_correct = mfl_cuda_control_at(net, control->n_correct),
+                .n_samples = mfl_cuda_control_at(net, control->n_samples),
+                .steps = pass->steps};
+        if (a.z.h * a.z.w > 1) /* can't be trained nor evaluated, see mfl_cuda_step */
+                return 0;
+        return mfl_cuda_check(mfl_cuda_loss(&a, net->main.stream), "loss", pass->err);
+}
+
+static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_sgd *sgd)
+{
+        struct mfl_net *net = pass->net;
+        float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
+        struct mfl_cuda_sgd_args a = {.groups = net->model.options.groups,
+                .n = net->model.n_trained,
+                .stride = net->model.stride,
+                .params = mfl_cuda_at(net, MFL_CUDA_PARAMS),
+                .momentum = mfl_cuda_at(net, MFL_CUDA_MOMENTUM),
+                .first = first ? first : mfl_cuda_at(net, MFL_CUDA_BASE),
+                .first_stride = first ? net->model.stride : 0,
+                .grads = mfl_cuda_at(net, MFL_CUDA_GRADS),
+                .low = mfl_cuda_at(net, MFL_CUDA_LOW),
+                .low_type = net->model.type,
+                .sgd = *sgd,
+                .scale = mfl_cuda_at(net, MFL_CUDA_SCALE),
+                .steps = pass->steps};
+        cudaStream_t stream = net->main.stream;
+        if (a.n == 0)
+                return 0;
+        int rc = a.scale ? mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", pass->err) : 0;
+        if (!rc)
+                rc = mfl_cuda_check(mfl_cuda_sgd(&a, stream), "update params", pass->err);
+        if (!rc && a.scale)
+                rc = mfl_cuda_check(mfl_cuda_scale_next(&a, stream), "adapt the loss scale", pass->err);
+        return rc;
+}
+
+static struct mfl_cuda_run eval_pass(struct mfl_net *net, struct mfl_error *err)
+{
+        struct mfl_cuda_run pass = mfl_cuda_run_of(net, false, err);
+        if (net->model.options.groups == 1)
+                return pass;
+        const void *low = mfl_cuda_at(net, MFL_CUDA_EVAL_LOW);
+        pass.params = mfl_cuda_at(net, MFL_CUDA_EVAL);
+        pass.low = low ? low : pass.params;
+        pass.stride = 0;
+        return pass;
+}
+
+int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err)
+{
+        struct mfl_net *net = work->net;
+        bool training = work->sgd != NULL;
+        struct mfl_cuda_run pass = training ? mfl_cuda_run_of(net, true, err) : eval_pass(net, err);
+        bool u8 = work->data && work->data->split->dtype == MFL_U8;
+        int rc = !work->data ? 0
+                             : mfl_cuda_check(mfl_cuda_launch_gather(&pass, work->data, u8), "gather", err);
+        if (!rc)
+                rc = mfl_cuda_run_forward(&pass);
+        if (!rc)
+                rc = launch_loss(&pass, training);
+        if (!rc && training)
+                rc = mfl_cuda_run_backward(&pass);
+        if (!rc && training)
+                rc = launch_update(&pass, work->sgd);
+        if (!rc)
+                rc = mfl_cuda_check(
+                        mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
+                                net->main.stream),
+                        "next step", err);
+        return rc;
+}
+
+static int capture(
+        const struct mfl_cuda_work *work, uint32_t repeats, cudaGraph_t *ret_graph, struct mfl_error *err)
+{
+        cudaStream_t stream = work->net->main.stream;
+        cudaGraph_t graph = NULL;
+        int rc = mfl_cuda_check(
+                cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "begin a capture", err);
+        if (rc)
+                return rc;
+        for (uint32_t i = 0; !rc && i < repeats; i++)
+                rc = mfl_cuda_launch_step(work, err);
+        /* The capture must end in any case; the first error is the one that counts. */
+        cudaError_t status = cudaStreamEndCapture(stream, &graph);
+        if (!rc)
+                rc = mfl_cuda_check(status, "end a capture", err);
+        if (rc && graph)
+                (void)cudaGraphDestroy(graph);
+        if (!rc)
+                *ret_graph = graph;
+        return rc;
+}
+
+static int instantiate(struct mfl_cuda_replay *replay, cudaGraph_t graph, struct mfl_error *err)
+{
+        cudaGraphExecUpdateResultInfo info;
+        /* Another learning rate or data set: the same graph with other arguments, which is cheap. */
+        if (replay->exec && cudaGraphExecUpdate(replay->exec, graph, &info) == cudaSuccess)
+                return 0;
+        if (replay->exec) {
+                (void)cudaGetLastError();
+                (void)cudaGraphExecDestroy(replay->exec);
+                replay->exec = NULL;
+        }
+        return mfl_cuda_check(cudaGraphInstantiate(&replay->exec, graph, 0), "make a graph", err);
+}
+
+static bool same_sgd(const struct mfl_sgd *a, const struct mfl_sgd *b)
+{
+        return a->lr == b->lr && a->momentum == b->momentum && a->weight_decay == b->weight_decay &&
+               a->prox_mu == b->prox_mu && a->nesterov == b->nesterov;
+}
+
+static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *replay, uint32_t repeats,
+        struct mfl_error *err)
+{
+        const struct mfl_sgd none = {0}, *sgd = work->sgd ? work->sgd : &none;
+        uint64_t data = work->data ? work->data->serial : 0;
+        if (replay->exec && replay->data == data && same_sgd(&replay->sgd, sgd))
+                return 0;
+        cudaGraph_t graph = NULL;
+        int rc = capture(work, repeats, &graph, err);
+        if (rc)
+                return rc;
+        rc = instantiate(replay, graph, err);
+        (void)cudaGraphDestroy(graph);
+        replay->data = data;
+        replay->sgd = *sgd;
+        return rc;
+}
+
+static int launch(
+        const struct mfl_cuda_work *work, struct mfl_cuda_replay *replay, uint32_t n, struct mfl_error *err)
+{
+        int rc = 0;
+        for (uint32_t i = 0; !rc && i < n; i++)
+                rc = mfl_cuda_check(cudaGraphLaunch(replay->exec, work->net->main.stream),
+                        work->sgd ? "launch a step of training" : "launch a step of evaluation", err);
+        return rc;
+}
+
+int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
+{
+        struct mfl_net *net = work->net;
+        struct mfl_cuda_replay *pair = work->sgd ? net->train : net->eval;
+        uint32_t many = net->repeats > 1 ? n / net->repeats : 0, rest = n - many * net->repeats;
+        int rc = many ? prepare(work, &pair[1], net->repeats, err) : 0;
+        if (!rc && rest)
+                rc = prepare(work, &pair[0], 1, err);
+        if (!rc)
+                rc = launch(work, &pair[1], many, err);
+        return rc ? rc : launch(work, &pair[0], rest, err);
+}
+
+void mfl_cuda_replay_deinit(struct mfl_cuda_replay *replay)
+{
+        if (replay->exec)
+                (void)cudaGraphExecDestroy(replay->exec);
+        replay->exec = NULL;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training and evaluation: tables to the device, replays, sums back.
+ *
+ * Happy path of a call: indices, counts and keys are laid out in pinned memory and copied to the device;
+ * captured steps are replayed; the sums come back and the call waits for them. A call of more steps than the
+ * tables hold does so several times. Ways to fail: data that does not fit the model (MFL_INVALID), the device
+ * (negative).
+ */
+#include "kernels/cuda/net.h"
+
+int mfl_cuda_enter(const struct mfl_net *net, struct mfl_error *err)
+{
+        return mfl_cuda_check(cudaSetDevice(net->device->ordinal), "set device", err);
+}
+
+int mfl_cuda_sync(struct mfl_net *net, const char *what, struct mfl_error *err)
+{
+        return mfl_cuda_check(cudaStreamSynchronize(net->main.stream), what, err);
+}
+
+int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        *(uint32_t *)mfl_cuda_pinned(net, control->step) = 0;
+        memset(mfl_cuda_pinned(net, control->loss_sum), 0, (size_t)(control->weight - control->loss_sum));
+        return mfl_cuda_check(
+                cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_CONTROL), net->pinned, (size_t)control->count,
+                        cudaMemcpyHostToDevice, net->main.stream),
+                "copy keys to the device", err);
+}
+
+int mfl_cuda_tables_send(struct mfl_net *net, uint32_t n, struct mfl_error *err)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        size_t groups = (size_t)net->model.options.groups, word = sizeof(uint32_t);
+        size_t pitch = net->model.steps_max * word, row = (size_t)net->model.options.batch;
+        int rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, control->count), pitch,
+                                        mfl_cuda_pinned(net, control->count), pitch, n * word, groups,
+                                        cudaMemcpyHostToDevice, net->main.stream),
+                "copy counts to the device", err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, control->index), pitch * row,
+                                            mfl_cuda_pinned(net, control->index), pitch * row,
+                                            n * word * row, groups, cudaMemcpyHostToDevice,
+                                            net->main.stream),
+                        "copy sample numbers to the device", err);
+        return rc;
+}
+
+int mfl_cuda_control_receive(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        size_t bytes = (size_t)(control->count - control->loss_sum);
+        int rc = mfl_cuda_check(
+                cudaMemcpyAsync(mfl_cuda_pinned(net, control->loss_sum),
+                        mfl_cuda_control_at(net, control->loss_sum), bytes, cudaMemcpyDeviceToHost,
+                        net->main.stream),
+                "copy sums to the host", err);
+        return rc ? rc : mfl_cuda_sync(net, "steps of a network", err);
+}
+
+static int check_data(
+        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
+{
+        const struct mfl_graph *graph = net->model.graph;
+        const struct mfl_dataset *set = data->dataset;
+        const struct mfl_cuda_tensor *in = &net->model.layers[0].x;
+        const struct mfl_cuda_tensor *logits = &net->model.layers[graph->n_layers - 1].x;
+        char have[96], want[96];
+        if (data->count != mfl_shape_count(&graph->input) || set->classes > graph->classes)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", set->name,
+                        mfl_shape_text(&set->shape, have, sizeof have), set->classes, graph->name,
+                        mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
+        if (logits->h * logits->w > 1)
+                return mfl_fail(err, MFL_INVALID,
+                        "model %s: the cuda backend can't train or evaluate a model that ends in a "
+                        "flattened image; let a dense layer or a global pool end it",
+                        graph->name);
+        if (in->h * in->w > 1 && in->c > MFL_CHANNELS_MAX)
+                return mfl_fail(err, MFL_INVALID, "model %s: images have at most %d channels", graph->name,
+                        MFL_CHANNELS_MAX);
+        if (!data->memory && !net->model.options.streamed)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s is not on the device and the network has no room to stream it",
+                        set->name);
+        return 0;
+}
+
+/* Group g's next n steps into the pinned tables. Rows beyond count are not the caller's to give: they are
+ * copied only where they lie between rows that are. */
+static void fill_group(struct mfl_net *net, const struct mfl_device_data *data, uint32_t g,
+        const struct mfl_group_steps *steps, uint32_t done, uint32_t n)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        uint32_t batch = (uint32_t)net->model.options.batch, steps_max = net->model.steps_max, end = 0;
+        uint32_t *count = (uint32_t *)mfl_cuda_pinned(net, control->count) + (size_t)g * steps_max;
+        uint32_t *index = (uint32_t *)mfl_cuda_pinned(net, control->index) + (size_t)g * steps_max * batch;
+        const uint32_t *from = steps->index + (size_t)done * batch;
+        for (uint32_t t = 0; t < n; t++) {
+                uint32_t rows = steps->count[done + t], most = 0;
+                mfl_assert(rows <= batch);
+                count[t] = rows;
+                for (uint32_t r = 0; r < rows; r++)
+                        most = MFL_MAX(most, from[(size_t)t * batch + r]);
+                mfl_assert(rows == 0 || most < data->split->n);
+                end = rows ? t * batch + rows : end;
+        }
+        if (end)
+                memcpy(index, from, end * sizeof *index);
+        ((uint32_t *)mfl_cuda_pinned(net, control->step_first))[g] = steps->step_first + done;
+        ((struct mfl_rng_key *)mfl_cuda_pinned(net, control->dropout))[g] = steps->dropout;
+        ((struct mfl_rng_key *)mfl_cuda_pinned(net, control->augment))[g] = steps->augment;
+}
+
+/* Tables that lie in the pinned copy: over, run, sums back. */
+static int run_tables(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
+{
+        struct mfl_net *net = work->net;
+        int rc = mfl_cuda_control_send(net, err);
+        float ms = 0;
+        if (!rc && work->data->memory)
+                rc = mfl_cuda_tables_send(net, n, err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaEventRecord(net->begin, net->main.stream), "record an event", err);
+        if (!rc)
+                rc = work->data->memory ? mfl_cuda_replay(work, n, err) : mfl_cuda_stream_run(work, n, err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaEventRecord(net->end, net->main.stream), "record an event", err);
+        if (!rc)
+                rc = mfl_cuda_control_receive(net, err);
+        if (!rc)
+                rc = mfl_cuda_check(
+                        cudaEventElapsedTime(&ms, net->begin, net->end), "read the device's clock", err);
+        if (!rc && work->sgd)
+                net->busy_ns += (uint64_t)((double)ms * 1e6);
+        return rc;
+}
+
+static void add_sums(const struct mfl_net *net, struct mfl_group_steps *groups)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        const int64_t *loss_sum = mfl_cuda_pinned(net, control->loss_sum);
+        const uint64_t *n_correct = mfl_cuda_pinned(net, control->n_correct);
+        const uint64_t *n_samples = mfl_cuda_pinned(net, control->n_samples);
+        for (int g = 0; g < net->model.options.groups; g++) {
+                groups[g].loss_sum += loss_sum[g];
+                groups[g].n_correct += n_correct[g];
+                groups[g].n_samples += n_samples[g];
+        }
+}
+
+int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
+        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+{
+        struct mfl_cuda_work work = {net, data, sgd};
+        mfl_assert(net->model.options.training && n_steps <= MFL_STEPS_MAX);
+        int rc = check_data(net, data, err);
+        if (!rc)
+                rc = mfl_cuda_enter(net, err);
+        for (uint32_t done = 0, n; !rc && done < n_steps; done += n) {
+                n = MFL_MIN(n_steps - done, net->model.steps_max);
+                for (int g = 0; g < net->model.options.groups; g++)
+                        fill_group(net, data, (uint32_t)g, &groups[g], done, n);
+                rc = run_tables(&work, n, err);
+                if (!rc)
+                        add_sums(net, groups);
+        }
+        return rc;
+}
+
+uint64_t mfl_cuda_busy_ns(struct mfl_net *net)
+{
+        return net->busy_ns;
+}
+
+/* Batches of one group's evaluation, dealt out to all groups' places, into the pinned tables. Returns the
+ * number of steps; takes rows off *n. */
+static uint32_t deal_batches(
+        struct mfl_net *net, const struct mfl_device_data *data, const uint32_t **index, uint32_t *n)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        uint32_t batch = (uint32_t)net->model.options.batch, groups = (uint32_t)net->model.options.groups;
+        uint32_t steps_max = net->model.steps_max, t;
+        uint32_t *count = mfl_cuda_pinned(net, control->count), *to = mfl_cuda_pinned(net, control->index);
+        for (t = 0; t < steps_max && *n; t++)
+                for (uint32_t g = 0; g < groups; g++) {
+                        uint32_t rows = MFL_MIN(*n, batch);
+                        size_t at = (size_t)g * steps_max + t;
+                        count[at] = rows;
+                        for (uint32_t r = 0; r < rows; r++) {
+                                mfl_assert((*index)[r] < data->split->n);
+                                to[at * batch + r] = (*index)[r];
+                        }
+                        *index += rows;
+                        *n -= rows;
+                }
+        return t;
+}
+
+/* The group's params to where eval reads them. */
+static int choose_group(struct mfl_net *net, int group, struct mfl_error *err)
+{
+        uint64_t stride = net->model.stride, element = (uint64_t)mfl_cuda_type_bytes(net->model.type);
+        const char *low = mfl_cuda_at(net, MFL_CUDA_LOW);
+        if (net->model.options.groups == 1)
+                return 0;
+        int rc = mfl_cuda_check(
+                cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_EVAL),
+                        (float *)mfl_cuda_at(net, MFL_CUDA_PARAMS) + stride * (uint64_t)group,
+                        (size_t)stride * sizeof(float), cudaMemcpyDeviceToDevice, net->main.stream),
+                "copy a group's params", err);
+        if (!rc && low)
+                rc = mfl_cuda_check(
+                        cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_EVAL_LOW),
+                                low + stride * element * (uint64_t)group, (size_t)(stride * element),
+                                cudaMemcpyDeviceToDevice, net->main.stream),
+                        "copy a group's params", err);
+        return rc;
+}
+
+int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
+        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        struct mfl_cuda_work work = {net, data, NULL};
+        int64_t loss_sum = 0;
+        uint64_t n_correct = 0;
+        mfl_assert(group >= 0 && group < net->model.options.groups);
+        int rc = check_data(net, data, err);
+        if (!rc)
+                rc = mfl_cuda_enter(net, err);
+        if (!rc)
+                rc = choose_group(net, group, err);
+        while (!rc && n) {
+                rc = run_tables(&work, deal_batches(net, data, &index, &n), err);
+                for (int g = 0; !rc && g < net->model.options.groups; g++) {
+                        loss_sum += ((int64_t *)mfl_cuda_pinned(net, control->loss_sum))[g];
+                        n_correct += ((uint64_t *)mfl_cuda_pinned(net, control->n_correct))[g];
+                }
+        }
+        if (rc)
+                return rc;
+        *ret_loss_sum = loss_sum;
+        *ret_correct = n_correct;
+        return 0;
+}

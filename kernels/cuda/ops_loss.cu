@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax cross-entropy with the bits of mfl_softmax_xent: its sum over the classes goes from class 0 on.
+ *
+ * Few classes: 32 rows meet in shared memory, and a thread does a row as the CPU does. Many: a block does a
+ * row; only the sum itself, an addition for each class, is left to one thread.
+ */
+#include "common/fixed.h"
+#include "kernels/cuda/ops_common.h"
+
+#define ROWS 32     /* of a block */
+#define CLASSES 64  /* few */
+#define THREADS 128 /* of a block, few */
+#define CHUNK 1024  /* classes whose exponentials wait for the sum, many */
+
+/* 1 / rows, times the group's loss scale. */
+MFL_DEVICE float gradient_scale(const struct mfl_cuda_loss *a, uint32_t rows)
+{
+        float scale = 1.0f / (float)rows;
+        return a->scale ? scale * a->scale[blockIdx.y].scale : scale;
+}
+
+/* A block's share of the sums, once in each block. */
+MFL_DEVICE void add_sums(const struct mfl_cuda_loss *a, int64_t loss, uint64_t hits, uint64_t rows)
+{
+        mfl_atomic_add_i64(&a->loss_sum[blockIdx.y], loss);
+        if (hits)
+                mfl_atomic_add_u64(&a->n_correct[blockIdx.y], hits);
+        mfl_atomic_add_u64(&a->n_samples[blockIdx.y], rows);
+}
+
+/* ---- few classes ---- */
+
+/* z and dz are shared, [ROWS][classes + 1]: rows begin in different banks. */
+MFL_DEVICE void loss_rows(const struct mfl_cuda_loss *a, uint32_t rows, const float *z, float *dz,
+        int64_t *loss, uint32_t *hits)
+{
+        int classes = a->z.c, t = (int)threadIdx.x, pitch = classes + 1;
+        uint32_t row = blockIdx.x * ROWS + threadIdx.x;
+        if (t >= ROWS)
+                return;
+        loss[t] = 0;
+        hits[t] = 0;
+        if (row < rows) {
+                bool hit;
+                int label = a->labels[(int64_t)blockIdx.y * a->z.batch + row];
+                float v = mfl_softmax_xent(z + t * pitch, classes, label, gradient_scale(a, rows),
+                        a->dz ? dz + t * pitch : NULL, &hit);
+                loss[t] = mfl_fixed_loss(v);
+                hits[t] = hit;
+        } else if (a->dz) {
+                for (int c = 0; c < classes; c++)
+                        dz[t * pitch + c] = 0.0f;
+        }
+}
+
+MFL_DEVICE void loss_few(const struct mfl_cuda_loss *a, enum mfl_cuda_type type)
+{
+        MFL_SHARED(float, z, ROWS *(CLASSES + 1));
+        MFL_SHARED(float, dz, ROWS *(CLASSES + 1));
+        MFL_SHARED(int64_t, loss, ROWS);
+        MFL_SHARED(uint32_t, hits, ROWS);
+        uint32_t rows = mfl_cuda_rows(&a->steps, blockIdx.y);
+        if (rows == 0)
+                return;
+        int classes = a->z.c, first = (int)blockIdx.x * ROWS, left = a->z.batch - first;
+        int n = (left < ROWS ? left : ROWS) * classes;
+        int64_t base = ((int64_t)blockIdx.y * a->z.batch + first) * classes;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS)
+                z[i / classes * (classes + 1) + i % classes] = mfl_load(a->logits, base + i, type);
+        MFL_SYNC();
+        loss_rows(a, rows, z, dz, loss, hits);
+        MFL_SYNC();
+        for (int i = (int)threadIdx.x; a->dz && i < n; i += THREADS)
+                mfl_store(a->dz, base + i, dz[i / classes * (classes + 1) + i % classes], type);
+        if (threadIdx.x != 0 || (uint32_t)first >= rows)
+                return;
+        int64_t loss_sum = 0;
+        uint32_t hit_sum = 0, count = rows - (uint32_t)first < ROWS ? rows - (uint32_t)first : ROWS;
+        for (uint32_t i = 0; i < count; i++) {
+                loss_sum += loss[i];
+                hit_sum += hits[i];
+        }
+        add_sums(a, loss_sum, hit_sum, count);
+}
+
+/* ---- many classes ---- */
+
+/* The first largest logit of the row: value and class. */
+MFL_DEVICE void find_best(
+        float *best, int *at, const void *z, int64_t base, int classes, enum mfl_cuda_type type)
+{
+        int t = (int)threadIdx.x, mine = t < classes ? t : 0;
+        float value = mfl_load(z, base + mine, type);
+        for (int c = mine + MFL_OPS_THREADS; c < classes; c += MFL_OPS_THREADS) {
+                float v = mfl_load(z, base + c, type);
+                if (v > value) {
+                        value = v;
+                        mine = c;
+                }
+        }
+        best[t] = value;
+        at[t] = mine;
+        MFL_SYNC();
+        for (int s = MFL_OPS_THREADS / 2; s > 0; s /= 2) {
+                if (t < s && (best[t + s] > best[t] || (best[t + s] == best[t] && at[t + s] < at[t]))) {
+                        best[t] = best[t + s];
+                        at[t] = at[t + s];
+                }
+                MFL_SYNC();
+        }
+}
+
+/* The sum of exp(z - max) from class 0 on, the same for all threads. e is shared, [CHUNK + 1]. */
+MFL_DEVICE float sum_exp(
+        float *e, const void *z, int64_t base, int classes, float max, enum mfl_cuda_type type)
+{
+        float sum = 0.0f;
+        for (int first = 0; first < classes; first += CHUNK) {
+                int n = classes - first < CHUNK ? classes - first : CHUNK;
+                for (int c = (int)threadIdx.x; c < n; c += MFL_OPS_THREADS)
+                        e[c] = expf(mfl_load(z, base + first + c, type) - max);
+                MFL_SYNC();
+                if (threadIdx.x == 0)
+                        for (int c = 0; c < n; c++)
+                                sum += e[c];
+                MFL_SYNC();
+        }
+        if (threadIdx.x == 0)
+                e[CHUNK] = sum;
+        MFL_SYNC();
+        return e[CHUNK];
+}
+
+MFL_DEVICE void loss_many(const struct mfl_cuda_loss *a, enum mfl_cuda_type type)
+{
+        MFL_SHARED(float, best, MFL_OPS_THREADS);
+        MFL_SHARED(int, at, MFL_OPS_THREADS);
+        MFL_SHARED(float, e, CHUNK + 1);
+        uint32_t rows = mfl_cuda_rows(&a->steps, blockIdx.y), row = blockIdx.x;
+        int classes = a->z.c;
+        int64_t slot = (int64_t)blockIdx.y * a->z.batch + row, base = slot * classes;
+        if (rows == 0)
+                return;
+        if (row >= rows) {
+                for (int c = (int)threadIdx.x; a->dz && c < classes; c += MFL_OPS_THREADS)
+                        mfl_store(a->dz, base + c, 0.0f, type);
+                return;
+        }
+        find_best(best, at, a->logits, base, classes, type);
+        float max = best[0], sum = sum_exp(e, a->logits, base, classes, max, type);
+        int label = a->labels[slot];
+        float inverse = 1.0f / sum, scale = gradient_scale(a, rows);
+        if (threadIdx.x == 0) {
+                float loss = logf(sum) - (mfl_load(a->logits, base + label, type) - max);
+                add_sums(a, mfl_fixed_loss(loss), at[0] == label, 1);
+        }
+        for (int c = (int)threadIdx.x; a->dz && c < classes; c += MFL_OPS_THREADS) {
+                float p = expf(mfl_load(a->logits, base + c, type) - max) * inverse;
+                mfl_store(a->dz, base + c, (p - (c == label ? 1.0f : 0.0f)) * scale, type);
+        }
+}
+
+MFL_KERNEL(loss_few_f32, struct mfl_cuda_loss)
+{
+        loss_few(&a, MFL_CUDA_F32);
+}
+MFL_KERNEL(loss_few_bf16, struct mfl_cuda_loss)
+{
+        loss_few(&a, MFL_CUDA_BF16);
+}
+MFL_KERNEL(loss_few_f16, struct mfl_cuda_loss)
+{
+        loss_few(&a, MFL_CUDA_F16);
+}
+MFL_KERNEL(loss_many_f32, struct mfl_cuda_loss)
+{
+        loss_many(&a, MFL_CUDA_F32);
+}
+MFL_KERNEL(loss_many_bf16, struct mfl_cuda_loss)
+{
+        loss_many(&a, MFL_CUDA_BF16);
+}
+MFL_KERNEL(loss_many_f16, struct mfl_cuda_loss)
+{
+        loss_many(&a, MFL_CUDA_F16);
+}
+
+MFL_HOST cudaError_t mfl_cuda_loss(const struct mfl_cuda_loss *a, cudaStream_t stream)
+{
+        if (!mfl_ops_fits(&a->z) || mfl_ops_pixels(&a->z) != 1)
+                return cudaErrorInvalidValue;
+        const void *few[3] = {
+                (const void *)(loss_few_f32), (const void *)(loss_few_bf16), (const void *)(loss_few_f16)};
+        const void *many[3] = {
+                (const void *)(loss_many_f32), (const void *)(loss_many_bf16), (const void *)(loss_many_f16)};
+        if (a->z.c <= CLASSES)
+                return mfl_launch(few[a->z.type], (uint32_t)mfl_blocks(a->z.batch, ROWS),
+                        (uint32_t)a->z.groups, 1, THREADS, 0, stream, a);
+        return mfl_launch(many[a->z.type], (uint32_t)a->z.batch, (uint32_t)a->z.groups, 1, MFL_OPS_THREADS, 0,
+                stream, a);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backward over the layers of a network. The gradient of a layer's weights runs on the side, beside that of
+ * its input; both are done before the layer before it begins, whose tensors may lie where this one's did. */
+#include "kernels/cuda/run.h"
+
+static bool wants_input(const struct mfl_cuda_run *pass, int i)
+{
+        return i >= 0 && (pass->input_too || pass->net->model.plan->layers[i].wants_grad);
+}
+
+static float *grads_at(const struct mfl_net *net, int param)
+{
+        return param < 0 ? NULL : (float *)mfl_cuda_at(net, MFL_CUDA_GRADS) + net->model.at[param];
+}
+
+static int fork_side(const struct mfl_cuda_run *pass)
+{
+        struct mfl_net *net = pass->net;
+        int rc = mfl_cuda_check(cudaEventRecord(net->fork, net->main.stream), "fork a stream", pass->err);
+        return rc ? rc
+                  : mfl_cuda_check(
+                            cudaStreamWaitEvent(net->side.stream, net->fork, 0), "fork a stream", pass->err);
+}
+
+static int join_side(const struct mfl_cuda_run *pass)
+{
+        struct mfl_net *net = pass->net;
+        int rc = mfl_cuda_check(cudaEventRecord(net->join, net->side.stream), "join a stream", pass->err);
+        return rc ? rc
+                  : mfl_cuda_check(
+                            cudaStreamWaitEvent(net->main.stream, net->join, 0), "join a stream", pass->err);
+}
+
+static int conv_weights(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->model.graph->layers[i];
+        struct mfl_cuda_conv_args args = mfl_cuda_conv_args_of(pass, i);
+        args.dy = mfl_cuda_grad_at(net, i);
+        args.dw = grads_at(net, layer->param_weight);
+        args.db = grads_at(net, layer->param_bias);
+        args.workspace = mfl_cuda_at(net, MFL_CUDA_WORKSPACE_2);
+        return mfl_cuda_conv_plan_run(net->model.layers[i].weights, &args, pass->err);
+}
+
+static int conv_data(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_cuda_layer *own = &net->model.layers[i];
+        struct mfl_cuda_conv_args args = mfl_cuda_conv_args_of(pass, i);
+        args.dy = mfl_cuda_grad_at(net, i);
+        args.dx = mfl_cuda_grad_at(net, net->model.graph->layers[i].input);
+        args.act = own->in_act;
+        args.act_y = own->in_act == MFL_CUDA_ACT_NONE ? NULL : args.x;
+        args.x = NULL;
+        args.add = own->add;
+        args.workspace = mfl_cuda_at(net, MFL_CUDA_WORKSPACE);
+        if (own->data)
+                return mfl_cuda_conv_plan_run(own->data, &args, pass->err);
+        return mfl_cuda_check_layer(pass, i, "gradient of the input",
+                mfl_cuda_conv_own(&own->conv, MFL_CUDA_BACKWARD_DATA, 0, &args, net->main.stream));
+}
+
+static int conv_backward(const struct mfl_cuda_run *pass, int i)
+{
+        int rc = fork_side(pass);
+        if (!rc)
+                rc = conv_weights(pass, i);
+        if (!rc && wants_input(pass, pass->net->model.graph->layers[i].input))
+                rc = conv_data(pass, i);
+        return rc ? rc : join_side(pass);
+}
+
+static cudaError_t norm_backward(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->model.graph->layers[i];
+        const struct mfl_cuda_layer *own = &net->model.layers[i];
+        struct mfl_cuda_norm a = mfl_cuda_norm_of(pass, i);
+        a.dout = mfl_cuda_grad_at(net, i);
+        a.din = mfl_cuda_grad_at(net, layer->input);
+        a.add = own->add;
+        if (own->residual >= 0 && wants_input(pass, own->residual))
+                a.dresidual = mfl_cuda_grad_at(net, own->residual);
+        a.add_residual = own->add2;
+        a.dweight = grads_at(net, layer->param_weight);
+        a.dbias = grads_at(net, layer->param_bias);
+        /* The strides of gradients are those of params, also where all groups read the same. */
+        a.stride = net->model.stride;
+        return mfl_cuda_norm_backward(&a, net->main.stream);
+}
+
+static cudaError_t elementwise_backward(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->model.graph->layers[i];
+        const struct mfl_cuda_layer *own = &net->model.layers[i];
+        bool sum = layer->op == MFL_OP_ADD, first = wants_input(pass, layer->input);
+        struct mfl_cuda_elementwise a = {.x = own->x,
+                .act = sum ? own->act : mfl_cuda_act_of(layer->op),
+                .out = mfl_cuda_act_at(net, i),
+                .dout = mfl_cuda_grad_at(net, i),
+                .add = own->add,
+                .steps = pass->steps};
+        if (first)
+                a.din = mfl_cuda_grad_at(net, layer->input);
+        if (sum && wants_input(pass, layer->input2)) {
+                a.din2 = mfl_cuda_grad_at(net, layer->input2);
+                a.add2 = own->add2;
+        }
+        if (!first) {
+                a.din = a.din2;
+                a.add = a.add2;
+                a.din2 = NULL;
+        }
+        return a.din ? mfl_cuda_elementwise_backward(&a, net->main.stream) : cudaSuccess;
+}
+
+static cudaError_t pool_backward(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
+        a.din = mfl_cuda_grad_at(net, net->model.graph->layers[i].input);
+        a.dout = mfl_cuda_grad_at(net, i);
+        if (net->model.graph->layers[i].op == MFL_OP_GLOBAL_AVGPOOL2D)
+                return mfl_cuda_global_pool_backward(&a, net->main.stream);
+        return mfl_cuda_pool_backward(&a, net->main.stream);
+}
+
+static cudaError_t dropout_backward(const struct mfl_cuda_run *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        struct mfl_cuda_dropout a = mfl_cuda_dropout_of(pass, i);
+        a.din = mfl_cuda_grad_at(net, net->model.graph->layers[i].input);
+        a.dout = mfl_cuda_grad_at(net, i);
+        return mfl_cuda_dropout_backward(&a, net->main.stream);
+}
+
+static int layer_backward(const struct mfl_cuda_run *pass, int i)
+{
+        const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
+        cudaError_t status;
+        if (mfl_cuda_is_conv(layer->op))
+                return conv_backward(pass, i);
+        if (mfl_cuda_is_norm(layer->op))
+                status = norm_backward(pass, i);
+        else if (layer->op == MFL_OP_ADD)
+                status = elementwise_backward(pass, i);
+        else if (!wants_input(pass, layer->input))
+                status = cudaSuccess;
+        else if (layer->op == MFL_OP_DROPOUT)
+                status = dropout_backward(pass, i);
+        else if (layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_AVGPOOL2D ||
+                 layer->op == MFL_OP_GLOBAL_AVGPOOL2D)
+                status = pool_backward(pass, i);
+        else
+                status = elementwise_backward(pass, i);
+        return mfl_cuda_check_layer(pass, i, "backward", status);
+}
+
+int mfl_cuda_run_backward(const struct mfl_cuda_run *pass)
+{
+        const struct mfl_cuda_model *model = &pass->net->model;
+        int rc = 0;
+        for (int i = model->graph->n_layers - 1; !rc && i > 0; i--)
+                if (model->layers[i].live && !model->layers[i].folded)
+                        rc = layer_backward(pass, i);
+        return rc;
+}
