@@ -125,6 +125,22 @@ static bool has_precision(const struct conf_backend *b)
         return !rc;
 }
 
+static void report_inner(void *user, bool ok, const char *text)
+{
+        const struct conf_backend *b = user;
+        if (strstr(text, b->filter))
+                conf_report(ok, "%s inner: %s", b->ops->name, text);
+}
+
+/* What the backend checks of its own inner choices. */
+static void run_inner(struct conf_backend *b, const char *filter)
+{
+        struct mfl_error err = {""};
+        b->filter = filter;
+        if (b->ops->selftest)
+                conf_must(b->ops->selftest(b->device, report_inner, b, &err), &err);
+}
+
 static void run_precision(const char *mode, struct conf_backend *b, const char *filter)
 {
         bool plain = b->precision == MFL_PRECISION_FP32;
@@ -154,6 +170,8 @@ static void run_backend(const char *mode, const char *name, int precision, const
                 if (precision == MFL_PRECISION_COUNT_ || precision == p)
                         run_precision(mode, &backend, filter);
         }
+        if (!strcmp(mode, "test") && (precision == MFL_PRECISION_FP32 || precision == MFL_PRECISION_COUNT_))
+                run_inner(&backend, filter);
         backend.ops->device_close(backend.device);
 }
 

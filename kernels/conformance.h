@@ -34,6 +34,7 @@ struct conf_backend {
         struct mfl_device *device;
         enum mfl_precision precision; /* of its networks; the reference's is always fp32 */
         char label[32];               /* "cuda", "cuda bf16": in reports */
+        const char *filter;           /* of its inner checks */
 };
 /* The reference, opened. */
 struct conf_backend conf_reference(void);
