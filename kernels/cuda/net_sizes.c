@@ -174,4 +174,5 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
                 model->at_region[r] = model->bytes;
                 model->bytes += mfl_cuda_round_up(bytes[r]);
         }
+        model->bytes = (model->bytes + 511) / 512 * 512; /* as cudaMalloc does */
 }
