@@ -45,16 +45,14 @@ int mfl_cuda_context_init(
         *context = (struct mfl_cuda_context){.device = device, .tuner = tuner};
         rc = mfl_cuda_check(cudaSetDevice(device), "set device", err);
         if (!rc)
-                rc = mfl_cuda_check(cudaDeviceGetAttribute(&context->sm_count,
-                                            cudaDevAttrMultiProcessorCount, device),
+                rc = mfl_cuda_check(
+                        cudaDeviceGetAttribute(&context->sm_count, cudaDevAttrMultiProcessorCount, device),
                         "count multiprocessors", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                rc = mfl_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                         "read the compute capability", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                rc = mfl_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
                         "read the compute capability", err);
         context->sm_version = major * 10 + minor;
         if (!rc)

@@ -136,8 +136,8 @@ static void sums_are_exact(void **state)
         int64_t *want = mfl_calloc(n, sizeof *want);
         assert_non_null(want);
         for (size_t g = 0; g < NET_GROUPS; g++)
-                assert_int_equal(mfl_fixed_add_delta(&fixed, g + 1, run.params + g * n, c.first + g * n, n,
-                                         want, NULL),
+                assert_int_equal(mfl_fixed_add_delta(
+                                         &fixed, g + 1, run.params + g * n, c.first + g * n, n, want, NULL),
                         0);
         assert_memory_equal(run.sum, want, n * sizeof *want);
         free(want);
@@ -145,8 +145,8 @@ static void sums_are_exact(void **state)
         net_case_deinit(&c);
 }
 
-/* Gradients behind weights of 16 leave half's range at the first loss scale, 2^16: such a step changes nothing
- * but the scale, which halves until they fit; the other group trains on undisturbed. */
+/* Gradients behind weights of 16 leave half's range at the first loss scale, 2^16: such a step changes
+ * nothing but the scale, which halves until they fit; the other group trains on undisturbed. */
 static void an_overflow_is_left_out(void **state)
 {
         struct net_case c;
@@ -162,12 +162,10 @@ static void an_overflow_is_left_out(void **state)
         struct net_run run = net_run_of(MFL_PRECISION_FP16, 2, 0);
         const struct mfl_sgd sgd = {.lr = 0.001f};
         assert_int_equal(mfl_backend_module.net_new(c.device, c.graph, &run.options, &net, NULL), 0);
-        assert_int_equal(
-                mfl_backend_module.data_new(c.device, &c.set, &c.set.train, true, &data, NULL), 0);
+        assert_int_equal(mfl_backend_module.data_new(c.device, &c.set, &c.set.train, true, &data, NULL), 0);
         int changed_at = -1;
         for (int g = 0; g < 2; g++)
-                assert_int_equal(
-                        mfl_backend_module.params_set(net, g, c.first + (size_t)g * n, NULL), 0);
+                assert_int_equal(mfl_backend_module.params_set(net, g, c.first + (size_t)g * n, NULL), 0);
         for (int t = 0; t < 12; t++) {
                 uint32_t four = NET_BATCH;
                 struct mfl_group_steps steps[2] = {
