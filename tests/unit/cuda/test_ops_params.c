@@ -188,7 +188,7 @@ OPS_TEST(orders_there_and_back)
         struct mfl_rng rng = mfl_rng_new(8, MFL_RNG_TEST, 0, 0);
         for (uint32_t i = 0; i < N; i++) {
                 place[i] = i;
-                sums[i] = -(int64_t)i << 40;
+                sums[i] = -(int64_t)i * ((int64_t)1 << 40);
         }
         mfl_rng_shuffle(&rng, place, N);
         for (int type = MFL_CUDA_F32; type <= MFL_CUDA_F16; type++) {
