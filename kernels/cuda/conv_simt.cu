@@ -245,7 +245,7 @@ static cudaError_t run_variant(const struct mfl_cuda_conv *conv, enum mfl_cuda_p
         a.n_tiles = ceil_div(a.n, c.kernel->bn);
         a.n_splits = c.split ? ceil_div(a.n_segments, c.kernel->slices) : 1;
         int64_t blocks = a.m_tiles * a.n_tiles * a.n_splits;
-        if (blocks > INT32_MAX / conv->groups)
+        if (!c.kernel->direct && blocks > INT32_MAX / conv->groups)
                 return cudaErrorInvalidConfiguration;
         cudaError_t status = c.kernel->run(&a, blocks * conv->groups, stream);
         if (status == cudaSuccess && c.split)
@@ -276,7 +276,7 @@ MFL_KERNEL_BOUNDS(simt_reduce_kernel, struct simt_reduce, REDUCE_THREADS, 8)
         int64_t group = blockIdx.x / a.blocks, outputs = a.a.m * a.a.n;
         int64_t floats = outputs + (a.a.db ? a.a.m : 0);
         int64_t i = (blockIdx.x - group * a.blocks) * REDUCE_THREADS + threadIdx.x;
-        if (i >= floats || mfl_cuda_rows(&a.a.steps, (uint32_t)group) == 0)
+        if (i >= floats || mfl_simt_is_left_out(&a.a.steps, group))
                 return;
         const float *from = a.a.work + group * a.a.n_segments * floats + i;
         float sum = 0.0f;

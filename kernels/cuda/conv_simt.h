@@ -1,7 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the fp32 family of conv.h share: the arguments of its kernels, and who can do what.
  *
- * @HEADER@
+ * The bits. An output is total = +0, total += sum for each segment in order, where sum starts at +0 and is
+ * sum = fmaf(a, b, sum) along the segment; then bias, add and act. Padding takes part as a = 0 times the
+ * weight that stands there (0 times infinity is a NaN in every variant); a pixel that no stride reaches in
+ * backward data does too. Tiles multiply further zeros, 0 * 0, where the reduction does not fill the last
+ * step. That can only turn a sum of -0 (a product that underflowed) into +0, never change another value, and
+ * both give the same total, because +0 + -0 = +0 and a total is never -0. So such zeros do not show, and
+ * every kernel of this family gives the bits of the plain loop in tests/unit/cuda/test_conv_simt.c. db is the
+ * same sum with b = 1.
+ *
+ * Limits: one image (h * w * c, oh * ow * k) and one filter bank's r * s * c and r * s * k stay below 2^30;
+ * batches and groups may be larger, their indices are 64 bits wide.
+ *
+ * What there is to win (computed, not measured; one client; the last two columns are 256 clients on an H200
+ * at 67 TFLOP/s and 4.8 TB/s with every tensor moved once; each pass of a layer does the same work but for
+ * padding):
+ *
+ *                                  MFLOP   KiB moved   FLOP/byte   products us   memory us
+ *   lenet5      5x5   1 -> 6        2.35         215        10.7           9.0        11.7
+ *   batch 10    5x5   6 -> 16       4.80         118        39.8            18         6.4
+ *               400 -> 120          0.96         208         4.5           3.7          11
+ *               120 -> 84           0.20          47         4.2           0.8         2.6
+ *               84 -> 10            0.02           7         2.4           0.1         0.4
+ *   pfl-cnn     3x3   3 -> 32       15.6        1248        12.2            59          68
+ *   batch 10    3x3  32 -> 64        289        3157        89.4          1104         172
+ *               12544 -> 128        32.1        6767         4.6           123         370
+ *   fedavg-cnn  5x5   1 -> 32       40.1        3237        12.1           153         177
+ *   batch 32    5x5  32 -> 64        642        2552         246          2454         139
+ *               3136 -> 512          103        6728        14.9           393         367
+ *
+ * Above about 14 FLOP/byte products bound, below memory. Hence three kinds of kernels:
+ *   - wide convolutions: tiles of 128x64 and 64x64, 8x8 or 8x4 products a thread between two reads of 16
+ * bytes.
+ *   - dense layers of a small batch stream the weights once: tiles of 16 rows, 16-byte copies, several blocks
+ *     or slices of the reduction on a multiprocessor for enough bytes under way (about 30 KiB each, by
+ *     4.8 TB/s * 0.8 us / 132). 16 rows for a batch of 10 are 196 us of products in 12544 -> 128, still below
+ *     its 370 us of memory.
+ *   - few channels: a tile copies each input r * s times at about 10 instructions, which for 6 or 16 output
+ *     channels is more than the products. conv_simt_patch.cu and conv_simt_rows.cu copy it once (once a tap
+ *     row) and read it in place.
+ * One client alone has few blocks: lenet5's 6 -> 16 has 16 tiles of 64x16 for 132 multiprocessors, and a
+ * chain of 150 products takes as long for one as for many. There latency counts; slices and split segments
+ * are for that.
+ *
+ * What ptxas 13.0 makes of them for sm_80 and sm_90: no spills; 128x64 takes 254 registers (2 blocks of 128
+ * threads on a multiprocessor), 64x64 168, small tiles 109 to 168, patch 116 (8 channels) and 101 (6), rows
+ * 112 and 77. In the SASS for sm_90 the operands of tiles come by LDS.128 only. Of the instructions of the
+ * inner loop, FFMA are: patch 128 of 169 (16 LDS, 8 LDS.128), rows 128 of 175 (16 LDS, 8 LDS.128); a step of
+ * 16 in the tiles: 1024 FFMA (128x64) with 64 LDS.128 and 512 (64x64) with 48, beside which stand, per copy,
+ * about 8 instructions.
  */
 #ifndef MFL_KERNELS_CUDA_CONV_SIMT_H
 #define MFL_KERNELS_CUDA_CONV_SIMT_H
@@ -76,6 +124,12 @@ struct mfl_simt_div mfl_simt_divide_by(int d);
 /* Sums the segments in `work` in order and finishes the outputs. */
 cudaError_t mfl_simt_reduce(
         const struct mfl_simt_args *a, enum mfl_cuda_pass pass, int groups, cudaStream_t stream);
+
+/* A group that has no rows in this step. */
+static inline MFL_HD bool mfl_simt_is_left_out(const struct mfl_cuda_steps *steps, int64_t group)
+{
+        return steps->count && mfl_cuda_rows(steps, (uint32_t)group) == 0;
+}
 
 /* Forward: bias and act; backward data: add and act_grad. i: the element within the group. */
 static inline MFL_HD float mfl_simt_finish(

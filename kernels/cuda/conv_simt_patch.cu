@@ -259,7 +259,7 @@ MFL_DEVICE void patch_block(const struct simt_patch *p, float *shared, const int
         i /= (uint32_t)p->bands;
         b.image = (int)(i % (uint32_t)p->image_blocks) * p->images;
         b.group = i / (uint32_t)p->image_blocks;
-        if (mfl_cuda_rows(&a->steps, (uint32_t)b.group) == 0)
+        if (mfl_simt_is_left_out(&a->steps, b.group))
                 return;
         float *w = shared, *patch = shared + a->red * p->n_pad;
         patch_load_w(p, &b, w, data);

@@ -184,7 +184,7 @@ MFL_DEVICE void rows_block(const struct simt_rows *p, float *shared, const int u
 {
         const struct mfl_simt_args *a = &p->a;
         int64_t group = blockIdx.x;
-        if (mfl_cuda_rows(&a->steps, (uint32_t)group) == 0)
+        if (mfl_simt_is_left_out(&a->steps, group))
                 return;
         struct simt_rows_thread th = rows_thread(p, shared);
         const float *dy = shared + th.slot * p->slot_floats + (p->r * p->x_row + 3) / 4 * 4 + th.channel;

@@ -289,7 +289,7 @@ MFL_DEVICE void simt_product(
         const struct mfl_simt_args *a, const struct simt_tile t, const struct simt_shared *shared)
 {
         struct simt_block block = simt_block_of(a, t);
-        if (mfl_cuda_rows(&a->steps, (uint32_t)block.group) == 0)
+        if (mfl_simt_is_left_out(&a->steps, block.group))
                 return;
         struct simt_thread th;
         simt_start(a, t, &block, shared, &th);

@@ -40,9 +40,9 @@ static const struct shape shapes[] = {
         {"dense, long", 3, 1, 1, 700, 4, 1, 1, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
         {"many pixels", 4, 16, 17, 2, 3, 3, 3, {1, 1}, {1, 1}, {1, 1}, MFL_CUDA_ACT_RELU, true, false},
         {"many small images", 135, 2, 3, 2, 3, 2, 2, {1, 1}, {0, 0}, {1, 1}, MFL_CUDA_ACT_RELU, true, true},
-        {"more segments than fit in a block", 5, 11, 12, 6, 20, 5, 5, {1, 1}, {0, 0}, {1, 1},
+        {"more segments than fit in a block", 4, 10, 14, 20, 20, 1, 5, {1, 1}, {0, 0}, {1, 1},
                 MFL_CUDA_ACT_NONE, true, false},
-        {"three rows, five taps", 2, 12, 14, 2, 33, 3, 5, {1, 1}, {1, 2}, {1, 1}, MFL_CUDA_ACT_NONE, true,
+        {"three rows, five taps", 1, 8, 9, 2, 33, 3, 5, {1, 1}, {1, 2}, {1, 1}, MFL_CUDA_ACT_NONE, true,
                 true},
 };
 
