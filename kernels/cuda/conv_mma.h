@@ -11,14 +11,14 @@
  *
  * The bit contract, for every tile size, every G and every launch. The reduction index is flat (taps are not
  * padded one by one, so c = 1 or 3 costs no more than its products), padded with zeros at its end to a
- * multiple of MFL_MMA_BK. It is cut into segments (mfl_mma_segment; a multiple of MFL_MMA_BK that depends on
- * the shape alone). In a segment each output's accumulator starts at +0 and takes k-steps in ascending order,
- * one mma.sync each: m16n8k8 for tf32, m16n8k16 for bf16 and fp16. The segments' sums are added as floats in
- * ascending order, starting from the first. db: in a segment four float sums, one for each kk mod 4, in
- * ascending order, then (s0 + s1) + (s2 + s3); segments as above. Then the epilogue, in float, and one
- * rounding to the tensors' type. ASSUMED: what mma.sync adds to an output depends on that output's row of a,
- * column of b and accumulator only, not on the place in the fragment. PTX does not promise it; that all
- * variants are equal bit for bit on a device is for the conformance program to verify.
+ * multiple of MFL_MMA_BK. It is cut into segments (mma_segment in conv_mma.cu; a multiple of MFL_MMA_BK that
+ * depends on the shape alone). In a segment each output's accumulator starts at +0 and takes k-steps in
+ * ascending order, one mma.sync each: m16n8k8 for tf32, m16n8k16 for bf16 and fp16. The segments' sums are
+ * added as floats in ascending order, starting from the first. db: in a segment four float sums, one for each
+ * kk mod 4, in ascending order, then (s0 + s1) + (s2 + s3); segments as above. Then the epilogue, in float,
+ * and one rounding to the tensors' type. ASSUMED: what mma.sync adds to an output depends on that output's
+ * row of a, column of b and accumulator only, not on the place in the fragment. PTX does not promise it; that
+ * all variants are equal bit for bit on a device is for the conformance program to verify.
  *
  * tf32: tensors are float; operands lie unrounded in shared memory and are rounded by mfl_to_tf32 when a
  * fragment is loaded, right before the product. db sums the unrounded dy.
@@ -38,6 +38,10 @@
  * lie near each other, and the floor of fused training is about 4 to 8 us a step and client. One client alone
  * is far from it: conv2 has 62 tiles of 128x64 for 132 multiprocessors, and every launch costs as much as the
  * work. A k-tile of 128x64 moves 24 KiB (tf32) or 12 KiB (bf16) from L2 for 0.52 MFLOP: 21 or 43 FLOP a byte.
+ * Shared memory takes it in and gives it out again, 64 or 32 KiB to warps of 32x32, at 128 bytes a clock: 704
+ * or 352 clocks, where the tensor cores' full rate (4096 FLOP a clock and multiprocessor in bf16, half of it
+ * in tf32) would need 256 or 128. Warps of 64x32 read 48 or 24 KiB: 576 or 288 clocks. So shared memory
+ * bounds these kernels on an H200 before the tensor cores do; tiles of larger warps are where to look first.
  */
 #ifndef MFL_KERNELS_CUDA_CONV_MMA_H
 #define MFL_KERNELS_CUDA_CONV_MMA_H
