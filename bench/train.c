@@ -16,8 +16,8 @@
 
 static struct mfl_shape input_of(const char *model)
 {
-        return strcmp(model, "pfl-cnn") ? (struct mfl_shape){3, {1, 28, 28}}
-                                        : (struct mfl_shape){3, {3, 32, 32}};
+        bool cifar = !strcmp(model, "pfl-cnn") || !strncmp(model, "resnet", 6);
+        return cifar ? (struct mfl_shape){3, {3, 32, 32}} : (struct mfl_shape){3, {1, 28, 28}};
 }
 
 static void must(int rc, const struct mfl_error *err)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 CASES = [("fedavg-cnn", 32), ("fedavg-cnn", 10), ("lenet5", 10), ("lenet5", 32), ("mlp", 10), ("mlp", 32),
-         ("logistic", 10)]
+         ("logistic", 10), ("resnet20", 32), ("resnet20-gn", 32), ("resnet18", 32)]
 TUNED = {"MALLOC_TOP_PAD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "1073741824"}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -27,7 +27,7 @@ def run(command, **extra):
 
 
 def steps_of(model, quick):
-    steps = {"fedavg-cnn": 120}.get(model, 600)
+    steps = {"fedavg-cnn": 120, "resnet20": 40, "resnet20-gn": 40, "resnet18": 12}.get(model, 600)
     return str(steps // 4 if quick else steps)
 
 

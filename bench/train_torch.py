@@ -13,7 +13,42 @@ import torch
 from torch import nn
 
 
+class Block(nn.Module):
+    """The basic block of He et al. 2016."""
+
+    def __init__(self, inputs, channels, stride, norm):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
+        self.norm1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm2 = norm(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = None
+        if stride > 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), norm(channels))
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+        y += self.shortcut(x) if self.shortcut else x
+        return self.relu(y)
+
+
+def resnet(stages, blocks, channels, norm):
+    parts, inputs = [nn.Conv2d(3, channels, 3, 1, 1, bias=False), norm(channels), nn.ReLU(inplace=True)], channels
+    for stage in range(stages):
+        for block in range(blocks):
+            parts.append(Block(inputs, channels << stage, 2 if stage > 0 and block == 0 else 1, norm))
+            inputs = channels << stage
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
 def make(model):
+    if model == "resnet20":
+        return resnet(3, 3, 16, nn.BatchNorm2d)
+    if model == "resnet20-gn":
+        return resnet(3, 3, 16, lambda channels: nn.GroupNorm(min(32, channels // 2), channels))
+    if model == "resnet18":
+        return resnet(4, 2, 64, nn.BatchNorm2d)
     if model == "logistic":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     if model == "mlp":
@@ -42,7 +77,7 @@ def main():
     net = make(model)
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
-    shape = (3, 32, 32) if model == "pfl-cnn" else (1, 28, 28)
+    shape = (3, 32, 32) if model == "pfl-cnn" or model.startswith("resnet") else (1, 28, 28)
     images = torch.randint(0, 256, (60 * batch, *shape), dtype=torch.uint8)
     labels = torch.randint(0, 10, (60 * batch,))
     order = torch.randperm(60 * batch)
