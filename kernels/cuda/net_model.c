@@ -3,7 +3,8 @@
 #include "kernels/cuda/net.h"
 
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
-#define GROUPS_MAX 65535       /* they are the grid's second dimension */
+#define CROP_MAX 65536
+#define GROUPS_MAX 65535 /* they are the grid's second dimension */
 
 static int refuse(const struct mfl_layer *layer, const char *why, struct mfl_error *err)
 {
@@ -236,6 +237,9 @@ static int check_options(
         if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
                 return mfl_fail(
                         err, MFL_INVALID, "the cuda backend has no precision %d", (int)options->precision);
+        if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
+                return mfl_fail(
+                        err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
         if ((options->augment.crop || options->augment.flip) && graph->input.rank != 3)
                 return mfl_fail(err, MFL_INVALID, "model %s: only images can be augmented", graph->name);
         return 0;
