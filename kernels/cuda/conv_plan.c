@@ -46,13 +46,13 @@ bool mfl_cuda_conv_uses_library(const struct mfl_cuda_conv *v, enum mfl_cuda_pas
 
 /* ---- the tuner ---- */
 
+/* Pass, groups, rows, x, y, filter, strides, padding, dilation, precision, and the use. */
 static void write_key(struct chooser *chooser)
 {
         const struct mfl_cuda_conv *v = chooser->conv;
         const struct mfl_cuda_conv_use *use = chooser->use;
         int n = snprintf(chooser->key, sizeof chooser->key,
-                "conv pass %d g %d n %d x %dx%dx%d y %dx%dx%d w %dx%d stride %dx%d pad %dx%d dilation %dx%d "
-                "precision %d bias %d act %d add %d fast %d",
+                "conv p%d g%d n%d %dx%dx%d %dx%dx%d %dx%d s%dx%d p%dx%d d%dx%d t%d b%d a%d +%d f%d",
                 (int)use->pass, v->groups, v->n, v->h, v->w, v->c, v->oh, v->ow, v->k, v->r, v->s,
                 v->stride[0], v->stride[1], v->pad[0], v->pad[1], v->dilation[0], v->dilation[1],
                 (int)v->precision, use->bias, (int)use->act, use->add, use->fast);

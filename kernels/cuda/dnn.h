@@ -7,8 +7,9 @@
  * float; fp32 asks for plain float products (tensor cores not allowed), tf32 for tensor cores on float data.
  *
  * A plan is for one client (groups = 1 in the problem), or, with `grouped`, for all clients' channels side by
- * side: x [n][h][w][G*c], w [G*k][r][s][c], y [n][oh][ow][G*k]. One handle for each context; a plan belongs
- * to the handle's thread. cuDNN is linked by the CUDA module alone.
+ * side: x [n][h][w][G*c], w [G*k][r][s][c], y [n][oh][ow][G*k]. All pointers of a run are multiples of 16.
+ * One handle for each context; a plan belongs to the handle's thread. cuDNN is linked by the CUDA module
+ * alone. What has been tried of it, and what not, is said in dnn.c.
  */
 #ifndef MFL_KERNELS_CUDA_DNN_H
 #define MFL_KERNELS_CUDA_DNN_H
@@ -42,8 +43,8 @@ int mfl_dnn_plan_new(struct mfl_dnn *dnn, const struct mfl_cuda_conv *conv, cons
 void mfl_dnn_plan_free(struct mfl_dnn_plan *plan);
 uint64_t mfl_dnn_plan_workspace(const struct mfl_dnn_plan *plan);
 int mfl_dnn_plan_engine(const struct mfl_dnn_plan *plan); /* cuDNN's global index */
-/* in: x or dy; w; bias. out: y, dx or dw (of the tensors' type, dw too: float for fp32 and tf32, else as
- * cuDNN's filter gradient in float where it can, which mfl_dnn_plan_dw_float tells). */
+/* in: x, w, bias; dy, w; or dy, x. out: y, dx or dw (of the tensors' type, dw too: float for fp32 and tf32,
+ * else as cuDNN's filter gradient in float where it can, which mfl_dnn_plan_dw_float tells). */
 int mfl_dnn_plan_run(struct mfl_dnn_plan *plan, const void *x_or_dy, const void *w_or_x, const float *bias,
         void *out, void *workspace, cudaStream_t stream, struct mfl_error *err);
 bool mfl_dnn_plan_dw_float(const struct mfl_dnn_plan *plan);

@@ -4,12 +4,14 @@
 #include "tests/lib/test.h"
 #include "kernels/cuda/conv_plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/log.h"
 #include "conv_test.h"
 #include "kernels/cuda/conv_plan_internal.h"
+#include "kernels/cuda/conv_plan_kernels.h"
 #include "tests/emu/emu.h"
 
 static struct mfl_cuda_context context;
@@ -423,9 +425,77 @@ static void test_failures(void **state)
         }
 }
 
+/* Sums of a comparison are exact here; a NaN and an infinity are counted and spoil nothing. */
+static void test_compare(void **state)
+{
+        enum { N = 5000 };
+        float *a = NULL, *b = NULL;
+        struct mfl_cuda_compare_part *parts = NULL;
+        double error2 = 0.0, reference2 = 0.0;
+        float error_max = 0.0f;
+        unsigned n_bad = 0;
+        assert_int_equal(cudaMalloc((void **)&a, N * sizeof *a), cudaSuccess);
+        assert_int_equal(cudaMalloc((void **)&b, N * sizeof *b), cudaSuccess);
+        assert_int_equal(cudaMalloc((void **)&parts, MFL_CUDA_COMPARE_PARTS * sizeof *parts), cudaSuccess);
+        float host[N];
+        for (int i = 0; i < N; i++)
+                host[i] = 2.0f;
+        assert_int_equal(cudaMemcpy(a, host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
+        host[17] = 2.5f;
+        host[4999] = 1.0f;
+        host[1024] = NAN;
+        host[2047] = -INFINITY;
+        assert_int_equal(cudaMemcpy(b, host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
+        struct mfl_cuda_compare compare = {a, b, MFL_CUDA_F32, N, parts};
+        assert_int_equal(mfl_cuda_compare(&compare, NULL), cudaSuccess);
+        struct mfl_cuda_compare_part got[MFL_CUDA_COMPARE_PARTS];
+        assert_int_equal(cudaMemcpy(got, parts, sizeof got, cudaMemcpyDeviceToHost), cudaSuccess);
+        assert_int_equal(mfl_cuda_compare_parts(N), 5);
+        assert_int_equal(mfl_cuda_compare_parts((int64_t)1 << 40), MFL_CUDA_COMPARE_PARTS);
+        for (int i = 0; i < mfl_cuda_compare_parts(N); i++) {
+                error2 += got[i].error2;
+                reference2 += got[i].reference2;
+                error_max = fmaxf(error_max, got[i].error_max);
+                n_bad += got[i].n_bad;
+        }
+        assert_true(error2 == 1.25 && reference2 == 4.0 * (N - 2) && error_max == 1.0f);
+        assert_int_equal(n_bad, 2);
+        assert_int_equal(cudaFree(a), cudaSuccess);
+        assert_int_equal(cudaFree(b), cudaSuccess);
+        assert_int_equal(cudaFree(parts), cudaSuccess);
+}
+
+/* Copies of rows, by elements and by 16 bytes: side by side and apart again gives the same; strides are kept.
+ */
+static void test_copy(void **state)
+{
+        enum { GROUPS = 3, ROWS = 5, MOST = 8, N = GROUPS * ROWS * MOST };
+        for (int columns = 3; columns <= MOST; columns += 5) {
+                uint16_t host[N], got[N];
+                char *memory = NULL;
+                int n = GROUPS * ROWS * columns;
+                assert_int_equal(cudaMalloc((void **)&memory, 2 * sizeof host), cudaSuccess);
+                for (int i = 0; i < n; i++)
+                        host[i] = (uint16_t)(0x3f80 + i); /* bfloat16s, copied as they are */
+                assert_int_equal(cudaMemcpy(memory, host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
+                struct mfl_cuda_copy_rows rows = {memory, memory + sizeof host, MFL_CUDA_BF16, MFL_CUDA_BF16,
+                        GROUPS, ROWS, columns, ROWS * columns, columns, columns, GROUPS * columns};
+                assert_int_equal(mfl_cuda_copy_rows(&rows, NULL), cudaSuccess);
+                assert_int_equal(cudaMemcpy(got, memory + sizeof host, sizeof got, cudaMemcpyDeviceToHost),
+                        cudaSuccess);
+                for (int i = 0; i < n; i++) {
+                        int j = i % columns, g = i / columns % GROUPS, r = i / columns / GROUPS;
+                        assert_int_equal(got[i], host[(g * ROWS + r) * columns + j]);
+                }
+                assert_int_equal(cudaFree(memory), cudaSuccess);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_copy, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_ways, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_plans, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_same_bits, setup, teardown),
