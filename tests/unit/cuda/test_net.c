@@ -66,6 +66,52 @@ static void streamed_equals_resident(void **state)
         net_case_deinit(&c);
 }
 
+#define LONG_STEPS 600
+
+/* LONG_STEPS steps of one client in one call. */
+static void train_long(struct net_case *c, bool resident, float *params, int64_t *ret_loss_sum)
+{
+        struct net_run run = net_run_of(MFL_PRECISION_FP32, 1, 0);
+        struct mfl_net *net = NULL;
+        struct mfl_device_data *data = NULL;
+        struct mfl_rng rng = mfl_rng_new(32, MFL_RNG_TEST, 0, 0);
+        uint32_t index[LONG_STEPS * NET_BATCH], count[LONG_STEPS];
+        struct mfl_group_steps steps = {.index = index, .count = count};
+        for (uint32_t i = 0; i < LONG_STEPS * NET_BATCH; i++)
+                index[i] = mfl_rng_below(&rng, NET_SAMPLES);
+        for (uint32_t t = 0; t < LONG_STEPS; t++)
+                count[t] = 1 + mfl_rng_below(&rng, NET_BATCH);
+        run.options.streamed = !resident;
+        assert_int_equal(mfl_backend_module.net_new(c->device, c->graph, &run.options, &net, NULL), 0);
+        assert_int_equal(
+                mfl_backend_module.data_new(c->device, &c->set, &c->set.train, resident, &data, NULL), 0);
+        assert_int_equal(mfl_backend_module.params_set(net, 0, c->first, NULL), 0);
+        assert_int_equal(mfl_backend_module.step(net, data, &steps, LONG_STEPS, &run.sgd, NULL), 0);
+        assert_int_equal(mfl_backend_module.params_get(net, 0, params, NULL), 0);
+        *ret_loss_sum = steps.loss_sum;
+        mfl_backend_module.data_free(data);
+        mfl_backend_module.net_free(net);
+}
+
+/* Enough steps that both halves of the staging area are used, and used again. */
+static void halves_of_the_staging_area_take_turns(void **state)
+{
+        struct net_case c;
+        int64_t resident_loss, streamed_loss;
+        net_case_init(&c, NET_DENSE);
+        size_t n = (size_t)c.graph->n;
+        float *resident = mfl_malloc(n * sizeof *resident), *streamed = mfl_malloc(n * sizeof *streamed);
+        assert_true(resident && streamed);
+        train_long(&c, true, resident, &resident_loss);
+        train_long(&c, false, streamed, &streamed_loss);
+        assert_memory_equal(resident, streamed, n * sizeof *resident);
+        assert_int_equal(resident_loss, streamed_loss);
+        assert_memory_not_equal(resident, c.first, n * sizeof *resident);
+        free(resident);
+        free(streamed);
+        net_case_deinit(&c);
+}
+
 static void a_shared_start_is_a_start(void **state)
 {
         struct net_case c;
@@ -194,6 +240,7 @@ int main(void)
                 cmocka_unit_test(groups_do_not_matter),
                 cmocka_unit_test(calls_do_not_matter),
                 cmocka_unit_test(streamed_equals_resident),
+                cmocka_unit_test(halves_of_the_staging_area_take_turns),
                 cmocka_unit_test(a_shared_start_is_a_start),
                 cmocka_unit_test(training_is_near_the_reference),
                 cmocka_unit_test(sums_are_exact),
