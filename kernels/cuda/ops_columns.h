@@ -24,7 +24,8 @@ struct mfl_columns {
 };
 
 /* Narrow tiles and one block for all rows where that takes few turns, so that one launch does; else many
- * chunks, about 16 rows for each lane. */
+ * chunks, about 8 rows for each lane. Both limits weigh waiting for memory against launches; neither has been
+ * measured on a device yet. */
 static inline struct mfl_columns mfl_columns_of(int64_t rows, int c, enum mfl_cuda_type type)
 {
         struct mfl_columns plan;
@@ -34,10 +35,10 @@ static inline struct mfl_columns mfl_columns_of(int64_t rows, int c, enum mfl_cu
         plan.chunks = 1;
         plan.tile = MFL_MIN(plan.units, plan.width > 1 ? 2 : 8);
         plan.lanes = MFL_OPS_THREADS / plan.tile;
-        if (rows > (int64_t)plan.lanes * 32) {
+        if (rows > (int64_t)plan.lanes * 16) {
                 plan.tile = plan.units <= 64 ? plan.units : 32;
                 plan.lanes = MFL_OPS_THREADS / plan.tile;
-                int64_t chunks = rows / (plan.lanes * 16);
+                int64_t chunks = rows / (plan.lanes * 8);
                 plan.chunks = (int)MFL_MAX(2, MFL_MIN(chunks, 512));
         }
         plan.chunk_rows = mfl_blocks(rows, plan.chunks);
