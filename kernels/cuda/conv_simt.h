@@ -44,12 +44,12 @@
  * chain of 150 products takes as long for one as for many. There latency counts; slices and split segments
  * are for that.
  *
- * What ptxas 13.0 makes of them for sm_80 and sm_90: no spills; 128x64 takes 254 registers (2 blocks of 128
- * threads on a multiprocessor), 64x64 168, small tiles 109 to 168, patch 116 (8 channels) and 101 (6), rows
- * 112 and 77. In the SASS for sm_90 the operands of tiles come by LDS.128 only. Of the instructions of the
- * inner loop, FFMA are: patch 128 of 169 (16 LDS, 8 LDS.128), rows 128 of 175 (16 LDS, 8 LDS.128); a step of
- * 16 in the tiles: 1024 FFMA (128x64) with 64 LDS.128 and 512 (64x64) with 48, beside which stand, per copy,
- * about 8 instructions.
+ * What ptxas 13.0 makes of them: no spills for sm_80, sm_89 and sm_90. Registers for sm_90: 128x64 254 (2
+ * blocks of 128 threads on a multiprocessor), 64x64 168, the smaller tiles 109 to 168, patch 116 (8 channels)
+ * and 101 (6), rows 112 and 77. SASS for sm_90: in the inner loop of patch 128 of 169 instructions are FFMA
+ * (16 LDS, 8 LDS.128), in that of rows 128 of 175 (16 LDS, 8 LDS.128). A tile's step of 16 has 1024 FFMA and
+ * 64 LDS.128 (128x64), or 512 and 48 (64x64); its loop is 1725, or 1014 instructions long, which counts both
+ * ways of copying (4 and 16 bytes, one of which runs) and the ends of segments.
  */
 #ifndef MFL_KERNELS_CUDA_CONV_SIMT_H
 #define MFL_KERNELS_CUDA_CONV_SIMT_H
