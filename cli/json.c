@@ -80,19 +80,40 @@ static json_t *make_data_set(const Mfl__DataSet *d)
                 (json_int_t)d->test_samples);
 }
 
+static json_t *integer_or_null(bool known, uint64_t value)
+{
+        return known ? json_integer((json_int_t)value) : json_null();
+}
+
+/* null for a daemon without a GPU. */
+static json_t *make_gpu(const Mfl__DaemonInfo *d)
+{
+        static const Mfl__Telemetry none = MFL__TELEMETRY__INIT;
+        const Mfl__Telemetry *t = d->telemetry ? d->telemetry : &none;
+        if (!*d->device_uuid && !d->telemetry)
+                return json_null();
+        return json_pack("{so so so so so so so so}", "uuid", text_or_null(d->device_uuid), "pci",
+                text_or_null(d->device_pci), "memory", integer_or_null(d->device_memory, d->device_memory),
+                "percent", integer_or_null(t->has_gpu_percent_case, t->gpu_percent), "memory_used",
+                integer_or_null(t->has_memory_used_case, t->memory_used), "memory_total",
+                integer_or_null(t->has_memory_total_case, t->memory_total), "temperature",
+                integer_or_null(t->has_temperature_case, t->temperature), "power_watts",
+                number_or_null(t->has_power_case, t->power_mw / 1000.0));
+}
+
 json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
 {
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so}", "name", d->name, "node",
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so}", "name", d->name, "node",
                 text_or_null(d->node), "address", text_or_null(d->address), "backend",
                 text_or_null(d->backend), "device", text_or_null(d->device), "workers",
                 (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
                 (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
                 (json_int_t)d->items_total, "samples_per_second", d->samples_per_second, "connected_ms",
                 (json_int_t)d->connected_ms, "data_sets", sets, "software", text_or_null(d->software), "note",
-                text_or_null(d->note));
+                text_or_null(d->note), "gpu", make_gpu(d));
 }
 
 json_t *mfl_json_event(const char *kind)

@@ -107,6 +107,9 @@ static int setup_daemon(
                 r = add_pair(c, "--backend", o->backend, err);
         for (int k = 0; !r && k < o->n_data; k++)
                 r = add_pair(c, "--data", o->data[k], err);
+        /* All of them are on this machine; on one GPU they would refuse each other. */
+        if (!r && run->children.n > 2)
+                r = mfl_child_argument(c, err, "--share-gpu");
         return r ? r : mfl_child_argument(c, err, "--exit-with-stdin");
 }
 

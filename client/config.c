@@ -6,6 +6,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "client/gpu.h"
 #include "common/digest.h"
 #include "common/fs.h"
 #include "common/yaml.h"
@@ -22,6 +23,13 @@ bool mfl_client_name_valid(const char *name)
                         return false;
         }
         return n >= 1 && n < MFL_NAME_BYTES;
+}
+
+bool mfl_client_gpu_valid(const char *text)
+{
+        struct mfl_gpu_id id, ids[MFL_GPUS_MAX];
+        uint32_t n;
+        return !strcmp(text, "all") || mfl_gpu_id_parse(text, &id) || mfl_gpu_ids_parse(text, ids, &n);
 }
 
 /* ---- defaults ---- */
@@ -136,6 +144,17 @@ static int read_backend(
         return r;
 }
 
+static int read_gpu(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        if (node->type != MFL_YAML_SCALAR || !*node->text || strlen(node->text) >= MFL_CLIENT_GPU_BYTES ||
+                !mfl_client_gpu_valid(node->text))
+                return mfl_yaml_fail(doc, node, err,
+                        "expected an index such as 3, a list such as \"0,2\", GPU-..., MIG-..., all or none");
+        strcpy(value, node->text);
+        return 0;
+}
+
 static int read_shape(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -242,6 +261,8 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "node", CALL_AT(struct mfl_client_config, node, read_name)},
         {.key = "workers", CALL_AT(struct mfl_client_config, workers, read_workers)},
         {.key = "backend", CALL_AT(struct mfl_client_config, backend, read_backend)},
+        {.key = "gpu", CALL_AT(struct mfl_client_config, gpu, read_gpu)},
+        {.key = "share_gpu", AT(BOOL, share_gpu)},
         {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},

@@ -7,9 +7,9 @@
  *     node: rack4-7               # default: made from machine id and boot id
  *     workers: auto               # clients trained at once; auto: one per core
  *     backend: auto               # auto, cpu, reference, cuda
- *     memory: 8GiB                # for networks, params and results; default: four fifths of what there is
- *     log_level: info
- *     data_sets:
+ *     gpu: 3                      # which GPU: index, GPU-... or MIG-...; none; all or a list: one daemon
+ * each share_gpu: false            # whether another daemon may use the same GPU memory: 8GiB # for networks,
+ * params and results; default: four fifths of what there is log_level: info data_sets:
  *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
  *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy, shape:
  * [1, 28, 28]}
@@ -24,10 +24,14 @@
 #include "common/data/dataset.h"
 #include "common/log.h"
 
+#define MFL_CLIENT_GPU_BYTES 256
+
 struct mfl_client_config {
         char server[256];
         char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
         char backend[16];
+        char gpu[MFL_CLIENT_GPU_BYTES]; /* as written; empty: not said */
+        bool share_gpu;
         uint32_t workers;      /* 0: auto */
         uint64_t memory_bytes; /* 0: by the machine */
         int log_level;         /* enum mfl_log_level */
@@ -56,6 +60,8 @@ int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, s
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err);
 /* 1 to 63 of [A-Za-z0-9._-] */
 bool mfl_client_name_valid(const char *name);
+/* What `gpu` may be; "" too. */
+bool mfl_client_gpu_valid(const char *text);
 /* The first 8 bytes of SHA-256 over shape, classes, normalisation, samples and labels. */
 int mfl_client_fingerprint(
         const struct mfl_dataset *dataset, uint64_t *ret_fingerprint, struct mfl_error *err);

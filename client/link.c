@@ -326,17 +326,31 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
         return 0;
 }
 
+/* The card is to be free at once, not when another job needs it. Decides nothing, so the core has no part in
+ * it: a task that runs still is aborted by its own Cancel, and the trainer forgets after it, in order. */
+static void job_over(struct mfl_link *link, const char *job)
+{
+        char line[MFL_JOB_ID_BYTES + 64];
+        mfl_snprintf(line, sizeof(line), "job %s is over: what was kept for it goes", job);
+        trace(link, line);
+        link_job_forget(link, job);
+        link->options.ops->forget(link->options.compute, job);
+}
+
 static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
         size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_link *link = stream->owner;
-        if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS) {
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
+                link_params_frame(link, payload_bytes);
+        } else if (envelope->body_case == MFL__ENVELOPE__BODY_JOB_OVER) {
+                job_over(link, envelope->job_over->job);
+        } else {
                 int r = take_message(link, envelope, err);
                 if (r < 0)
                         link_fatal(link, err);
                 return r > 0 ? r : 0;
         }
-        link_params_frame(link, payload_bytes);
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_HEARD};
         link_post(link, &event);
         return 0;
@@ -393,6 +407,17 @@ void mfl_link_stop(struct mfl_link *link)
 {
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_STOP};
         link_post(link, &event);
+}
+
+/* As Progress: for people who watch, so the core has no part in it. */
+void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_TELEMETRY, .telemetry = *telemetry};
+        struct mfl_error err;
+        if (!link->online || !link->stream_open || link->exited || link->closing)
+                return;
+        if (mfl_stream_send_msg(&link->stream, &msg, NULL, &err) < 0)
+                link_fatal(link, &err);
 }
 
 static void on_timer_closed(uv_handle_t *handle)

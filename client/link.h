@@ -48,6 +48,8 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
 void mfl_link_stop(struct mfl_link *link);
 /* Cancels what runs, closes everything, calls closed (may be NULL), and frees the link. Idempotent. */
 void mfl_link_close(struct mfl_link *link, void (*closed)(void *user));
+/* Tells the server how the device is; nothing while offline. */
+void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry);
 void *mfl_link_user(const struct mfl_link *link);
 bool mfl_link_online(const struct mfl_link *link);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mfl-client: the daemon.
  *
- *   - reads its configuration, loads its data sets, opens a backend;
+ *   - with --all-gpus it only watches over one child of its kind per GPU (supervise.h);
+ *   - reads its configuration, loads its data sets, pins itself to its GPU and opens a backend (gpu_pin.h);
  *   - one loop thread (connection, timers, signals), one worker that runs the trainer, one that hashes
  * params;
  *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
@@ -17,7 +18,10 @@
 
 #include "client/compute.h"
 #include "client/config.h"
+#include "client/gpu_pin.h"
+#include "client/gpu_sample.h"
 #include "client/link.h"
+#include "client/supervise.h"
 #include "common/budget.h"
 #include "common/log.h"
 #include "proto/stream.h"
@@ -30,9 +34,9 @@ struct client {
         struct mfl_dataset *data[MFL_DATA_SETS_MAX];
         uint64_t fingerprints[MFL_DATA_SETS_MAX];
         struct mfl_data_info infos[MFL_DATA_SETS_MAX];
-        const struct mfl_backend_ops *ops;
-        struct mfl_device *device;
-        struct mfl_device_info device_info;
+        struct mfl_gpu_pin pin; /* the backend, its device, and the GPU that this is */
+        struct mfl_gpu_sampler sampler;
+        struct mfl_telemetry telemetry; /* the newest figures, sent again when a connection is new */
         uint32_t workers;
         struct mfl_budget budget;
         struct mfl_trainer *trainer;
@@ -83,17 +87,13 @@ static int load_data(struct client *c, struct mfl_error *err)
 
 static int open_backend(struct client *c, struct mfl_error *err)
 {
-        int r = mfl_backend_open(c->config.backend, &c->ops, err);
-        if (r)
-                return r < 0 ? r : MFL_INVALID;
-        r = c->ops->device_open(&c->device, err);
+        int r = mfl_gpu_pin_open(&c->config, &c->pin, err);
         if (r)
                 return r;
-        c->ops->device_info(c->device, &c->device_info);
         c->workers = c->config.workers;
         /* A GPU is one device for one network at a time; a CPU is as many as it has cores. */
         if (!c->workers)
-                c->workers = strcmp(c->ops->name, "cuda") ? (uint32_t)MFL_MAX(1, c->device_info.cores) : 1;
+                c->workers = strcmp(c->pin.ops->name, "cuda") ? (uint32_t)MFL_MAX(1, c->pin.info.cores) : 1;
         return 0;
 }
 
@@ -107,8 +107,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 limit = limit / 5 * 4;
         }
         mfl_budget_init(&c->budget, limit);
-        struct mfl_trainer_options options = {.ops = c->ops,
-                .device = c->device,
+        struct mfl_trainer_options options = {.ops = c->pin.ops,
+                .device = c->pin.device,
                 .workers = c->workers,
                 .budget = &c->budget,
                 .name = c->config.name,
@@ -118,12 +118,23 @@ static int open_trainer(struct client *c, struct mfl_error *err)
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
+/* "NVIDIA H200", "NVIDIA H200, MPS": for people. */
+static void device_text(const struct client *c, char *buf, size_t bytes)
+{
+        snprintf(buf, bytes, "%.80s%s", c->pin.info.name, c->pin.mps ? ", MPS" : "");
+}
+
 static void log_start(const struct client *c)
 {
-        const struct mfl_device_info *d = &c->device_info;
+        const struct mfl_device_info *d = &c->pin.info;
         mfl_log(MFL_LOG_INFO, "%s: backend %s on %s%s%s%s, %u worker%s, server %s", c->config.name,
                 d->backend, d->name, *d->library ? " (" : "", d->library, *d->library ? ")" : "", c->workers,
                 c->workers == 1 ? "" : "s", c->config.server);
+        if (c->pin.known)
+                mfl_log(MFL_LOG_INFO, "GPU %u%s%s, %s%s%s%s%s", c->pin.gpu.index,
+                        *c->pin.gpu.name ? ": " : "", c->pin.gpu.name, c->pin.gpu.uuid,
+                        *c->pin.gpu.pci ? " at " : "", c->pin.gpu.pci, c->pin.nvml ? ", driver " : "",
+                        c->pin.nvml ? mfl_nvml_driver(c->pin.nvml) : "");
         for (uint32_t i = 0; i < c->n_data; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
@@ -203,6 +214,7 @@ static void on_link_closed(void *user)
         struct client *c = user;
         mfl_compute_close(&c->compute, NULL);
         mfl_worker_close(&c->hasher, NULL);
+        mfl_gpu_sampler_close(&c->sampler);
         uv_close((uv_handle_t *)&c->sigterm, NULL);
         uv_close((uv_handle_t *)&c->sigint, NULL);
         if (c->in_open)
@@ -221,8 +233,18 @@ static void on_exit_wanted(struct mfl_link *link, int status, const char *reason
 static void on_online(struct mfl_link *link, bool online)
 {
         struct client *c = mfl_link_user(link);
-        if (online)
-                mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
+        if (!online)
+                return;
+        mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
+        if (c->telemetry.known)
+                mfl_link_telemetry(link, &c->telemetry);
+}
+
+static void on_sample(struct mfl_gpu_sampler *sampler, const struct mfl_telemetry *telemetry)
+{
+        struct client *c = sampler->user;
+        c->telemetry = *telemetry;
+        mfl_link_telemetry(c->link, telemetry);
 }
 
 static void on_trace(struct mfl_link *link, const char *line)
@@ -235,6 +257,28 @@ static int random_u64(uint64_t *ret_number, struct mfl_error *err)
         if (getrandom(ret_number, sizeof(*ret_number), 0) != sizeof(*ret_number))
                 return mfl_fail_errno(err, "getrandom");
         return 0;
+}
+
+/* As the driver knows it; what only the backend knows fills the gaps. */
+static void describe_gpu(const struct client *c, struct mfl_daemon_info *info)
+{
+        const struct mfl_device_info *d = &c->pin.info;
+        const struct mfl_gpu *gpu = c->pin.known ? &c->pin.gpu : NULL;
+        bool own_words = *d->uuid != 0;
+        mfl_strcpy(info->device_uuid, sizeof(info->device_uuid), gpu ? gpu->uuid : d->uuid);
+        mfl_strcpy(info->device_pci, sizeof(info->device_pci), gpu && *gpu->pci ? gpu->pci : d->pci);
+        info->device_memory = gpu && gpu->memory_bytes ? gpu->memory_bytes : own_words ? d->memory_bytes : 0;
+}
+
+static int open_sampler(struct client *c, struct mfl_error *err)
+{
+        if (!c->pin.nvml || !c->pin.known)
+                return 0;
+        c->sampler.nvml = c->pin.nvml;
+        c->sampler.user = c;
+        c->sampler.on_sample = on_sample;
+        mfl_strcpy(c->sampler.uuid, sizeof(c->sampler.uuid), c->pin.gpu.uuid);
+        return mfl_gpu_sampler_start(&c->sampler, &c->loop, err);
 }
 
 static int open_link(struct client *c, struct mfl_error *err)
@@ -252,8 +296,9 @@ static int open_link(struct client *c, struct mfl_error *err)
         struct mfl_daemon_info *info = &options.agent.info;
         mfl_strcpy(info->name, sizeof(info->name), c->config.name);
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);
-        mfl_strcpy(info->backend, sizeof(info->backend), c->ops->name);
-        mfl_strcpy(info->device, sizeof(info->device), c->device_info.name);
+        mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
+        device_text(c, info->device, sizeof(info->device));
+        describe_gpu(c, info);
         mfl_strcpy(info->software, sizeof(info->software), "mfl-client " MFL_VERSION);
         info->workers = c->workers;
         info->n_data_sets = c->n_data;
@@ -274,6 +319,8 @@ static int open_loop(struct client *c, struct mfl_error *err)
                 r = mfl_worker_start(&c->hasher, &c->loop, "hash", 64, err);
         if (!r)
                 r = open_link(c, err);
+        if (!r)
+                r = open_sampler(c, err);
         if (r)
                 return r;
         uv_signal_init(&c->loop, &c->sigterm);
@@ -287,8 +334,7 @@ static int open_loop(struct client *c, struct mfl_error *err)
 static void deinit(struct client *c)
 {
         mfl_trainer_free(c->trainer);
-        if (c->device)
-                c->ops->device_close(c->device);
+        mfl_gpu_pin_close(&c->pin);
         for (uint32_t i = 0; i < c->n_data; i++)
                 mfl_dataset_free(c->data[i]);
         mfl_client_config_deinit(&c->config);
@@ -311,6 +357,10 @@ static int run(struct client *c, int argc, char **argv)
                 fputs(c->config.help ? mfl_client_help : "mfl-client " MFL_VERSION "\n", stdout);
                 return 0;
         }
+        if (mfl_supervise_wanted(&c->config)) {
+                r = mfl_supervise_run(&c->config, argc, argv, &c->status, &err);
+                return r ? fail(r, &err) : c->status;
+        }
         r = prepare(c, &err);
         if (r)
                 return fail(r, &err);
@@ -320,6 +370,9 @@ static int run(struct client *c, int argc, char **argv)
         if (r)
                 _exit(fail(r, &err));
         uv_run(&c->loop, UV_RUN_DEFAULT);
+        /* NVML is still at work on another thread, or hangs. */
+        if (c->sampler.busy)
+                _exit(c->status);
         uv_loop_close(&c->loop);
         return c->status;
 }

@@ -5,6 +5,7 @@
 
 #include "client/config.h"
 #include "common/fs.h"
+#include "common/yaml.h"
 
 #define DEFAULT_DATA "fashion-mnist=idx:/usr/share/datasets/fashion-mnist"
 #define DEFAULT_DATA_DIR "/usr/share/datasets/fashion-mnist"
@@ -12,7 +13,8 @@
 const char mfl_client_help[] =
         "usage: mfl-client [options]\n"
         "\n"
-        "Trains clients for an mfl-server. Start one per GPU (pinned by CUDA_VISIBLE_DEVICES), or one per\n"
+        "Trains clients for an mfl-server. Start one per GPU (--gpu, or --all-gpus for all of them), or one "
+        "per\n"
         "machine without a GPU. It stays connected, works on whatever jobs the server has, and comes back "
         "by\n"
         "itself when the connection is lost. SIGTERM ends it at once without harm: other daemons take over.\n"
@@ -27,19 +29,38 @@ const char mfl_client_help[] =
         "        Without any data set, fashion-mnist of Debian's dataset-fashion-mnist is offered if there.\n"
         "  --workers N|auto     clients trained at the same time (default auto: one per core)\n"
         "  --backend NAME       auto, cpu (oneDNN), cuda, or reference (plain loops) (default auto)\n"
+        "  --gpu WHICH          the GPU to train on: its index as nvidia-smi counts, GPU-UUID or MIG-UUID "
+        "(the\n"
+        "                       beginning is enough), or none. It is demanded then: without it the program "
+        "ends\n"
+        "                       with status 78. Without --gpu the first that CUDA_VISIBLE_DEVICES leaves to "
+        "see\n"
+        "                       is used, and the CPU where there is no GPU\n"
+        "  --all-gpus           start one daemon for each GPU, named NAME-gpu0, NAME-gpu1, ..., and watch "
+        "over\n"
+        "                       them: one that dies is started again\n"
+        "  --gpus LIST          the same for some: --gpus 0,2\n"
+        "  --share-gpu          other daemons with --share-gpu may use the same GPU; else a second one is "
+        "refused\n"
+        "  --memory SIZE        for networks, params and results, such as 8GiB (default: four fifths of the\n"
+        "                       machine's, divided among the daemons of --all-gpus)\n"
         "  --node ID            daemons with the same id share a host (default: made from machine and boot "
         "id)\n"
-        "  --config FILE        YAML with the keys server, name, node, workers, backend, memory, log_level "
-        "and\n"
-        "                       data_sets; options come before it\n"
+        "  --config FILE        YAML with the keys server, name, node, workers, backend, gpu, share_gpu, "
+        "memory,\n"
+        "                       log_level and data_sets; options come before it\n"
         "  --log-level LEVEL    error, warning, info, debug (default info)\n"
         "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
         "  --help, --version\n"
         "\n"
-        "exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data\n"
+        "exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data, or "
+        "not\n"
+        "the GPU that was asked for\n"
         "\n"
         "example: mfl-client --server fl.example.org:7433 --name lab3 --data mnist=idx:/data/mnist --workers "
-        "4\n";
+        "4\n"
+        "         mfl-client --server fl.example.org:7433 --name lab3 --all-gpus --data "
+        "mnist=idx:/data/mnist\n";
 
 enum option_id {
         OPT_CONFIG = 256,
@@ -48,6 +69,10 @@ enum option_id {
         OPT_WORKERS,
         OPT_BACKEND,
         OPT_DATA,
+        OPT_GPU,
+        OPT_ALL_GPUS,
+        OPT_SHARE_GPU,
+        OPT_MEMORY,
         OPT_NODE,
         OPT_STDIN,
         OPT_LEVEL,
@@ -61,6 +86,11 @@ static const struct option options[] = {
         {"workers", required_argument, NULL, OPT_WORKERS},
         {"backend", required_argument, NULL, OPT_BACKEND},
         {"data", required_argument, NULL, OPT_DATA},
+        {"gpu", required_argument, NULL, OPT_GPU},
+        {"gpus", required_argument, NULL, OPT_GPU},
+        {"all-gpus", no_argument, NULL, OPT_ALL_GPUS},
+        {"share-gpu", no_argument, NULL, OPT_SHARE_GPU},
+        {"memory", required_argument, NULL, OPT_MEMORY},
         {"node", required_argument, NULL, OPT_NODE},
         {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
         {"log-level", required_argument, NULL, OPT_LEVEL},
@@ -109,6 +139,27 @@ static int set_backend(struct mfl_client_config *config, const char *arg, struct
         return 0;
 }
 
+static int set_gpu(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+{
+        if (!*arg || !mfl_client_gpu_valid(arg) || !mfl_strcpy(config->gpu, sizeof(config->gpu), arg))
+                return mfl_fail(err, MFL_CONFIG_USAGE,
+                        "--gpu %.100s: expected an index such as 3, a list such as 0,2, GPU-..., MIG-..., "
+                        "all or "
+                        "none",
+                        arg);
+        return 0;
+}
+
+static int set_memory(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+{
+        uint64_t bytes;
+        if (!mfl_yaml_parse_size(arg, &bytes) || bytes < 1048576)
+                return mfl_fail(
+                        err, MFL_CONFIG_USAGE, "--memory %s: expected at least 1MiB, such as 8GiB", arg);
+        config->memory_bytes = bytes;
+        return 0;
+}
+
 static int set_option(struct mfl_client_config *config, int id, const char *arg, struct mfl_error *err)
 {
         enum mfl_log_level level;
@@ -128,6 +179,16 @@ static int set_option(struct mfl_client_config *config, int id, const char *arg,
                 return set_backend(config, arg, err);
         case OPT_DATA:
                 return mfl_client_config_data(config, arg, err);
+        case OPT_GPU:
+                return set_gpu(config, arg, err);
+        case OPT_ALL_GPUS:
+                strcpy(config->gpu, "all");
+                return 0;
+        case OPT_SHARE_GPU:
+                config->share_gpu = true;
+                return 0;
+        case OPT_MEMORY:
+                return set_memory(config, arg, err);
         case OPT_STDIN:
                 config->exit_with_stdin = true;
                 return 0;

@@ -24,6 +24,7 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_EVAL_RESULT] = "EvalResult",
         [MFL_MSG_TASK_FAILED] = "TaskFailed",
         [MFL_MSG_PROGRESS] = "Progress",
+        [MFL_MSG_TELEMETRY] = "Telemetry",
 };
 
 const char *mfl_msg_name(enum mfl_msg_kind kind)

@@ -18,6 +18,8 @@
 #define MFL_ITEMS_MAX 65536
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
+#define MFL_DEVICE_UUID_BYTES 64
+#define MFL_DEVICE_PCI_BYTES 32
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];
@@ -35,8 +37,25 @@ struct mfl_daemon_info {
         char software[MFL_NAME_BYTES];
         uint64_t instance;
         uint32_t workers;
+        char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
+        char device_pci[MFL_DEVICE_PCI_BYTES];
+        uint64_t device_memory;
         uint32_t n_data_sets;
         struct mfl_data_info *data_sets;
+};
+
+/* How a GPU is. A value counts where its bit is in `known`; the others are 0. */
+enum {
+        MFL_TELEMETRY_GPU = 1u << 0,
+        MFL_TELEMETRY_MEMORY_USED = 1u << 1,
+        MFL_TELEMETRY_MEMORY_TOTAL = 1u << 2,
+        MFL_TELEMETRY_TEMPERATURE = 1u << 3,
+        MFL_TELEMETRY_POWER = 1u << 4,
+};
+struct mfl_telemetry {
+        unsigned known;
+        uint32_t gpu_percent, temperature_c, power_mw;
+        uint64_t memory_used, memory_total; /* bytes */
 };
 
 enum mfl_task_kind {
@@ -113,6 +132,7 @@ enum mfl_msg_kind {
         MFL_MSG_EVAL_RESULT, /* D->S eval */
         MFL_MSG_TASK_FAILED, /* D->S failed */
         MFL_MSG_PROGRESS,    /* D->S progress */
+        MFL_MSG_TELEMETRY,   /* D->S telemetry */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
@@ -166,6 +186,7 @@ struct mfl_msg {
                         uint64_t samples_done;
                         int64_t loss_sum;
                 } progress;
+                struct mfl_telemetry telemetry;
         };
 };
 

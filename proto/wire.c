@@ -136,6 +136,9 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.backend, h->backend);
         COPY(m->hello.device, h->device);
         COPY(m->hello.software, h->software);
+        COPY(m->hello.device_uuid, h->device_uuid);
+        COPY(m->hello.device_pci, h->device_pci);
+        m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;
         m->hello.n_data_sets = (uint32_t)h->n_data_sets;
@@ -226,6 +229,42 @@ static int eval_to_msg(const Mfl__EvalResult *e, struct mfl_msg *m)
         return 0;
 }
 
+void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry)
+{
+        struct mfl_telemetry t = {0};
+        t.known = (wire->has_gpu_percent_case ? MFL_TELEMETRY_GPU : 0) |
+                  (wire->has_memory_used_case ? MFL_TELEMETRY_MEMORY_USED : 0) |
+                  (wire->has_memory_total_case ? MFL_TELEMETRY_MEMORY_TOTAL : 0) |
+                  (wire->has_temperature_case ? MFL_TELEMETRY_TEMPERATURE : 0) |
+                  (wire->has_power_case ? MFL_TELEMETRY_POWER : 0);
+        t.gpu_percent = wire->has_gpu_percent_case ? wire->gpu_percent : 0;
+        t.memory_used = wire->has_memory_used_case ? wire->memory_used : 0;
+        t.memory_total = wire->has_memory_total_case ? wire->memory_total : 0;
+        t.temperature_c = wire->has_temperature_case ? wire->temperature : 0;
+        t.power_mw = wire->has_power_case ? wire->power_mw : 0;
+        *ret_telemetry = t;
+}
+
+void mfl_wire_from_telemetry(const struct mfl_telemetry *t, Mfl__Telemetry *ret_wire)
+{
+        Mfl__Telemetry wire = MFL__TELEMETRY__INIT;
+#define SET(bit, NAME, name, case_, value)                                                                   \
+        if (t->known & (bit)) {                                                                              \
+                wire.case_ = MFL__TELEMETRY__##NAME;                                                         \
+                wire.name = (value);                                                                         \
+        }
+        SET(MFL_TELEMETRY_GPU, HAS_GPU_PERCENT_GPU_PERCENT, gpu_percent, has_gpu_percent_case, t->gpu_percent)
+        SET(MFL_TELEMETRY_MEMORY_USED, HAS_MEMORY_USED_MEMORY_USED, memory_used, has_memory_used_case,
+                t->memory_used)
+        SET(MFL_TELEMETRY_MEMORY_TOTAL, HAS_MEMORY_TOTAL_MEMORY_TOTAL, memory_total, has_memory_total_case,
+                t->memory_total)
+        SET(MFL_TELEMETRY_TEMPERATURE, HAS_TEMPERATURE_TEMPERATURE, temperature, has_temperature_case,
+                t->temperature_c)
+        SET(MFL_TELEMETRY_POWER, HAS_POWER_POWER_MW, power_mw, has_power_case, t->power_mw)
+#undef SET
+        *ret_wire = wire;
+}
+
 static void params_to_msg(
         const char *job, const ProtobufCBinaryData *digest, uint64_t offset, struct mfl_msg *m)
 {
@@ -287,6 +326,9 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 m->progress.samples_done = e->progress->samples_done;
                 m->progress.loss_sum = e->progress->loss_sum;
                 return 0;
+        case MFL_MSG_TELEMETRY:
+                mfl_wire_to_telemetry(e->telemetry, &m->telemetry);
+                return 0;
         default:
                 return MFL_NOT_FOUND;
         }
@@ -315,6 +357,7 @@ static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
                 {MFL__ENVELOPE__BODY_EVAL_RESULT, MFL_MSG_EVAL_RESULT},
                 {MFL__ENVELOPE__BODY_TASK_FAILED, MFL_MSG_TASK_FAILED},
                 {MFL__ENVELOPE__BODY_PROGRESS, MFL_MSG_PROGRESS},
+                {MFL__ENVELOPE__BODY_TELEMETRY, MFL_MSG_TELEMETRY},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++)
                 if (kinds[i].body == e->body_case)
@@ -404,6 +447,9 @@ static int pack_hello(
         hello.backend = TEXT(h->backend);
         hello.device = TEXT(h->device);
         hello.workers = h->workers;
+        hello.device_uuid = TEXT(h->device_uuid);
+        hello.device_pci = TEXT(h->device_pci);
+        hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
         e.body_case = MFL__ENVELOPE__BODY_HELLO;
@@ -525,6 +571,17 @@ static int pack_eval(const struct mfl_msg *m, uint8_t **ret_bytes, size_t *ret_n
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
 }
 
+static int pack_telemetry(
+        const struct mfl_telemetry *t, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Telemetry telemetry;
+        mfl_wire_from_telemetry(t, &telemetry);
+        e.body_case = MFL__ENVELOPE__BODY_TELEMETRY;
+        e.telemetry = &telemetry;
+        return mfl_wire_pack(&e, ret_bytes, ret_n, err);
+}
+
 /* One case of a message without arrays: SMALL(kind, member, MEMBER, fields...) */
 #define SMALL(kind_, Type, TYPE, member, ...)                                                                \
         case kind_: {                                                                                        \
@@ -549,6 +606,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 return pack_grant(m, ret_bytes, ret_n, err);
         case MFL_MSG_EVAL_RESULT:
                 return pack_eval(m, ret_bytes, ret_n, err);
+        case MFL_MSG_TELEMETRY:
+                return pack_telemetry(&m->telemetry, ret_bytes, ret_n, err);
                 SMALL(MFL_MSG_WELCOME, Welcome, WELCOME, welcome, MFL_PROTOCOL_VERSION,
                         TEXT("mfl-server " MFL_VERSION), m->welcome.heartbeat_ms, m->welcome.dead_ms,
                         m->welcome.server_instance)

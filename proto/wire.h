@@ -32,6 +32,10 @@ int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, stru
 int mfl_wire_pack_msg(const struct mfl_msg *msg, const char *job_text, uint8_t **ret_bytes, size_t *ret_n,
         struct mfl_error *err);
 
+/* The two forms of a Telemetry, of which DaemonInfo has one too. */
+void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry);
+void mfl_wire_from_telemetry(const struct mfl_telemetry *telemetry, Mfl__Telemetry *ret_wire);
+
 /* True for Params, Chunk and Initial: the only ones with a payload. */
 bool mfl_wire_has_payload(const Mfl__Envelope *envelope);
 /* Whether that payload may come with that (valid) envelope: only with those three, whole floats, Params

@@ -37,6 +37,7 @@ struct rule {
 #define WEIGHT_MAX ((int64_t)1 << 50) /* common/fixed.h, of a round */
 #define DAY_MS (24 * 3600 * 1000)
 #define NOT_NEGATIVE 0, INT64_MAX
+#define DEVICE_BYTES 0, (int64_t)1 << 60
 
 typedef int check_fn(const void *message, struct mfl_error *err);
 
@@ -187,6 +188,15 @@ static int check_eval_item(const void *message, struct mfl_error *err)
         return 0;
 }
 
+static int check_telemetry(const void *message, struct mfl_error *err)
+{
+        const Mfl__Telemetry *m = message;
+        if (m->has_memory_used_case && m->has_memory_total_case && m->memory_used > m->memory_total)
+                return INVALID("Telemetry.memory_used: %" PRIu64 " of %" PRIu64 " bytes", m->memory_used,
+                        m->memory_total);
+        return 0;
+}
+
 static int check_event(const void *message, struct mfl_error *err)
 {
         const Mfl__Event *m = message;
@@ -219,12 +229,18 @@ struct message_rules {
                 &mfl__##name##__descriptor, NULL, NULL, 0                                                    \
         }
 
+#define DEVICE_RULES                                                                                         \
+        {"device_uuid", 0, MFL_DEVICE_UUID_BYTES - 1}, {"device_pci", 0, MFL_DEVICE_PCI_BYTES - 1},          \
+        {                                                                                                    \
+                "device_memory", DEVICE_BYTES                                                                \
+        }
+
 /* Envelope is walked by its one set member. */
 static const struct message_rules messages[] = {
         MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
                 {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
-                {"data_sets", 0, MFL_DATA_SETS_MAX}),
+                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
                 {"classes", 1, 1 << 24}, {"train_samples", ANY}, {"test_samples", ANY}, {"fingerprint", ANY}),
         MESSAGE(welcome, check_welcome, {"protocol", 1, 65535}, {"software", NAME_OR_EMPTY},
@@ -238,6 +254,7 @@ static const struct message_rules messages[] = {
                 {"scale_bits", -126, 126}, {"delta_max", FLOAT}, {"weight_max", 0, WEIGHT_MAX},
                 {"single_updates", BOOL}, {"fingerprint", ANY}),
         MESSAGE(cancel, NULL, {"task", ANY}, {"reason", REASON}),
+        MESSAGE(job_over, NULL, {"job", JOB}),
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
                 {"total", PARAMS}),
@@ -259,6 +276,8 @@ static const struct message_rules messages[] = {
         MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}),
         MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},
                 {"loss_sum", NOT_NEGATIVE}),
+        MESSAGE(telemetry, check_telemetry, {"gpu_percent", 0, 100}, {"memory_used", DEVICE_BYTES},
+                {"memory_total", DEVICE_BYTES}, {"temperature", 0, 1000}, {"power_mw", 0, 1000000000}),
         MESSAGE(submit, NULL, {"text", 1, JOB_TEXT_MAX}, {"file", 0, 4096}, {"token", NAME_OR_EMPTY},
                 {"initial_count", PARAMS_OFFSET}),
         MESSAGE(submitted, NULL, {"job", JOB}, {"existed", BOOL}),
@@ -294,7 +313,7 @@ static const struct message_rules messages[] = {
                 {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},
                 {"job", JOB_OR_EMPTY}, {"round", ANY}, {"items_done", ANY}, {"items_total", ANY},
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
-                {"software", NAME_OR_EMPTY}, {"note", REASON}),
+                {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),

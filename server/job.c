@@ -396,8 +396,10 @@ void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_
                         job->spec->name, state_name(state), action->reason[0] ? ": " : "", action->reason);
         job->state = state;
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
-        if (state >= MFL_JOB_DONE && !job->finished_unix_ms)
+        if (state >= MFL_JOB_DONE && !job->finished_unix_ms) {
                 job->finished_unix_ms = mfl_unix_ms();
+                mfl_session_job_over(job->server, job->id);
+        }
         write_state(job);
 }
 

@@ -2,10 +2,13 @@
 /* Daemons as operators see them, and draining them. */
 #include "server/operator.h"
 
+#define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
+
 /* ---- daemons ---- */
 
 struct daemon_entry {
         Mfl__DaemonInfo info;
+        Mfl__Telemetry telemetry;
         struct mfl_core_daemon_view view;
         Mfl__DataSet sets[MFL_DATA_SETS_MAX];
         Mfl__DataSet *set_pointers[MFL_DATA_SETS_MAX];
@@ -56,6 +59,14 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
         out->items_total = view->items_total;
         out->samples_per_second = view->samples_per_second;
         out->note = (char *)view->note;
+        out->device_uuid = (char *)view->info->device_uuid;
+        out->device_pci = (char *)view->info->device_pci;
+        out->device_memory = view->info->device_memory;
+        if (session && session->telemetry.known &&
+                uv_now(&server->loop) - session->telemetry_ms <= TELEMETRY_MS_MAX) {
+                mfl_wire_from_telemetry(&session->telemetry, &entry->telemetry);
+                out->telemetry = &entry->telemetry;
+        }
         fill_data_sets(entry);
 }
 

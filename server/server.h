@@ -49,6 +49,8 @@ struct mfl_session {
         Mfl__Role role; /* unspecified until Hello */
         uint64_t opened_ms, connected_unix_ms;
         char peer[80];
+        struct mfl_telemetry telemetry; /* of a daemon; the newest, nothing known before the first */
+        uint64_t telemetry_ms;          /* the loop's clock when it came */
         struct mfl_transfer transfer;
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
         struct mfl_server_job *chunk_job;
@@ -152,6 +154,8 @@ uint64_t mfl_unix_ms(void);
 void mfl_session_on_connection(uv_stream_t *listener, int status);
 struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); /* NULL: gone */
 void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope);
+/* Tells every daemon that the job has ended, so that it frees its device. */
+void mfl_session_job_over(struct mfl_server *server, const char *job);
 /* Closes those that have not greeted in time. */
 void mfl_session_reap(struct mfl_server *server);
 

@@ -218,6 +218,12 @@ static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelo
                 event.kind = MFL_EV_HEARD;
                 event.msg = NULL;
                 serve_params(session, envelope->params_get);
+        } else if (msg.kind == MFL_MSG_TELEMETRY) {
+                /* For people who look: the core decides nothing by it. */
+                event.kind = MFL_EV_HEARD;
+                event.msg = NULL;
+                session->telemetry = msg.telemetry;
+                session->telemetry_ms = uv_now(&session->server->loop);
         }
         mfl_server_feed(session->server, &event);
         mfl_msg_deinit(&msg);
@@ -322,6 +328,18 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
                         server->config.connections_max);
                 mfl_stream_close(&session->stream, "the server has as many connections as it may", true);
         }
+}
+
+void mfl_session_job_over(struct mfl_server *server, const char *job)
+{
+        Mfl__JobOver body = MFL__JOB_OVER__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = (char *)(uintptr_t)job;
+        envelope.body_case = MFL__ENVELOPE__BODY_JOB_OVER;
+        envelope.job_over = &body;
+        for (struct mfl_session *s = server->sessions; s; s = s->next)
+                if (s->role == MFL__ROLE__ROLE_DAEMON)
+                        mfl_session_send(s, &envelope);
 }
 
 void mfl_session_reap(struct mfl_server *server)

@@ -240,7 +240,7 @@ JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'mode
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
-               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note'}
+               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note', 'gpu'}
 
 
 def test_json_shapes(done_job):

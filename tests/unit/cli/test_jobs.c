@@ -88,11 +88,14 @@ static void send_models(struct fake_conn *c, const Mfl__Envelope *e)
         fake_send(c, e, MFL__ENVELOPE__BODY_MODEL_LIST, &m);
 }
 
+static bool with_gpu;
+
 static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
 {
         uint32_t shape[] = {1, 28, 28};
         Mfl__DataSet s = MFL__DATA_SET__INIT, *sets[] = {&s};
-        Mfl__DaemonInfo d = MFL__DAEMON_INFO__INIT, *daemons[] = {&d};
+        Mfl__DaemonInfo d = MFL__DAEMON_INFO__INIT, g = d, *daemons[] = {&d, &g};
+        Mfl__Telemetry t = MFL__TELEMETRY__INIT;
         Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
         s.name = "d";
         s.n_shape = 3;
@@ -107,7 +110,23 @@ static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
         d.samples_per_second = 1.5;
         d.n_data_sets = 1;
         d.data_sets = sets;
-        list.n_daemons = 1;
+        g.name = "n1-gpu3";
+        g.backend = "cuda";
+        g.state = "idle";
+        g.device = "Some GPU";
+        g.device_uuid = "GPU-77";
+        g.device_pci = "0000:65:00.0";
+        g.device_memory = 143000000000;
+        t.has_gpu_percent_case = MFL__TELEMETRY__HAS_GPU_PERCENT_GPU_PERCENT;
+        t.gpu_percent = 87;
+        t.has_memory_used_case = MFL__TELEMETRY__HAS_MEMORY_USED_MEMORY_USED;
+        t.memory_used = 0;
+        t.has_memory_total_case = MFL__TELEMETRY__HAS_MEMORY_TOTAL_MEMORY_TOTAL;
+        t.memory_total = 143000000000;
+        t.has_power_case = MFL__TELEMETRY__HAS_POWER_POWER_MW;
+        t.power_mw = 350500;
+        g.telemetry = &t;
+        list.n_daemons = with_gpu ? 2 : 1;
         list.daemons = daemons;
         fake_send(c, e, MFL__ENVELOPE__BODY_DAEMON_LIST, &list);
 }
@@ -187,8 +206,33 @@ static void test_json(void **state)
                 "\"d\","
                 "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
                 "null,"
-                "\"note\":null}]}",
+                "\"note\":null,\"gpu\":null}]}",
                 "");
+        fake_close(&f);
+}
+
+/* Columns of a GPU are there when a daemon has one; what it does not report is "-" and null, 0 is 0. */
+static void test_gpus(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_all;
+        assert_null(strstr(fake_run(&f, "daemons")->out, "TEMP"));
+        with_gpu = true;
+        const struct fake_result *r = fake_run(&f, "daemons");
+        assert_non_null(strstr(r->out, "  GPU          MEMORY   TEMP  POWER  DEVICE\n"));
+        assert_non_null(strstr(r->out, "  87%      0 B/143 GB      -  350 W  Some GPU\n"));
+        assert_non_null(strstr(r->out, "    -               -      -      -  \n"));
+        json_t *list = fake_json(fake_run(&f, "daemons --json"));
+        json_t *gpu = json_object_get(json_array_get(json_object_get(list, "daemons"), 1), "gpu");
+        json_t *wanted = json_loads("{\"uuid\":\"GPU-77\",\"pci\":\"0000:65:00.0\",\"memory\":143000000000,"
+                                    "\"percent\":87,\"memory_used\":0,\"memory_total\":143000000000,"
+                                    "\"temperature\":null,\"power_watts\":350.5}",
+                0, NULL);
+        assert_true(json_equal(gpu, wanted));
+        json_decref(list);
+        json_decref(wanted);
+        with_gpu = false;
         fake_close(&f);
 }
 
@@ -342,6 +386,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_json),
                 cmocka_unit_test(test_list),
+                cmocka_unit_test(test_gpus),
                 cmocka_unit_test(test_people),
                 cmocka_unit_test(test_references),
                 cmocka_unit_test(test_failures),

@@ -101,8 +101,8 @@ static void test_daemons_die(void **state)
         check(r, 1, "local-2 exited with status 7");
         check(r, 1, "again and again");
         char arguments[256];
-        snprintf(arguments, sizeof arguments, "| --server %s --name local-1 --workers 3 --exit-with-stdin\n",
-                f.address);
+        snprintf(arguments, sizeof arguments,
+                "| --server %s --name local-1 --workers 3 --share-gpu --exit-with-stdin\n", f.address);
         check(r, 1, arguments);
         int n = 0;
         for (const char *at = r->err; (at = strstr(at, "exited with status 7; it")); at++)

@@ -20,7 +20,7 @@ static void everything_can_be_said_in_the_file(void **state)
 {
         assert_int_equal(
                 read_text("server: fl:1\nname: a-1\nnode: n\nworkers: 3\nbackend: cpu\nmemory: 1GiB\n"
-                          "log_level: debug\ndata_sets:\n"
+                          "log_level: debug\ngpu: GPU-5d3c\nshare_gpu: true\ndata_sets:\n"
                           "  - {name: x, format: idx, dir: /d}\n"
                           "  - {name: y, format: synthetic, shape: [3, 8, 9], classes: 5, train: 10, "
                           "test: 4, seed: 6, mean: [0.5, 0.5, 0.5], std: [1, 1, 2]}\n"),
@@ -31,6 +31,8 @@ static void everything_can_be_said_in_the_file(void **state)
         assert_string_equal(config.backend, "cpu");
         assert_int_equal(config.memory_bytes, 1 << 30);
         assert_int_equal(config.log_level, MFL_LOG_DEBUG);
+        assert_string_equal(config.gpu, "GPU-5d3c");
+        assert_true(config.share_gpu);
         assert_int_equal(config.n_data_sets, 2);
         assert_string_equal(config.data_sets[0].dir, "/d");
         const struct mfl_dataset_config *y = &config.data_sets[1];
@@ -58,6 +60,10 @@ static void mistakes_are_named(void **state)
         expect_refused("workers: 0\n", "workers");
         expect_refused("name: a b\n", "letters, digits");
         expect_refused("backend: gpu\n", "backend");
+        expect_refused("gpu: x\n", "gpu: expected an index such as 3");
+        expect_refused("gpu: \"\"\n", "expected an index");
+        expect_refused("gpu: [0, 1]\n", "expected an index");
+        expect_refused("share_gpu: maybe\n", "share_gpu");
         expect_refused("data_sets: 3\n", "expected a list");
         expect_refused("data_sets:\n  - {name: x, format: idx}\n", "needs dir");
         expect_refused("data_sets:\n  - {name: x, format: npy, train_x: a}\n", "test_y");
@@ -96,6 +102,23 @@ static int read_arguments(const char *a, const char *b, const char *c, const cha
         return mfl_client_config_init(&config, argc, argv, &err);
 }
 
+/* A child's arguments follow its parent's, so the later of two must count. */
+static void gpus_are_named_by_options(void **state)
+{
+        assert_int_equal(read_arguments("--all-gpus", "--gpu", "GPU-5d", "--share-gpu"), 0);
+        assert_string_equal(config.gpu, "GPU-5d");
+        assert_true(config.share_gpu);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--gpu", "none", "--all-gpus", NULL), 0);
+        assert_string_equal(config.gpu, "all");
+        assert_false(config.share_gpu);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--gpus", "0,MIG-5d", "--memory", "2GiB"), 0);
+        assert_string_equal(config.gpu, "0,MIG-5d");
+        assert_int_equal(config.memory_bytes, 2ull << 30);
+        mfl_client_config_deinit(&config);
+}
+
 static void options_come_before_environment_and_file(void **state)
 {
         char path[] = "client-config-XXXXXX";
@@ -121,6 +144,14 @@ static void options_come_before_environment_and_file(void **state)
         assert_int_equal(read_arguments("--config", path, NULL, NULL), MFL_INVALID);
         mfl_client_config_deinit(&config);
         assert_int_equal(read_arguments("--workers", "0", NULL, NULL), MFL_CONFIG_USAGE);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--gpu", "x", NULL, NULL), MFL_CONFIG_USAGE);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--gpu", "", NULL, NULL), MFL_CONFIG_USAGE);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--gpus", "0,0", NULL, NULL), MFL_CONFIG_USAGE);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--memory", "1k", NULL, NULL), MFL_CONFIG_USAGE);
         mfl_client_config_deinit(&config);
         assert_int_equal(read_arguments("--what", NULL, NULL, NULL), MFL_CONFIG_USAGE);
         mfl_client_config_deinit(&config);
@@ -171,6 +202,7 @@ int main(void)
                 cmocka_unit_test(everything_can_be_said_in_the_file),
                 cmocka_unit_test(mistakes_are_named),
                 cmocka_unit_test(a_data_set_fits_into_an_argument),
+                cmocka_unit_test(gpus_are_named_by_options),
                 cmocka_unit_test(options_come_before_environment_and_file),
                 cmocka_unit_test(defaults_are_valid_names),
                 cmocka_unit_test(a_fingerprint_sees_every_sample),

@@ -87,6 +87,9 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 RANDOM_TEXT(r, m->hello.software);
                 m->hello.instance = mfl_rng_u64(r);
                 m->hello.workers = 1 + mfl_rng_below(r, 64);
+                RANDOM_TEXT(r, m->hello.device_uuid);
+                RANDOM_TEXT(r, m->hello.device_pci);
+                m->hello.device_memory = mfl_rng_u32(r);
                 break;
         case MFL_MSG_WELCOME:
                 m->welcome.heartbeat_ms = 1 + mfl_rng_below(r, 10000);
@@ -154,6 +157,15 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->failed.permanent = true;
                 RANDOM_TEXT(r, m->failed.reason);
                 break;
+        case MFL_MSG_TELEMETRY:
+                m->telemetry.known = mfl_rng_below(r, 32);
+#define KNOWN(bit, value) (m->telemetry.known & MFL_TELEMETRY_##bit ? (value) : 0)
+                m->telemetry.gpu_percent = KNOWN(GPU, mfl_rng_below(r, 101));
+                m->telemetry.memory_used = KNOWN(MEMORY_USED, mfl_rng_u32(r));
+                m->telemetry.memory_total = KNOWN(MEMORY_TOTAL, (1ull << 32) + mfl_rng_u32(r));
+                m->telemetry.temperature_c = KNOWN(TEMPERATURE, mfl_rng_below(r, 100));
+                m->telemetry.power_mw = KNOWN(POWER, mfl_rng_below(r, 1000000));
+                break;
         default:
                 m->progress.task = mfl_rng_u64(r);
                 m->progress.items_done = mfl_rng_below(r, 65536);
@@ -184,6 +196,8 @@ static void messages_survive_the_way_there_and_back(void **state)
                 assert_int_equal(mfl_wire_pack_msg(&copy, "text", &b, &n_b, &err), 0);
                 assert_int_equal(n_a, n_b);
                 assert_memory_equal(a, b, n_a);
+                if (m.kind == MFL_MSG_TELEMETRY)
+                        assert_memory_equal(&m.telemetry, &copy.telemetry, sizeof m.telemetry);
                 assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
                 mfl_wire_free(e);
                 mfl_msg_deinit(&m);
@@ -250,6 +264,15 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_EVAL_RESULT, m.eval.n_items = 0, "EvalResult.items");
         ROW(MFL_MSG_EVAL_RESULT, m.eval.items[0].samples = 0, "EvalItem.correct");
         ROW(MFL_MSG_PROGRESS, m.progress.items_done = 65537, "Progress.items_done");
+        ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.gpu_percent = 101),
+                "Telemetry.gpu_percent");
+        ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.temperature_c = 1001),
+                "Telemetry.temperature");
+        ROW(MFL_MSG_TELEMETRY,
+                (m.telemetry.known = 31, m.telemetry.memory_used = 2, m.telemetry.memory_total = 1),
+                "Telemetry.memory_used: 2 of 1");
+        ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.memory_total = 1ull << 61),
+                "Telemetry.memory_total");
         ROW(MFL_MSG_NONE, m.kind = MFL_MSG_NONE, "message: none");
 }
 
