@@ -149,7 +149,7 @@ static double distance(const struct net_case *c, const struct net_run *got, cons
  * norms over four rows and ReLUs near 0 make tens of times that. */
 static void training_is_near_the_reference(void **state)
 {
-        static const double bounds[] = {1e-4, 0.1, 0.4, 0.1};
+        static const double bounds[] = {1e-5, 0.01, 0.3, 0.01};
         struct net_case c;
         struct mfl_device *device = NULL;
         net_case_init(&c, NET_RESIDUAL);
