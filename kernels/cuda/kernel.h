@@ -156,7 +156,7 @@ MFL_DEVICE void mfl_copy_16(void *to, const void *from)
 }
 
 #elif defined(MFL_CUDA_EMULATED)
-#include "emu_kernel.h" /* the same names for the tests' emulated device; its folder is on the include path */
+#include MFL_CUDA_EMULATED /* a header with the same names for the tests' emulated device */
 #endif
 /* Else the host's own files, which see no more than the types below. */
 

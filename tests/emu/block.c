@@ -6,7 +6,7 @@
  * does the work of all and puts its warp in front. When the queue is empty and not all are done, somebody
  * waits for threads that will never come: a fault. A thread that ends runs the next on its own stack, so a
  * kernel without barriers is a loop. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>

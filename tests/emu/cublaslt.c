@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "emu.h"
+#include "tests/emu/emu.h"
 #include "kernels/cuda/kernel.h"
 
 /* These lie in the library's opaque structs, or are as large. */

@@ -7,13 +7,13 @@
  * MFL_EMU_CUDNN_WRONG=1: the last pixel of every result is wrong. =bf16: engines round operands to bf16 and
  * don't say so.
  */
-#include "cudnn_internal.h"
+#include "tests/emu/cudnn_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "emu.h"
+#include "tests/emu/emu.h"
 
 struct cudnnContext {
         cudaStream_t stream;

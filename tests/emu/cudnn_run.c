@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic of the emulated cuDNN: direct convolutions in plain loops. */
-#include "cudnn_internal.h"
+#include "tests/emu/cudnn_internal.h"
 
 #include "kernels/cuda/kernel.h"
 

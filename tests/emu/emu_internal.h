@@ -3,8 +3,8 @@
 #ifndef MFL_TESTS_EMU_INTERNAL_H
 #define MFL_TESTS_EMU_INTERNAL_H
 
-#include "emu.h"
-#include "emu_kernel.h"
+#include "tests/emu/emu.h"
+#include "tests/emu/emu_kernel.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MFL_EMU_ASAN 1

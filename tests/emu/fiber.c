@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fibers: stacks that take turns on one thread of the host. A few instructions on x86-64, ucontext elsewhere;
  * the sanitizers are told of every switch. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

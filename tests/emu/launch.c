@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels by their address, the limits of a launch, and the loop over a grid's blocks. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 static struct mfl_emu_kernel *kernels;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order of the emulated device's work: what hardware leaves open is chosen here. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 #include <stdio.h>
 

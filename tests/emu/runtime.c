@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated CUDA runtime: errors, faults on request, launches. */
-#include "runtime.h"
+#include "tests/emu/runtime.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #ifndef MFL_TESTS_EMU_RUNTIME_H
 #define MFL_TESTS_EMU_RUNTIME_H
 
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 #include <pthread.h>
 

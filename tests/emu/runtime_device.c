@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated runtime's devices: what they say of themselves, and what kernels may use. */
-#include "runtime.h"
+#include "tests/emu/runtime.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
  * and must be waited for again before it ends. Each captured work is a node that depends on the last ones of
  * its stream. A launched graph runs its nodes in any order that the dependencies allow: as captured, the
  * latest first, or at random. */
-#include "runtime.h"
+#include "tests/emu/runtime.h"
 
 #include <stdio.h>
 

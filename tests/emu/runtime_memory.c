@@ -3,7 +3,7 @@
  *
  * Fresh device memory holds 0xff. Copies between host and device read and write pinned host memory when the
  * work runs; pageable memory is read at the call, and a copy to it waits, as CUDA does. */
-#include "runtime.h"
+#include "tests/emu/runtime.h"
 
 #include <stdio.h>
 

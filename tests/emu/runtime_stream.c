@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated runtime's streams and events: queues whose work runs when somebody waits for it. */
-#include "runtime.h"
+#include "tests/emu/runtime.h"
 
 #include <time.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared memory of the block that runs, and asynchronous copies into it. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 
 #include <stdio.h>
 

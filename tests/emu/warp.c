@@ -4,7 +4,7 @@
  *
  * A tensor core's sum is exact products added in double and rounded to float once: hardware adds in fewer
  * bits than that and truncates, so a device's bits differ. */
-#include "emu_internal.h"
+#include "tests/emu/emu_internal.h"
 #include "kernels/cuda/kernel.h"
 
 const char *const mfl_emu_collective_names[MFL_EMU_COLLECTIVE_COUNT_] = {
