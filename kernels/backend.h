@@ -169,9 +169,8 @@ struct mfl_backend_ops {
          * running statistics among the params, once), NULL for inference. */
         int (*forward)(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
                 struct mfl_error *err);
-        /* After a forward of a training net: from dy (like y) the gradient of the input (like x; NULL: not
-         * wanted) and of the params (G * n floats, overwritten; 0 for
-         * those that are not trained), in the mode of that forward. */
+        /* After a forward of a training net, and in its mode: from dy (like y) the gradient of the input (like x;
+         * NULL: not wanted) and of the params (G * n floats, overwritten; 0 for those that are not trained). */
         int (*backward)(
                 struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
         /* What a backend can check of its inner choices that this table does not show (on a GPU: every
