@@ -263,6 +263,7 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "backend", CALL_AT(struct mfl_client_config, backend, read_backend)},
         {.key = "gpu", CALL_AT(struct mfl_client_config, gpu, read_gpu)},
         {.key = "share_gpu", AT(BOOL, share_gpu)},
+        {.key = "gpu_memory", AT(SIZE, gpu_memory_bytes), .min = 1048576, .max = INFINITY},
         {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},

@@ -7,13 +7,15 @@
  *     node: rack4-7               # default: made from machine id and boot id
  *     workers: auto               # clients trained at once; auto: one per core
  *     backend: auto               # auto, cpu, reference, cuda
- *     gpu: 3                      # which GPU: index, GPU-... or MIG-...; none; all or a list: one daemon
- * each share_gpu: false            # whether another daemon may use the same GPU memory: 8GiB # for networks,
- * params and results; default: four fifths of what there is log_level: info data_sets:
+ *     gpu: 3                      # which GPU: index, GPU-... or MIG-...; none; all or a list: a daemon each
+ *     share_gpu: false            # whether another daemon may use the same GPU
+ *     gpu_memory: 60GiB           # for networks and data sets; default: nine tenths of what is free
+ *     memory: 8GiB                # for networks, params, results; default: four fifths of what there is
+ *     log_level: info
+ *     data_sets:
  *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
- *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy, shape:
- * [1, 28, 28]}
- *       - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100, seed: 1}
+ *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy}
+ *       - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100}
  *
  * Errors: MFL_INVALID with FILE:LINE and key, or the option, and what would be right.
  */
@@ -32,9 +34,10 @@ struct mfl_client_config {
         char backend[16];
         char gpu[MFL_CLIENT_GPU_BYTES]; /* as written; empty: not said */
         bool share_gpu;
-        uint32_t workers;      /* 0: auto */
-        uint64_t memory_bytes; /* 0: by the machine */
-        int log_level;         /* enum mfl_log_level */
+        uint32_t workers;          /* 0: auto */
+        uint64_t memory_bytes;     /* 0: by the machine */
+        uint64_t gpu_memory_bytes; /* 0: by the GPU */
+        int log_level;             /* enum mfl_log_level */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         bool exit_with_stdin;

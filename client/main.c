@@ -111,6 +111,7 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .device = c->pin.device,
                 .workers = c->workers,
                 .budget = &c->budget,
+                .device_memory_bytes = c->config.gpu_memory_bytes,
                 .name = c->config.name,
                 .n_data_sets = c->n_data,
                 .data_sets = (const struct mfl_dataset *const *)c->data,

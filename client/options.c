@@ -42,13 +42,14 @@ const char mfl_client_help[] =
         "  --gpus LIST          the same for some: --gpus 0,2\n"
         "  --share-gpu          other daemons with --share-gpu may use the same GPU; else a second one is "
         "refused\n"
+        "  --gpu-memory SIZE    of the GPU, for networks and data sets (default: nine tenths of what is "
+        "free)\n"
         "  --memory SIZE        for networks, params and results, such as 8GiB (default: four fifths of the\n"
         "                       machine's, divided among the daemons of --all-gpus)\n"
         "  --node ID            daemons with the same id share a host (default: made from machine and boot "
         "id)\n"
-        "  --config FILE        YAML with the keys server, name, node, workers, backend, gpu, share_gpu, "
-        "memory,\n"
-        "                       log_level and data_sets; options come before it\n"
+        "  --config FILE        YAML with the keys server, name, node, workers, backend, gpu, share_gpu,\n"
+        "                       gpu_memory, memory, log_level and data_sets; options come before it\n"
         "  --log-level LEVEL    error, warning, info, debug (default info)\n"
         "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
         "  --help, --version\n"
@@ -72,6 +73,7 @@ enum option_id {
         OPT_GPU,
         OPT_ALL_GPUS,
         OPT_SHARE_GPU,
+        OPT_GPU_MEMORY,
         OPT_MEMORY,
         OPT_NODE,
         OPT_STDIN,
@@ -90,6 +92,7 @@ static const struct option options[] = {
         {"gpus", required_argument, NULL, OPT_GPU},
         {"all-gpus", no_argument, NULL, OPT_ALL_GPUS},
         {"share-gpu", no_argument, NULL, OPT_SHARE_GPU},
+        {"gpu-memory", required_argument, NULL, OPT_GPU_MEMORY},
         {"memory", required_argument, NULL, OPT_MEMORY},
         {"node", required_argument, NULL, OPT_NODE},
         {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
@@ -150,13 +153,13 @@ static int set_gpu(struct mfl_client_config *config, const char *arg, struct mfl
         return 0;
 }
 
-static int set_memory(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+static int set_memory(const char *option, const char *arg, uint64_t *ret_bytes, struct mfl_error *err)
 {
         uint64_t bytes;
         if (!mfl_yaml_parse_size(arg, &bytes) || bytes < 1048576)
                 return mfl_fail(
-                        err, MFL_CONFIG_USAGE, "--memory %s: expected at least 1MiB, such as 8GiB", arg);
-        config->memory_bytes = bytes;
+                        err, MFL_CONFIG_USAGE, "%s %s: expected at least 1MiB, such as 8GiB", option, arg);
+        *ret_bytes = bytes;
         return 0;
 }
 
@@ -188,7 +191,9 @@ static int set_option(struct mfl_client_config *config, int id, const char *arg,
                 config->share_gpu = true;
                 return 0;
         case OPT_MEMORY:
-                return set_memory(config, arg, err);
+                return set_memory("--memory", arg, &config->memory_bytes, err);
+        case OPT_GPU_MEMORY:
+                return set_memory("--gpu-memory", arg, &config->gpu_memory_bytes, err);
         case OPT_STDIN:
                 config->exit_with_stdin = true;
                 return 0;
