@@ -3,7 +3,7 @@
  * that it can't do. Nothing crashes, nothing leaks, and the text says what it was. */
 #include "tests/unit/cuda/net_test.h"
 
-#include "emu.h"
+#include "tests/emu/emu.h"
 #include "kernels/cuda/net.h"
 
 static const struct mfl_backend_ops *const ops = &mfl_backend_module;
