@@ -2,6 +2,8 @@
 /* Builds a network: plans of convolutions, memory, streams; and loads its kernels by a step of no rows. */
 #include "kernels/cuda/net.h"
 
+#define SCALE_START 65536.0f /* of the loss in fp16: kernels/backend.h */
+
 static int plan_pass(struct mfl_net *net, int i, enum mfl_cuda_pass pass, struct mfl_error *err)
 {
         struct mfl_cuda_model *model = &net->model;
@@ -20,8 +22,8 @@ static int plan_pass(struct mfl_net *net, int i, enum mfl_cuda_pass pass, struct
         }
         int rc = mfl_cuda_conv_plan_new(weights ? &net->side : &net->main, &own->conv, &use, at, err);
         if (!rc)
-                model->workspace_bytes[weights] = MFL_MAX(
-                        model->workspace_bytes[weights], mfl_cuda_conv_plan_workspace(*at));
+                model->workspace_bytes[weights] =
+                        MFL_MAX(model->workspace_bytes[weights], mfl_cuda_conv_plan_workspace(*at));
         return rc;
 }
 
@@ -58,8 +60,8 @@ static int make_events(struct mfl_net *net, struct mfl_error *err)
                 &net->computed[1]};
         int rc = 0;
         for (size_t i = 0; !rc && i < MFL_ARRAY_SIZE(plain); i++)
-                rc = mfl_cuda_check(cudaEventCreateWithFlags(plain[i], cudaEventDisableTiming),
-                        "create an event", err);
+                rc = mfl_cuda_check(
+                        cudaEventCreateWithFlags(plain[i], cudaEventDisableTiming), "create an event", err);
         if (!rc)
                 rc = mfl_cuda_check(cudaEventCreate(&net->begin), "create an event", err);
         if (!rc)
@@ -95,6 +97,17 @@ static int send_permutation(struct mfl_net *net, struct mfl_error *err)
                 "copy the order of params", err);
 }
 
+static int send_constants(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_cuda_scale start = {.scale = SCALE_START};
+        struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
+        int rc = scale ? mfl_cuda_check(cudaMemcpyAsync(scale + net->model.options.groups, &start,
+                                                sizeof start, cudaMemcpyHostToDevice, net->main.stream),
+                                 "set the loss scale", err)
+                       : 0;
+        return rc ? rc : send_permutation(net, err);
+}
+
 static int allocate(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_cuda_model *model = &net->model;
@@ -117,7 +130,7 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         /* What lies between tensors of params stays 0, and nothing reads memory that was never written. */
         rc = mfl_cuda_check(cudaMemsetAsync(net->memory, 0, (size_t)model->bytes, net->main.stream),
                 "clear the network's memory", err);
-        return rc ? rc : send_permutation(net, err);
+        return rc ? rc : send_constants(net, err);
 }
 
 /* Kernels are loaded when they are first launched, which must not be within a capture. No group has rows, so

@@ -45,27 +45,20 @@ int mfl_cuda_context_init(
         *context = (struct mfl_cuda_context){.device = device, .tuner = tuner};
         rc = mfl_cuda_check(cudaSetDevice(device), "set device", err);
         if (!rc)
-                rc = mfl_cuda_check(cudaDeviceGetAttribute(&context->sm_count,
-                                            cudaDevAttrMultiProcessorCount, device),
+                rc = mfl_cuda_check(
+                        cudaDeviceGetAttribute(&context->sm_count, cudaDevAttrMultiProcessorCount, device),
                         "count multiprocessors", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                rc = mfl_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                         "read the compute capability", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                rc = mfl_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
                         "read the compute capability", err);
         context->sm_version = major * 10 + minor;
         if (!rc)
                 rc = make_stream(&context->stream, err);
         if (!rc)
                 rc = make_event(&context->fork, err);
-        for (int b = 1; !rc && b < MFL_CUDA_BRANCHES_MAX; b++) {
-                rc = make_stream(&context->branches[b], err);
-                if (!rc)
-                        rc = make_event(&context->join[b], err);
-        }
         if (rc)
                 mfl_cuda_context_deinit(context);
         return rc;
@@ -88,12 +81,23 @@ void mfl_cuda_context_deinit(struct mfl_cuda_context *context)
         *context = (struct mfl_cuda_context){0};
 }
 
+/* Most networks never fork so wide; measuring does first what they do later, so this is no step's work. */
+static int make_branch(struct mfl_cuda_context *context, int b, struct mfl_error *err)
+{
+        int rc = context->branches[b] ? 0 : make_stream(&context->branches[b], err);
+        return rc || context->join[b] ? rc : make_event(&context->join[b], err);
+}
+
 int mfl_cuda_context_fork(struct mfl_cuda_context *context, int n, struct mfl_error *err)
 {
         mfl_assert(n <= MFL_CUDA_BRANCHES_MAX);
         if (n <= 1)
                 return 0;
-        int rc = mfl_cuda_check(cudaEventRecord(context->fork, context->stream), "fork a stream", err);
+        int rc = 0;
+        for (int b = 1; !rc && b < n; b++)
+                rc = make_branch(context, b, err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaEventRecord(context->fork, context->stream), "fork a stream", err);
         for (int b = 1; !rc && b < n; b++)
                 rc = mfl_cuda_check(
                         cudaStreamWaitEvent(context->branches[b], context->fork, 0), "fork a stream", err);

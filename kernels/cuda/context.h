@@ -16,7 +16,8 @@
 
 struct mfl_cuda_context {
         cudaStream_t stream;                          /* everything is ordered by it */
-        cudaStream_t branches[MFL_CUDA_BRANCHES_MAX]; /* [0] is unused: branch 0 is `stream` */
+        cudaStream_t branches[MFL_CUDA_BRANCHES_MAX]; /* made by the first fork that wants them; [0] is
+                                                         unused: branch 0 is `stream` */
         cudaEvent_t fork, join[MFL_CUDA_BRANCHES_MAX];
         struct mfl_dnn *dnn;      /* dnn.h: NULL until first used */
         struct mfl_blas *blas;    /* blas.h: NULL until first used */

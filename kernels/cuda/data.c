@@ -18,7 +18,7 @@ static uint64_t sample_bytes(const struct mfl_dataset *dataset, const struct mfl
 uint64_t mfl_cuda_data_bytes(const struct mfl_dataset *dataset, const struct mfl_split *split)
 {
         return mfl_cuda_round_up(sample_bytes(dataset, split) * split->n) +
-               mfl_cuda_round_up((uint64_t)split->n * sizeof(int32_t));
+               mfl_cuda_round_up((uint64_t)MFL_MAX(split->n, 1u) * sizeof(int32_t));
 }
 
 static int upload(struct mfl_device_data *data, struct mfl_error *err)

@@ -17,8 +17,7 @@
 static void format_uuid(const struct cudaDeviceProp *prop, char *buf, size_t bytes)
 {
         const unsigned char *u = (const unsigned char *)prop->uuid.bytes;
-        snprintf(buf, bytes,
-                "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+        snprintf(buf, bytes, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
                 strstr(prop->name, " MIG ") ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7],
                 u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
@@ -27,13 +26,12 @@ static int describe(struct mfl_device *device, struct mfl_error *err)
 {
         struct cudaDeviceProp prop;
         int runtime = 0, rc;
-        rc = mfl_cuda_check(cudaGetDeviceProperties(&prop, device->ordinal), "read the device's properties",
-                err);
+        rc = mfl_cuda_check(
+                cudaGetDeviceProperties(&prop, device->ordinal), "read the device's properties", err);
         if (!rc)
                 rc = mfl_cuda_check(cudaRuntimeGetVersion(&runtime), "read the runtime's version", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaDriverGetVersion(&device->driver), "read the driver's version", err);
+                rc = mfl_cuda_check(cudaDriverGetVersion(&device->driver), "read the driver's version", err);
         if (rc)
                 return rc;
         struct mfl_device_info *info = &device->info;

@@ -20,7 +20,8 @@ static uint64_t bytes_with(const struct mfl_graph *graph, const struct mfl_net_o
 {
         struct mfl_net_options with = *options;
         with.groups = groups;
-        return mfl_cuda_net_bytes(graph, &with);
+        uint64_t bytes = mfl_cuda_net_bytes(graph, &with);
+        return bytes ? bytes : UINT64_MAX; /* none that can be made */
 }
 
 /* The largest G of at most `wanted` that fits; 0: none. */

@@ -54,31 +54,31 @@ static inline uint64_t mfl_cuda_round_up(uint64_t bytes)
 struct mfl_cuda_layer {
         struct mfl_cuda_tensor x; /* of the output, as it lies in memory */
         bool live;
-        int only_reader;       /* -1: none, or several */
-        enum mfl_cuda_act act; /* what a carrier applies to its output */
-        int residual;          /* norms: the layer that is added to the output; -1 */
-        int alias;             /* the layer whose memory this one shares; -1 */
-        bool carried;          /* nothing to do forward: done by an earlier layer */
-        bool folded;           /* nothing to do backward: done by another layer */
-        bool add, add2;           /* the gradient of input (input2, residual) is added to what is there */
-        enum mfl_cuda_act in_act; /* the gradient of this activation, the input's, is applied behind it */
+        int only_reader;           /* -1: none, or several */
+        enum mfl_cuda_act act;     /* what a carrier applies to its output */
+        int residual;              /* norms: the layer that is added to the output; -1 */
+        int alias;                 /* the layer whose memory this one shares; -1 */
+        bool carried;              /* nothing to do forward: done by an earlier layer */
+        bool folded;               /* nothing to do backward: done by another layer */
+        bool add, add2;            /* the gradient of input (input2, residual) is added to what is there */
+        enum mfl_cuda_act in_act;  /* the gradient of this activation, the input's, is applied behind it */
         struct mfl_cuda_conv conv; /* conv2d, dense */
         struct mfl_cuda_conv_plan *forward, *data, *weights; /* data: NULL where training needs none */
 };
 
 /* Parts of the one allocation. */
 enum mfl_cuda_region {
-        MFL_CUDA_ARENA,       /* activations, gradients, auxiliary: kernels/plan.h */
-        MFL_CUDA_PARAMS,      /* [G][stride] floats */
-        MFL_CUDA_LOW,         /* [G][stride] of the element type; 16-bit types only */
-        MFL_CUDA_BASE,        /* [stride] floats: of params_base */
-        MFL_CUDA_BASE_LOW,    /* [stride] of the element type */
-        MFL_CUDA_FIRST,       /* [G][stride] floats: of params_set; training, as the next five. None where all
-                                 groups start from BASE */
-        MFL_CUDA_MOMENTUM,    /* [G][stride] floats */
-        MFL_CUDA_GRADS,       /* [G][stride] floats; 0 where no operator writes */
-        MFL_CUDA_SUM,         /* [stride] int64 */
-        MFL_CUDA_SCALE,       /* [G] struct mfl_cuda_scale; fp16 */
+        MFL_CUDA_ARENA,    /* activations, gradients, auxiliary: kernels/plan.h */
+        MFL_CUDA_PARAMS,   /* [G][stride] floats */
+        MFL_CUDA_LOW,      /* [G][stride] of the element type; 16-bit types only */
+        MFL_CUDA_BASE,     /* [stride] floats: of params_base */
+        MFL_CUDA_BASE_LOW, /* [stride] of the element type */
+        MFL_CUDA_FIRST,    /* [G][stride] floats: of params_set; training, as the next five. None where all
+                              groups start from BASE */
+        MFL_CUDA_MOMENTUM, /* [G][stride] floats */
+        MFL_CUDA_GRADS,    /* [G][stride] floats; 0 where no operator writes */
+        MFL_CUDA_SUM,      /* [stride] int64 */
+        MFL_CUDA_SCALE,    /* [G + 1] struct mfl_cuda_scale; fp16. The last is what a training starts with */
         MFL_CUDA_WORKSPACE_2, /* of the gradients of weights */
         MFL_CUDA_EVAL,        /* [stride] floats: the group that eval looks at; G > 1 */
         MFL_CUDA_EVAL_LOW,    /* [stride] of the element type */
@@ -111,7 +111,7 @@ struct mfl_cuda_model {
         enum mfl_cuda_type type;
         struct mfl_cuda_layer *layers;
         struct mfl_plan *plan;
-        uint64_t *at;              /* [n_params] first element of a tensor in a wide vector */
+        uint64_t *at;               /* [n_params] first element of a tensor in a wide vector */
         uint64_t n_trained, stride; /* elements of a wide vector: those that are trained, all */
         uint32_t steps_max;         /* of one upload of tables */
         uint64_t stage_rows;        /* of float samples in half of the staging area; bytes: four times */
@@ -137,9 +137,9 @@ struct mfl_net {
         char *pinned;                       /* copies of control and of the staging area */
         char *pinned_stage;
         int32_t *pinned_labels;
-        uint32_t repeats;                      /* steps in the second graph of each pair */
+        uint32_t repeats;                         /* steps in the second graph of each pair */
         struct mfl_cuda_replay train[2], eval[2]; /* of one step; of several */
-        cudaStream_t copies; /* streamed */
+        cudaStream_t copies;                      /* streamed */
         cudaEvent_t copied[2], computed[2];
         cudaEvent_t begin, end; /* of the steps of one upload, for busy_ns */
         uint64_t busy_ns;
@@ -175,8 +175,8 @@ bool mfl_cuda_is_norm(enum mfl_op op);
 
 struct mfl_cuda_run {
         struct mfl_net *net;
-        bool training;      /* dropout is on, batch normalisation takes the batch's statistics */
-        bool input_too;     /* backward: the gradient of the input is wanted */
+        bool training;       /* dropout is on, batch normalisation takes the batch's statistics */
+        bool input_too;      /* backward: the gradient of the input is wanted */
         const float *params; /* of group 0 */
         const void *low;     /* what products read, of group 0: low or params */
         uint64_t stride;     /* from a group's params to the next one's; 0: all read the same */
@@ -203,8 +203,8 @@ struct mfl_cuda_work {
         const struct mfl_sgd *sgd;
 };
 /* A batch of rows of `samples`; NULL where no group has rows. */
-cudaError_t mfl_cuda_launch_gather(const struct mfl_cuda_run *pass, const struct mfl_device_data *data,
-        bool u8);
+cudaError_t mfl_cuda_launch_gather(
+        const struct mfl_cuda_run *pass, const struct mfl_device_data *data, bool u8);
 int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err);
 /* n steps, by graphs that are captured where there are none for this work. */
 int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);

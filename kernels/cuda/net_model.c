@@ -3,7 +3,8 @@
 #include "kernels/cuda/net.h"
 
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
-#define GROUPS_MAX 65535       /* they are the grid's second dimension */
+#define CROP_MAX 65536
+#define GROUPS_MAX 65535 /* they are the grid's second dimension */
 
 static int refuse(const struct mfl_layer *layer, const char *why, struct mfl_error *err)
 {
@@ -99,8 +100,10 @@ static int check_orders(const struct mfl_cuda_model *model, struct mfl_error *er
                         continue;
                 const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
                 if (in->h != two->h || in->w != two->w || in->c != two->c)
-                        return refuse(layer, "can't add these two vectors: they come from images of "
-                                             "different sizes, or from one and from the input", err);
+                        return refuse(layer,
+                                "can't add these two vectors: they come from images of "
+                                "different sizes, or from one and from the input",
+                                err);
         }
         return 0;
 }
@@ -167,8 +170,8 @@ static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_n
                 const struct mfl_cuda_layer *own = &model->layers[i];
                 bool act = mfl_cuda_act_of(op) != MFL_CUDA_ACT_NONE;
                 bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(op);
-                needs[i] = (struct mfl_plan_need){.act_bytes = count_of(&own->x) *
-                                                               (uint64_t)mfl_cuda_type_bytes(model->type),
+                needs[i] = (struct mfl_plan_need){
+                        .act_bytes = count_of(&own->x) * (uint64_t)mfl_cuda_type_bytes(model->type),
                         .aux_bytes = model->options.training ? aux_of(model, i) : 0,
                         .alias = own->alias,
                         .uses_input = mfl_cuda_is_conv(op) || mfl_cuda_is_norm(op) ||
@@ -228,11 +231,15 @@ static int check_options(
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
         if (options->groups > GROUPS_MAX)
-                return mfl_fail(err, MFL_INVALID, "the cuda backend trains at most %d clients at once, not %d",
-                        GROUPS_MAX, options->groups);
+                return mfl_fail(err, MFL_INVALID,
+                        "the cuda backend trains at most %d clients at once, not %d", GROUPS_MAX,
+                        options->groups);
         if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
-                return mfl_fail(err, MFL_INVALID, "the cuda backend has no precision %d",
-                        (int)options->precision);
+                return mfl_fail(
+                        err, MFL_INVALID, "the cuda backend has no precision %d", (int)options->precision);
+        if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
+                return mfl_fail(
+                        err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
         if ((options->augment.crop || options->augment.flip) && graph->input.rank != 3)
                 return mfl_fail(err, MFL_INVALID, "model %s: only images can be augmented", graph->name);
         return 0;
@@ -242,9 +249,8 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
         const struct mfl_net_options *options, struct mfl_error *err)
 {
         size_t n_layers = (size_t)graph->n_layers;
-        *model = (struct mfl_cuda_model){.graph = graph,
-                .options = *options,
-                .type = mfl_cuda_type_of(options->precision)};
+        *model = (struct mfl_cuda_model){
+                .graph = graph, .options = *options, .type = mfl_cuda_type_of(options->precision)};
         int rc = check_options(graph, options, err);
         if (rc)
                 return rc;
@@ -289,7 +295,7 @@ uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_
 {
         struct mfl_cuda_model model;
         if (mfl_cuda_model_init(&model, graph, options, NULL))
-                return UINT64_MAX; /* no budget holds what can't be made */
+                return 0; /* net_new says why not */
         uint64_t bytes = model.bytes;
         mfl_cuda_model_deinit(&model);
         return bytes;

@@ -81,9 +81,8 @@ static int get_gradients(struct mfl_net *net, float *dparams, struct mfl_error *
                         .to = mfl_cuda_at(net, MFL_CUDA_FLAT)};
                 rc = mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder gradients", err);
                 if (!rc)
-                        rc = mfl_cuda_check(
-                                cudaMemcpyAsync(dparams + g * n, a.to, (size_t)n * sizeof(float),
-                                        cudaMemcpyDeviceToHost, net->main.stream),
+                        rc = mfl_cuda_check(cudaMemcpyAsync(dparams + g * n, a.to, (size_t)n * sizeof(float),
+                                                    cudaMemcpyDeviceToHost, net->main.stream),
                                 "copy gradients to the host", err);
         }
         return rc;

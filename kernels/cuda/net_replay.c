@@ -103,9 +103,8 @@ int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err
         if (!rc && training)
                 rc = launch_update(&pass, work->sgd);
         if (!rc)
-                rc = mfl_cuda_check(
-                        mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
-                                net->main.stream),
+                rc = mfl_cuda_check(mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
+                                            net->main.stream),
                         "next step", err);
         return rc;
 }

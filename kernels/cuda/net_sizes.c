@@ -2,10 +2,10 @@
 /* Where params lie in a wide vector, and how large each region of a network's memory is. */
 #include "kernels/cuda/net.h"
 
-#define PARAM_ALIGN 64                      /* elements: 128 bytes of the smallest type */
-#define TABLE_BYTES ((uint64_t)8 << 20)     /* about the most that one upload of indices takes */
-#define STAGE_BYTES ((uint64_t)16 << 20)    /* about the most of half of a staging area */
-#define BOUNCE_FLOATS ((uint64_t)1 << 18)   /* about the most of a piece of a tensor on its way */
+#define PARAM_ALIGN 64                    /* elements: 128 bytes of the smallest type */
+#define TABLE_BYTES ((uint64_t)8 << 20)   /* about the most that one upload of indices takes */
+#define STAGE_BYTES ((uint64_t)16 << 20)  /* about the most of half of a staging area */
+#define BOUNCE_FLOATS ((uint64_t)1 << 18) /* about the most of a piece of a tensor on its way */
 
 int mfl_cuda_model_place_params(struct mfl_cuda_model *model, struct mfl_error *err)
 {
@@ -122,8 +122,8 @@ static void size_norms(struct mfl_cuda_model *model)
                 if (!model->layers[i].live || !mfl_cuda_is_norm(layer->op))
                         continue;
                 struct mfl_cuda_tensor x = mfl_cuda_norm_tensor(model, i);
-                uint64_t bytes = mfl_cuda_norm_workspace(
-                        &x, layer->op == MFL_OP_GROUPNORM ? layer->norm_groups : 0);
+                uint64_t bytes =
+                        mfl_cuda_norm_workspace(&x, layer->op == MFL_OP_GROUPNORM ? layer->norm_groups : 0);
                 model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0], bytes);
         }
 }
@@ -157,7 +157,7 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_MOMENTUM] = bytes[MFL_CUDA_GRADS] = training ? wide : 0;
         bytes[MFL_CUDA_SUM] = training ? model->stride * sizeof(int64_t) : 0;
         if (training && model->options.precision == MFL_PRECISION_FP16)
-                bytes[MFL_CUDA_SCALE] = groups * sizeof(struct mfl_cuda_scale);
+                bytes[MFL_CUDA_SCALE] = (groups + 1) * sizeof(struct mfl_cuda_scale);
         bytes[MFL_CUDA_EVAL] = groups > 1 ? model->stride * sizeof(float) : 0;
         bytes[MFL_CUDA_EVAL_LOW] = groups > 1 ? model->stride * element : 0;
         bytes[MFL_CUDA_WORKSPACE] = model->workspace_bytes[0];
@@ -174,4 +174,5 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
                 model->at_region[r] = model->bytes;
                 model->bytes += mfl_cuda_round_up(bytes[r]);
         }
+        model->bytes = (model->bytes + 511) / 512 * 512; /* as cudaMalloc does */
 }

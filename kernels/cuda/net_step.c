@@ -23,9 +23,8 @@ int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err)
         const struct mfl_cuda_control *control = &net->model.control;
         *(uint32_t *)mfl_cuda_pinned(net, control->step) = 0;
         memset(mfl_cuda_pinned(net, control->loss_sum), 0, (size_t)(control->weight - control->loss_sum));
-        return mfl_cuda_check(
-                cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_CONTROL), net->pinned, (size_t)control->count,
-                        cudaMemcpyHostToDevice, net->main.stream),
+        return mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_CONTROL), net->pinned,
+                                      (size_t)control->count, cudaMemcpyHostToDevice, net->main.stream),
                 "copy keys to the device", err);
 }
 
@@ -40,9 +39,8 @@ int mfl_cuda_tables_send(struct mfl_net *net, uint32_t n, struct mfl_error *err)
                 "copy counts to the device", err);
         if (!rc)
                 rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, control->index), pitch * row,
-                                            mfl_cuda_pinned(net, control->index), pitch * row,
-                                            n * word * row, groups, cudaMemcpyHostToDevice,
-                                            net->main.stream),
+                                            mfl_cuda_pinned(net, control->index), pitch * row, n * word * row,
+                                            groups, cudaMemcpyHostToDevice, net->main.stream),
                         "copy sample numbers to the device", err);
         return rc;
 }
@@ -51,16 +49,14 @@ int mfl_cuda_control_receive(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_cuda_control *control = &net->model.control;
         size_t bytes = (size_t)(control->count - control->loss_sum);
-        int rc = mfl_cuda_check(
-                cudaMemcpyAsync(mfl_cuda_pinned(net, control->loss_sum),
-                        mfl_cuda_control_at(net, control->loss_sum), bytes, cudaMemcpyDeviceToHost,
-                        net->main.stream),
+        int rc = mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_pinned(net, control->loss_sum),
+                                        mfl_cuda_control_at(net, control->loss_sum), bytes,
+                                        cudaMemcpyDeviceToHost, net->main.stream),
                 "copy sums to the host", err);
         return rc ? rc : mfl_cuda_sync(net, "steps of a network", err);
 }
 
-static int check_data(
-        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
+static int check_data(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->model.graph;
         const struct mfl_dataset *set = data->dataset;

@@ -43,15 +43,14 @@ static int send_tables(struct mfl_net *net, uint32_t first, uint32_t n, struct m
         size_t groups = (size_t)net->model.options.groups, word = sizeof(uint32_t);
         size_t pitch = net->model.steps_max * word, row = (size_t)net->model.options.batch;
         uint64_t count = control->count + first * word, index = control->index + first * word * row;
-        int rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, count), pitch,
-                                        mfl_cuda_pinned(net, count), pitch, n * word, groups,
-                                        cudaMemcpyHostToDevice, net->copies),
+        int rc = mfl_cuda_check(
+                cudaMemcpy2DAsync(mfl_cuda_control_at(net, count), pitch, mfl_cuda_pinned(net, count), pitch,
+                        n * word, groups, cudaMemcpyHostToDevice, net->copies),
                 "copy counts to the device", err);
         if (!rc)
-                rc = mfl_cuda_check(
-                        cudaMemcpy2DAsync(mfl_cuda_control_at(net, index), pitch * row,
-                                mfl_cuda_pinned(net, index), pitch * row, n * word * row, groups,
-                                cudaMemcpyHostToDevice, net->copies),
+                rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, index), pitch * row,
+                                            mfl_cuda_pinned(net, index), pitch * row, n * word * row, groups,
+                                            cudaMemcpyHostToDevice, net->copies),
                         "copy sample numbers to the device", err);
         return rc;
 }
@@ -60,10 +59,9 @@ static int send_rows(const struct mfl_cuda_work *work, uint64_t first, uint32_t 
 {
         struct mfl_net *net = work->net;
         uint64_t row_bytes = work->data->row_bytes;
-        int rc = mfl_cuda_check(
-                cudaMemcpyAsync((char *)mfl_cuda_at(net, MFL_CUDA_STAGE) + first * row_bytes,
-                        net->pinned_stage + first * row_bytes, (size_t)(rows * row_bytes),
-                        cudaMemcpyHostToDevice, net->copies),
+        int rc = mfl_cuda_check(cudaMemcpyAsync((char *)mfl_cuda_at(net, MFL_CUDA_STAGE) + first * row_bytes,
+                                        net->pinned_stage + first * row_bytes, (size_t)(rows * row_bytes),
+                                        cudaMemcpyHostToDevice, net->copies),
                 "copy samples to the device", err);
         if (!rc)
                 rc = mfl_cuda_check(

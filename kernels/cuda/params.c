@@ -35,15 +35,14 @@ int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_er
 {
         int rc = mfl_cuda_enter(net, err);
         if (!rc)
-                rc = upload(net, params, mfl_cuda_at(net, MFL_CUDA_BASE),
-                        mfl_cuda_at(net, MFL_CUDA_BASE_LOW), err);
+                rc = upload(net, params, mfl_cuda_at(net, MFL_CUDA_BASE), mfl_cuda_at(net, MFL_CUDA_BASE_LOW),
+                        err);
         return rc ? rc : mfl_cuda_sync(net, "params to the device", err);
 }
 
 /* Optimizer state and loss scale of a group as at the start of a training. */
 static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *err)
 {
-        const struct mfl_cuda_scale start = {.scale = 65536.0f};
         uint64_t stride = net->model.stride;
         float *momentum = mfl_cuda_at(net, MFL_CUDA_MOMENTUM);
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
@@ -52,11 +51,9 @@ static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *er
                 rc = mfl_cuda_check(cudaMemsetAsync(momentum + group * stride, 0,
                                             (size_t)stride * sizeof(float), net->main.stream),
                         "clear the momentum", err);
-        if (!rc && scale)
-                rc = mfl_cuda_check(cudaMemcpyAsync(scale + group, &start, sizeof start,
-                                            cudaMemcpyHostToDevice, net->main.stream),
-                        "set the loss scale", err);
-        return rc;
+        if (rc || !scale)
+                return rc;
+        return copy(net, scale + group, scale + net->model.options.groups, sizeof *scale, err);
 }
 
 /* Nothing waits here for the device: what follows is ordered behind it. */
@@ -151,8 +148,8 @@ static int take_piece(
 {
         int64_t *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
         const uint32_t *place = mfl_cuda_at(net, MFL_CUDA_PLACE);
-        int rc = mfl_cuda_check(mfl_cuda_reorder_i64(n, place + at, mfl_cuda_at(net, MFL_CUDA_SUM), flat,
-                                        net->main.stream),
+        int rc = mfl_cuda_check(
+                mfl_cuda_reorder_i64(n, place + at, mfl_cuda_at(net, MFL_CUDA_SUM), flat, net->main.stream),
                 "reorder the sum of updates", err);
         if (!rc)
                 rc = mfl_cuda_check(cudaMemcpyAsync(host, flat, (size_t)n * sizeof *host,

@@ -57,8 +57,8 @@ struct mfl_cuda_conv_args mfl_cuda_conv_args_of(const struct mfl_cuda_run *pass,
                 .w_stride = pass->stride,
                 .p_stride = pass->stride,
                 .steps = pass->steps};
-        args.w = (const char *)pass->low + model->at[layer->param_weight] *
-                                                    (uint64_t)mfl_cuda_type_bytes(model->type);
+        args.w = (const char *)pass->low +
+                 model->at[layer->param_weight] * (uint64_t)mfl_cuda_type_bytes(model->type);
         return args;
 }
 

@@ -51,9 +51,9 @@ static struct mfl_graph *make_graph(enum net_model model)
         };
         struct mfl_graph *graph = NULL;
         struct mfl_error err = {""};
-        int rc = model == NET_DENSE ? mfl_graph_build("dense", dense, MFL_ARRAY_SIZE(dense), 3, &graph, &err)
-                                    : mfl_graph_build("residual", residual, MFL_ARRAY_SIZE(residual), 3,
-                                              &graph, &err);
+        int rc = model == NET_DENSE
+                         ? mfl_graph_build("dense", dense, MFL_ARRAY_SIZE(dense), 3, &graph, &err)
+                         : mfl_graph_build("residual", residual, MFL_ARRAY_SIZE(residual), 3, &graph, &err);
         if (rc)
                 fail_msg("%s", err.text);
         return graph;
@@ -168,8 +168,8 @@ static void take_results(const struct mfl_backend_ops *ops, struct mfl_net *net,
                 all[i] = NET_SAMPLES - 1 - i;
         for (int g = 0; g < run->options.groups; g++) {
                 must(ops->params_get(net, g, run->params + (size_t)g * n, &err), &err);
-                must(ops->eval(net, g, data, all, NET_SAMPLES, &run->eval_loss[g], &run->eval_correct[g],
-                             &err),
+                must(ops->eval(
+                             net, g, data, all, NET_SAMPLES, &run->eval_loss[g], &run->eval_correct[g], &err),
                         &err);
                 weight[g] = (uint64_t)g + 1;
         }
@@ -179,8 +179,8 @@ static void take_results(const struct mfl_backend_ops *ops, struct mfl_net *net,
         must(ops->sum_take(net, run->sum, &err), &err);
 }
 
-void net_train(const struct mfl_backend_ops *ops, struct mfl_device *device, struct net_case *c,
-        struct net_run *run)
+void net_train(
+        const struct mfl_backend_ops *ops, struct mfl_device *device, struct net_case *c, struct net_run *run)
 {
         struct mfl_error err = {""};
         struct mfl_net *net = NULL;

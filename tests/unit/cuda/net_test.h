@@ -50,6 +50,7 @@ void net_train(const struct mfl_backend_ops *ops, struct mfl_device *device, str
         struct net_run *run);
 void net_run_deinit(struct net_run *run);
 /* Group b of one run has the bits of group a of another. */
-void net_assert_same(const struct net_case *c, const struct net_run *x, int a, const struct net_run *y, int b);
+void net_assert_same(
+        const struct net_case *c, const struct net_run *x, int a, const struct net_run *y, int b);
 
 #endif

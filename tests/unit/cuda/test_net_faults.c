@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes wrong with a network on the emulated device: no memory, failing calls of CUDA, models and data that
- * it can't do. Nothing crashes, nothing leaks, and the text says what it was. */
+/* What goes wrong with a network on the emulated device: no memory, failing calls of CUDA, models and data
+ * that it can't do. Nothing crashes, nothing leaks, and the text says what it was. */
 #include "tests/unit/cuda/net_test.h"
 
-#include "emu.h"
+#include "tests/emu/emu.h"
 #include "kernels/cuda/net.h"
 
 static const struct mfl_backend_ops *const ops = &mfl_backend_module;
@@ -29,8 +29,8 @@ static void close_local(struct local *l)
 
 static int use_local(struct net_case *c, struct local *l, struct mfl_error *err)
 {
-        struct mfl_group_steps steps[2] = {{.index = c->index[0], .count = c->count[0]},
-                {.index = c->index[1], .count = c->count[1]}};
+        struct mfl_group_steps steps[2] = {
+                {.index = c->index[0], .count = c->count[0]}, {.index = c->index[1], .count = c->count[1]}};
         const struct mfl_sgd sgd = {.lr = 0.1f};
         int64_t loss;
         uint64_t correct;

@@ -13,18 +13,18 @@
         }
 
 static const struct mfl_layer block[] = {
-        {.op = MFL_OP_INPUT, .input = -1, .out = IMAGE(2, 4, 4)},                                      /* 0 */
-        {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 4, .kernel = {3, 3}, .padding = {1, 1}},     /* 1 */
-        {.op = MFL_OP_RELU, .input = 1},                                                               /* 2 */
-        {.op = MFL_OP_CONV2D, .input = 2, .out_channels = 4, .kernel = {3, 3}, .padding = {1, 1}},     /* 3 */
-        {.op = MFL_OP_BATCHNORM, .input = 3},                                                          /* 4 */
-        {.op = MFL_OP_ADD, .input = 4, .input2 = 2},                                                   /* 5 */
-        {.op = MFL_OP_RELU, .input = 5},                                                               /* 6 */
-        {.op = MFL_OP_MAXPOOL2D, .input = 6, .kernel = {2, 2}, .stride = {2, 2}},                      /* 7 */
-        {.op = MFL_OP_FLATTEN, .input = 7},                                                            /* 8 */
-        {.op = MFL_OP_DENSE, .input = 8, .out_channels = 5, .bias = true},                             /* 9 */
-        {.op = MFL_OP_TANH, .input = 9},                                                               /* 10 */
-        {.op = MFL_OP_DENSE, .input = 10, .out_channels = 3, .bias = true},                            /* 11 */
+        {.op = MFL_OP_INPUT, .input = -1, .out = IMAGE(2, 4, 4)},                                  /* 0 */
+        {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 4, .kernel = {3, 3}, .padding = {1, 1}}, /* 1 */
+        {.op = MFL_OP_RELU, .input = 1},                                                           /* 2 */
+        {.op = MFL_OP_CONV2D, .input = 2, .out_channels = 4, .kernel = {3, 3}, .padding = {1, 1}}, /* 3 */
+        {.op = MFL_OP_BATCHNORM, .input = 3},                                                      /* 4 */
+        {.op = MFL_OP_ADD, .input = 4, .input2 = 2},                                               /* 5 */
+        {.op = MFL_OP_RELU, .input = 5},                                                           /* 6 */
+        {.op = MFL_OP_MAXPOOL2D, .input = 6, .kernel = {2, 2}, .stride = {2, 2}},                  /* 7 */
+        {.op = MFL_OP_FLATTEN, .input = 7},                                                        /* 8 */
+        {.op = MFL_OP_DENSE, .input = 8, .out_channels = 5, .bias = true},                         /* 9 */
+        {.op = MFL_OP_TANH, .input = 9},                                                           /* 10 */
+        {.op = MFL_OP_DENSE, .input = 10, .out_channels = 3, .bias = true},                        /* 11 */
 };
 
 static struct mfl_graph *build(const struct mfl_layer *layers, int n)
