@@ -112,7 +112,7 @@ static int selftest(struct mfl_device *device, void (*report)(void *user, bool o
         int rc = mfl_cuda_context_init(&context, device->ordinal, device->tuner, err);
         if (rc)
                 return rc;
-        rc = mfl_cuda_selftest(&context, report, user, err);
+        rc = mfl_cuda_selftest(&context, strstr(device->info.name, "emulated") != NULL, report, user, err);
         mfl_cuda_context_deinit(&context);
         return rc;
 }

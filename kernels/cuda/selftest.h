@@ -5,8 +5,9 @@
 
 #include "kernels/cuda/context.h"
 
-/* Needs about 100 MiB of the device's memory. Negative: CUDA, memory. */
-int mfl_cuda_selftest(struct mfl_cuda_context *context, void (*report)(void *user, bool ok, const char *text),
-        void *user, struct mfl_error *err);
+/* small: a few small problems only, as many as an emulated device does in seconds. Needs about 1 GiB of the
+ * device's memory. Negative: CUDA, memory. */
+int mfl_cuda_selftest(struct mfl_cuda_context *context, bool small,
+        void (*report)(void *user, bool ok, const char *text), void *user, struct mfl_error *err);
 
 #endif
