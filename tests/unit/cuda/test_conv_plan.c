@@ -64,6 +64,8 @@ static const struct mfl_cuda_conv_use uses[] = {
         {.pass = MFL_CUDA_FORWARD},
         {.pass = MFL_CUDA_FORWARD, .bias = true, .act = MFL_CUDA_ACT_RELU},
         {.pass = MFL_CUDA_FORWARD, .bias = true, .act = MFL_CUDA_ACT_TANH},
+        {.pass = MFL_CUDA_FORWARD, .act = MFL_CUDA_ACT_RELU},
+        {.pass = MFL_CUDA_FORWARD, .act = MFL_CUDA_ACT_SIGMOID},
         {.pass = MFL_CUDA_BACKWARD_DATA},
         {.pass = MFL_CUDA_BACKWARD_DATA, .act = MFL_CUDA_ACT_RELU, .add = true},
         {.pass = MFL_CUDA_BACKWARD_DATA, .add = true},
