@@ -92,14 +92,15 @@ static int send_permutation(struct mfl_net *net, struct mfl_error *err)
         if (n == 0)
                 return 0;
         mfl_cuda_model_permutation(&net->model, place);
-        return mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_PLACE), place, n * sizeof *place,
-                                      cudaMemcpyHostToDevice, net->main.stream),
+        int rc = mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_PLACE), place, n * sizeof *place,
+                                        cudaMemcpyHostToDevice, net->main.stream),
                 "copy the order of params", err);
+        return rc ? rc : mfl_cuda_sync(net, "copy the order of params", err); /* place goes */
 }
 
 static int send_constants(struct mfl_net *net, struct mfl_error *err)
 {
-        const struct mfl_cuda_scale start = {.scale = SCALE_START};
+        static const struct mfl_cuda_scale start = {.scale = SCALE_START};
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
         int rc = scale ? mfl_cuda_check(cudaMemcpyAsync(scale + net->model.options.groups, &start,
                                                 sizeof start, cudaMemcpyHostToDevice, net->main.stream),
@@ -199,8 +200,13 @@ void mfl_cuda_net_free(struct mfl_net *net)
         cudaEvent_t events[] = {net->fork, net->join, net->copied[0], net->copied[1], net->computed[0],
                 net->computed[1], net->begin, net->end};
         (void)cudaSetDevice(net->device->ordinal);
+        /* After an error copies may be under way from memory that is freed below. */
+        if (net->copies)
+                (void)cudaStreamSynchronize(net->copies);
         if (net->main.stream)
                 (void)cudaStreamSynchronize(net->main.stream);
+        if (net->side.stream)
+                (void)cudaStreamSynchronize(net->side.stream);
         for (int k = 0; k < 2; k++) {
                 mfl_cuda_replay_deinit(&net->train[k]);
                 mfl_cuda_replay_deinit(&net->eval[k]);
