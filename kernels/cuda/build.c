@@ -151,12 +151,18 @@ static int load_kernels(struct mfl_net *net, struct mfl_error *err)
         return rc ? rc : mfl_cuda_sync(net, "first launch of a network", err);
 }
 
-/* Steps of one large graph: more do not pay where a step has many kernels. */
+/* Steps of one large graph: more do not pay where a step has many kernels. A library that is called for each
+ * client makes many. */
 static uint32_t repeats_of(const struct mfl_cuda_model *model)
 {
         uint32_t launches = 8;
-        for (int i = 1; i < model->graph->n_layers; i++)
-                launches += model->layers[i].carried ? 0 : 3;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_cuda_layer *own = &model->layers[i];
+                const struct mfl_cuda_conv_plan *plans[] = {own->forward, own->data, own->weights};
+                launches += own->carried ? 0 : 3;
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(plans); k++)
+                        launches += plans[k] ? mfl_cuda_conv_plan_calls(plans[k]) - 1 : 0;
+        }
         return MFL_MIN(MFL_MAX(512 / launches, 1), 16);
 }
 
