@@ -92,14 +92,15 @@ static int send_permutation(struct mfl_net *net, struct mfl_error *err)
         if (n == 0)
                 return 0;
         mfl_cuda_model_permutation(&net->model, place);
-        return mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_PLACE), place, n * sizeof *place,
-                                      cudaMemcpyHostToDevice, net->main.stream),
+        int rc = mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_PLACE), place, n * sizeof *place,
+                                        cudaMemcpyHostToDevice, net->main.stream),
                 "copy the order of params", err);
+        return rc ? rc : mfl_cuda_sync(net, "copy the order of params", err); /* place goes */
 }
 
 static int send_constants(struct mfl_net *net, struct mfl_error *err)
 {
-        const struct mfl_cuda_scale start = {.scale = SCALE_START};
+        static const struct mfl_cuda_scale start = {.scale = SCALE_START};
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
         int rc = scale ? mfl_cuda_check(cudaMemcpyAsync(scale + net->model.options.groups, &start,
                                                 sizeof start, cudaMemcpyHostToDevice, net->main.stream),
@@ -150,12 +151,18 @@ static int load_kernels(struct mfl_net *net, struct mfl_error *err)
         return rc ? rc : mfl_cuda_sync(net, "first launch of a network", err);
 }
 
-/* Steps of one large graph: more do not pay where a step has many kernels. */
+/* Steps of one large graph: more do not pay where a step has many kernels. A library that is called for each
+ * client makes many. */
 static uint32_t repeats_of(const struct mfl_cuda_model *model)
 {
         uint32_t launches = 8;
-        for (int i = 1; i < model->graph->n_layers; i++)
-                launches += model->layers[i].carried ? 0 : 3;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_cuda_layer *own = &model->layers[i];
+                const struct mfl_cuda_conv_plan *plans[] = {own->forward, own->data, own->weights};
+                launches += own->carried ? 0 : 3;
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(plans); k++)
+                        launches += plans[k] ? mfl_cuda_conv_plan_calls(plans[k]) - 1 : 0;
+        }
         return MFL_MIN(MFL_MAX(512 / launches, 1), 16);
 }
 
@@ -199,8 +206,13 @@ void mfl_cuda_net_free(struct mfl_net *net)
         cudaEvent_t events[] = {net->fork, net->join, net->copied[0], net->copied[1], net->computed[0],
                 net->computed[1], net->begin, net->end};
         (void)cudaSetDevice(net->device->ordinal);
+        /* After an error copies may be under way from memory that is freed below. */
+        if (net->copies)
+                (void)cudaStreamSynchronize(net->copies);
         if (net->main.stream)
                 (void)cudaStreamSynchronize(net->main.stream);
+        if (net->side.stream)
+                (void)cudaStreamSynchronize(net->side.stream);
         for (int k = 0; k < 2; k++) {
                 mfl_cuda_replay_deinit(&net->train[k]);
                 mfl_cuda_replay_deinit(&net->eval[k]);

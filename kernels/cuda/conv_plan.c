@@ -317,6 +317,11 @@ uint64_t mfl_cuda_conv_plan_workspace(const struct mfl_cuda_conv_plan *plan)
         return plan->workspace;
 }
 
+uint32_t mfl_cuda_conv_plan_calls(const struct mfl_cuda_conv_plan *plan)
+{
+        return mfl_conv_way_is_looped(plan->way) ? (uint32_t)plan->conv.groups : 1;
+}
+
 uint64_t mfl_cuda_conv_plan_workspace_max(
         const struct mfl_cuda_conv *conv, const struct mfl_cuda_conv_use *use)
 {

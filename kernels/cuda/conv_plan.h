@@ -54,6 +54,8 @@ uint64_t mfl_cuda_conv_plan_workspace(const struct mfl_cuda_conv_plan *plan);
 /* An upper bound for budgets, without a device. */
 uint64_t mfl_cuda_conv_plan_workspace_max(
         const struct mfl_cuda_conv *conv, const struct mfl_cuda_conv_use *use);
+/* How often run calls a library, or starts an own kernel: clients where each has its own call, else 1. */
+uint32_t mfl_cuda_conv_plan_calls(const struct mfl_cuda_conv_plan *plan);
 /* Launches on context->stream (and, between a fork and a join, on its branches). Work that a library cannot
  * fuse (bias, act, add, db) is done by own kernels behind it. */
 int mfl_cuda_conv_plan_run(

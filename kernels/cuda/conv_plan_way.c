@@ -141,12 +141,12 @@ static int dw_bytes(const struct mfl_cuda_conv_plan *plan)
         return dw_is_low(plan) ? mfl_conv_sizes(&plan->conv, plan->use.pass).type_bytes : 4;
 }
 
-/* From one client's converted dw to the next's: each begins where 16-byte stores may, but for one grouped
- * result, which is packed. */
-static uint64_t low_dw_stride(const struct mfl_cuda_conv_plan *plan)
+/* From a client's dw in the workspace to the next's: cuDNN's own where it makes all of them at once, else 16
+ * bytes' multiples of any type. */
+static uint64_t dw_stride(const struct mfl_cuda_conv_plan *plan)
 {
-        uint64_t count = mfl_conv_sizes(&plan->conv, plan->use.pass).w;
-        return plan->way == MFL_CONV_GROUPED ? count : (count + 7) / 8 * 8;
+        uint64_t w = mfl_conv_sizes(&plan->conv, plan->use.pass).w;
+        return plan->way == MFL_CONV_GROUPED ? w : (w + 7) / 8 * 8;
 }
 
 /* Elements of one client's operands as the library sees them: forward x, w, y; backward data dy, w, dx;
@@ -208,10 +208,10 @@ void mfl_conv_way_lay_out(struct mfl_cuda_conv_plan *plan, int branches)
         plan->added = at;
         at += plan->use.add ? round_up(groups * result * bytes) : 0;
         plan->result = at;
-        if (dw_is_low(plan))
-                at += round_up(groups * low_dw_stride(plan) * (uint64_t)dw_bytes(plan));
+        if (weights && (grouped || dw_is_low(plan)))
+                at += round_up(groups * dw_stride(plan) * (uint64_t)dw_bytes(plan));
         else if (grouped)
-                at += round_up(groups * result * (weights ? 4 : bytes));
+                at += round_up(groups * result * bytes);
         if (weights && plan->use.bias) { /* the sums of dy come after the library, in the same memory */
                 struct mfl_cuda_tensor y = tensor_y(plan);
                 at = MFL_MAX(at, mfl_cuda_bias_workspace(&y));
@@ -227,7 +227,7 @@ uint64_t mfl_conv_way_parts_max(const struct mfl_cuda_conv *conv, const struct m
         operand_sizes(conv, use->pass, &first, &second, &result);
         uint64_t parts = use->add ? round_up(groups * result * bytes) : 0;
         if (use->fast || weights)
-                parts += round_up(groups * (weights ? (result + 7) * 4 : result * bytes));
+                parts += round_up(weights ? groups * (result + 7) * 4 : groups * result * bytes);
         if (use->fast)
                 parts += round_up(groups * first * bytes) + round_up(groups * second * bytes) +
                          round_up(groups * (uint64_t)conv->k * 4);
@@ -276,7 +276,7 @@ static struct call start_call(struct mfl_cuda_conv_plan *plan, const struct mfl_
                 call.result.at = call.workspace + plan->added;
         if (dw_is_low(plan))
                 call.result =
-                        (struct operand){call.workspace + plan->result, low_dw_stride(plan), dw_bytes(plan)};
+                        (struct operand){call.workspace + plan->result, dw_stride(plan), dw_bytes(plan)};
         return call;
 }
 
@@ -395,8 +395,8 @@ static int unpack_weights(const struct call *call, struct mfl_error *err)
         struct mfl_cuda_conv_plan *plan = call->plan;
         enum mfl_cuda_type type = dw_is_low(plan) ? mfl_cuda_type_of(plan->conv.precision) : MFL_CUDA_F32;
         return copy(call,
-                pack(plan->conv.groups, call->sizes.w, dw_is_low(plan) ? low_dw_stride(plan) : call->sizes.w,
-                        call->args->p_stride, type, MFL_CUDA_F32),
+                pack(plan->conv.groups, call->sizes.w, dw_stride(plan), call->args->p_stride, type,
+                        MFL_CUDA_F32),
                 call->workspace + plan->result, call->args->dw, "unpacking weight gradients", err);
 }
 

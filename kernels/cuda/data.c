@@ -39,7 +39,9 @@ static int upload(struct mfl_device_data *data, struct mfl_error *err)
                 rc = mfl_cuda_check(cudaMemcpy(data->labels, split->labels, split->n * sizeof(int32_t),
                                             cudaMemcpyHostToDevice),
                         "copy labels to the device", err);
-        return rc;
+        /* From pageable memory cudaMemcpy returns when the last piece is in the driver's own buffer, and the
+         * streams of networks don't wait for the default one. */
+        return rc ? rc : mfl_cuda_check(cudaStreamSynchronize(NULL), "copy a data set to the device", err);
 }
 
 int mfl_cuda_data_new(struct mfl_device *device, const struct mfl_dataset *dataset,

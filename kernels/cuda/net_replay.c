@@ -1,5 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step as launches, captured as a CUDA graph and replayed. */
+/* A step as launches, captured as a CUDA graph and replayed.
+ *
+ * Kernel nodes of one captured step of training, one client, deterministic; counted on the emulated device,
+ * where the first variant of every own kernel was taken and a call of cuDNN is one node (a device may show
+ * more):
+ *
+ *                            fp32   tf32   bf16
+ *     lenet5      batch 10     23     24     24
+ *     pfl-cnn     batch 10     24     24     24
+ *     fedavg-cnn  batch 32     22     22     22
+ *     resnet20    batch 32    184    190    190
+ *     resnet18    batch 32    158    166    167
+ *
+ * More clients add none, but where a library is called for each of them: 48 of resnet18's passes in fp32, so
+ * 302 nodes with four.
+ */
 #include "kernels/cuda/net.h"
 
 cudaError_t mfl_cuda_launch_gather(

@@ -13,10 +13,12 @@ MFL_DEVICE void bias_act(const struct mfl_cuda_bias *a, enum mfl_cuda_type type,
         int64_t at = blockIdx.y * n + (int64_t)i * width;
         float v[MFL_PACK_MAX], bias[MFL_PACK_MAX];
         mfl_pack_load(v, a->values, at, type, width);
-        mfl_floats_load(bias, a->bias + blockIdx.y * a->stride + i % units * width, width);
-        MFL_UNROLL
-        for (int k = 0; k < width; k++)
-                v[k] += bias[k];
+        if (a->bias) {
+                mfl_floats_load(bias, a->bias + blockIdx.y * a->stride + i % units * width, width);
+                MFL_UNROLL
+                for (int k = 0; k < width; k++)
+                        v[k] += bias[k];
+        }
         mfl_pack_act(a->act, v, width);
         mfl_pack_store(a->values, at, v, type, width);
 }

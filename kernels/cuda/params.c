@@ -15,7 +15,6 @@ static int upload(struct mfl_net *net, const float *params, float *wide, void *l
                 .low_type = net->model.type};
         if (n == 0)
                 return 0;
-        /* From memory that is not pinned this returns when the params are read. */
         int rc = mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_FLAT), params,
                                         (size_t)n * sizeof(float), cudaMemcpyHostToDevice, net->main.stream),
                 "copy params to the device", err);
@@ -56,7 +55,8 @@ static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *er
         return copy(net, scale + group, scale + net->model.options.groups, sizeof *scale, err);
 }
 
-/* Nothing waits here for the device: what follows is ordered behind it. */
+/* Params of the host's are read when this returns: CUDA does not promise that of a copy, only that it may be
+ * so. A group that starts from the base waits for nothing: what follows is ordered behind it. */
 int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride, g = (uint64_t)group;
@@ -77,7 +77,9 @@ int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, str
                 rc = copy(net, low, mfl_cuda_at(net, MFL_CUDA_BASE_LOW), stride * element, err);
         if (!rc)
                 rc = copy(net, first, wide, bytes, err);
-        return rc ? rc : reset_state(net, g, err);
+        if (!rc)
+                rc = reset_state(net, g, err);
+        return rc || !params ? rc : mfl_cuda_sync(net, "params to the device", err);
 }
 
 int mfl_cuda_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err)

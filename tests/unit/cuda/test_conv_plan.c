@@ -64,6 +64,8 @@ static const struct mfl_cuda_conv_use uses[] = {
         {.pass = MFL_CUDA_FORWARD},
         {.pass = MFL_CUDA_FORWARD, .bias = true, .act = MFL_CUDA_ACT_RELU},
         {.pass = MFL_CUDA_FORWARD, .bias = true, .act = MFL_CUDA_ACT_TANH},
+        {.pass = MFL_CUDA_FORWARD, .act = MFL_CUDA_ACT_RELU},
+        {.pass = MFL_CUDA_FORWARD, .act = MFL_CUDA_ACT_SIGMOID},
         {.pass = MFL_CUDA_BACKWARD_DATA},
         {.pass = MFL_CUDA_BACKWARD_DATA, .act = MFL_CUDA_ACT_RELU, .add = true},
         {.pass = MFL_CUDA_BACKWARD_DATA, .add = true},
@@ -138,6 +140,21 @@ static void test_ways(void **state)
                         check_way(&conv, use, MFL_CONV_DNN);
                         check_way(&layer, use, MFL_CONV_BLAS_LOOP);
                         check_way(&layer, use, MFL_CONV_OWN);
+                }
+        }
+}
+
+/* 18 weights: a client's in 16 bits are no multiple of 16 bytes, where a library leaves them too. */
+static void test_odd_weights(void **state)
+{
+        for (int p = 0; p < MFL_PRECISION_COUNT_; p++) {
+                struct mfl_cuda_conv conv =
+                        conv_test_problem((enum mfl_precision)p, 3, 8, 3, 4, 1, 2, 3, 3, 1);
+                for (size_t u = 0; u < MFL_ARRAY_SIZE(uses); u++) {
+                        struct mfl_cuda_conv_use use = uses[u];
+                        use.fast = true;
+                        check_way(&conv, use, MFL_CONV_DNN);
+                        check_way(&conv, use, MFL_CONV_GROUPED);
                 }
         }
 }
@@ -497,6 +514,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_copy, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_ways, setup, teardown),
+                cmocka_unit_test_setup_teardown(test_odd_weights, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_plans, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_same_bits, setup, teardown),
                 cmocka_unit_test_setup_teardown(test_rule, setup, teardown),
