@@ -39,7 +39,11 @@
  * the population is larger than the cohort) up to limits.retries, then the job fails with the reason. Having
  * no daemon at all is no failure: the job waits, its deadline clock stands still. Shared daemons: a daemon
  * works for one job at a time, one phase at a time; among jobs that want daemons the least recently served
- * goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once.
+ * goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once. A phase's
+ * items are dealt to its daemons in contiguous pieces, in the order of names, so large that all should end at
+ * the same time (selection.assign: speed; server/round_speed.h), or round robin by item (modulo). Daemons
+ * that hold results of an earlier boot get pieces of the size of those: with the last one's size given by the
+ * others' they are the very same pieces.
  */
 #ifndef MFL_SERVER_CORE_H
 #define MFL_SERVER_CORE_H
@@ -214,7 +218,9 @@ struct mfl_core_daemon_view {
         const char *state; /* as DaemonInfo.state */
         char job[MFL_JOB_ID_BYTES];
         uint32_t round, items_done, items_total;
-        double samples_per_second; /* of its last tasks */
+        /* Of its last training task, from its sending to its last update, all workers together; 0: none yet.
+         */
+        double samples_per_second, clients_per_second;
         uint64_t connected_ms;
         char note[MFL_REASON_BYTES];
 };

@@ -2,9 +2,10 @@
 /* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
  *
  * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
- * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds;
- * scheduler.c about whose turn it is. Memory that runs out is remembered in core->error and returned by step;
- * until then every function leaves the structures in a state that mfl_core_free can take.
+ * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds,
+ * round_deal.c who does what in them, round_speed.c learns how fast; scheduler.c says whose turn it is.
+ * Memory that runs out is remembered in core->error and returned by step; until then every function leaves
+ * the structures in a state that mfl_core_free can take.
  */
 #ifndef MFL_SERVER_CORE_INTERNAL_H
 #define MFL_SERVER_CORE_INTERNAL_H
@@ -85,6 +86,15 @@ struct core_task {
         uint32_t progress_items;
         uint64_t progress_samples;
         int64_t progress_loss;
+        uint64_t sent_ms;
+        uint32_t n_covered; /* items that some update has */
+        bool unmeasured;    /* its time says nothing of its daemon's speed; see round_speed.h */
+};
+
+/* See round_speed.h. */
+struct core_speed {
+        double cost;  /* milliseconds an item; 0: not measured yet */
+        uint32_t age; /* phases that gave it nothing, since it last had something */
 };
 
 /* What a daemon and a job have been through together. */
@@ -93,6 +103,10 @@ struct core_relation {
         uint32_t fails;      /* in a row */
         bool barred;         /* it said that it can't do this job */
         uint64_t rest_stamp; /* does not work in the phase of that stamp */
+        struct core_speed train, eval;
+        /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
+        uint32_t held_round, held_items;
+        uint64_t held_task;
 };
 
 struct core_daemon {
@@ -111,7 +125,9 @@ struct core_daemon {
         uint32_t n_relations;
         struct core_relation *relations;
         uint32_t items_done, items_total;
-        double samples_per_second;
+        double samples_per_second, clients_per_second;
+        uint64_t free_ms; /* when it ended its last task */
+        bool resumes;     /* what it is at was given out by an earlier boot: its next task may need no time */
         char note[MFL_REASON_BYTES];
 };
 

@@ -25,6 +25,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         spec->selection.daemons_max = sim_chance(sim, 30) ? 1 + sim_below(sim, sim->n_daemons) : 0;
         if (spec->selection.daemons_max && spec->selection.daemons_max < spec->selection.daemons_min)
                 spec->selection.daemons_max = spec->selection.daemons_min;
+        spec->selection.assign = (sim->seed + i) % 4 ? MFL_ASSIGN_SPEED : MFL_ASSIGN_MODULO;
         spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
         spec->limits.deadline_ms = spec->limits.quorum < 1 ? 2000 + sim_below(sim, 4000) : 3600000;
         spec->limits.retries = 100;
@@ -70,6 +71,7 @@ static void setup_golden(struct sim *sim)
                 spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
                 spec->selection.clients = spec->selection.daemons_max = 0;
                 spec->selection.daemons_min = 1;
+                spec->selection.assign = MFL_ASSIGN_SPEED;
                 spec->limits.quorum = 1;
                 spec->limits.deadline_ms = 3600000;
                 spec->evaluation.every = 2;
