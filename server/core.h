@@ -6,17 +6,30 @@
  * Inside, core.c keeps daemons, tasks and uploads; round.c one job's rounds; scheduler.c which job gets which
  * daemons.
  *
- *      JOB_ADD                                     daemon with the data set up, and its turn
- *         |                                                    |
- *         v      JOB_PREPARE -> JOB_READY                      v
- *      WAITING ------------------------> READY ---------> TRAIN(r) --all counted, or deadline and quorum--+
- *                                          ^                 |  below quorum: next attempt                |
- *                                          |                 v                                            v
- *                                          |            retries spent: FAILED                     APPLY ->
- * APPLIED |                                                              | | CHECKPOINT at the same time as
- * EVAL(r) |                                                              |
- *                                          +-----------------  COMMITTED  <---  COMMIT  <---  both done --+
- *                                          +--> last round: DONE
+ *  JOB_ADD -> a daemon with the data set is up: JOB_PREPARE -> JOB_READY
+ *                                     |
+ *      +------------------------> WAITING(r) <----- below quorum: next attempt; retries spent: FAILED
+ *      |                              |                    |
+ *      |               daemons, in turn                    |
+ *      |                              v                    |
+ *      |                           TRAIN(r) -- all counted, or deadline and quorum --> TRAINED(r)
+ *      |                                                                                   |
+ *      |                                                          r - 1 is COMMITTED, or never was
+ *      |                                                                                   v
+ *      +-- r + 1, at once, if r is neither evaluated nor the last ----- APPLIED(r) <-- APPLY(r)
+ *      |                                                                   |
+ *      |                                    EVAL(r), if it is due, and CHECKPOINT(r) at the same time
+ *      |                                                                   |
+ *      |                                                          both done: COMMIT(r)
+ *      |                                                                   v
+ *      +-- r + 1, if r was evaluated --------------------------------- COMMITTED(r) -- last round: DONE
+ *
+ * So a round that is not evaluated is stored while the next one is trained from its params; that one is
+ * applied when its predecessor is committed, so that never more than one round is not on disk. A server that
+ * dies in between starts after round r - 1 and trains r again; updates of r + 1 that daemons hold are refused
+ * (they are of no round at hand), or, if r + 1 is dealt before they come, used if and only if they were made
+ * from the same params: the agent compares digests. A job that is stopped or fails ends at its last committed
+ * round.
  *
  * Rules that the simulator checks after every event:
  *   - an update counts at most once; a client counts at most once in a round;
@@ -146,7 +159,9 @@ enum mfl_core_action_kind {
         MFL_ACT_SLOT_FREE,   /* chunks for it are dropped from now on */
         MFL_ACT_APPLY, /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED.
                           The new params are what ParamsGet gives from then on, next to the old ones */
-        MFL_ACT_CHECKPOINT, /* worker: write and sync the file of `round`; answer CHECKPOINTED */
+        MFL_ACT_CHECKPOINT, /* worker: write and sync the file of `round`; answer CHECKPOINTED. The next round
+                               may be opened and summed at the same time, but is not applied before COMMITTED
+                             */
         MFL_ACT_COMMIT,     /* worker: the database row of `record`; answer COMMITTED */
         MFL_ACT_TRACE,      /* one English line: text; job may be empty */
 };

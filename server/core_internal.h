@@ -137,12 +137,23 @@ enum core_phase {
         PHASE_TRAIN_WAIT, /* wants daemons to begin a round */
         PHASE_TRAIN,
         PHASE_CLOSING, /* the round is decided; sums under way end first */
+        PHASE_TRAINED, /* the round is counted; the one before is not committed yet */
         PHASE_APPLY,
         PHASE_EVAL_WAIT, /* wants daemons to evaluate */
         PHASE_EVAL,
-        PHASE_STORE, /* waits for the checkpoint */
-        PHASE_COMMIT,
-        PHASE_OVER, /* waits for the worker's last answers, then released */
+        PHASE_STORE, /* nothing goes on but storing the round */
+        PHASE_OVER,  /* waits for the worker's last answers, then released */
+};
+
+/* The round that is applied and not yet committed. Another one may be trained from its params meanwhile. */
+struct core_store {
+        uint32_t round; /* 0: none */
+        bool checkpointed, committing;
+        bool complete; /* nothing is to be added to the record: evaluated, or not to be */
+        bool failing;  /* the disk is; reason says how, while `round` is stored */
+        char reason[MFL_REASON_BYTES];
+        struct mfl_round_record record;
+        uint64_t checkpoint_retry_ms, commit_retry_ms; /* CORE_NEVER: none due */
 };
 
 struct core_job {
@@ -159,8 +170,8 @@ struct core_job {
         struct mfl_fixed fixed;
         uint64_t n_params;
         uint32_t n_slots;
-        uint8_t digest[MFL_DIGEST_BYTES];     /* of the committed params */
-        uint8_t digest_new[MFL_DIGEST_BYTES]; /* after APPLIED */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* of the newest params, committed or not */
+        struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;
         uint64_t stamp;  /* rises with every phase that gives out work */
@@ -181,9 +192,8 @@ struct core_job {
 
         uint64_t deadline_ms, deadline_left; /* CORE_NEVER: the clock stands still, with that much left */
         bool quorum_failed;                  /* CLOSING: on to the next attempt */
-        bool eval_done, checkpoint_done, released;
+        bool released;
         uint32_t n_pending; /* worker orders without an answer, n_adding included */
-        uint64_t checkpoint_retry_ms, commit_retry_ms; /* CORE_NEVER: none due */
         char last_failure[MFL_REASON_BYTES];
 
         struct mfl_round_record record;

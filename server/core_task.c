@@ -143,8 +143,7 @@ void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
                 .single_updates = mfl_job_needs_single_updates(job->spec),
                 .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint};
         mfl_strcpy(t->job, sizeof t->job, job->id);
-        memcpy(t->params_digest, task->kind == MFL_TASK_TRAIN ? job->digest : job->digest_new,
-                MFL_DIGEST_BYTES);
+        memcpy(t->params_digest, job->digest, MFL_DIGEST_BYTES);
 }
 
 void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const char *reason)

@@ -252,7 +252,7 @@ static void answer_unknown(struct mfl_core *core, struct core_daemon *daemon, co
         if (job && job->phase != PHASE_OVER) {
                 /* The server started anew and has not yet dealt this round: the daemon holds on to the
                  * result, and announces it again when it gets the same clients. */
-                bool undealt = job->phase <= PHASE_TRAIN_WAIT && a->round == job->committed + 1;
+                bool undealt = job->phase <= PHASE_TRAIN_WAIT && a->round == job->round;
                 if (undealt && a->task >> 32 < core->options.boot) {
                         daemon->resumes = true;
                         mfl_round_held(core, daemon, job, a);

@@ -29,7 +29,7 @@ static const char *phase_name(enum core_phase phase)
         case PHASE_EVAL:
                 return "evaluate";
         case PHASE_STORE:
-        case PHASE_COMMIT:
+        case PHASE_TRAINED:
                 return "commit";
         default:
                 return "wait";
@@ -175,7 +175,12 @@ static void check_job(const struct mfl_core *core, const struct core_job *job)
                 n_up += job->leased[i]->conn != 0;
         }
         mfl_assert(n_up == job->n_leased_up);
-        mfl_assert(job->round == job->committed + 1 || job->committed == job->spec->rounds);
+        const struct core_store *store = &job->store;
+        bool ahead = store->round && job->round == store->round + 1;
+        mfl_assert(job->round == job->committed + 1 + ahead || job->committed == job->spec->rounds);
+        mfl_assert(!store->round || store->round == job->committed + 1);
+        mfl_assert(!ahead || (store->complete && job->phase != PHASE_APPLY && job->phase != PHASE_STORE));
+        mfl_assert(job->phase != PHASE_TRAINED || ahead);
         bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL || job->phase == PHASE_CLOSING;
         mfl_assert(works || job->phase == PHASE_OVER || (!job->tasks && !job->n_leased));
         for (uint32_t s = 0; job->slots && s < job->n_slots; s++)

@@ -94,7 +94,7 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         }
         job->phase = PHASE_TRAIN;
         job->last_failure[0] = '\0';
-        set_state(core, job, MFL_JOB_RUNNING, "");
+        set_state(core, job, MFL_JOB_RUNNING, job->store.failing ? job->store.reason : "");
         mfl_core_trace(core, job, "round %u of %u begins%s: %u clients on %u daemons", job->round,
                 job->spec->rounds, job->attempt ? " anew" : "", job->n_items, job->n_leased);
         mfl_core_act(core, MFL_ACT_ROUND_OPEN, job);
@@ -124,7 +124,7 @@ void mfl_round_begin(struct mfl_core *core, struct core_job *job)
 
 static void next_round(struct mfl_core *core, struct core_job *job)
 {
-        job->round = job->committed + 1;
+        job->round = MFL_MAX(job->committed, job->store.round) + 1;
         job->attempt = 0;
         job->phase = PHASE_TRAIN_WAIT;
         core->sched_dirty = true;
@@ -171,6 +171,15 @@ static void retry_round(
         mfl_core_trace(core, job, "%s: attempt %u follows", reason, job->attempt + 1);
 }
 
+static void order_apply(struct mfl_core *core, struct core_job *job)
+{
+        job->phase = PHASE_APPLY;
+        job->n_pending++;
+        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
+        mfl_core_trace(core, job, "round %u: the update of weight %llu is applied", job->round,
+                (unsigned long long)job->weight_counted);
+}
+
 static double ratio(double a, uint64_t b)
 {
         return b ? a / (double)b : 0;
@@ -190,11 +199,21 @@ static void finish_train(struct mfl_core *core, struct core_job *job)
                 retry_round(core, job, counted, n, need);
                 return;
         }
-        job->phase = PHASE_APPLY;
-        job->n_pending++;
-        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
-        mfl_core_trace(core, job, "round %u: the update of weight %llu is applied", job->round,
-                (unsigned long long)job->weight_counted);
+        if (job->store.round && !MFL_SIM_BUG(11)) {
+                job->phase = PHASE_TRAINED;
+                mfl_core_trace(core, job, "round %u waits until round %u is committed", job->round,
+                        job->store.round);
+        } else
+                order_apply(core, job);
+}
+
+/* The record has all that it will have. */
+static void complete_record(struct mfl_core *core, struct core_job *job)
+{
+        job->store.record = job->record;
+        job->store.complete = true;
+        job->phase = PHASE_STORE;
+        mfl_core_dirty(core, job);
 }
 
 static void finish_eval(struct mfl_core *core, struct core_job *job)
@@ -213,28 +232,28 @@ static void finish_eval(struct mfl_core *core, struct core_job *job)
                         core, job, "round %u is not evaluated: %u of %u shards came", job->round, counted, n);
         }
         drop_work(core, job, "the evaluation is over");
-        job->eval_done = true;
-        job->phase = PHASE_STORE;
-        mfl_core_dirty(core, job);
+        complete_record(core, job);
 }
 
 /* ---- after the sums ---- */
 
 static void order_checkpoint(struct mfl_core *core, struct core_job *job)
 {
-        job->checkpoint_retry_ms = CORE_NEVER;
+        job->store.checkpoint_retry_ms = CORE_NEVER;
         job->n_pending++;
-        mfl_core_act(core, MFL_ACT_CHECKPOINT, job);
+        mfl_core_act(core, MFL_ACT_CHECKPOINT, job)->round = job->store.round;
 }
 
 static void order_commit(struct mfl_core *core, struct core_job *job)
 {
-        job->commit_retry_ms = CORE_NEVER;
-        job->phase = PHASE_COMMIT;
+        struct core_store *store = &job->store;
+        store->commit_retry_ms = CORE_NEVER;
+        store->committing = true;
         job->n_pending++;
-        job->record.ended_ms = core->now_ms;
-        memcpy(job->record.digest, job->digest_new, MFL_DIGEST_BYTES);
-        mfl_core_act(core, MFL_ACT_COMMIT, job)->record = job->record;
+        store->record.ended_ms = core->now_ms;
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COMMIT, job);
+        action->round = store->round;
+        action->record = store->record;
 }
 
 static bool evaluates(const struct core_job *job)
@@ -265,12 +284,34 @@ void mfl_round_applied(
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
                 return;
         }
-        memcpy(job->digest_new, digest, MFL_DIGEST_BYTES);
-        job->checkpoint_done = false;
-        job->eval_done = !evaluates(job) || MFL_SIM_BUG(6);
-        job->phase = job->eval_done ? PHASE_STORE : PHASE_EVAL_WAIT;
-        core->sched_dirty = true;
+        memcpy(job->digest, digest, MFL_DIGEST_BYTES);
+        memcpy(job->record.digest, digest, MFL_DIGEST_BYTES);
+        job->store = (struct core_store){.round = job->round,
+                .record = job->record,
+                .checkpoint_retry_ms = CORE_NEVER,
+                .commit_retry_ms = CORE_NEVER};
         order_checkpoint(core, job);
+        core->sched_dirty = true;
+        if (evaluates(job) && !MFL_SIM_BUG(6)) {
+                job->phase = PHASE_EVAL_WAIT;
+                return;
+        }
+        complete_record(core, job);
+        if (job->round < job->spec->rounds)
+                next_round(core, job); /* trains while this one is stored */
+}
+
+/* Shown until the disk takes it, whatever the job does meanwhile. */
+static void disk_fails(struct mfl_core *core, struct core_job *job, const char *what, const char *reason,
+        uint64_t *ret_retry_ms)
+{
+        struct core_store *store = &job->store;
+        *ret_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
+        mfl_core_wake(core, *ret_retry_ms);
+        store->failing = true;
+        mfl_snprintf(store->reason, sizeof store->reason,
+                "round %u: %s failed, tried again every 5 s: %.180s", store->round, what, reason);
+        set_state(core, job, MFL_JOB_RUNNING, store->reason);
 }
 
 void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
@@ -278,39 +319,38 @@ void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok
         mfl_core_dirty(core, job);
         if (!answered(job))
                 return;
-        if (ok) {
-                job->checkpoint_done = true;
-                return;
-        }
-        job->checkpoint_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
-        mfl_core_wake(core, job->checkpoint_retry_ms);
-        mfl_round_reason(core, job, MFL_JOB_RUNNING,
-                "round %u: checkpoint failed, tried again every 5 s: %.180s", job->round, reason);
+        if (ok)
+                job->store.checkpointed = true;
+        else
+                disk_fails(core, job, "checkpoint", reason, &job->store.checkpoint_retry_ms);
 }
 
 void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
 {
+        struct core_store *store = &job->store;
         mfl_core_dirty(core, job);
         if (!answered(job))
                 return;
-        mfl_assert(job->phase == PHASE_COMMIT);
+        mfl_assert(store->committing);
         if (!ok) {
-                job->commit_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
-                mfl_core_wake(core, job->commit_retry_ms);
-                mfl_round_reason(core, job, MFL_JOB_RUNNING,
-                        "round %u: commit failed, tried again every 5 s: %.180s", job->round, reason);
+                disk_fails(core, job, "commit", reason, &store->commit_retry_ms);
                 return;
         }
-        job->committed = job->round;
-        memcpy(job->digest, job->digest_new, MFL_DIGEST_BYTES);
-        mfl_core_trace(core, job, "round %u is committed", job->round);
+        bool failed = store->failing;
+        job->committed = store->round;
+        *store = (struct core_store){.checkpoint_retry_ms = CORE_NEVER, .commit_retry_ms = CORE_NEVER};
+        mfl_core_trace(core, job, "round %u is committed", job->committed);
         if (job->committed == job->spec->rounds) {
                 job->phase = PHASE_OVER;
                 set_state(core, job, MFL_JOB_DONE, "");
                 return;
         }
-        set_state(core, job, MFL_JOB_RUNNING, "");
-        next_round(core, job);
+        if (failed && job->state == MFL_JOB_RUNNING)
+                set_state(core, job, MFL_JOB_RUNNING, "");
+        if (job->phase == PHASE_STORE)
+                next_round(core, job);
+        else if (job->phase == PHASE_TRAINED)
+                order_apply(core, job);
 }
 
 /* ---- beginning and end of a job ---- */
@@ -335,7 +375,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         job->served = core->turn;
         job->arrival_ms = core->arrival_ms; /* daemons that are long there are not waited for */
         job->deadline_ms = job->deadline_left = CORE_NEVER;
-        job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        job->store.checkpoint_retry_ms = job->store.commit_retry_ms = CORE_NEVER;
         *core->jobs_end = job;
         core->jobs_end = &job->next;
         mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
@@ -398,7 +438,8 @@ void mfl_round_job_fail(
         while (job->n_leased)
                 mfl_core_unlease(core, job->leased[job->n_leased - 1]);
         job->phase = PHASE_OVER;
-        job->deadline_ms = job->deadline_left = job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        job->deadline_ms = job->deadline_left = CORE_NEVER;
+        job->store.checkpoint_retry_ms = job->store.commit_retry_ms = CORE_NEVER;
         set_state(core, job, state, reason);
         mfl_core_dirty(core, job);
 }
@@ -435,9 +476,7 @@ void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
                 return;
         }
         mfl_core_trace(core, job, "round %u is not evaluated: %s", job->round, reason);
-        job->eval_done = true;
-        job->phase = PHASE_STORE;
-        mfl_core_dirty(core, job);
+        complete_record(core, job);
 }
 
 /* ---- progress ---- */
@@ -511,8 +550,18 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
                 core->sched_dirty = true;
 }
 
+/* Once the checkpoint is on disk and the record complete. After a failure the timer orders it again. */
+static void progress_store(struct mfl_core *core, struct core_job *job)
+{
+        const struct core_store *store = &job->store;
+        if (store->round && store->checkpointed && store->complete && !store->committing &&
+                job->phase != PHASE_OVER)
+                order_commit(core, job);
+}
+
 void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 {
+        progress_store(core, job);
         switch (job->phase) {
         case PHASE_DATA:
                 find_data(core, job);
@@ -525,10 +574,6 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
                 if (!job->n_adding || MFL_SIM_BUG(10))
                         finish_train(core, job);
                 break;
-        case PHASE_STORE:
-                if (job->eval_done && job->checkpoint_done)
-                        order_commit(core, job);
-                break;
         case PHASE_OVER:
                 job->released = job->n_pending == 0;
                 break;
@@ -539,9 +584,9 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 
 void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
 {
-        if (core->now_ms >= job->checkpoint_retry_ms)
+        if (core->now_ms >= job->store.checkpoint_retry_ms)
                 order_checkpoint(core, job);
-        if (core->now_ms >= job->commit_retry_ms)
+        if (core->now_ms >= job->store.commit_retry_ms)
                 order_commit(core, job);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
@@ -553,7 +598,7 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
                 } else
                         *next_ms = MFL_MIN(*next_ms, at);
         }
-        *next_ms = MFL_MIN(*next_ms, MFL_MIN(job->checkpoint_retry_ms, job->commit_retry_ms));
+        *next_ms = MFL_MIN(*next_ms, MFL_MIN(job->store.checkpoint_retry_ms, job->store.commit_retry_ms));
         if (job->deadline_ms > core->now_ms)
                 *next_ms = MFL_MIN(*next_ms, job->deadline_ms);
 }

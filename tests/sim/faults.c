@@ -84,6 +84,8 @@ static void setup_golden(struct sim *sim)
                 sim_at(sim, 350, SIM_SCRIPT)->a = 1;
         if (sim->scenario == 3)
                 sim_at(sim, 396, SIM_SCRIPT)->a = 2;
+        if (sim->scenario == 5) /* round 2 is trained, round 1 on its way to the disk */
+                sim_at(sim, 418, SIM_SCRIPT)->a = 2;
 }
 
 void sim_setup(struct sim *sim)
@@ -123,6 +125,7 @@ static void end_faults(struct sim *sim)
         sim->quiet = true;
         sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
+        sim->crash_ahead = false;
         sim->disk_slow = 1;
         for (uint32_t i = 0; i < sim->n_conns; i++)
                 sim->conns[i].latency = MFL_MIN(sim->conns[i].latency, 20u);
@@ -165,7 +168,7 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 19)) {
+        switch (sim_below(sim, 20)) {
         case 0:
         case 1:
         case 2:
@@ -215,6 +218,10 @@ void sim_fault(struct sim *sim)
                 break;
         case 17:
                 d->stalled_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 19:
+                sim->crash_ahead = true;
+                sim->disk_slow = 1 + sim_below(sim, 100); /* so that there is time for it */
                 break;
         case 18:
                 sim->stalled_to = sim->now + sim_below(sim, 6000);
