@@ -91,7 +91,7 @@ struct mfl_round_record {
         double train_loss, train_accuracy; /* of the local trainings */
         uint64_t eval_samples, samples, weight;
         uint32_t clients, clients_rejected, daemons;
-        uint64_t started_ms, ended_ms; /* the core's clock */
+        uint64_t started_ms, ended_ms; /* the core's clock, to the order to commit; rounds may overlap */
         uint8_t digest[MFL_DIGEST_BYTES];
 };
 

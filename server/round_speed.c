@@ -169,8 +169,13 @@ void mfl_round_age(const struct core_job *job, struct core_daemon *const *daemon
         const struct mfl_share *shares)
 {
         for (uint32_t i = 0; i < n; i++) {
-                struct core_speed *speed = speed_of(daemons[i], job, job->phase == PHASE_TRAIN);
-                if (speed)
-                        speed->age = shares[i].n ? 0 : speed->age + 1;
+                bool train = job->phase == PHASE_TRAIN;
+                struct core_relation *relation = find(daemons[i], job);
+                struct core_speed *speed = speed_of(daemons[i], job, train);
+                if (!relation)
+                        continue;
+                speed->age = shares[i].n ? 0 : speed->age + 1;
+                if (train)
+                        relation->held_round = 0; /* another attempt has other clients */
         }
 }
