@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job's rounds: phases, deadlines, quorum, retries, checkpoints, commits. */
+/* One job's rounds: phases, deadlines, quorum, retries. */
 #include "server/round.h"
 
 #include "server/round_cohort.h"
+#include "server/round_store.h"
 
 #include <math.h>
 
@@ -122,7 +123,7 @@ void mfl_round_begin(struct mfl_core *core, struct core_job *job)
         mfl_core_dirty(core, job);
 }
 
-static void next_round(struct mfl_core *core, struct core_job *job)
+void mfl_round_next(struct mfl_core *core, struct core_job *job)
 {
         job->round = MFL_MAX(job->committed, job->store.round) + 1;
         job->attempt = 0;
@@ -171,7 +172,7 @@ static void retry_round(
         mfl_core_trace(core, job, "%s: attempt %u follows", reason, job->attempt + 1);
 }
 
-static void order_apply(struct mfl_core *core, struct core_job *job)
+void mfl_round_apply(struct mfl_core *core, struct core_job *job)
 {
         job->phase = PHASE_APPLY;
         job->n_pending++;
@@ -204,7 +205,7 @@ static void finish_train(struct mfl_core *core, struct core_job *job)
                 mfl_core_trace(core, job, "round %u waits until round %u is committed", job->round,
                         job->store.round);
         } else
-                order_apply(core, job);
+                mfl_round_apply(core, job);
 }
 
 /* The record has all that it will have. */
@@ -237,25 +238,6 @@ static void finish_eval(struct mfl_core *core, struct core_job *job)
 
 /* ---- after the sums ---- */
 
-static void order_checkpoint(struct mfl_core *core, struct core_job *job)
-{
-        job->store.checkpoint_retry_ms = CORE_NEVER;
-        job->n_pending++;
-        mfl_core_act(core, MFL_ACT_CHECKPOINT, job)->round = job->store.round;
-}
-
-static void order_commit(struct mfl_core *core, struct core_job *job)
-{
-        struct core_store *store = &job->store;
-        store->commit_retry_ms = CORE_NEVER;
-        store->committing = true;
-        job->n_pending++;
-        store->record.ended_ms = core->now_ms;
-        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COMMIT, job);
-        action->round = store->round;
-        action->record = store->record;
-}
-
 static bool evaluates(const struct core_job *job)
 {
         uint32_t every = job->spec->evaluation.every;
@@ -264,7 +246,7 @@ static bool evaluates(const struct core_job *job)
         return job->round % every == 0 || job->round == job->spec->rounds;
 }
 
-static bool answered(struct core_job *job)
+bool mfl_round_answered(struct core_job *job)
 {
         mfl_assert(job->n_pending);
         job->n_pending--;
@@ -275,7 +257,7 @@ void mfl_round_applied(
         struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest)
 {
         mfl_core_dirty(core, job);
-        if (!answered(job))
+        if (!mfl_round_answered(job))
                 return;
         mfl_assert(job->phase == PHASE_APPLY);
         if (!ok) {
@@ -286,11 +268,7 @@ void mfl_round_applied(
         }
         memcpy(job->digest, digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, digest, MFL_DIGEST_BYTES);
-        job->store = (struct core_store){.round = job->round,
-                .record = job->record,
-                .checkpoint_retry_ms = CORE_NEVER,
-                .commit_retry_ms = CORE_NEVER};
-        order_checkpoint(core, job);
+        mfl_round_store_begin(core, job);
         core->sched_dirty = true;
         if (evaluates(job) && !MFL_SIM_BUG(6)) {
                 job->phase = PHASE_EVAL_WAIT;
@@ -298,59 +276,7 @@ void mfl_round_applied(
         }
         complete_record(core, job);
         if (job->round < job->spec->rounds)
-                next_round(core, job); /* trains while this one is stored */
-}
-
-/* Shown until the disk takes it, whatever the job does meanwhile. */
-static void disk_fails(struct mfl_core *core, struct core_job *job, const char *what, const char *reason,
-        uint64_t *ret_retry_ms)
-{
-        struct core_store *store = &job->store;
-        *ret_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
-        mfl_core_wake(core, *ret_retry_ms);
-        store->failing = true;
-        mfl_snprintf(store->reason, sizeof store->reason,
-                "round %u: %s failed, tried again every 5 s: %.180s", store->round, what, reason);
-        set_state(core, job, MFL_JOB_RUNNING, store->reason);
-}
-
-void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
-{
-        mfl_core_dirty(core, job);
-        if (!answered(job))
-                return;
-        if (ok)
-                job->store.checkpointed = true;
-        else
-                disk_fails(core, job, "checkpoint", reason, &job->store.checkpoint_retry_ms);
-}
-
-void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
-{
-        struct core_store *store = &job->store;
-        mfl_core_dirty(core, job);
-        if (!answered(job))
-                return;
-        mfl_assert(store->committing);
-        if (!ok) {
-                disk_fails(core, job, "commit", reason, &store->commit_retry_ms);
-                return;
-        }
-        bool failed = store->failing;
-        job->committed = store->round;
-        *store = (struct core_store){.checkpoint_retry_ms = CORE_NEVER, .commit_retry_ms = CORE_NEVER};
-        mfl_core_trace(core, job, "round %u is committed", job->committed);
-        if (job->committed == job->spec->rounds) {
-                job->phase = PHASE_OVER;
-                set_state(core, job, MFL_JOB_DONE, "");
-                return;
-        }
-        if (failed && job->state == MFL_JOB_RUNNING)
-                set_state(core, job, MFL_JOB_RUNNING, "");
-        if (job->phase == PHASE_STORE)
-                next_round(core, job);
-        else if (job->phase == PHASE_TRAINED)
-                order_apply(core, job);
+                mfl_round_next(core, job); /* trains while this one is stored */
 }
 
 /* ---- beginning and end of a job ---- */
@@ -375,7 +301,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         job->served = core->turn;
         job->arrival_ms = core->arrival_ms; /* daemons that are long there are not waited for */
         job->deadline_ms = job->deadline_left = CORE_NEVER;
-        job->store.checkpoint_retry_ms = job->store.commit_retry_ms = CORE_NEVER;
+        mfl_round_store_clear(job);
         *core->jobs_end = job;
         core->jobs_end = &job->next;
         mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
@@ -405,7 +331,7 @@ static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const s
 void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
 {
         mfl_core_dirty(core, job);
-        if (!answered(job))
+        if (!mfl_round_answered(job))
                 return;
         mfl_assert(job->phase == PHASE_PREPARE);
         if (!prepare_outcome(core, job, event))
@@ -421,7 +347,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         }
         job->ready_ms = core->now_ms;
         mfl_core_wake(core, core->now_ms);
-        next_round(core, job);
+        mfl_round_next(core, job);
 }
 
 void mfl_round_job_fail(
@@ -550,18 +476,9 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
                 core->sched_dirty = true;
 }
 
-/* Once the checkpoint is on disk and the record complete. After a failure the timer orders it again. */
-static void progress_store(struct mfl_core *core, struct core_job *job)
-{
-        const struct core_store *store = &job->store;
-        if (store->round && store->checkpointed && store->complete && !store->committing &&
-                job->phase != PHASE_OVER)
-                order_commit(core, job);
-}
-
 void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 {
-        progress_store(core, job);
+        mfl_round_store_progress(core, job);
         switch (job->phase) {
         case PHASE_DATA:
                 find_data(core, job);
@@ -584,10 +501,7 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 
 void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
 {
-        if (core->now_ms >= job->store.checkpoint_retry_ms)
-                order_checkpoint(core, job);
-        if (core->now_ms >= job->store.commit_retry_ms)
-                order_commit(core, job);
+        mfl_round_store_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_TRAIN_WAIT && !job->settled) {
@@ -598,7 +512,6 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
                 } else
                         *next_ms = MFL_MIN(*next_ms, at);
         }
-        *next_ms = MFL_MIN(*next_ms, MFL_MIN(job->store.checkpoint_retry_ms, job->store.commit_retry_ms));
         if (job->deadline_ms > core->now_ms)
                 *next_ms = MFL_MIN(*next_ms, job->deadline_ms);
 }
