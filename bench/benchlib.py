@@ -105,8 +105,9 @@ class Server:
 
 def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
     """For the swarm. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
-    partition `local` each daemon is one client, and the job waits until all are there."""
-    selection = f"selection: {{daemons: {{min: {clients}}}}}\n" if partition == "local" else ""
+    partition `local` each daemon is one client, and the job waits until all are there. Else as many daemons as clients
+    have one each: by speed, clients that cost nothing would soon be with the few daemons that are answered first."""
+    selection = f"daemons: {{min: {clients}}}" if partition == "local" else "assign: modulo"
     return f"""name: {name}
 rounds: {rounds}
 model: {model}
@@ -114,7 +115,8 @@ data: {{name: noop, partition: {partition}{"" if partition == "local" else f", c
 training: {{lr: 0.1}}
 aggregation: {{strategy: {strategy}}}
 evaluation: {{every: 0}}
-{selection}"""
+selection: {{{selection}}}
+"""
 
 
 def available():

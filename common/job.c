@@ -10,6 +10,7 @@ static const char *const partition_names[] = {"local", "iid", "dirichlet", "shar
 static const char *const strategy_names[] = {
         "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
+static const char *const assign_names[] = {"speed", "modulo", NULL};
 static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
 static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16", NULL};
 static const char *const optimizer_names[] = {"sgd", NULL};
@@ -123,7 +124,8 @@ static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
 static const struct mfl_yaml_field selection_fields[] = {
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
-        {.key = "daemons", FIELDS(daemons_fields)}, {0}};
+        {.key = "daemons", FIELDS(daemons_fields)},
+        {.key = "assign", AT(ENUM, selection.assign), .names = assign_names}, {0}};
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},

@@ -34,6 +34,11 @@ enum mfl_weighting {
         MFL_WEIGHT_SAMPLES,
         MFL_WEIGHT_UNIFORM,
 };
+/* How a round's clients are divided over its daemons. The model does not depend on it. */
+enum mfl_assign {
+        MFL_ASSIGN_SPEED,  /* so that all should end at the same time, by what was measured */
+        MFL_ASSIGN_MODULO, /* round robin: client modulo the number of daemons, which are in order of names */
+};
 
 struct mfl_job {
         char name[MFL_NAME_BYTES];
@@ -84,6 +89,7 @@ struct mfl_job {
         struct {
                 uint32_t clients;                  /* per round; 0: all */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
+                enum mfl_assign assign;            /* default speed; not for partition local */
         } selection;
         struct {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */

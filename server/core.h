@@ -6,17 +6,30 @@
  * Inside, core.c keeps daemons, tasks and uploads; round.c one job's rounds; scheduler.c which job gets which
  * daemons.
  *
- *      JOB_ADD                                     daemon with the data set up, and its turn
- *         |                                                    |
- *         v      JOB_PREPARE -> JOB_READY                      v
- *      WAITING ------------------------> READY ---------> TRAIN(r) --all counted, or deadline and quorum--+
- *                                          ^                 |  below quorum: next attempt                |
- *                                          |                 v                                            v
- *                                          |            retries spent: FAILED                     APPLY ->
- * APPLIED |                                                              | | CHECKPOINT at the same time as
- * EVAL(r) |                                                              |
- *                                          +-----------------  COMMITTED  <---  COMMIT  <---  both done --+
- *                                          +--> last round: DONE
+ *  JOB_ADD -> a daemon with the data set is up: JOB_PREPARE -> JOB_READY
+ *                                     |
+ *      +------------------------> WAITING(r) <----- below quorum: next attempt; retries spent: FAILED
+ *      |                              |                    |
+ *      |               daemons, in turn                    |
+ *      |                              v                    |
+ *      |                           TRAIN(r) -- all counted, or deadline and quorum --> TRAINED(r)
+ *      |                                                                                   |
+ *      |                                                          r - 1 is COMMITTED, or never was
+ *      |                                                                                   v
+ *      +-- r + 1, at once, if r is neither evaluated nor the last ----- APPLIED(r) <-- APPLY(r)
+ *      |                                                                   |
+ *      |                                    EVAL(r), if it is due, and CHECKPOINT(r) at the same time
+ *      |                                                                   |
+ *      |                                                          both done: COMMIT(r)
+ *      |                                                                   v
+ *      +-- r + 1, if r was evaluated --------------------------------- COMMITTED(r) -- last round: DONE
+ *
+ * So a round that is not evaluated is stored while the next one is trained from its params; that one is
+ * applied when its predecessor is committed, so that never more than one round is not on disk. A server that
+ * dies in between starts after round r - 1 and trains r again; updates of r + 1 that daemons hold are refused
+ * (they are of no round at hand), or, if r + 1 is dealt before they come, used if and only if they were made
+ * from the same params: the agent compares digests. A job that is stopped or fails ends at its last committed
+ * round.
  *
  * Rules that the simulator checks after every event:
  *   - an update counts at most once; a client counts at most once in a round;
@@ -39,7 +52,11 @@
  * the population is larger than the cohort) up to limits.retries, then the job fails with the reason. Having
  * no daemon at all is no failure: the job waits, its deadline clock stands still. Shared daemons: a daemon
  * works for one job at a time, one phase at a time; among jobs that want daemons the least recently served
- * goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once.
+ * goes first and free daemons are divided evenly; a `local` job takes all of its daemons at once. A phase's
+ * items are dealt to its daemons in contiguous pieces, in the order of names, so large that all should end at
+ * the same time (selection.assign: speed; server/round_speed.h), or round robin by item (modulo). Daemons
+ * that hold results of an earlier boot get pieces of the size of those: with the last one's size given by the
+ * others' they are the very same pieces.
  */
 #ifndef MFL_SERVER_CORE_H
 #define MFL_SERVER_CORE_H
@@ -74,7 +91,7 @@ struct mfl_round_record {
         double train_loss, train_accuracy; /* of the local trainings */
         uint64_t eval_samples, samples, weight;
         uint32_t clients, clients_rejected, daemons;
-        uint64_t started_ms, ended_ms; /* the core's clock */
+        uint64_t started_ms, ended_ms; /* the core's clock, to the order to commit; rounds may overlap */
         uint8_t digest[MFL_DIGEST_BYTES];
 };
 
@@ -142,7 +159,9 @@ enum mfl_core_action_kind {
         MFL_ACT_SLOT_FREE,   /* chunks for it are dropped from now on */
         MFL_ACT_APPLY, /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED.
                           The new params are what ParamsGet gives from then on, next to the old ones */
-        MFL_ACT_CHECKPOINT, /* worker: write and sync the file of `round`; answer CHECKPOINTED */
+        MFL_ACT_CHECKPOINT, /* worker: write and sync the file of `round`; answer CHECKPOINTED. The next round
+                               may be opened and summed at the same time, but is not applied before COMMITTED
+                             */
         MFL_ACT_COMMIT,     /* worker: the database row of `record`; answer COMMITTED */
         MFL_ACT_TRACE,      /* one English line: text; job may be empty */
 };
@@ -214,7 +233,9 @@ struct mfl_core_daemon_view {
         const char *state; /* as DaemonInfo.state */
         char job[MFL_JOB_ID_BYTES];
         uint32_t round, items_done, items_total;
-        double samples_per_second; /* of its last tasks */
+        /* Of its last training task, from its sending to its last update, all workers together; 0: none yet.
+         */
+        double samples_per_second, clients_per_second;
         uint64_t connected_ms;
         char note[MFL_REASON_BYTES];
 };

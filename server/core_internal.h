@@ -2,9 +2,10 @@
 /* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
  *
  * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
- * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds;
- * scheduler.c about whose turn it is. Memory that runs out is remembered in core->error and returned by step;
- * until then every function leaves the structures in a state that mfl_core_free can take.
+ * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds,
+ * round_deal.c who does what in them, round_speed.c learns how fast; scheduler.c says whose turn it is.
+ * Memory that runs out is remembered in core->error and returned by step; until then every function leaves
+ * the structures in a state that mfl_core_free can take.
  */
 #ifndef MFL_SERVER_CORE_INTERNAL_H
 #define MFL_SERVER_CORE_INTERNAL_H
@@ -85,6 +86,15 @@ struct core_task {
         uint32_t progress_items;
         uint64_t progress_samples;
         int64_t progress_loss;
+        uint64_t sent_ms;
+        uint32_t n_covered; /* items that some update has */
+        bool unmeasured;    /* its time says nothing of its daemon's speed; see round_speed.h */
+};
+
+/* See round_speed.h. */
+struct core_speed {
+        double cost;  /* milliseconds an item; 0: not measured yet */
+        uint32_t age; /* phases that gave it nothing, since it last had something */
 };
 
 /* What a daemon and a job have been through together. */
@@ -93,6 +103,10 @@ struct core_relation {
         uint32_t fails;      /* in a row */
         bool barred;         /* it said that it can't do this job */
         uint64_t rest_stamp; /* does not work in the phase of that stamp */
+        struct core_speed train, eval;
+        /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
+        uint32_t held_round, held_items;
+        uint64_t held_task;
 };
 
 struct core_daemon {
@@ -111,7 +125,9 @@ struct core_daemon {
         uint32_t n_relations;
         struct core_relation *relations;
         uint32_t items_done, items_total;
-        double samples_per_second;
+        double samples_per_second, clients_per_second;
+        uint64_t free_ms; /* when it ended its last task */
+        bool resumes;     /* what it is at was given out by an earlier boot: its next task may need no time */
         char note[MFL_REASON_BYTES];
 };
 
@@ -121,12 +137,23 @@ enum core_phase {
         PHASE_TRAIN_WAIT, /* wants daemons to begin a round */
         PHASE_TRAIN,
         PHASE_CLOSING, /* the round is decided; sums under way end first */
+        PHASE_TRAINED, /* the round is counted; the one before is not committed yet */
         PHASE_APPLY,
         PHASE_EVAL_WAIT, /* wants daemons to evaluate */
         PHASE_EVAL,
-        PHASE_STORE, /* waits for the checkpoint */
-        PHASE_COMMIT,
-        PHASE_OVER, /* waits for the worker's last answers, then released */
+        PHASE_STORE, /* nothing goes on but storing the round */
+        PHASE_OVER,  /* waits for the worker's last answers, then released */
+};
+
+/* The round that is applied and not yet committed. Another one may be trained from its params meanwhile. */
+struct core_store {
+        uint32_t round; /* 0: none */
+        bool checkpointed, committing;
+        bool complete; /* nothing is to be added to the record: evaluated, or not to be */
+        bool failing;  /* the disk is; reason says how, while `round` is stored */
+        char reason[MFL_REASON_BYTES];
+        struct mfl_round_record record;
+        uint64_t checkpoint_retry_ms, commit_retry_ms; /* CORE_NEVER: none due */
 };
 
 struct core_job {
@@ -143,8 +170,8 @@ struct core_job {
         struct mfl_fixed fixed;
         uint64_t n_params;
         uint32_t n_slots;
-        uint8_t digest[MFL_DIGEST_BYTES];     /* of the committed params */
-        uint8_t digest_new[MFL_DIGEST_BYTES]; /* after APPLIED */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* of the newest params, committed or not */
+        struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;
         uint64_t stamp;  /* rises with every phase that gives out work */
@@ -165,9 +192,8 @@ struct core_job {
 
         uint64_t deadline_ms, deadline_left; /* CORE_NEVER: the clock stands still, with that much left */
         bool quorum_failed;                  /* CLOSING: on to the next attempt */
-        bool eval_done, checkpoint_done, released;
+        bool released;
         uint32_t n_pending; /* worker orders without an answer, n_adding included */
-        uint64_t checkpoint_retry_ms, commit_retry_ms; /* CORE_NEVER: none due */
         char last_failure[MFL_REASON_BYTES];
 
         struct mfl_round_record record;

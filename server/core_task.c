@@ -2,6 +2,7 @@
 /* Tasks: giving work to daemons, taking it back, and the daemons' messages. */
 #include "server/core_internal.h"
 #include "server/round.h"
+#include "server/round_speed.h"
 
 void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task)
 {
@@ -88,6 +89,10 @@ void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core
         task->owner_instance = daemon->info.instance;
         mfl_core_task_attach(task, daemon);
         task->n_held = n;
+        task->sent_ms = core->now_ms;
+        if (daemon->resumes)
+                mfl_round_unmeasure(task);
+        daemon->resumes = false;
         task->job_next = job->tasks;
         job->tasks = task;
         memcpy(task->index, index, n * sizeof *index);
@@ -138,8 +143,7 @@ void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
                 .single_updates = mfl_job_needs_single_updates(job->spec),
                 .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint};
         mfl_strcpy(t->job, sizeof t->job, job->id);
-        memcpy(t->params_digest, task->kind == MFL_TASK_TRAIN ? job->digest : job->digest_new,
-                MFL_DIGEST_BYTES);
+        memcpy(t->params_digest, job->digest, MFL_DIGEST_BYTES);
 }
 
 void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const char *reason)
@@ -153,6 +157,7 @@ void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const c
 
 void mfl_core_task_offline(struct mfl_core *core, struct core_task *task)
 {
+        mfl_round_unmeasure(task);
         for (uint32_t i = 0; i < task->n_items; i++)
                 if (task->updates[i] && task->updates[i]->state == UPDATE_QUEUED)
                         mfl_core_update_drop(core, task->updates[i]);
@@ -165,6 +170,7 @@ void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item
         if (task->daemon && task->daemon->job == job)
                 task->daemon->items_total -= MFL_MIN(task->daemon->items_total, task->n_held);
         unlink_from_daemon(task);
+        mfl_round_unmeasure(task);
         for (uint32_t i = 0; i < task->n_items; i++)
                 if (task->updates[i] && task->updates[i]->state < UPDATE_ADDING)
                         mfl_core_update_drop(core, task->updates[i]);
@@ -232,8 +238,10 @@ static void on_progress(struct mfl_core *core, struct core_daemon *daemon, const
         if (!task) {
                 /* It works on what nobody wants: free the device. What an earlier boot gave out may yet be
                  * wanted again; the agent matches that with the tasks it gets next. */
-                if (msg->progress.task >> 32 != core->options.boot)
+                if (msg->progress.task >> 32 != core->options.boot) {
+                        daemon->resumes = true;
                         return;
+                }
                 struct mfl_msg *cancel = mfl_core_send(core, daemon, MFL_MSG_CANCEL);
                 cancel->cancel.task = msg->progress.task;
                 mfl_strcpy(cancel->cancel.reason, sizeof cancel->cancel.reason,

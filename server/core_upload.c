@@ -3,6 +3,7 @@
  * once. */
 #include "server/core_internal.h"
 #include "server/round.h"
+#include "server/round_speed.h"
 
 /* ---- the queue and the slots ---- */
 
@@ -96,6 +97,7 @@ void mfl_core_update_drop(struct mfl_core *core, struct core_update *update)
         task->job->weight_claimed -= a->weight;
         for (uint32_t i = 0; i < a->item_count; i++)
                 task->cover[a->item_first + i] = 0;
+        task->n_covered -= a->item_count;
         task->updates[a->update] = NULL;
         mfl_core_update_free(update);
 }
@@ -181,8 +183,6 @@ static void count_metrics(struct core_update *update)
                 daemon->counted_stamp = job->stamp;
                 job->record.daemons++;
         }
-        if (a->train_us)
-                daemon->samples_per_second = (double)a->samples * 1e6 / (double)a->train_us;
         for (uint32_t i = 0; i < daemon->n_relations; i++)
                 if (daemon->relations[i].job == job->serial)
                         daemon->relations[i].fails = 0;
@@ -246,15 +246,18 @@ void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, 
 /* A task that is not known: of an earlier round, boot or server. */
 static void answer_unknown(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_announce *a)
 {
-        const struct core_job *job = mfl_core_job(core, a->job);
+        struct core_job *job = mfl_core_job(core, a->job);
         enum mfl_refused code = MFL_REFUSED_UNKNOWN;
         const char *reason = "no such task";
         if (job && job->phase != PHASE_OVER) {
                 /* The server started anew and has not yet dealt this round: the daemon holds on to the
                  * result, and announces it again when it gets the same clients. */
-                bool undealt = job->phase <= PHASE_TRAIN_WAIT && a->round == job->committed + 1;
-                if (undealt && a->task >> 32 < core->options.boot)
+                bool undealt = job->phase <= PHASE_TRAIN_WAIT && a->round == job->round;
+                if (undealt && a->task >> 32 < core->options.boot) {
+                        daemon->resumes = true;
+                        mfl_round_held(core, daemon, job, a);
                         return;
+                }
                 if (a->round < job->round || job->phase > PHASE_TRAIN) {
                         code = MFL_REFUSED_LATE;
                         reason = "the round is over";
@@ -351,8 +354,8 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
                 grant(core, update);
 }
 
-/* The task was taken away: its clients are open, or with others. Those that nobody has may still count here.
- */
+/* If the task was taken away, its clients are open, or with others. Those that nobody has may still count
+ * here; each of its updates asks for its own ones. */
 static bool adopt_items(struct mfl_core *core, struct core_task *task, const struct mfl_announce *a,
         enum mfl_refused *ret_code)
 {
@@ -363,14 +366,15 @@ static bool adopt_items(struct mfl_core *core, struct core_task *task, const str
                         *ret_code = MFL_REFUSED_DUPLICATE;
                         return false;
                 }
-                if (item->state == ITEM_ASSIGNED) {
+                if (item->state == ITEM_ASSIGNED && item->task != task) {
                         *ret_code = MFL_REFUSED_UNKNOWN;
                         return false;
                 }
         }
-        for (uint32_t i = a->item_first; i < a->item_first + a->item_count; i++)
+        for (uint32_t i = a->item_first; i < a->item_first + a->item_count; i++) {
+                task->n_held += job->items[task->index[i]].task != task;
                 mfl_core_item_set(job, task->index[i], ITEM_ASSIGNED, task);
-        task->n_held += a->item_count;
+        }
         mfl_core_dirty(core, job);
         return true;
 }
@@ -419,7 +423,7 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                         (uint32_t)a->task);
                 return;
         }
-        if (taken && !adopt_items(core, task, a, &code)) {
+        if (!adopt_items(core, task, a, &code)) {
                 send_refused(core, daemon, a->task, a->update, code,
                         code == MFL_REFUSED_DUPLICATE ? "its clients were counted"
                                                       : "its clients were given to others");
@@ -435,6 +439,9 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
         task->updates[a->update] = update;
         for (uint32_t i = 0; i < a->item_count; i++)
                 task->cover[a->item_first + i] = a->update + 1;
+        task->n_covered += a->item_count;
+        if (task->n_covered == task->n_items)
+                mfl_round_measure(core, task);
         const char *invalid = find_invalid(job, a);
         job->weight_claimed += a->weight;
         if (invalid)

@@ -29,7 +29,7 @@ static const char *phase_name(enum core_phase phase)
         case PHASE_EVAL:
                 return "evaluate";
         case PHASE_STORE:
-        case PHASE_COMMIT:
+        case PHASE_TRAINED:
                 return "commit";
         default:
                 return "wait";
@@ -107,6 +107,7 @@ void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_co
                 .items_done = daemon->items_done,
                 .items_total = daemon->items_total,
                 .samples_per_second = daemon->samples_per_second,
+                .clients_per_second = daemon->clients_per_second,
                 .connected_ms = daemon->connected_ms};
         if (!daemon->conn)
                 view.state = "lost";
@@ -125,10 +126,11 @@ void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_co
 static void check_task(const struct core_task *task, uint64_t *weight, uint32_t *n_adding)
 {
         const struct core_job *job = task->job;
-        uint32_t n_held = 0;
+        uint32_t n_held = 0, n_covered = 0;
         for (uint32_t i = 0; i < task->n_items; i++) {
                 const struct core_item *item = &job->items[task->index[i]];
                 mfl_assert(task->index[i] < job->n_items);
+                n_covered += task->cover[i] != 0;
                 n_held += item->task == task;
                 mfl_assert(!task->cover[i] || task->updates[task->cover[i] - 1]);
                 const struct core_update *update = task->updates[i];
@@ -142,7 +144,7 @@ static void check_task(const struct core_task *task, uint64_t *weight, uint32_t 
                 *n_adding += update->state == UPDATE_ADDING;
                 mfl_assert(update->state == UPDATE_ADDING || task->daemon || update->state >= UPDATE_COUNTED);
         }
-        mfl_assert(n_held == task->n_held);
+        mfl_assert(n_held == task->n_held && n_covered == task->n_covered);
 }
 
 static void check_job(const struct mfl_core *core, const struct core_job *job)
@@ -173,7 +175,12 @@ static void check_job(const struct mfl_core *core, const struct core_job *job)
                 n_up += job->leased[i]->conn != 0;
         }
         mfl_assert(n_up == job->n_leased_up);
-        mfl_assert(job->round == job->committed + 1 || job->committed == job->spec->rounds);
+        const struct core_store *store = &job->store;
+        bool ahead = store->round && job->round == store->round + 1;
+        mfl_assert(job->round == job->committed + 1 + ahead || job->committed == job->spec->rounds);
+        mfl_assert(!store->round || store->round == job->committed + 1);
+        mfl_assert(!ahead || (store->complete && job->phase != PHASE_APPLY && job->phase != PHASE_STORE));
+        mfl_assert(job->phase != PHASE_TRAINED || ahead);
         bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL || job->phase == PHASE_CLOSING;
         mfl_assert(works || job->phase == PHASE_OVER || (!job->tasks && !job->n_leased));
         for (uint32_t s = 0; job->slots && s < job->n_slots; s++)

@@ -411,6 +411,11 @@ static void run_round_open(struct mfl_work *work)
 
 void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 {
+        if (job->opened != round) { /* not another attempt */
+                job->previous_bytes_up = job->round_bytes_up;
+                job->previous_bytes_down = job->round_bytes_down;
+        }
+        job->opened = round;
         job->round_bytes_up = job->round_bytes_down = 0;
         struct operation *op = operation_new(job, MFL_EV_TICK, run_round_open, done_simple);
         if (!op)
@@ -623,8 +628,9 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
                 return;
         mfl_assert(job->checkpointed == action->record.round);
         op->commit.record = action->record;
-        op->commit.bytes_up = job->round_bytes_up;
-        op->commit.bytes_down = job->round_bytes_down;
+        bool is_opened = action->record.round == job->opened;
+        op->commit.bytes_up = is_opened ? job->round_bytes_up : job->previous_bytes_up;
+        op->commit.bytes_down = is_opened ? job->round_bytes_down : job->previous_bytes_down;
         op->commit.file = job->file;
         operation_start(op, &job->server->disk);
 }

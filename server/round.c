@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job's rounds: phases, deadlines, quorum, retries, checkpoints, commits. */
+/* One job's rounds: phases, deadlines, quorum, retries. */
 #include "server/round.h"
 
 #include "server/round_cohort.h"
+#include "server/round_store.h"
 
 #include <math.h>
 
@@ -94,7 +95,7 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         }
         job->phase = PHASE_TRAIN;
         job->last_failure[0] = '\0';
-        set_state(core, job, MFL_JOB_RUNNING, "");
+        set_state(core, job, MFL_JOB_RUNNING, job->store.failing ? job->store.reason : "");
         mfl_core_trace(core, job, "round %u of %u begins%s: %u clients on %u daemons", job->round,
                 job->spec->rounds, job->attempt ? " anew" : "", job->n_items, job->n_leased);
         mfl_core_act(core, MFL_ACT_ROUND_OPEN, job);
@@ -122,9 +123,9 @@ void mfl_round_begin(struct mfl_core *core, struct core_job *job)
         mfl_core_dirty(core, job);
 }
 
-static void next_round(struct mfl_core *core, struct core_job *job)
+void mfl_round_next(struct mfl_core *core, struct core_job *job)
 {
-        job->round = job->committed + 1;
+        job->round = MFL_MAX(job->committed, job->store.round) + 1;
         job->attempt = 0;
         job->phase = PHASE_TRAIN_WAIT;
         core->sched_dirty = true;
@@ -171,6 +172,15 @@ static void retry_round(
         mfl_core_trace(core, job, "%s: attempt %u follows", reason, job->attempt + 1);
 }
 
+void mfl_round_apply(struct mfl_core *core, struct core_job *job)
+{
+        job->phase = PHASE_APPLY;
+        job->n_pending++;
+        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
+        mfl_core_trace(core, job, "round %u: the update of weight %llu is applied", job->round,
+                (unsigned long long)job->weight_counted);
+}
+
 static double ratio(double a, uint64_t b)
 {
         return b ? a / (double)b : 0;
@@ -190,11 +200,21 @@ static void finish_train(struct mfl_core *core, struct core_job *job)
                 retry_round(core, job, counted, n, need);
                 return;
         }
-        job->phase = PHASE_APPLY;
-        job->n_pending++;
-        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
-        mfl_core_trace(core, job, "round %u: the update of weight %llu is applied", job->round,
-                (unsigned long long)job->weight_counted);
+        if (job->store.round && !MFL_SIM_BUG(11)) {
+                job->phase = PHASE_TRAINED;
+                mfl_core_trace(core, job, "round %u waits until round %u is committed", job->round,
+                        job->store.round);
+        } else
+                mfl_round_apply(core, job);
+}
+
+/* The record has all that it will have. */
+static void complete_record(struct mfl_core *core, struct core_job *job)
+{
+        job->store.record = job->record;
+        job->store.complete = true;
+        job->phase = PHASE_STORE;
+        mfl_core_dirty(core, job);
 }
 
 static void finish_eval(struct mfl_core *core, struct core_job *job)
@@ -213,29 +233,10 @@ static void finish_eval(struct mfl_core *core, struct core_job *job)
                         core, job, "round %u is not evaluated: %u of %u shards came", job->round, counted, n);
         }
         drop_work(core, job, "the evaluation is over");
-        job->eval_done = true;
-        job->phase = PHASE_STORE;
-        mfl_core_dirty(core, job);
+        complete_record(core, job);
 }
 
 /* ---- after the sums ---- */
-
-static void order_checkpoint(struct mfl_core *core, struct core_job *job)
-{
-        job->checkpoint_retry_ms = CORE_NEVER;
-        job->n_pending++;
-        mfl_core_act(core, MFL_ACT_CHECKPOINT, job);
-}
-
-static void order_commit(struct mfl_core *core, struct core_job *job)
-{
-        job->commit_retry_ms = CORE_NEVER;
-        job->phase = PHASE_COMMIT;
-        job->n_pending++;
-        job->record.ended_ms = core->now_ms;
-        memcpy(job->record.digest, job->digest_new, MFL_DIGEST_BYTES);
-        mfl_core_act(core, MFL_ACT_COMMIT, job)->record = job->record;
-}
 
 static bool evaluates(const struct core_job *job)
 {
@@ -245,7 +246,7 @@ static bool evaluates(const struct core_job *job)
         return job->round % every == 0 || job->round == job->spec->rounds;
 }
 
-static bool answered(struct core_job *job)
+bool mfl_round_answered(struct core_job *job)
 {
         mfl_assert(job->n_pending);
         job->n_pending--;
@@ -256,7 +257,7 @@ void mfl_round_applied(
         struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest)
 {
         mfl_core_dirty(core, job);
-        if (!answered(job))
+        if (!mfl_round_answered(job))
                 return;
         mfl_assert(job->phase == PHASE_APPLY);
         if (!ok) {
@@ -265,52 +266,17 @@ void mfl_round_applied(
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
                 return;
         }
-        memcpy(job->digest_new, digest, MFL_DIGEST_BYTES);
-        job->checkpoint_done = false;
-        job->eval_done = !evaluates(job) || MFL_SIM_BUG(6);
-        job->phase = job->eval_done ? PHASE_STORE : PHASE_EVAL_WAIT;
+        memcpy(job->digest, digest, MFL_DIGEST_BYTES);
+        memcpy(job->record.digest, digest, MFL_DIGEST_BYTES);
+        mfl_round_store_begin(core, job);
         core->sched_dirty = true;
-        order_checkpoint(core, job);
-}
-
-void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
-{
-        mfl_core_dirty(core, job);
-        if (!answered(job))
-                return;
-        if (ok) {
-                job->checkpoint_done = true;
+        if (evaluates(job) && !MFL_SIM_BUG(6)) {
+                job->phase = PHASE_EVAL_WAIT;
                 return;
         }
-        job->checkpoint_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
-        mfl_core_wake(core, job->checkpoint_retry_ms);
-        mfl_round_reason(core, job, MFL_JOB_RUNNING,
-                "round %u: checkpoint failed, tried again every 5 s: %.180s", job->round, reason);
-}
-
-void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
-{
-        mfl_core_dirty(core, job);
-        if (!answered(job))
-                return;
-        mfl_assert(job->phase == PHASE_COMMIT);
-        if (!ok) {
-                job->commit_retry_ms = core->now_ms + CORE_DISK_RETRY_MS;
-                mfl_core_wake(core, job->commit_retry_ms);
-                mfl_round_reason(core, job, MFL_JOB_RUNNING,
-                        "round %u: commit failed, tried again every 5 s: %.180s", job->round, reason);
-                return;
-        }
-        job->committed = job->round;
-        memcpy(job->digest, job->digest_new, MFL_DIGEST_BYTES);
-        mfl_core_trace(core, job, "round %u is committed", job->round);
-        if (job->committed == job->spec->rounds) {
-                job->phase = PHASE_OVER;
-                set_state(core, job, MFL_JOB_DONE, "");
-                return;
-        }
-        set_state(core, job, MFL_JOB_RUNNING, "");
-        next_round(core, job);
+        complete_record(core, job);
+        if (job->round < job->spec->rounds)
+                mfl_round_next(core, job); /* trains while this one is stored */
 }
 
 /* ---- beginning and end of a job ---- */
@@ -335,7 +301,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         job->served = core->turn;
         job->arrival_ms = core->arrival_ms; /* daemons that are long there are not waited for */
         job->deadline_ms = job->deadline_left = CORE_NEVER;
-        job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        mfl_round_store_clear(job);
         *core->jobs_end = job;
         core->jobs_end = &job->next;
         mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
@@ -365,7 +331,7 @@ static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const s
 void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
 {
         mfl_core_dirty(core, job);
-        if (!answered(job))
+        if (!mfl_round_answered(job))
                 return;
         mfl_assert(job->phase == PHASE_PREPARE);
         if (!prepare_outcome(core, job, event))
@@ -381,7 +347,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         }
         job->ready_ms = core->now_ms;
         mfl_core_wake(core, core->now_ms);
-        next_round(core, job);
+        mfl_round_next(core, job);
 }
 
 void mfl_round_job_fail(
@@ -398,7 +364,8 @@ void mfl_round_job_fail(
         while (job->n_leased)
                 mfl_core_unlease(core, job->leased[job->n_leased - 1]);
         job->phase = PHASE_OVER;
-        job->deadline_ms = job->deadline_left = job->checkpoint_retry_ms = job->commit_retry_ms = CORE_NEVER;
+        job->deadline_ms = job->deadline_left = CORE_NEVER;
+        job->store.checkpoint_retry_ms = job->store.commit_retry_ms = CORE_NEVER;
         set_state(core, job, state, reason);
         mfl_core_dirty(core, job);
 }
@@ -435,9 +402,7 @@ void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
                 return;
         }
         mfl_core_trace(core, job, "round %u is not evaluated: %s", job->round, reason);
-        job->eval_done = true;
-        job->phase = PHASE_STORE;
-        mfl_core_dirty(core, job);
+        complete_record(core, job);
 }
 
 /* ---- progress ---- */
@@ -513,6 +478,7 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
 
 void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 {
+        mfl_round_store_progress(core, job);
         switch (job->phase) {
         case PHASE_DATA:
                 find_data(core, job);
@@ -525,10 +491,6 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
                 if (!job->n_adding || MFL_SIM_BUG(10))
                         finish_train(core, job);
                 break;
-        case PHASE_STORE:
-                if (job->eval_done && job->checkpoint_done)
-                        order_commit(core, job);
-                break;
         case PHASE_OVER:
                 job->released = job->n_pending == 0;
                 break;
@@ -539,10 +501,7 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 
 void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
 {
-        if (core->now_ms >= job->checkpoint_retry_ms)
-                order_checkpoint(core, job);
-        if (core->now_ms >= job->commit_retry_ms)
-                order_commit(core, job);
+        mfl_round_store_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_TRAIN_WAIT && !job->settled) {
@@ -553,7 +512,6 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
                 } else
                         *next_ms = MFL_MIN(*next_ms, at);
         }
-        *next_ms = MFL_MIN(*next_ms, MFL_MIN(job->checkpoint_retry_ms, job->commit_retry_ms));
         if (job->deadline_ms > core->now_ms)
                 *next_ms = MFL_MIN(*next_ms, job->deadline_ms);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dividing a phase's open items over the daemons that a job holds. */
 #include "server/round.h"
+#include "server/round_share.h"
+#include "server/round_speed.h"
 
 bool mfl_round_waits(const struct core_job *job)
 {
@@ -78,7 +80,61 @@ static void give(struct mfl_core *core, struct core_job *job, struct core_daemon
                 mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, MFL_ITEMS_MAX));
 }
 
-/* Contiguous pieces, proportional to the daemons' workers. */
+/* What a daemon still has to do. */
+static uint32_t load_of(const struct core_daemon *daemon)
+{
+        uint32_t load = 0;
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (mfl_core_task_live(task))
+                        load += task->n_items - MFL_MAX(task->n_covered, task->progress_items);
+        return load;
+}
+
+/* Contiguous pieces, so large that all should end at the same time. */
+static void deal_by_speed(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        bool begins = n_open == job->n_items;
+        struct mfl_share *shares = mfl_malloc(n * sizeof *shares);
+        if (!shares || mfl_round_costs(job, v, n, begins, shares)) {
+                core->error = -ENOMEM;
+                free(shares);
+                return;
+        }
+        for (uint32_t i = 0; i < n; i++)
+                shares[i].load = load_of(v[i]);
+        mfl_round_share(shares, n, n_open);
+        if (begins)
+                mfl_round_age(job, v, n, shares);
+        for (uint32_t i = 0, from = 0; i < n; from += shares[i++].n)
+                give(core, job, v[i], open + from, shares[i].n);
+        free(shares);
+}
+
+/* Item modulo the number of daemons says whose it is. */
+static void deal_by_modulo(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        uint32_t *end = mfl_calloc(n, sizeof *end), *order = mfl_malloc(n_open * sizeof *order);
+        if (!end || !order) {
+                core->error = -ENOMEM;
+                goto out;
+        }
+        for (uint32_t i = 0; i < n_open; i++)
+                end[job->items[open[i]].item % n]++;
+        for (uint32_t k = 1; k < n; k++)
+                end[k] += end[k - 1];
+        for (uint32_t i = n_open; i-- > 0;) /* backwards, so that end[k] becomes where k begins */
+                order[--end[job->items[open[i]].item % n]] = open[i];
+        for (uint32_t k = 0; k < n; k++) {
+                uint32_t to = k + 1 < n ? end[k + 1] : n_open;
+                give(core, job, v[k], order + end[k], to - end[k]);
+        }
+out:
+        free(end);
+        free(order);
+}
+
 static void deal_population(
         struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
 {
@@ -88,16 +144,10 @@ static void deal_population(
                 return;
         }
         uint32_t n = list_workers(job, v);
-        uint64_t total = 0, before = 0;
-        for (uint32_t i = 0; i < n; i++)
-                total += MFL_MAX(v[i]->info.workers, 1u);
-        for (uint32_t i = 0; i < n; i++) {
-                uint64_t after = before + MFL_MAX(v[i]->info.workers, 1u);
-                uint32_t from = (uint32_t)(n_open * before / total), to = (uint32_t)(n_open * after / total);
-                if (to > from)
-                        give(core, job, v[i], open + from, to - from);
-                before = after;
-        }
+        if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
+                deal_by_modulo(core, job, v, n, open, n_open);
+        else if (n && n_open)
+                deal_by_speed(core, job, v, n, open, n_open);
         free(v);
 }
 

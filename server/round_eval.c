@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What daemons report of the evaluation of a round. */
 #include "server/round.h"
+#include "server/round_speed.h"
 
 static const struct core_item *find_item(const struct core_job *job, uint64_t item)
 {
@@ -35,6 +36,8 @@ void mfl_round_eval_result(struct mfl_core *core, struct core_daemon *daemon, st
                 job->eval_loss = (int64_t)((uint64_t)job->eval_loss + (uint64_t)items[i].loss_sum);
         }
         mfl_core_dirty(core, job);
+        if (!task->n_held)
+                mfl_round_measure(core, task);
         if (task->n_held) { /* a daemon that leaves shards out would be asked for ever */
                 struct core_relation *relation = mfl_core_relation(core, daemon, job);
                 if (relation)

@@ -94,8 +94,10 @@ struct mfl_server_job {
         struct mfl_runtime *runtime;
         uint32_t n_slots;
         struct mfl_slot_use *slots;
+        uint32_t opened; /* round of the bytes below */
         uint64_t round_bytes_up, round_bytes_down;
-        bool dirty; /* watchers have not seen its newest state */
+        uint64_t previous_bytes_up, previous_bytes_down; /* of the round before, which may not be committed */
+        bool dirty;                                      /* watchers have not seen its newest state */
         struct mfl_data_info data;
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */

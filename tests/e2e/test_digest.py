@@ -38,6 +38,24 @@ def test_daemons_and_workers(cluster, expected, daemons, workers):
     assert len({r['daemons'] for r in c.rounds('j-000001')} - {1}) > 0 or daemons == 1  # they did share the work
 
 
+@pytest.mark.parametrize('assign', ['speed', 'modulo'])
+def test_assignment(cluster, expected, assign):
+    """Daemons of unequal numbers of workers, one of them on a slow line; rounds 1 and 2 are stored while the next one is
+    trained."""
+    c = cluster(0)
+    proxy = h.Proxy(c.address, delay=0.05)
+    try:
+        c.start_daemon('a', workers=2)
+        c.start_daemon('b', workers=1, server=proxy.address)
+        c.start_daemon('c', workers=1)
+        c.wait_daemons(3)
+        job, digests = c.run_job(selection={'assign': assign}, evaluation={'every': 0}, **JOB)
+        assert digests == expected
+        assert assign == 'speed' or {r['daemons'] for r in c.rounds(job)} == {3}
+    finally:
+        proxy.close()
+
+
 def test_seed_matters(shared_cluster, expected):
     assert shared_cluster(1).run_job(seed=8, **JOB)[1][-1] != expected[-1]
 

@@ -25,6 +25,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         spec->selection.daemons_max = sim_chance(sim, 30) ? 1 + sim_below(sim, sim->n_daemons) : 0;
         if (spec->selection.daemons_max && spec->selection.daemons_max < spec->selection.daemons_min)
                 spec->selection.daemons_max = spec->selection.daemons_min;
+        spec->selection.assign = (sim->seed + i) % 4 ? MFL_ASSIGN_SPEED : MFL_ASSIGN_MODULO;
         spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
         spec->limits.deadline_ms = spec->limits.quorum < 1 ? 2000 + sim_below(sim, 4000) : 3600000;
         spec->limits.retries = 100;
@@ -70,6 +71,7 @@ static void setup_golden(struct sim *sim)
                 spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
                 spec->selection.clients = spec->selection.daemons_max = 0;
                 spec->selection.daemons_min = 1;
+                spec->selection.assign = MFL_ASSIGN_SPEED;
                 spec->limits.quorum = 1;
                 spec->limits.deadline_ms = 3600000;
                 spec->evaluation.every = 2;
@@ -82,6 +84,8 @@ static void setup_golden(struct sim *sim)
                 sim_at(sim, 350, SIM_SCRIPT)->a = 1;
         if (sim->scenario == 3)
                 sim_at(sim, 396, SIM_SCRIPT)->a = 2;
+        if (sim->scenario == 5) /* round 2 is trained, round 1 on its way to the disk */
+                sim_at(sim, 418, SIM_SCRIPT)->a = 2;
 }
 
 void sim_setup(struct sim *sim)
@@ -121,6 +125,7 @@ static void end_faults(struct sim *sim)
         sim->quiet = true;
         sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
+        sim->crash_ahead = false;
         sim->disk_slow = 1;
         for (uint32_t i = 0; i < sim->n_conns; i++)
                 sim->conns[i].latency = MFL_MIN(sim->conns[i].latency, 20u);
@@ -163,7 +168,7 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 19)) {
+        switch (sim_below(sim, 20)) {
         case 0:
         case 1:
         case 2:
@@ -213,6 +218,10 @@ void sim_fault(struct sim *sim)
                 break;
         case 17:
                 d->stalled_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 19:
+                sim->crash_ahead = true;
+                sim->disk_slow = 1 + sim_below(sim, 100); /* so that there is time for it */
                 break;
         case 18:
                 sim->stalled_to = sim->now + sim_below(sim, 6000);

@@ -48,14 +48,43 @@ void sim_server_drain(struct sim *sim, uint32_t i, bool on)
                 sim_server_step(sim, &event);
 }
 
+/* Trains from params that are not committed. */
+static bool job_is_ahead(const struct sim_job *job)
+{
+        return job->has_new && job->opened == job->committed + 2;
+}
+
+static bool is_of(const struct sim_job *job, const struct mfl_task *task)
+{
+        return strcmp(task->job, job->id) == 0 && task->kind == MFL_TASK_TRAIN &&
+               task->round == job->committed + 2;
+}
+
+/* Some daemon is at such a round, or holds a result of it. */
+static bool is_ahead(const struct sim *sim)
+{
+        for (uint32_t j = 0; j < sim->n_jobs; j++)
+                for (uint32_t i = 0; job_is_ahead(&sim->job[j]) && i < sim->n_daemons; i++) {
+                        const struct sim_daemon *d = &sim->daemon[i];
+                        if (d->agent && d->computing && is_of(&sim->job[j], d->computing))
+                                return true;
+                        for (int k = 0; d->agent && k < SIM_RESULTS; k++)
+                                if (d->result[k].used && is_of(&sim->job[j], &d->result[k].t))
+                                        return true;
+                }
+        return false;
+}
+
 void sim_server_crash(struct sim *sim)
 {
         if (!sim->core)
                 return;
+        sim->n_ahead += is_ahead(sim);
         sim_line(sim, "server", "is killed");
         mfl_core_free(sim->core);
         sim->core = NULL;
         sim->crash_in = 0;
+        sim->crash_ahead = false;
         for (uint32_t i = 0; i < sim->n_conns; i++)
                 if (sim->conns[i].server_open)
                         sim_conn_cut(sim, i + 1);
@@ -117,6 +146,7 @@ static const struct sim_update *find_update(struct sim *sim, uint64_t task, uint
 static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
 {
         const struct sim_update *update = find_update(sim, slot->task, slot->update);
+        const float *p0 = job->has_new ? job->params_new : job->params;
         int64_t sum[SIM_PARAMS] = {0};
         float p1[SIM_PARAMS];
         uint64_t weight = 0;
@@ -127,13 +157,13 @@ static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct s
                                 (unsigned long long)update->item[k], job->opened, job->id);
                 sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
                 job->in[job->n_in] = update->item[k];
-                sim_train(update->item[k], job->opened, job->params, p1);
+                sim_train(update->item[k], job->opened, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
-                        job->single[job->n_in][i] = p1[i] - job->params[i];
+                        job->single[job->n_in][i] = p1[i] - p0[i];
                 job->n_in++;
                 weight += sim_weight(&job->spec, update->item[k]);
-                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1,
-                                   job->params, SIM_PARAMS, sum, NULL) == 0);
+                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1, p0,
+                                   SIM_PARAMS, sum, NULL) == 0);
         }
         sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
                 (unsigned long long)slot->weight, (unsigned long long)weight);
@@ -163,8 +193,8 @@ static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot
 
 static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t weight)
 {
-        sim_check(sim, round == job->committed + 1 && round == job->opened, "round %u is applied after %u",
-                round, job->committed);
+        sim_check(sim, round == job->committed + 1 && round == job->opened && !job->has_new,
+                "round %u is applied after %u", round, job->committed);
         sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added",
                 (unsigned long long)weight, (unsigned long long)job->weight_in);
         for (int s = 0; s < SIM_SLOTS; s++)
@@ -175,6 +205,9 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->params_new[i] =
                                 job->params[i] + (float)mfl_fixed_mean(&job->fixed, job->sum[i], weight);
+        job->n_applied = job->n_in;
+        job->weight_applied = job->weight_in;
+        memcpy(job->in_applied, job->in, sizeof job->in);
         job->has_new = true;
         job->checkpoint = false;
         job->applied = round;
@@ -191,12 +224,13 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                 job->committed);
         sim_check(sim, job->has_new && job->checkpoint && job->applied == record->round,
                 "round %u is committed without its params on disk", record->round);
-        sim_check(sim, record->clients == job->n_in && record->weight == job->weight_in,
+        sim_check(sim, record->clients == job->n_applied && record->weight == job->weight_applied,
                 "the record of round %u is wrong", record->round);
         sim_digest(job->params_new, digest);
         sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong",
                 record->round);
-        sim_apply(&job->spec, &job->fixed, record->round, job->params, job->in, job->n_in, params);
+        sim_apply(
+                &job->spec, &job->fixed, record->round, job->params, job->in_applied, job->n_applied, params);
         sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0,
                 "the model of round %u is not that of its clients", record->round);
         bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
@@ -209,15 +243,15 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                 return;
         uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
         uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
-        sim_check(sim, job->n_in >= need && job->n_in <= n, "round %u is committed with %u of %u clients",
-                record->round, job->n_in, n);
-        for (uint32_t i = 0; i < job->n_in; i++) {
+        sim_check(sim, job->n_applied >= need && job->n_applied <= n,
+                "round %u is committed with %u of %u clients", record->round, job->n_applied, n);
+        for (uint32_t i = 0; i < job->n_applied; i++) {
                 uint32_t k = 0;
-                while (k < n && cohort[k] != job->in[i])
+                while (k < n && cohort[k] != job->in_applied[i])
                         k++;
-                sim_check(sim, k < n, "client %u is not in the cohort", (uint32_t)job->in[i]);
+                sim_check(sim, k < n, "client %u is not in the cohort", (uint32_t)job->in_applied[i]);
         }
-        job->pure &= record->attempt == 0 && job->n_in == n;
+        job->pure &= record->attempt == 0 && job->n_applied == n;
 }
 
 static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_record *record)
@@ -341,7 +375,8 @@ static void open_slot(struct sim *sim, struct sim_job *job, const struct mfl_cor
 
 static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
 {
-        sim_check(sim, round == job->committed + 1, "round %u begins after %u", round, job->committed);
+        sim_check(sim, round == job->committed + 1 + job->has_new, "round %u begins after %u, %u is applied",
+                round, job->committed, job->applied);
         for (int s = 0; s < SIM_SLOTS; s++)
                 sim_check(sim, !job->slots[s].open, "round %u begins with slot %d open", round, s);
         job->opened = round;
@@ -426,6 +461,8 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 apply(sim, job, action->round, action->weight);
                 break;
         case MFL_ACT_CHECKPOINT:
+                sim_check(sim, job->has_new && action->round == job->applied,
+                        "round %u is stored, %u applied", action->round, job->applied);
                 e = answer(sim, job, disk_delay(sim), MFL_EV_CHECKPOINTED);
                 e->ok = !sim_chance(sim, sim->disk_fail);
                 job->checkpoint |= e->ok;
@@ -468,6 +505,8 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
                         carry_out(sim, &actions.v[i]);
         }
         mfl_core_actions_deinit(&actions);
+        if (sim->crash_ahead && is_ahead(sim) && sim_chance(sim, 10))
+                sim_server_crash(sim);
         uint64_t next = sim->core ? mfl_core_next_ms(sim->core) : UINT64_MAX;
         if (next != UINT64_MAX && (next < sim->server_tick_at || sim->server_tick_at <= sim->now)) {
                 sim->server_tick_at = MFL_MAX(next, sim->now + 1);

@@ -99,6 +99,9 @@ struct sim_job {
         /* ledger of the round: clients in the sum */
         uint32_t n_in;
         uint64_t in[SIM_ITEMS], weight_in;
+        /* of the applied round, which is not committed yet */
+        uint32_t n_applied;
+        uint64_t in_applied[SIM_ITEMS], weight_applied;
         float single[SIM_ITEMS][SIM_PARAMS];
 };
 
@@ -150,10 +153,13 @@ struct sim {
         uint32_t disk_fail, disk_slow;   /* of 100; factor */
         uint32_t duplicate;              /* of 100 messages */
         uint64_t faults_end, stalled_to; /* the server stands still */
-        bool quiet, server_restarting;   /* quiet: faults are over */
-        bool barred;                     /* some daemon said that it can't do a job: it may end early */
+        bool crash_ahead; /* the server dies soon, while a round is trained and the one before not committed
+                           */
+        bool quiet, server_restarting; /* quiet: faults are over */
+        bool barred;                   /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
-        int scenario; /* 0: seeded faults; else a golden one */
+        uint32_t n_ahead; /* crashes while daemons trained from params that were never committed */
+        int scenario;     /* 0: seeded faults; else a golden one */
         bool trace;
         char *lines;
         size_t n_lines, lines_capacity;

@@ -13,7 +13,9 @@ struct bed {
         struct mfl_job spec;
         uint64_t now, n_events;
         uint32_t n_commits, n_closed, n_refused;
-        uint32_t round_open;
+        bool hold_disk; /* checkpoints and commits are answered by the test */
+        uint32_t n_applied, n_checkpoints, n_released, last_round;
+        char reason[MFL_REASON_BYTES];
         struct mfl_task *tasks; /* sent, to be announced; items are not kept */
         uint32_t *conns;
         uint32_t n_tasks, capacity;
@@ -63,16 +65,30 @@ static void answer(struct bed *bed, const struct mfl_core_action *action)
         case MFL_ACT_SLOT_ADD:
                 job_event(bed, MFL_EV_ADDED, action->slot.slot);
                 break;
+        case MFL_ACT_ROUND_OPEN:
+                bed->last_round = action->round;
+                break;
+        case MFL_ACT_JOB_STATE:
+                strcpy(bed->reason, action->reason);
+                break;
+        case MFL_ACT_JOB_RELEASE:
+                bed->n_released++;
+                break;
         case MFL_ACT_APPLY:
+                bed->n_applied++;
                 job_event(bed, MFL_EV_APPLIED, 0);
                 break;
         case MFL_ACT_CHECKPOINT:
-                job_event(bed, MFL_EV_CHECKPOINTED, 0);
+                bed->n_checkpoints++;
+                assert_int_equal(action->round, bed->n_commits + 1);
+                if (!bed->hold_disk)
+                        job_event(bed, MFL_EV_CHECKPOINTED, 0);
                 break;
         case MFL_ACT_COMMIT:
                 bed->n_commits++;
                 assert_int_equal(action->record.round, bed->n_commits);
-                job_event(bed, MFL_EV_COMMITTED, 0);
+                if (!bed->hold_disk)
+                        job_event(bed, MFL_EV_COMMITTED, 0);
                 break;
         default:
                 break;
@@ -160,6 +176,111 @@ static void run_job(struct bed *bed, uint32_t n_daemons)
         announce_all(bed);
 }
 
+static void disk_fails(struct bed *bed, enum mfl_core_event_kind kind)
+{
+        feed(bed, &(struct mfl_core_event){.kind = kind, .job = "j-000001", .reason = "no space left"});
+}
+
+static struct mfl_core_job_view view_of(const struct bed *bed)
+{
+        struct mfl_core_job_view view;
+        assert_int_equal(mfl_core_job_view(bed->core, "j-000001", &view), 0);
+        return view;
+}
+
+/* A job of three rounds with the first one applied and its checkpoint ordered. */
+static void start_overlap(struct bed *bed)
+{
+        assert_int_equal(start(bed, 4), 0);
+        bed->spec.rounds = 3;
+        bed->hold_disk = true;
+        add_job(bed);
+        add_daemon(bed, 0);
+        bed->now = 2000;
+        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed->n_tasks, 1);
+        announce_all(bed); /* of round 1, and of round 2, which follows at once */
+        assert_int_equal(bed->n_checkpoints, 1);
+}
+
+/* Round 2 is trained while round 1 is stored, and waits for it; a disk that fails is waited for. */
+static void test_rounds_overlap(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start_overlap(&bed);
+        assert_int_equal(bed.last_round, 2);
+        assert_int_equal(bed.n_applied, 1);
+        struct mfl_core_job_view view = view_of(&bed);
+        assert_string_equal(view.phase, "commit");
+        assert_true(view.in_round == 2 && view.committed == 0);
+        disk_fails(&bed, MFL_EV_CHECKPOINTED);
+        assert_string_equal(bed.reason, "round 1: checkpoint failed, tried again every 5 s: no space left");
+        assert_int_equal(bed.n_checkpoints, 1);
+        bed.now += 5000;
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed.n_checkpoints, 2);
+        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        assert_int_equal(bed.n_commits, 1);
+        bed.n_commits = 0; /* it comes again */
+        disk_fails(&bed, MFL_EV_COMMITTED);
+        assert_string_equal(bed.reason, "round 1: commit failed, tried again every 5 s: no space left");
+        bed.now += 5000;
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed.n_commits, 1);
+        assert_int_equal(bed.n_applied, 1);
+        job_event(&bed, MFL_EV_COMMITTED, 0);
+        assert_string_equal(bed.reason, "");
+        assert_int_equal(view_of(&bed).committed, 1);
+        assert_int_equal(bed.n_applied, 2); /* and so on */
+        assert_int_equal(bed.n_checkpoints, 3);
+        assert_int_equal(bed.last_round, 3);
+        bed.hold_disk = false;
+        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        announce_all(&bed);
+        assert_int_equal(bed.n_commits, 3);
+        assert_int_equal(bed.n_released, 1);
+        assert_int_equal(bed.n_refused + bed.n_closed, 0);
+        end(&bed);
+}
+
+/* The disk's reason stays while the next round begins; a stop waits for what the worker does. */
+static void test_stop_while_rounds_overlap(void **state)
+{
+        (void)state;
+        struct bed bed;
+        assert_int_equal(start(&bed, 4), 0);
+        bed.hold_disk = true;
+        bed.spec.rounds = 3;
+        add_job(&bed);
+        add_daemon(&bed, 0);
+        bed.now = 2000;
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        struct mfl_task first = bed.tasks[0];
+        bed.n_tasks = 0;
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE,
+                .announce = {.task = first.task,
+                        .round = 1,
+                        .item_count = 4,
+                        .weight = 4,
+                        .bytes = 32,
+                        .encoding = MFL_ENCODING_I64,
+                        .job = "j-000001"}};
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
+        assert_true(bed.n_tasks == 1 && bed.tasks[0].round == 2);
+        assert_string_equal(view_of(&bed).phase, "train");
+        disk_fails(&bed, MFL_EV_CHECKPOINTED);
+        assert_memory_equal(view_of(&bed).reason, "round 1: checkpoint failed", 26);
+        bed.now += 5000;
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+        job_event(&bed, MFL_EV_JOB_STOP, 0);
+        assert_int_equal(bed.n_released, 0); /* the checkpoint is being written */
+        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        assert_int_equal(bed.n_released, 1);
+        assert_int_equal(bed.n_commits, 0);
+        end(&bed);
+}
+
 static void large_job(uint32_t n)
 {
         struct bed bed;
@@ -240,6 +361,8 @@ int main(void)
                 cmocka_unit_test(test_large_jobs),
                 cmocka_unit_test(test_no_memory),
                 cmocka_unit_test(test_nonsense),
+                cmocka_unit_test(test_rounds_overlap),
+                cmocka_unit_test(test_stop_while_rounds_overlap),
         };
         return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

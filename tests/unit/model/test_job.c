@@ -57,6 +57,7 @@ static void a_short_job_gets_the_documented_defaults(void **state)
         assert_true(job->aggregation.delta_max == 16);
         assert_int_equal(job->selection.clients, 0);
         assert_int_equal(job->selection.daemons_min, 1);
+        assert_int_equal(job->selection.assign, MFL_ASSIGN_SPEED);
         assert_int_equal(job->limits.deadline_ms, 3600000);
         assert_true(job->limits.quorum == 1);
         assert_int_equal(job->limits.retries, 3);
@@ -80,7 +81,7 @@ static void every_value_arrives(void **state)
                       "aggregation: {strategy: fedyogi, weighting: uniform, server_lr: 0.5, beta1: 0.5, "
                       "beta2: 0.25,\n"
                       "  tau: 0.125, delta_max: 4}\n"
-                      "selection: {clients: 8, daemons: {min: 2, max: 3}}\n"
+                      "selection: {clients: 8, daemons: {min: 2, max: 3}, assign: modulo}\n"
                       "limits: {deadline: 90s, quorum: 0.5, retries: 0}\n"
                       "evaluation: {every: 0, batch: 10}\ncheckpoints: {keep: 0}\n");
         assert_true(job->seed == UINT64_MAX);
@@ -101,6 +102,7 @@ static void every_value_arrives(void **state)
         assert_true(job->aggregation.tau == 0.125f && job->aggregation.delta_max == 4);
         assert_int_equal(mfl_job_cohort_size(job, 40), 8);
         assert_int_equal(job->selection.daemons_max, 3);
+        assert_int_equal(job->selection.assign, MFL_ASSIGN_MODULO);
         assert_int_equal(job->limits.deadline_ms, 90000);
         assert_int_equal(job->limits.retries, 0);
         mfl_job_free(job);
@@ -221,7 +223,8 @@ static void values_outside_of_their_limits_are_refused(void **state)
                 "limits: {deadline: 1ms}", "evaluation: {batch: 0}", "checkpoints: {keep: -1}",
                 "aggregation: {strategy: fedavgg}", "aggregation: {server_lr: 0}",
                 "aggregation: {delta_max: 0}", "aggregation: {strategy: fedadam, beta2: 1}",
-                "aggregation: {strategy: fedadam, tau: 0}", "selection: {daemons: {min: 0}}"};
+                "aggregation: {strategy: fedadam, tau: 0}", "selection: {daemons: {min: 0}}",
+                "selection: {assign: fast}"};
         static const char *const training[] = {"{}", "{lr: 0}", "{lr: .inf}", "{lr: 1, momentum: 1}",
                 "{lr: 1, batch: 0}", "{lr: 1, epochs: 0}", "{lr: 1, epochs: 65536}", "{lr: 1, threads: 0}",
                 "{lr: 1, backend: gpu}", "{lr: 1, optimizer: adam}", "{lr: 1, weight_decay: -1}"};
