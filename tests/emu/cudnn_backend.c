@@ -4,13 +4,13 @@
  *
  * Refusals were compared with those of the real library, which checks descriptors without a device.
  */
-#include "cudnn_internal.h"
+#include "tests/emu/cudnn_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "emu.h"
+#include "tests/emu/emu.h"
 
 struct spec {
         cudnnBackendDescriptorType_t of;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A convolution on the emulated device beside one in double. */
-#include "conv_test.h"
+#include "tests/unit/cuda/conv_test.h"
 
 #include "tests/lib/test.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "conv_test.h"
+#include "tests/unit/cuda/conv_test.h"
 #include "kernels/cuda/conv_plan_internal.h"
 #include "kernels/cuda/conv_plan_kernels.h"
 #include "tests/emu/emu.h"

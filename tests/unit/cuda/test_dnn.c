@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "conv_test.h"
+#include "tests/unit/cuda/conv_test.h"
 #include "tests/emu/emu.h"
 
 static struct mfl_dnn *dnn;
