@@ -48,7 +48,8 @@ class Gpu:
         self.env = dict(os.environ, MFL_BUILD=str(self.build), OMP_WAIT_POLICY="passive")
         if "MFL_MODULE_DIR" not in self.env and options.backend != "cuda":
             self.env["MFL_MODULE_DIR"] = str(self.build / "kernels" / options.backend)
-        self.env["LD_LIBRARY_PATH"] = ":".join(library_folders(self.build) + [self.env.get("LD_LIBRARY_PATH", "")])
+        folders = library_folders() + [f for f in self.env.get("LD_LIBRARY_PATH", "").split(":") if f]
+        self.env["LD_LIBRARY_PATH"] = ":".join(folders)
 
     def program(self, path):
         return str(self.build / path)
@@ -99,9 +100,9 @@ def json_lines(text):
     return found
 
 
-def library_folders(build):
+def library_folders():
     """Where the libraries of CUDA may be, besides the loader's own places: the toolkit, and Python's packages of it."""
-    places = [str(build / "lib"), "/usr/local/cuda/lib64"]
+    places = ["/usr/local/cuda/lib64"]
     if os.environ.get("CUDA_HOME"):
         places.append(os.path.join(os.environ["CUDA_HOME"], "lib64"))
     for base in set(sys.path) | set(python_sites()):
@@ -136,7 +137,7 @@ def loads(name, folders):
 
 def report_machine(gpu):
     """What is here. True when the suite can run."""
-    folders = library_folders(gpu.build)
+    folders = library_folders()
     rows = []
     smi = shutil.which("nvidia-smi")
     out = subprocess.run([smi, "-L"], capture_output=True, text=True).stdout.strip() if smi else ""

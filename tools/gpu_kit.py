@@ -4,9 +4,9 @@
 
     gpu_kit.py BUILD_DIR KIT_DIR
 
-The folder has the layout of a build folder, with the libraries that its programs need in lib/, except for the C library
-and those of CUDA: the C library there must not be older than here, and CUDA's come from a toolkit or from Python's packages
-of it. There: `./dev gpu --kit KIT_DIR` in a copy of these sources.
+The folder has the layout of a build folder, with the libraries that its programs need in lib/, where `./dev gpu --pack`
+links them to look; except for the compiler's own and those of CUDA: the C library there must not be older than here, and
+CUDA's come from a toolkit or from Python's packages of it. There: `./dev gpu --kit KIT_DIR` in a copy of these sources.
 """
 import pathlib
 import shutil
@@ -16,7 +16,7 @@ import sys
 PROGRAMS = ["server/mfl-server", "client/mfl-client", "cli/mfl", "kernels/mfl-conformance", "bench/mfl-bench-device"]
 MODULES = ["kernels/cuda/libmfl_cuda.so"]
 STAYS = ("linux-vdso", "ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libresolv.", "libcud",
-         "libcublas", "libnccl", "libnv", "libnvidia")
+         "libcublas", "libnccl", "libnv", "libnvidia", "libstdc++", "libgcc_s")
 
 
 def needed(path):
