@@ -167,10 +167,15 @@ def find_sanitizer():
 
 
 def conformance(gpu):
-    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "test", "--backend", gpu.options.backend,
-                           "--precision", "all"], 150)
-    passed, failed = out.count("\nok "), out.count("\nnot ok ")
-    gpu.check("conformance", status == 0, f"{passed} passed, {failed} failed" + (", cut off" if status is None else ""))
+    for precision, most in (("fp32", 120), ("tf32", 45), ("bf16", 45), ("fp16", 45)):
+        out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "test", "--backend", gpu.options.backend,
+                               "--precision", precision], most)
+        passed, failed = out.count("\nok "), out.count("\nnot ok ")
+        for line in out.splitlines():
+            if line.startswith("not ok"):
+                print("    " + line[:200], flush=True)
+        gpu.check(f"conformance {precision}", status == 0,
+                  f"{passed} passed, {failed} failed" + (", cut off" if status is None else ""))
 
 
 def repeats(gpu):
@@ -258,7 +263,7 @@ def job(gpu):
             gpu.notes.append("pfl-cifar: " + ("cut off" if status is None else out.strip()[-160:]))
 
 
-PARTS = [("conformance", conformance, 20), ("repeats", repeats, 15), ("speed", speed, 20), ("five", five, 12),
+PARTS = [("conformance", conformance, 30), ("repeats", repeats, 15), ("speed", speed, 20), ("five", five, 12),
          ("fusion", fusion, 25), ("job", job, 30), ("torch", torch_speed, 40), ("layers", layers, 15),
          ("memcheck", memcheck, 30)]
 

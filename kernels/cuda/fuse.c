@@ -142,8 +142,8 @@ static int find_knee(struct mfl_device *device, const struct mfl_graph *graph,
         int rc = make_key(graph, options, key, sizeof key, err), groups = 1;
         for (int g = 1; !rc; g = MFL_MIN(2 * g, most)) {
                 rc = step_ns(device, graph, options, g, key, &ns, err);
-                if (rc == MFL_INVALID && g > 1) {
-                        rc = 0; /* less memory than the budget said */
+                if ((rc == MFL_INVALID || rc == -ENOMEM) && g > 1) {
+                        rc = 0; /* less memory than the budget said, or none for a trial beside it */
                         break;
                 }
                 if (rc || (g > 1 && ns / g > WORTH * best))
