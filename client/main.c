@@ -131,6 +131,9 @@ static void log_start(const struct client *c)
         mfl_log(MFL_LOG_INFO, "%s: backend %s on %s%s%s%s, %u worker%s, server %s", c->config.name,
                 d->backend, d->name, *d->library ? " (" : "", d->library, *d->library ? ")" : "", c->workers,
                 c->workers == 1 ? "" : "s", c->config.server);
+        if (c->pin.demanded && strcmp(d->backend, "cuda"))
+                mfl_log(MFL_LOG_WARN, "GPU %s is pinned, but backend %s does not use it", c->config.gpu,
+                        d->backend);
         if (c->pin.known)
                 mfl_log(MFL_LOG_INFO, "GPU %u%s%s, %s%s%s%s%s", c->pin.gpu.index,
                         *c->pin.gpu.name ? ": " : "", c->pin.gpu.name, c->pin.gpu.uuid,
