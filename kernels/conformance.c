@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mfl-conformance: every operator and training step of every backend against the reference.
  *
- *     mfl-conformance test [--backend NAME] [--precision P] [FILTER]
- *         TAP; all backends that open unless one is named. P is fp32 (default), tf32, bf16, fp16 or all: what
- * a backend has not got is skipped mfl-conformance perf [--backend NAME] [--precision P] [FILTER] time,
- * GFLOP/s and GB/s of each case, and of whole training steps mfl-conformance list the cases FILTER: only
- * cases whose name contains it. Exit: 0, 1 a case failed, 2 wrong usage.
+ *     mfl-conformance test [--backend NAME] [--precision P] [--quick] [FILTER]
+ *     mfl-conformance perf [--backend NAME] [--precision P] [FILTER]
+ *     mfl-conformance list
+ *
+ * test: TAP; all backends that open unless one is named. P is fp32 (default), tf32, bf16, fp16 or all: what a
+ * backend has not got is skipped. --quick leaves out batches of 32 and the deep networks, for slow builds and
+ * the emulated device. perf: time, GFLOP/s and GB/s of each case, and of whole training steps. list: the
+ * cases. FILTER: only cases whose name contains it. Exit: 0, 1 a case failed, 2 wrong usage.
  */
 #include "kernels/conformance.h"
 
@@ -15,6 +18,7 @@
 
 #include "kernels/host.h"
 
+bool conf_quick;
 static int n_reported, n_failed;
 
 void conf_report(bool ok, const char *fmt, ...)
@@ -189,7 +193,7 @@ static int find_precision(const char *name)
 static int usage(void)
 {
         fprintf(stderr, "usage: mfl-conformance test|perf|list [--backend NAME] [--precision "
-                        "fp32|tf32|bf16|fp16|all] [FILTER]\n");
+                        "fp32|tf32|bf16|fp16|all] [--quick] [FILTER]\n");
         return 2;
 }
 
@@ -204,6 +208,8 @@ int main(int argc, char **argv)
                         only = argv[++i];
                 else if (!strcmp(argv[i], "--precision") && i + 1 < argc)
                         precision = find_precision(argv[++i]);
+                else if (!strcmp(argv[i], "--quick"))
+                        conf_quick = true;
                 else if (argv[i][0] != '-')
                         filter = argv[i];
                 else

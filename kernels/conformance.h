@@ -44,6 +44,8 @@ double conf_unit(enum mfl_precision precision);
 /* Rounds to the format's grid, so that its first rounding of an input or a weight changes nothing. */
 void conf_round(float *v, size_t n, enum mfl_precision precision);
 
+extern bool conf_quick; /* --quick */
+
 /* TAP. */
 void conf_report(bool ok, const char *fmt, ...) MFL_PRINTF(2, 3);
 void conf_skip(const char *what, const char *why);

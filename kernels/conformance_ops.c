@@ -307,7 +307,8 @@ void conf_test_operators(const struct conf_backend *backend, const char *filter)
                 if (!strstr(kase->name, filter) ||
                         (kase->only_fp32 && backend->precision != MFL_PRECISION_FP32))
                         continue;
-                for (size_t j = 0; j < (kase->batch ? 1 : MFL_ARRAY_SIZE(batches)); j++)
+                size_t n = MFL_ARRAY_SIZE(batches) - conf_quick;
+                for (size_t j = 0; j < (kase->batch ? 1 : n); j++)
                         test_case(backend, kase, kase->batch ? kase->batch : batches[j]);
         }
 }

@@ -368,6 +368,6 @@ static void test_training(const struct conf_backend *b, const struct train_case 
 void conf_test_training(const struct conf_backend *backend, const char *filter)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(train_cases); i++)
-                if (strstr(train_cases[i].name, filter))
+                if (strstr(train_cases[i].name, filter) && !(conf_quick && train_cases[i].deep))
                         test_training(backend, &train_cases[i]);
 }
