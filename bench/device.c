@@ -173,22 +173,25 @@ static int compare_doubles(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-/* Steps in a call of about 30 ms, as the trainer's are. */
-static uint32_t steps_of_call(struct bench *b, int groups)
+/* Index tables of a call, at most. */
+#define INDEX_BYTES_MAX ((size_t)256 << 20)
+
+static uint32_t steps_at_most(const struct bench *b, int groups)
 {
-        struct cohort c;
-        uint32_t n = 1;
-        if (b->steps)
-                return b->steps;
-        for (;; n *= 2) {
-                cohort_init(&c, b, groups, n);
-                cohort_step(&c);
+        size_t n = INDEX_BYTES_MAX / ((size_t)groups * (size_t)b->batch * sizeof(uint32_t));
+        return b->steps ? b->steps : (uint32_t)MFL_MAX(1u, MFL_MIN(n, MFL_STEPS_MAX));
+}
+
+/* Makes calls of about 30 ms, as the trainer's are, unless --steps says how long they are. */
+static void fit_call(struct cohort *c)
+{
+        uint32_t most = c->n_steps;
+        for (c->n_steps = c->bench->steps ? most : 1;; c->n_steps = MFL_MIN(2 * c->n_steps, most)) {
+                cohort_step(c);
                 uint64_t begin = mfl_now_ns();
-                cohort_step(&c);
-                uint64_t ns = mfl_now_ns() - begin;
-                cohort_deinit(&c);
-                if (ns > 15000000 || n * 2 > MFL_STEPS_MAX)
-                        return n;
+                cohort_step(c);
+                if (mfl_now_ns() - begin > 15000000 || c->n_steps == most)
+                        return;
         }
 }
 
@@ -199,8 +202,8 @@ static double time_cohort(struct bench *b, int groups, double *ret_host)
         struct cohort c;
         double times[10000], total = 0;
         size_t n = 0;
-        cohort_init(&c, b, groups, steps_of_call(b, groups));
-        cohort_step(&c);
+        cohort_init(&c, b, groups, steps_at_most(b, groups));
+        fit_call(&c);
         uint64_t busy = b->ops->busy_ns ? b->ops->busy_ns(c.net) : 0;
         do {
                 uint64_t begin = mfl_now_ns();
