@@ -24,20 +24,29 @@ static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
                 trainer->ops->net_free(slot->eval);
 }
 
+/* The slots are as new afterwards. */
+static void empty_slots(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        for (uint32_t i = 0; job->slots && i < job->n_slots; i++) {
+                free_slot(trainer, &job->slots[i]);
+                job->slots[i] = (struct trainer_slot){0};
+        }
+        trainer_memory_release(&trainer->memory, job->bytes);
+        trainer_memory_release(&trainer->device_memory, job->device_bytes);
+        job->bytes = job->device_bytes = 0;
+}
+
 void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
 {
         if (!job)
                 return;
-        for (uint32_t i = 0; job->slots && i < job->n_slots; i++)
-                free_slot(trainer, &job->slots[i]);
+        empty_slots(trainer, job);
         free(job->slots);
         free(job->test_index);
         mfl_partition_free(job->partition);
         mfl_graph_free(job->graph);
         mfl_job_free(job->spec);
         free(job->text);
-        trainer_memory_release(&trainer->memory, job->bytes);
-        trainer_memory_release(&trainer->device_memory, job->device_bytes);
         free(job);
 }
 
@@ -342,15 +351,8 @@ int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, en
 {
         uint32_t wanted = (n_items + n - 1) / n;
         if (kind == MFL_TASK_TRAIN && outgrown(job, wanted) &&
-                (job->spec->training.fuse || trainer->ops->fuse)) {
-                for (uint32_t i = 0; i < job->n_slots; i++) {
-                        free_slot(trainer, &job->slots[i]);
-                        job->slots[i] = (struct trainer_slot){0};
-                }
-                trainer_memory_release(&trainer->memory, job->bytes);
-                trainer_memory_release(&trainer->device_memory, job->device_bytes);
-                job->bytes = job->device_bytes = 0;
-        }
+                (job->spec->training.fuse || trainer->ops->fuse))
+                empty_slots(trainer, job);
         int r = prepare_data(trainer, job->data, kind, err);
         for (uint32_t i = 0; !r && i < n; i++)
                 r = prepare_slot(trainer, job, kind, &job->slots[i], wanted, err);
