@@ -16,6 +16,17 @@
  * cancelled, or when a Task of a later round of its job comes. Ping is answered at once, also while
  * computing. Who hears nothing from the server for dead_ms closes and connects anew. Bye with retry = false:
  * EXIT with the reason.
+ *
+ * A task may come with a group (daemons of one node that add their updates; client/collective.h). Its result
+ * is announced as the group's if the shell could lay it where the others reach it, and uploaded alone if not.
+ *
+ *   RESULT, update HELD --Combine--> COMBINE ordered --> (leader: Grant under the group's number -> UPLOAD of
+ * the sum as it gets ready) --> Accepted
+ *
+ * The own update is kept until it is answered: Alone, a lost connection, or a new start of the server end the
+ * group, and it is announced or granted as any other. A task's params come from the server, or from the
+ * shared memory of the daemon that the task names (the shell's PARAMS_OPEN); Alone makes the shell ask the
+ * server.
  */
 #ifndef MFL_CLIENT_AGENT_H
 #define MFL_CLIENT_AGENT_H
@@ -44,12 +55,15 @@ enum mfl_agent_event_kind {
         MFL_AGENT_EV_MESSAGE,        /* msg */
         MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent
                                         sends ParamsGet */
-        MFL_AGENT_EV_PARAMS_DONE, /* all floats of `digest` are here; ok = false: the digest was wrong, fetch
-                                     anew from 0 */
-        MFL_AGENT_EV_COMPUTED,    /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items
-                                     (EVAL); or not ok, reason */
-        MFL_AGENT_EV_SENT,        /* an UPLOAD's last byte was written */
-        MFL_AGENT_EV_STOP,        /* SIGTERM: abort work, say Bye, EXIT */
+        MFL_AGENT_EV_PARAMS_DONE,  /* all floats of `digest` are here; ok = false: the digest was wrong, fetch
+                                      anew from 0 */
+        MFL_AGENT_EV_COMPUTED,     /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items
+                                      (EVAL); or not ok, reason */
+        MFL_AGENT_EV_SENT,         /* an UPLOAD's last byte was written */
+        MFL_AGENT_EV_COMBINED,     /* answers COMBINE: ok, or not ok, reason */
+        MFL_AGENT_EV_COMMUNICATOR, /* answers COMMUNICATOR with make: ok with id, or reason; or a communicator
+                                      that was opened has failed since: not ok, reason */
+        MFL_AGENT_EV_STOP,         /* SIGTERM: abort work, say Bye, EXIT */
 };
 
 struct mfl_agent_event {
@@ -65,8 +79,13 @@ struct mfl_agent_event {
         bool permanent; /* COMPUTED, not ok: this daemon can't do this job at all */
         uint32_t n_updates;
         const struct mfl_announce *updates; /* task, job and round are filled in by the agent; borrowed */
+        /* COMPUTED: the result lies where others of the node reach it in the way of task->group.collective;
+         * it may be announced for any group of that kind. */
+        bool grouped;
         uint32_t n_eval;
         const struct mfl_eval_item *eval;
+        uint64_t communicator; /* COMMUNICATOR */
+        uint8_t communicator_id[MFL_COMMUNICATOR_ID_BYTES];
         char reason[MFL_REASON_BYTES];
 };
 
@@ -77,22 +96,43 @@ enum mfl_agent_action_kind {
         MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell
                                       answers with exactly one event, PARAMS_DONE when it holds them whole,
                                       else PARAMS_MISSING with the offset reached (0, or more after a cut).
-                                      Ordered again after a reconnect */
+                                      Ordered again after a reconnect, and when task->params_from, which tells
+                                      whom to get them from, has changed to 0 */
         MFL_AGENT_ACT_COMPUTE,     /* task: start on the worker; exactly one COMPUTED follows */
         MFL_AGENT_ACT_ABORT,       /* task: stop computing soon; COMPUTED follows with ok = false */
         MFL_AGENT_ACT_UPLOAD,      /* task, update, ranges: queue these bytes as Chunks on the connection */
-        MFL_AGENT_ACT_RESULT_FREE, /* task: its result's memory may go */
-        MFL_AGENT_ACT_JOB_FORGET,  /* job: spec and params may go */
-        MFL_AGENT_ACT_TRACE,       /* reason is the line */
-        MFL_AGENT_ACT_EXIT,        /* reason; ok tells the exit status */
+        MFL_AGENT_ACT_RESULT_FREE, /* task: its result's memory may go; a COMBINE of it is cancelled, and its
+                                      COMBINED need not follow */
+        MFL_AGENT_ACT_PUBLISH, /* task, group: its result is the group's sum of this daemon; comes before the
+                                  Announce that says so, also when the result was made for another group */
+        MFL_AGENT_ACT_COMBINE, /* task, group, ranks, leader, deadline_ms: add the members' sums; COMBINED
+                                  follows. As the leader: the sum is what UPLOAD with `combined` sends, and
+                                  may be asked for before it is ready */
+        MFL_AGENT_ACT_COMBINE_STOP, /* task: give it up soon; COMBINED (not ok) follows; the sum's memory
+                                       goes, uploads of it too */
+        MFL_AGENT_ACT_COMMUNICATOR, /* group: its communicator is new. make: make an id (COMMUNICATOR follows)
+                                       and open it; else open it with communicator_id. Those before it can go
+                                     */
+        MFL_AGENT_ACT_JOB_FORGET,   /* job: spec and params may go */
+        MFL_AGENT_ACT_TRACE,        /* reason is the line */
+        MFL_AGENT_ACT_EXIT,         /* reason; ok tells the exit status */
 };
 
 struct mfl_agent_action {
         enum mfl_agent_action_kind kind;
         struct mfl_msg msg;          /* SEND; owned */
-        const struct mfl_task *task; /* PARAMS_OPEN, COMPUTE: valid until COMPUTED / RESULT_FREE of it */
-        uint64_t task_number; /* ABORT, UPLOAD, RESULT_FREE: the number under which COMPUTE was ordered */
-        uint64_t wire_task;   /* UPLOAD: the number to put into Chunk (differs after a result was reused) */
+        const struct mfl_task *task; /* PARAMS_OPEN, COMPUTE: valid until COMPUTED / RESULT_FREE of it; its
+                                        params_from and group are what they were at the order only */
+        uint64_t task_number; /* ABORT, UPLOAD, RESULT_FREE, PUBLISH, COMBINE, COMBINE_STOP: the number under
+                                 which COMPUTE was ordered */
+        uint64_t wire_task;   /* UPLOAD: the number to put into Chunk (differs after a result was reused; the
+                                 group's, when combined) */
+        bool combined;        /* UPLOAD: of the group's sum, not the task's own update */
+        bool make;            /* COMMUNICATOR */
+        struct mfl_group group; /* PUBLISH, COMBINE, COMMUNICATOR */
+        uint8_t communicator_id[MFL_COMMUNICATOR_ID_BYTES];
+        uint64_t ranks;               /* COMBINE */
+        uint32_t leader, deadline_ms; /* COMBINE */
         uint32_t update;
         uint32_t n_ranges;
         struct mfl_range *ranges; /* owned */

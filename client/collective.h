@@ -1,60 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A collective: how the daemons of one node add their updates before one of them uploads the sum.
+/* A collective: how the daemons of one node add their updates, so that one of them, the leader, uploads the
+ * sum for all.
  *
- * What is added is exact (64-bit fixed point, common/fixed.h), so a round's model does not depend on which
- * collective was used, or on whether one was. Kinds: `solo` (a daemon alone: nothing to add), which is the
- * only one so far; the table is made so that `nccl` (GPUs of one host) and `shm` (shared memory) fit without
- * a change of their callers:
+ *   solo   nothing is added: every daemon uploads its own update
+ *   shm    every member's sum lies in memory that the others can read (client/share.h); the leader adds
+ *   nccl   every member's sum lies on its GPU; all members call NCCL's reduce together
  *
- *   - the members of a task are known when it starts (node, rank, n_ranks) and add in the same order of
- * tasks;
- *   - add blocks the calling thread, which is the one that owns the device, never a loop thread;
- *   - any member's death makes add fail with MFL_COLLECTIVE_BROKEN on all others, either by the collective's
- * own detection or because the owner, who learnt of it from the server, called abort from its loop thread;
- *   - after MFL_COLLECTIVE_BROKEN the sums are as they were before, every member uploads singly in that round
- *     (DESIGN section 10), and the collective is closed and opened anew.
+ * The order of things is the server's (server/core_group.c): it orders `combine` only when every member has
+ * announced that its sum is ready, so nobody waits in a collective for somebody who still trains; the
+ * leader's upload counts only if no member was lost before it was whole; and whoever is told that the group
+ * is off uploads its own update, which combine never changes. What is added is exact (64-bit fixed point,
+ * common/fixed.h), so a round's model does not depend on which collective was used, or on whether one was.
+ *
+ * shm is a pull: the members have no part in combine, and only the leader writes, into memory that is its
+ * own. A member that is stopped or killed after its announce can neither hold up the sum nor, when it wakes,
+ * spoil a later one. Its floor is (k + 1) * 8 n bytes of memory traffic for k members of n params.
  */
 #ifndef MFL_CLIENT_COLLECTIVE_H
 #define MFL_CLIENT_COLLECTIVE_H
 
+#include "client/share.h"
 #include "common/base.h"
+#include "kernels/backend.h"
+#include "proto/message.h"
 
 enum {
-        MFL_COLLECTIVE_BROKEN = 16, /* a member is gone or abort was called; nothing was added */
+        MFL_COLLECTIVE_BROKEN = 16, /* a member is gone, or it was cancelled or too late; nothing is lost */
+};
+
+/* One order to add. */
+struct mfl_combine {
+        const struct mfl_group *group;
+        uint64_t ranks;       /* bit r: rank r's sum is to be added; has the leader's and the caller's */
+        uint32_t leader;      /* rank */
+        uint64_t n;           /* elements of every member's sum */
+        const int64_t *own;   /* the caller's sum, in the host's memory */
+        struct mfl_sum *held; /* nccl: the same on the device */
+        int64_t *out;         /* leader: n elements to be written; others: NULL */
+        uint32_t deadline_ms; /* from now */
+        struct mfl_comm_control *control;
+};
+
+struct mfl_collective;
+
+struct mfl_collective_ops {
+        const char *name;
+        enum mfl_collective_kind kind;
+        /* Blocks; on the thread that owns the device. MFL_COLLECTIVE_BROKEN with the reason; negative only
+         * when this process can't go on. */
+        int (*combine)(
+                struct mfl_collective *collective, const struct mfl_combine *combine, struct mfl_error *err);
+        /* nccl: the communicator of the groups to come, opened beside the training; NULL elsewhere. `id`
+         * NULL: this rank makes it, and made is called, on any thread, with it or with NULL and the reason.
+         */
+        int (*communicator)(struct mfl_collective *collective, const struct mfl_group *group,
+                const uint8_t *id,
+                void (*made)(void *user, uint64_t communicator, const uint8_t *id, const char *reason),
+                void *user, struct mfl_error *err);
+        void (*close)(struct mfl_collective *collective); /* no combine may be running */
 };
 
 struct mfl_collective {
         const struct mfl_collective_ops *ops;
-        uint32_t rank, n_ranks;
 };
 
-struct mfl_collective_options {
-        const char *node; /* Hello.node: members have the same */
-        uint32_t rank, n_ranks;
-};
+/* The key under which a member publishes its sum for a group, of the number only. */
+void mfl_collective_key(uint64_t group, uint8_t key[MFL_SHARE_KEY_BYTES]);
 
-/* An update as the members add it: n elements and the additive scalars of its announcement. */
-struct mfl_collective_update {
-        int64_t *sum;
-        size_t n;
-        uint64_t weight, samples, correct, train_us;
-        int64_t loss_sum;
-};
-
-struct mfl_collective_ops {
-        const char *name;
-        /* MFL_INVALID when the members can't be joined this way (solo: n_ranks must be 1). */
-        int (*open)(const struct mfl_collective_options *options, struct mfl_collective **ret_collective,
-                struct mfl_error *err);
-        /* Adds the updates of all members. *ret_root tells the one member that holds the sum afterwards and
-         * uploads it; the others' buffers are undefined. */
-        int (*add)(struct mfl_collective *collective, struct mfl_collective_update *update, bool *ret_root,
-                struct mfl_error *err);
-        /* Any thread: an add that runs, and every later one, returns MFL_COLLECTIVE_BROKEN soon. */
-        void (*abort)(struct mfl_collective *collective);
-        void (*close)(struct mfl_collective *collective); /* NULL is fine; no add may be running */
-};
-
-extern const struct mfl_collective_ops mfl_collective_solo;
+/* threads: what the leader adds with, >= 1; the other members are idle then, so all that the node's daemons
+ * together train with is right. */
+int mfl_collective_shm_new(struct mfl_share *share, uint32_t threads, struct mfl_collective **ret_collective,
+        struct mfl_error *err);
+/* MFL_INVALID, with the reason, where the backend or the device has no NCCL. */
+int mfl_collective_nccl_new(const struct mfl_backend_ops *ops, struct mfl_device *device,
+        struct mfl_collective **ret_collective, struct mfl_error *err);
+/* NULL is fine. */
+void mfl_collective_close(struct mfl_collective *collective);
 
 #endif

@@ -19,17 +19,21 @@
 #ifndef MFL_KERNELS_BACKEND_H
 #define MFL_KERNELS_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "common/base.h"
 #include "common/data/dataset.h"
 #include "common/fixed.h"
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 2
+#define MFL_BACKEND_ABI 3
 
 struct mfl_device;
 struct mfl_net;
 struct mfl_device_data;
+struct mfl_sum;
+struct mfl_comm;
 
 struct mfl_device_info {
         char backend[16]; /* "reference", "cpu", "cuda" */
@@ -103,6 +107,44 @@ struct mfl_group_steps {
 
 #define MFL_STEPS_MAX 1024u /* of one call of step */
 
+/* ---- devices of one host that add their sums among themselves (cuda: NCCL) ---- */
+
+#define MFL_COMM_ID_BYTES 128 /* ncclUniqueId */
+
+enum {
+        MFL_COMM_BROKEN = 17, /* cancelled, too late, or another rank is gone: close the communicator */
+};
+
+/* What the starter of a call may watch and do meanwhile, from any thread. Zeroed before the call. */
+struct mfl_comm_control {
+        atomic_bool cancel; /* the call returns MFL_COMM_BROKEN soon */
+        _Atomic uint64_t
+                ready; /* elements of the sum in the host's memory that are final, from the first on */
+};
+
+/* Communicators among devices; every function blocks but polls its control and its deadline, so none hangs
+ * with a rank that died. A communicator belongs to one thread at a time. */
+struct mfl_comm_ops {
+        /* What this process would use, for people and to be compared: "NCCL 2.28.9". Ranks must have the
+         * same. MFL_INVALID, with the reason, where there is none for this device (no library, a MIG
+         * instance). */
+        int (*version)(
+                struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err);
+        /* A new communicator's id: one rank makes it, all ranks open with it. */
+        int (*id)(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], struct mfl_error *err);
+        int (*open)(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+                uint32_t n_ranks, uint32_t deadline_ms, struct mfl_comm_control *control,
+                struct mfl_comm **ret_comm, struct mfl_error *err);
+        /* Adds the ranks' sums, all of the same length; at the root (out is not NULL) the total comes to
+         * out[0 .. n) in the host's memory, range by range, control->ready telling how far. `own` is not
+         * changed. All ranks must call it in the same order with the same root. After any error the
+         * communicator is of no use any more. */
+        int (*reduce)(struct mfl_comm *comm, struct mfl_sum *own, uint32_t root, int64_t *out,
+                uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_error *err);
+        /* Aborts what still runs; does not wait for other ranks. NULL is fine. */
+        void (*close)(struct mfl_comm *comm);
+};
+
 struct mfl_backend_ops {
         uint32_t abi;
         const char *name;
@@ -144,6 +186,18 @@ struct mfl_backend_ops {
         int (*sum_add)(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
                 uint64_t *n_bad, struct mfl_error *err);
         int (*sum_take)(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
+        /* A sum of n elements that outlives the task it comes from, in the device's own memory, where comm
+         * can reach it; new ones hold zeros. sum_move: sum += the network's own sum, which is 0 then; any
+         * network of the device with n parameters. sum_read: the whole sum to the host. sum_bytes: of device
+         * memory. All five NULL where comm is. */
+        int (*sum_new)(
+                struct mfl_device *device, uint64_t n, struct mfl_sum **ret_sum, struct mfl_error *err);
+        void (*sum_free)(struct mfl_sum *sum);
+        int (*sum_clear)(struct mfl_sum *sum, struct mfl_error *err);
+        int (*sum_move)(struct mfl_net *net, struct mfl_sum *sum, struct mfl_error *err);
+        int (*sum_read)(struct mfl_sum *sum, int64_t *out, struct mfl_error *err);
+        uint64_t (*sum_bytes)(uint64_t n);
+        const struct mfl_comm_ops *comm; /* NULL: this backend has none */
         /* How many groups to train at once, at most `wanted`: what fits memory_bytes, and no more than still
          * makes a client cheaper (the knee of the curve, measured or known). NULL: 1. options->groups is
          * ignored. MFL_INVALID, with both sizes, when not even one fits. */

@@ -20,12 +20,21 @@
 #define MFL_RANGES_MAX 1024
 #define MFL_DEVICE_UUID_BYTES 64
 #define MFL_DEVICE_PCI_BYTES 32
+#define MFL_GROUP_MAX 64 /* members */
+#define MFL_COMMUNICATOR_ID_BYTES 128
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];
         struct mfl_shape shape;
         uint32_t classes, train_samples, test_samples;
         uint64_t fingerprint;
+};
+
+/* How other daemons of its host can reach a daemon. */
+struct mfl_reach {
+        uint32_t user, nccl;
+        uint64_t network_space, memory_space;
+        char memory_reason[MFL_REASON_BYTES], nccl_reason[MFL_REASON_BYTES];
 };
 
 /* A daemon as its Hello describes it. */
@@ -40,6 +49,8 @@ struct mfl_daemon_info {
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
         char device_pci[MFL_DEVICE_PCI_BYTES];
         uint64_t device_memory;
+        bool has_reach;
+        struct mfl_reach reach;
         uint32_t n_data_sets;
         struct mfl_data_info *data_sets;
 };
@@ -73,6 +84,23 @@ enum mfl_refused {
         MFL_REFUSED_UNKNOWN = 4,
 };
 
+enum mfl_collective_kind {
+        MFL_COLLECTIVE_SOLO = 1,
+        MFL_COLLECTIVE_SHM = 2,
+        MFL_COLLECTIVE_NCCL = 3,
+};
+
+/* The daemons of one node that train the same round together. */
+struct mfl_group {
+        uint64_t group; /* 0: none */
+        enum mfl_collective_kind collective;
+        uint32_t rank; /* the receiver's */
+        uint32_t n_members;
+        uint64_t members[MFL_GROUP_MAX]; /* instances, by rank */
+        uint32_t workers;                /* of all of them together */
+        uint64_t communicator;           /* nccl */
+};
+
 struct mfl_task {
         uint64_t task;
         char job[MFL_JOB_ID_BYTES];
@@ -85,6 +113,8 @@ struct mfl_task {
         struct mfl_fixed fixed;
         bool single_updates;
         uint64_t fingerprint;
+        uint64_t params_from; /* instance of who fetches the params for the node; 0: the receiver, alone */
+        struct mfl_group group;
 };
 
 struct mfl_rejected {
@@ -102,6 +132,7 @@ struct mfl_announce {
         int64_t loss_sum;
         char job[MFL_JOB_ID_BYTES];
         uint32_t round;
+        uint64_t group; /* its sum waits for the others of the node; 0: to be uploaded alone */
 };
 
 struct mfl_range {
@@ -115,24 +146,28 @@ struct mfl_eval_item {
 
 enum mfl_msg_kind {
         MFL_MSG_NONE,
-        MFL_MSG_HELLO,       /* D->S hello */
-        MFL_MSG_WELCOME,     /* S->D welcome */
-        MFL_MSG_BYE,         /* both bye */
-        MFL_MSG_PING,        /* both cookie */
-        MFL_MSG_PONG,        /* both cookie */
-        MFL_MSG_JOB_SPEC,    /* S->D job; the shell adds the text */
-        MFL_MSG_TASK,        /* S->D task */
-        MFL_MSG_CANCEL,      /* S->D cancel */
-        MFL_MSG_PARAMS_GET,  /* D->S params */
-        MFL_MSG_PARAMS_GONE, /* S->D params */
-        MFL_MSG_ANNOUNCE,    /* D->S announce */
-        MFL_MSG_GRANT,       /* S->D update, ranges */
-        MFL_MSG_ACCEPTED,    /* S->D update */
-        MFL_MSG_REFUSED,     /* S->D update, code, reason */
-        MFL_MSG_EVAL_RESULT, /* D->S eval */
-        MFL_MSG_TASK_FAILED, /* D->S failed */
-        MFL_MSG_PROGRESS,    /* D->S progress */
-        MFL_MSG_TELEMETRY,   /* D->S telemetry */
+        MFL_MSG_HELLO,           /* D->S hello */
+        MFL_MSG_WELCOME,         /* S->D welcome */
+        MFL_MSG_BYE,             /* both bye */
+        MFL_MSG_PING,            /* both cookie */
+        MFL_MSG_PONG,            /* both cookie */
+        MFL_MSG_JOB_SPEC,        /* S->D job; the shell adds the text */
+        MFL_MSG_TASK,            /* S->D task */
+        MFL_MSG_CANCEL,          /* S->D cancel */
+        MFL_MSG_PARAMS_GET,      /* D->S params */
+        MFL_MSG_PARAMS_GONE,     /* S->D params */
+        MFL_MSG_ANNOUNCE,        /* D->S announce */
+        MFL_MSG_GRANT,           /* S->D update, ranges */
+        MFL_MSG_ACCEPTED,        /* S->D update */
+        MFL_MSG_REFUSED,         /* S->D update, code, reason */
+        MFL_MSG_EVAL_RESULT,     /* D->S eval */
+        MFL_MSG_TASK_FAILED,     /* D->S failed */
+        MFL_MSG_PROGRESS,        /* D->S progress */
+        MFL_MSG_TELEMETRY,       /* D->S telemetry */
+        MFL_MSG_COMBINE,         /* S->D combine */
+        MFL_MSG_COMBINE_FAILED,  /* D->S cancel: task is the group's number */
+        MFL_MSG_ALONE,           /* S->D cancel: the task goes on, without its node */
+        MFL_MSG_COMMUNICATOR_ID, /* both communicator */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
@@ -187,6 +222,16 @@ struct mfl_msg {
                         int64_t loss_sum;
                 } progress;
                 struct mfl_telemetry telemetry;
+                struct {
+                        uint64_t group, ranks;
+                        uint32_t leader, deadline_ms;
+                } combine;
+                struct {
+                        uint64_t communicator;
+                        bool made; /* false: reason */
+                        uint8_t id[MFL_COMMUNICATOR_ID_BYTES];
+                        char reason[MFL_REASON_BYTES];
+                } communicator;
         };
 };
 

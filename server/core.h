@@ -67,6 +67,8 @@
 
 struct mfl_core;
 
+#define MFL_NODE_BYTES (2 * MFL_NAME_BYTES)
+
 struct mfl_core_options {
         uint64_t server_instance; /* random, for Welcome */
         uint32_t boot; /* rises by one at each start of a state directory: upper half of task numbers */
@@ -163,7 +165,10 @@ enum mfl_core_action_kind {
                                may be opened and summed at the same time, but is not applied before COMMITTED
                              */
         MFL_ACT_COMMIT,     /* worker: the database row of `record`; answer COMMITTED */
-        MFL_ACT_TRACE,      /* one English line: text; job may be empty */
+        MFL_ACT_COST,  /* what the round at hand would have cost `cost.node` on the network without its groups
+                          and shared params: bytes up of an update that counted, bytes down of params that a
+                          daemon was told to use and had not been told of before */
+        MFL_ACT_TRACE, /* one English line: text; job may be empty */
 };
 
 struct mfl_core_action {
@@ -190,6 +195,10 @@ struct mfl_core_action {
                 } slot;
                 uint64_t weight;                /* APPLY: total */
                 struct mfl_round_record record; /* COMMIT */
+                struct {
+                        char node[MFL_NODE_BYTES], daemon[MFL_NAME_BYTES];
+                        uint64_t up, down;
+                } cost;
         };
         bool retry;
         char reason[MFL_REASON_BYTES]; /* also TRACE's text */
@@ -238,7 +247,14 @@ struct mfl_core_daemon_view {
         double samples_per_second, clients_per_second;
         uint64_t connected_ms;
         char note[MFL_REASON_BYTES];
+        char node[MFL_NODE_BYTES];           /* as mfl_core_node */
+        enum mfl_collective_kind collective; /* how it would add, or adds, with the others of its node */
+        bool leader;                         /* of its node */
+        char alone[MFL_REASON_BYTES];        /* SOLO: why; SHM among GPUs: why not NCCL; else empty */
 };
+/* The label of the node of connection conn's daemon: Hello.node, followed by "/" and the first of its
+ * daemons' names where several nodes have that id (containers of one host). Empty: no such daemon. */
+void mfl_core_node(const struct mfl_core *core, uint32_t conn, char ret_node[MFL_NODE_BYTES]);
 uint32_t mfl_core_daemon_count(const struct mfl_core *core);
 void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_core_daemon_view *ret_view);
 
