@@ -10,6 +10,7 @@
 #define BUDGET_FACTOR 8
 #define BUDGET_BASE (64 * 1024)
 #define BUDGET_MAX (16 * 1024 * 1024)
+#define REACH_REASON_BYTES 201
 
 struct budget {
         size_t left;
@@ -143,7 +144,28 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         m->hello.workers = h->workers;
         m->hello.n_data_sets = (uint32_t)h->n_data_sets;
         m->hello.data_sets = sets;
+        if (h->reach) {
+                m->hello.has_reach = true;
+                m->hello.reach = (struct mfl_reach){.user = h->reach->user,
+                        .nccl = h->reach->nccl,
+                        .network_space = h->reach->network_space,
+                        .memory_space = h->reach->memory_space};
+                COPY(m->hello.reach.memory_reason, h->reach->memory_reason);
+                COPY(m->hello.reach.nccl_reason, h->reach->nccl_reason);
+        }
         return 0;
+}
+
+/* The check has bounded n_members. */
+static void group_to_msg(const Mfl__Group *g, struct mfl_group *ret_group)
+{
+        *ret_group = (struct mfl_group){.group = g->group,
+                .collective = (enum mfl_collective_kind)g->collective,
+                .rank = g->rank,
+                .n_members = (uint32_t)g->n_members,
+                .workers = g->workers,
+                .communicator = g->communicator};
+        memcpy(ret_group->members, g->members, g->n_members * sizeof *g->members);
 }
 
 static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
@@ -164,7 +186,10 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                         .weight_max = t->weight_max},
                 .single_updates = t->single_updates,
                 .fingerprint = t->fingerprint,
+                .params_from = t->params_from,
         };
+        if (t->group)
+                group_to_msg(t->group, &m->task.group);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         return 0;
@@ -194,6 +219,7 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 .train_us = a->train_us,
                 .loss_sum = a->loss_sum,
                 .round = a->round,
+                .group = a->group,
         };
         COPY(m->announce.job, a->job);
         return 0;
@@ -273,6 +299,35 @@ static void params_to_msg(
         m->params.offset = offset;
 }
 
+static int group_message_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
+{
+        switch (m->kind) {
+        case MFL_MSG_COMBINE:
+                m->combine.group = e->combine->group;
+                m->combine.ranks = e->combine->ranks;
+                m->combine.leader = e->combine->leader;
+                m->combine.deadline_ms = e->combine->deadline_ms;
+                return 0;
+        case MFL_MSG_COMBINE_FAILED:
+                m->cancel.task = e->combine_failed->group;
+                COPY(m->cancel.reason, e->combine_failed->reason);
+                return 0;
+        case MFL_MSG_ALONE:
+                m->cancel.task = e->alone->task;
+                COPY(m->cancel.reason, e->alone->reason);
+                return 0;
+        case MFL_MSG_COMMUNICATOR_ID:
+                m->communicator.communicator = e->communicator_id->communicator;
+                m->communicator.made = e->communicator_id->id.len > 0;
+                if (m->communicator.made)
+                        memcpy(m->communicator.id, e->communicator_id->id.data, MFL_COMMUNICATOR_ID_BYTES);
+                COPY(m->communicator.reason, e->communicator_id->reason);
+                return 0;
+        default:
+                return MFL_NOT_FOUND;
+        }
+}
+
 /* The kinds that only need their fields copied. */
 static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
 {
@@ -330,7 +385,7 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 mfl_wire_to_telemetry(e->telemetry, &m->telemetry);
                 return 0;
         default:
-                return MFL_NOT_FOUND;
+                return group_message_to_msg(e, m);
         }
 }
 
@@ -358,6 +413,10 @@ static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
                 {MFL__ENVELOPE__BODY_TASK_FAILED, MFL_MSG_TASK_FAILED},
                 {MFL__ENVELOPE__BODY_PROGRESS, MFL_MSG_PROGRESS},
                 {MFL__ENVELOPE__BODY_TELEMETRY, MFL_MSG_TELEMETRY},
+                {MFL__ENVELOPE__BODY_COMBINE, MFL_MSG_COMBINE},
+                {MFL__ENVELOPE__BODY_COMBINE_FAILED, MFL_MSG_COMBINE_FAILED},
+                {MFL__ENVELOPE__BODY_ALONE, MFL_MSG_ALONE},
+                {MFL__ENVELOPE__BODY_COMMUNICATOR_ID, MFL_MSG_COMMUNICATOR_ID},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++)
                 if (kinds[i].body == e->body_case)
@@ -452,6 +511,17 @@ static int pack_hello(
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
+        Mfl__Reach reach = MFL__REACH__INIT;
+        char memory_reason[REACH_REASON_BYTES], nccl_reason[REACH_REASON_BYTES];
+        copy_text(memory_reason, sizeof memory_reason, h->reach.memory_reason);
+        copy_text(nccl_reason, sizeof nccl_reason, h->reach.nccl_reason);
+        reach.user = h->reach.user;
+        reach.nccl = h->reach.nccl;
+        reach.network_space = h->reach.network_space;
+        reach.memory_space = h->reach.memory_space;
+        reach.memory_reason = memory_reason;
+        reach.nccl_reason = nccl_reason;
+        hello.reach = h->has_reach ? &reach : NULL;
         e.body_case = MFL__ENVELOPE__BODY_HELLO;
         e.hello = &hello;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -474,6 +544,16 @@ static int pack_task(const struct mfl_task *t, uint8_t **ret_bytes, size_t *ret_
         task.weight_max = t->fixed.weight_max;
         task.single_updates = t->single_updates;
         task.fingerprint = t->fingerprint;
+        task.params_from = t->params_from;
+        Mfl__Group group = MFL__GROUP__INIT;
+        group.group = t->group.group;
+        group.collective = (Mfl__Collective)t->group.collective;
+        group.rank = t->group.rank;
+        group.n_members = t->group.n_members;
+        group.members = (uint64_t *)(uintptr_t)t->group.members;
+        group.workers = t->group.workers;
+        group.communicator = t->group.communicator;
+        task.group = t->group.group ? &group : NULL;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -521,6 +601,7 @@ static int pack_announce(
         announce.train_us = a->train_us;
         announce.job = TEXT(a->job);
         announce.round = a->round;
+        announce.group = a->group;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -628,6 +709,16 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                         TEXT(m->failed.reason), m->failed.permanent)
                 SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task,
                         m->progress.items_done, m->progress.samples_done, m->progress.loss_sum)
+                SMALL(MFL_MSG_COMBINE, Combine, COMBINE, combine, m->combine.group, m->combine.ranks,
+                        m->combine.leader, m->combine.deadline_ms)
+                SMALL(MFL_MSG_COMBINE_FAILED, CombineFailed, COMBINE_FAILED, combine_failed, m->cancel.task,
+                        TEXT(m->cancel.reason))
+                SMALL(MFL_MSG_ALONE, Alone, ALONE, alone, m->cancel.task, TEXT(m->cancel.reason))
+                SMALL(MFL_MSG_COMMUNICATOR_ID, CommunicatorId, COMMUNICATOR_ID, communicator_id,
+                        m->communicator.communicator,
+                        {m->communicator.made ? MFL_COMMUNICATOR_ID_BYTES : 0,
+                                (uint8_t *)(uintptr_t)m->communicator.id},
+                        TEXT(m->communicator.reason))
         default:
                 return mfl_fail(err, MFL_INVALID, "message: %s can not be sent", mfl_msg_name(m->kind));
         }
