@@ -32,6 +32,8 @@
 #define CORE_COMBINE_MS 10000
 #define CORE_COMBINE_BYTES_PER_S (64u << 20)
 #define CORE_NCCL_FAILS_MAX 2
+/* A sum that comes slower than that is given up: its leader hangs, or the others are faster by themselves. */
+#define CORE_UPLOAD_BYTES_PER_S (1u << 20)
 /* JobSpecs that a daemon is trusted to remember of one connection; the agent keeps twice as many. */
 #define CORE_SPECS_MAX 16
 
@@ -415,6 +417,7 @@ void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const c
 /* Who was to get params from the lost daemon is alone. */
 void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_group_weight(const struct core_group *group);
+void mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
 void mfl_core_group_adding(struct core_group *group);
 void mfl_core_group_added(struct mfl_core *core, struct core_group *group, bool ok, const char *reason);
 void mfl_core_group_failed(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);
