@@ -140,8 +140,10 @@ struct core_group {
         struct core_group *next; /* of its job */
         enum group_state state;
         enum mfl_collective_kind collective;
-        uint64_t communicator, patience_ms; /* CORE_NEVER: nobody is ready */
-        uint32_t leader;                    /* rank, from COMBINE on */
+        uint64_t communicator;
+        /* GATHER: then the rest is late; CORE_NEVER while nobody is ready. COMBINE: then a granted sum is. */
+        uint64_t limit_ms;
+        uint32_t leader; /* rank, from COMBINE on */
         uint32_t workers, n_members;
         struct core_member members[]; /* by rank */
 };
