@@ -509,12 +509,13 @@ static void test_wrong_group(void **state)
         message(msg);
         computed(1, true);
         assert_int_equal(sent(MFL_MSG_ANNOUNCE)->announce.group, 0);
-        send_group_task(1, 51, 0);
-        struct mfl_msg second = task_message(2, 2, 51, 0, 0); /* another task's number */
+        end();
+        begin_group(0);
+        struct mfl_msg second = task_message(2, 2, 50, 0, 0); /* a number that another task has */
         mfl_strcpy(second.task.job, sizeof second.task.job, "j-000002");
         message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000002"});
         message(second);
-        order_combine(51, 7, 0);
+        order_combine(50, 7, 0);
         assert_int_equal(action(MFL_AGENT_ACT_COMBINE)->task_number, 1);
         end();
 }
