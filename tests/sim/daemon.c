@@ -192,7 +192,8 @@ static void finish_train(
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1;
+        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1 &&
+                      !(d->computing_kind && sim->quiet);
         uint32_t piece = task->single_updates ? 1 : halves ? task->n_items / 2 : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
                 announce_of(

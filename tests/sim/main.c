@@ -51,6 +51,18 @@ static const char *const bugs[] = {
 static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs",
         "crash-before-commit", "shm-group", "leader-dies"};
 
+static void dump_results(struct sim *sim, const struct sim_daemon *d)
+{
+        for (int k = 0; d->agent && k < SIM_RESULTS; k++) {
+                const struct sim_result *r = &d->result[k];
+                if (r->used && r->n_updates)
+                        sim_line(sim, d->info.name,
+                                "holds the result of task %u:%u, round %u of %s; group %u",
+                                (uint32_t)(r->task >> 32), (uint32_t)r->task, r->t.round, r->t.job,
+                                (uint32_t)r->published);
+        }
+}
+
 /* Where everybody stood when it failed. */
 static void dump(struct sim *sim)
 {
@@ -66,6 +78,8 @@ static void dump(struct sim *sim)
                 mfl_core_daemon_view(sim->core, i, &d);
                 sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
         }
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                dump_results(sim, &sim->daemon[i]);
         sim_line(sim, "FAILED", "%s", failure);
 }
 
