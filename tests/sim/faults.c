@@ -28,7 +28,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.daemons_max = spec->selection.daemons_min;
         spec->selection.assign = (sim->seed + i) % 4 ? MFL_ASSIGN_SPEED : MFL_ASSIGN_MODULO;
         spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
-        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 2000 + sim_below(sim, 4000) : 3600000;
+        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 1000 + sim_below(sim, 4000) : 3600000;
         spec->limits.retries = 100;
         spec->evaluation.every = 1 + sim_below(sim, 2);
         spec->evaluation.batch = 10;
@@ -282,7 +282,7 @@ void sim_fault(struct sim *sim)
                 d->combine_fail = 1;
                 break;
         case 21:
-                d->combine_hang = 1;
+                d->combine_hang = 1 + sim_below(sim, 2);
                 break;
         case 22:
                 d->shm_full = 1 + sim_below(sim, 2);

@@ -45,6 +45,19 @@ static const char *const bugs[] = {
         "the agent ignores Cancel",
         "a round ends while an update is still being added",
         "a round is applied before the one before it is committed",
+        "the agent ignores Alone",
+        "a group outlives the daemon's connection",
+        "the agent announces for its group what it has not published",
+        "a leader uploads its own update as its group's sum",
+        "the agent does not tell that a combine failed",
+        "a combine is not stopped when its group is over",
+        "Alone does not make the agent ask the server for the params",
+        "the agent announces for its group what the others can't reach",
+        "a sum counts though a member was lost before it was whole",
+        "members of a group that ended wait for ever",
+        "a leader that hangs is waited for",
+        "members that are not ready are combined",
+        "a group's sum has the weight of its leader only",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 

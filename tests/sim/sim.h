@@ -144,7 +144,8 @@ struct sim_combine {
         uint64_t serial, ranks, deadline;
         struct mfl_group group;
         uint32_t leader, n_ready; /* n_ready: parts of the sum, of 8 bytes each */
-        bool open, fails, hangs;  /* open: the others' sums are mapped */
+        bool open, fails;         /* open: the others' sums are mapped */
+        bool hangs, sleeps;       /* to its deadline; until it is stopped */
         bool wanted[SIM_PARAMS];  /* granted, and not ready yet */
         int64_t sum[SIM_PARAMS];
 };
@@ -175,7 +176,8 @@ struct sim_daemon {
         uint64_t computing_task;
         enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
         uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
-        uint64_t params_from, params_until;
+        uint64_t params_from, params_until, params_task;
+        uint32_t n_combine_failed; /* messages sent */
         uint64_t communicator;
         bool communicator_open;
         uint32_t combine_fail, combine_hang, shm_full; /* how many of its next ones go wrong so */
