@@ -103,7 +103,7 @@ struct sim_slot {
         uint64_t task, item, weight, bytes, serial;
         uint32_t update;
         enum mfl_encoding encoding;
-        uint8_t data[SIM_UPDATE_BYTES];
+        _Alignas(8) uint8_t data[SIM_UPDATE_BYTES];
         bool have[SIM_PARAMS]; /* per 8 bytes */
 };
 
@@ -159,7 +159,7 @@ struct sim_result {
         uint64_t task;
         struct mfl_task t; /* items owned */
         uint32_t n_updates;
-        uint8_t data[SIM_ITEMS][SIM_UPDATE_BYTES];
+        _Alignas(8) uint8_t data[SIM_ITEMS][SIM_UPDATE_BYTES];
         uint64_t bytes;
 };
 
