@@ -4,6 +4,7 @@
  *   mfl-sim --seed N [--trace]      one seed again
  *   mfl-sim --bug B --seeds A..B    succeeds when the planted bug B is found; --bugs A..B: all of them
  *   mfl-sim --golden NAME [FILE]    prints a scenario's trace, or compares it with FILE
+ *   mfl-sim [--bug B] --sweep       harms each daemon of two nodes in each way at each event of a job
  *   mfl-sim --list
  */
 #include "tests/sim/sim.h"
@@ -45,11 +46,36 @@ static const char *const bugs[] = {
         "the agent ignores Cancel",
         "a round ends while an update is still being added",
         "a round is applied before the one before it is committed",
+        "the agent ignores Alone",
+        "a group outlives the daemon's connection",
+        "the agent announces for its group what it has not published",
+        "a leader uploads its own update as its group's sum",
+        "the agent does not tell that a combine failed",
+        "a combine is not stopped when its group is over",
+        "Alone does not make the agent ask the server for the params",
+        "the agent announces for its group what the others can't reach",
+        "a sum counts though a member was lost before it was whole",
+        "members of a group that ended wait for ever",
+        "a leader that hangs is waited for",
+        "members that are not ready are combined",
+        "a group's sum has the weight of its leader only",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 
-static const char *const golden[] = {
-        "", "happy-path", "daemon-dies", "server-restarts", "two-jobs", "crash-before-commit"};
+static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs",
+        "crash-before-commit", "shm-group", "leader-dies"};
+
+static void dump_results(struct sim *sim, const struct sim_daemon *d)
+{
+        for (int k = 0; d->agent && k < SIM_RESULTS; k++) {
+                const struct sim_result *r = &d->result[k];
+                if (r->used && r->n_updates)
+                        sim_line(sim, d->info.name,
+                                "holds the result of task %u:%u, round %u of %s; group %u",
+                                (uint32_t)(r->task >> 32), (uint32_t)r->task, r->t.round, r->t.job,
+                                (uint32_t)r->published);
+        }
+}
 
 /* Where everybody stood when it failed. */
 static void dump(struct sim *sim)
@@ -66,24 +92,34 @@ static void dump(struct sim *sim)
                 mfl_core_daemon_view(sim->core, i, &d);
                 sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
         }
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                dump_results(sim, &sim->daemon[i]);
         sim_line(sim, "FAILED", "%s", failure);
 }
 
 struct totals {
-        uint64_t events, ahead;
+        uint64_t events, ahead, groups, nccl, counted, ended, params_read, regrouped;
 };
 
-static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, struct totals *ret_totals)
+static void add_groups(const struct sim *sim, struct totals *totals)
 {
-        struct sim *sim = calloc(1, sizeof *sim);
-        sim->seed = seed;
-        sim->trace = trace;
-        sim->scenario = scenario;
-        *current_seed = seed;
+        for (uint32_t i = 0; i < sim->n_groups; i++) {
+                totals->groups++;
+                totals->nccl += sim->groups[i].group.collective == MFL_COLLECTIVE_NCCL;
+                totals->counted += sim->groups[i].counted;
+                totals->ended += sim->groups[i].ended;
+        }
+        totals->params_read += sim->n_params_read;
+        totals->regrouped += sim->n_regrouped;
+}
+
+static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals)
+{
+        *current_seed = sim->seed;
         bool ok = setjmp(failed) == 0;
         if (ok)
                 sim_run(sim);
-        else if (trace)
+        else if (sim->trace)
                 dump(sim);
         if (ret_lines) {
                 *ret_lines = sim->lines ? sim->lines : strdup("");
@@ -92,9 +128,20 @@ static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, 
         if (ret_totals) {
                 ret_totals->events += sim->n_events;
                 ret_totals->ahead += sim->n_ahead;
+                add_groups(sim, ret_totals);
         }
         if (ok) /* a failure may have come in the middle of anything */
                 sim_deinit(sim);
+        return ok;
+}
+
+static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, struct totals *ret_totals)
+{
+        struct sim *sim = calloc(1, sizeof *sim);
+        sim->seed = seed;
+        sim->trace = trace;
+        sim->scenario = scenario;
+        bool ok = run_sim(sim, ret_lines, ret_totals);
         free(sim);
         return ok;
 }
@@ -122,10 +169,14 @@ static int run_seeds(uint64_t from, uint64_t to)
                 return 1;
         }
         printf("%llu seeds, %llu events: every property held (%llu crashes while the round after one that "
-               "was not "
-               "committed was trained)\n",
+               "was not committed was trained; %llu groups, %llu of them by nccl: %llu counted, %llu ended "
+               "early; params read from a neighbour %llu times; nodes grouped again after the faults in %llu "
+               "rounds)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
-                (unsigned long long)totals.ahead);
+                (unsigned long long)totals.ahead, (unsigned long long)totals.groups,
+                (unsigned long long)totals.nccl, (unsigned long long)totals.counted,
+                (unsigned long long)totals.ended, (unsigned long long)totals.params_read,
+                (unsigned long long)totals.regrouped);
         return 0;
 }
 
@@ -211,6 +262,67 @@ static void on_abort(int signal)
                 _exit(1);
 }
 
+/* ---- everything at every event ---- */
+
+static const char *const harms[] = {"killed", "stopped for 6 s", "cut off", "lost without a word"};
+
+/* One daemon; the daemons of one node; all. */
+static const uint32_t victims[] = {1, 2, 4, 8, 3, 15};
+
+static struct sim *new_sweep(int scenario, uint64_t at, uint32_t daemons, enum sim_harm harm)
+{
+        struct sim *sim = calloc(1, sizeof *sim);
+        sim->seed = 1;
+        sim->scenario = scenario;
+        sim->inject_at = at;
+        sim->inject_daemons = daemons;
+        sim->inject_what = harm;
+        return sim;
+}
+
+static bool sweep_one(struct sim *sim, const float *want, struct totals *totals)
+{
+        uint64_t at = sim->inject_at;
+        bool ok = run_sim(sim, NULL, totals),
+             same = memcmp(want, sim->job[0].params, SIM_PARAMS * sizeof *want) == 0;
+        if (ok && !same)
+                snprintf(failure, sizeof failure, "the model is not that of the clean run");
+        if (!ok || !same)
+                printf("sweep %d: daemons %x %s after event %llu: %s\n", sim->scenario, sim->inject_daemons,
+                        harms[sim->inject_what], (unsigned long long)at, failure);
+        free(sim);
+        return ok && same;
+}
+
+static int sweep(int scenario)
+{
+        struct totals totals = {0};
+        uint64_t n_runs = 0, n_failed = 0;
+        struct sim *clean = new_sweep(scenario, 0, 0, SIM_KILL);
+        if (!run_sim(clean, NULL, &totals)) {
+                printf("sweep %d: the clean run failed: %s\n", scenario, failure);
+                return 1;
+        }
+        bool grouped = totals.counted == 2 * clean->job[0].spec.rounds && !totals.ended;
+        if (!grouped)
+                printf("sweep %d: the clean run counted %llu groups\n", scenario,
+                        (unsigned long long)totals.counted);
+        for (uint64_t at = clean->first_round_at; at <= clean->n_events && n_failed < 10; at++)
+                for (size_t d = 0; d < MFL_ARRAY_SIZE(victims); d++)
+                        for (int harm = 0; harm < SIM_HARMS; harm++, n_runs++)
+                                n_failed +=
+                                        !sweep_one(new_sweep(scenario, at, victims[d], (enum sim_harm)harm),
+                                                clean->job[0].params, &totals);
+        printf("sweep by %s: %llu runs from event %llu to %llu, %llu failed; %llu groups, %llu counted, %llu "
+               "ended early\n",
+                scenario == SIM_SWEEP ? "shm" : "nccl", (unsigned long long)n_runs,
+                (unsigned long long)clean->first_round_at, (unsigned long long)clean->n_events,
+                (unsigned long long)n_failed, (unsigned long long)totals.groups,
+                (unsigned long long)totals.counted, (unsigned long long)totals.ended);
+        free(clean);
+        return n_failed > 0 || !grouped;
+}
+
 static bool range(const char *text, uint64_t *ret_from, uint64_t *ret_to)
 {
         unsigned long long from, to;
@@ -241,7 +353,10 @@ int main(int argc, char **argv)
                 bool more = i + 1 < argc;
                 if (strcmp(argv[i], "--list") == 0)
                         return list();
-                else if (strcmp(argv[i], "--golden") == 0 && more)
+                else if (strcmp(argv[i], "--sweep") == 0) {
+                        mfl_sim_bug = bug;
+                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL);
+                } else if (strcmp(argv[i], "--golden") == 0 && more)
                         return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
                 else if (strcmp(argv[i], "--trace") == 0)
                         trace = true;
@@ -256,7 +371,7 @@ int main(int argc, char **argv)
                 } else {
                         fprintf(stderr,
                                 "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, "
-                                "--golden NAME [FILE], --list\n",
+                                "--golden NAME [FILE], --sweep, --list\n",
                                 argv[i]);
                         return 2;
                 }
