@@ -64,7 +64,8 @@ struct mfl_trainer_options {
         uint32_t n_data_sets;
         const struct mfl_dataset *const *data_sets; /* outlive the trainer; the array is copied */
         const uint64_t *fingerprints;               /* one each; copied */
-        /* All three outlive the trainer; NULL: none, and results for groups that need it are ordinary ones. */
+        /* All three outlive the trainer; NULL: none, and results for groups that need it are ordinary ones.
+         */
         struct mfl_share *share;
         struct mfl_collective *shm, *nccl;
 };

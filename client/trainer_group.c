@@ -9,8 +9,8 @@ static int place_shared(struct trainer_run *run, struct trainer_result *result, 
         struct mfl_trainer *trainer = run->trainer;
         if (!trainer->share || !trainer->shm)
                 return mfl_fail(err, MFL_INVALID, "this daemon has no shared memory");
-        int r = trainer_shared_get(&trainer->memory, trainer->share, result->base.n * sizeof(int64_t),
-                &result->shared, err);
+        int r = trainer_shared_get(
+                &trainer->memory, trainer->share, result->base.n * sizeof(int64_t), &result->shared, err);
         if (!r)
                 result->base.data[0] = mfl_share_buffer_data(result->shared->buffer);
         return r;
@@ -82,8 +82,8 @@ static int get_sum(struct mfl_trainer *trainer, struct mfl_train_combine *combin
         void *buffer;
         if (combine->group.rank != combine->leader)
                 return 0;
-        int r = trainer_buffer_get(&trainer->memory, combine->result->n * sizeof(int64_t), "the node's sum",
-                &buffer, err);
+        int r = trainer_buffer_get(
+                &trainer->memory, combine->result->n * sizeof(int64_t), "the node's sum", &buffer, err);
         if (!r)
                 combine->sum = buffer;
         return r;

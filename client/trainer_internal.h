@@ -188,7 +188,7 @@ struct trainer_run {
         struct mfl_error err;
         int64_t *sum;         /* MFL_ENCODING_I64 */
         struct mfl_sum *held; /* where networks' sums go first, if not NULL */
-        uint64_t stripe; /* elements under one lock */
+        uint64_t stripe;      /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];
         /* evaluation */
         struct trainer_unit *units;
