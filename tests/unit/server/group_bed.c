@@ -101,12 +101,14 @@ static void note(struct bed *bed, const struct mfl_core_action *action)
                         (unsigned long long)action->slot.item);
                 break;
         case MFL_ACT_GRANT:
+                bed->granted |= 1u << slot;
                 line(bed, "%s: grant %u for %u", name, slot, task);
                 break;
         case MFL_ACT_SLOT_ADD:
                 line(bed, "add %u of %u, weight %llu", slot, task, (unsigned long long)action->slot.weight);
                 break;
         case MFL_ACT_SLOT_FREE:
+                bed->granted &= ~(1u << slot);
                 line(bed, "free %u of %u", slot, task);
                 break;
         case MFL_ACT_COST:

@@ -31,7 +31,8 @@ struct bed {
         uint64_t n_params;
         struct bed_task task[BED_TASKS];
         uint32_t n_tasks;
-        bool costs; /* are in the log */
+        uint32_t granted; /* bit: slot */
+        bool costs;       /* are in the log */
         int r;
         char log[8192];
 };
