@@ -258,7 +258,8 @@ void mfl_cuda_nccl_free(void *memory, bool library)
                 (void)cudaFree(memory);
 }
 
-static int enroll(struct mfl_comm *comm, void *memory, uint64_t bytes, struct mfl_error *err)
+static int enroll(
+        struct mfl_comm *comm, void *memory, uint64_t bytes, struct patience *p, struct mfl_error *err)
 {
         struct enrolled *e;
         for (e = comm->enrolled; e; e = e->next)
@@ -268,9 +269,10 @@ static int enroll(struct mfl_comm *comm, void *memory, uint64_t bytes, struct mf
         if (!e)
                 return mfl_fail_memory(err, sizeof *e, "a registered buffer");
         ncclResult_t result = comm->nccl->enroll(comm->handle, memory, (size_t)bytes, &e->handle);
-        if (result != ncclSuccess) {
+        int rc = settle(comm, result, p, "register a buffer", err);
+        if (rc) {
                 free(e);
-                return fail_nccl(comm, result, "register a buffer", err);
+                return rc;
         }
         e->memory = memory;
         e->next = comm->enrolled;
@@ -523,7 +525,7 @@ static uint64_t count_of(const struct reduction *r, uint64_t i)
 }
 
 /* Before anything is in a stream: allocating may wait for the whole device. */
-static int prepare_root(struct mfl_comm *comm, struct mfl_error *err)
+static int prepare_root(struct mfl_comm *comm, struct patience *p, struct mfl_error *err)
 {
         size_t bytes = MFL_NCCL_SLOTS * (size_t)comm->range * sizeof(int64_t);
         void *memory = NULL;
@@ -542,7 +544,7 @@ static int prepare_root(struct mfl_comm *comm, struct mfl_error *err)
                         (void)cudaGetLastError(); /* it stays the thread's until it is read */
                 comm->pinned = rc ? NULL : memory;
         }
-        rc = rc ? rc : enroll(comm, comm->ring, bytes, err);
+        rc = rc ? rc : enroll(comm, comm->ring, bytes, p, err);
         return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc; /* the others wait */
 }
 
@@ -606,9 +608,9 @@ static int run(struct reduction *r)
         if (!rc)
                 rc = check_patience(&r->patience, "reduce", r->err);
         if (!rc)
-                rc = enroll(comm, r->own->memory, bytes, r->err);
+                rc = enroll(comm, r->own->memory, bytes, &r->patience, r->err);
         if (!rc && r->out)
-                rc = prepare_root(comm, r->err);
+                rc = prepare_root(comm, &r->patience, r->err);
         while (!rc && r->done < r->n_ranges)
                 rc = r->issued < MFL_MIN(r->n_ranges, r->done + MFL_NCCL_SLOTS) ? issue(r) : follow(r);
         return rc;
