@@ -69,8 +69,8 @@ struct mfl_collective {
 /* The key under which a member publishes its sum for a group, of the number only. */
 void mfl_collective_key(uint64_t group, uint8_t key[MFL_SHARE_KEY_BYTES]);
 
-/* threads: what the leader adds with, >= 1; the other members are idle then, so all that the node's daemons
- * together train with is right. */
+/* threads: what the leader adds with at most, >= 1; of them it takes as many as the group's members train
+ * with (mfl_group.workers; 0: all), since all of them are idle then. */
 int mfl_collective_shm_new(struct mfl_share *share, uint32_t threads, struct mfl_collective **ret_collective,
         struct mfl_error *err);
 /* MFL_INVALID, with the reason, where the backend or the device has no NCCL. */

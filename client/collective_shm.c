@@ -65,8 +65,11 @@ static int check_order(const struct mfl_combine *combine, struct mfl_error *err)
 static int add(struct shm *shm, const struct mfl_combine *combine, uint64_t end_ms, struct mfl_error *err)
 {
         const struct mfl_group *group = combine->group;
-        struct mfl_addition addition = {
-                .n = combine->n, .out = combine->out, .end_ms = end_ms, .control = combine->control};
+        struct mfl_addition addition = {.threads = group->workers,
+                .n = combine->n,
+                .out = combine->out,
+                .end_ms = end_ms,
+                .control = combine->control};
         for (uint32_t rank = 0; rank < group->n_members; rank++) {
                 if (!(combine->ranks >> rank & 1))
                         continue;

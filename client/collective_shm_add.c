@@ -129,6 +129,12 @@ static void tell_ready(const struct mfl_adder *adder)
         atomic_store_explicit(&a->control->ready, ready, memory_order_release);
 }
 
+/* The caller of run takes its first slice before it lets go of the lock, so it is one of them. */
+static bool has_room(const struct mfl_adder *adder)
+{
+        return !adder->addition->threads || adder->n_adding < adder->addition->threads;
+}
+
 /* The lock is held, but not while a slice is added. */
 static void take_slices(struct mfl_adder *adder, struct adder_thread *self)
 {
@@ -168,7 +174,7 @@ static void *run_thread(void *arg)
         pthread_mutex_lock(&adder->lock);
         while (!adder->stop) {
                 if (adder->addition && adder->end == MFL_ADDER_DONE &&
-                        adder->next < slices_of(adder->addition))
+                        adder->next < slices_of(adder->addition) && has_room(adder))
                         take_slices(adder, self);
                 else
                         pthread_cond_wait(&adder->work, &adder->lock);

@@ -15,7 +15,8 @@
 struct mfl_adder;
 
 struct mfl_addition {
-        uint32_t k; /* 1 to MFL_GROUP_MAX */
+        uint32_t k;       /* 1 to MFL_GROUP_MAX */
+        uint32_t threads; /* at most so many of the adder's; 0: all */
         uint64_t n;
         const int64_t *in[MFL_GROUP_MAX]; /* 8-byte aligned */
         int64_t *out;                     /* 64-byte aligned is fastest; overlaps none of `in` */

@@ -12,6 +12,7 @@
  * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a backend that isn't there
  * (78); the server sends it away for good, a broken device, no memory (1).
  */
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -29,6 +30,7 @@
 #include "proto/stream.h"
 
 #define EXIT_CONFIG 78
+#define ADDING_THREADS_MAX 16
 
 struct client {
         struct mfl_client_config config;
@@ -108,6 +110,16 @@ static int open_backend(struct client *c, struct mfl_error *err)
         return 0;
 }
 
+/* The members of a node are done when one of them adds, so their cores are free; of more than some threads
+ * memory has no use. */
+static uint32_t adding_threads(const struct client *c)
+{
+        cpu_set_t set;
+        if (sched_getaffinity(0, sizeof(set), &set))
+                return c->workers;
+        return (uint32_t)MFL_MAX(1, MFL_MIN(CPU_COUNT(&set), ADDING_THREADS_MAX));
+}
+
 static int open_node(struct client *c, struct mfl_error *err)
 {
         while (!c->instance) {
@@ -116,7 +128,7 @@ static int open_node(struct client *c, struct mfl_error *err)
                         return r;
         }
         return mfl_client_node_open(
-                &c->node, &c->config, c->instance, c->workers, c->pin.ops, c->pin.device, err);
+                &c->node, &c->config, c->instance, adding_threads(c), c->pin.ops, c->pin.device, err);
 }
 
 static int open_trainer(struct client *c, struct mfl_error *err)

@@ -271,7 +271,7 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
         else if (!have->has_reach)
                 mfl_strcpy(reason, MFL_REASON_BYTES, "it does not say how others can reach it");
         else if (!a->memory_space)
-                mfl_snprintf(reason, MFL_REASON_BYTES, "/dev/shm: %.200s", a->memory_reason);
+                mfl_snprintf(reason, MFL_REASON_BYTES, "%.200s", a->memory_reason);
         else if (!other->info.has_reach)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s does not say how to reach it", other->info.name);
         else if (a->user != b->user)
@@ -280,8 +280,7 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
         else if (a->network_space != b->network_space)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another network namespace than %s", other->info.name);
         else if (!b->memory_space)
-                mfl_snprintf(
-                        reason, MFL_REASON_BYTES, "%s: /dev/shm: %.180s", other->info.name, b->memory_reason);
+                mfl_snprintf(reason, MFL_REASON_BYTES, "%s: %.180s", other->info.name, b->memory_reason);
         else
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another /dev/shm than %s", other->info.name);
 }

@@ -328,6 +328,8 @@ static struct {
         struct mfl_comm_control control;
         void *page;
         size_t bytes;
+        const int64_t *after; /* of the slice after it, in the sum */
+        _Atomic int64_t after_value;
         atomic_uint_least64_t ready;
 } blocked;
 
@@ -336,13 +338,16 @@ static void on_blocked(int number)
 {
         usleep(20000);
         atomic_store(&blocked.ready, atomic_load(&blocked.control.ready));
+        atomic_store(&blocked.after_value, *(volatile const int64_t *)blocked.after);
         if (mprotect(blocked.page, blocked.bytes, PROT_READ))
                 abort();
 }
 
-/* All that lies before the blocked slice must have been told by then, and with two threads nothing after. */
-static void add_past_a_blocked_slice(uint32_t threads)
+/* All that lies before the blocked slice must have been told by then, and with two threads nothing after;
+ * with one at work nobody has touched what lies behind. */
+static void add_past_a_blocked_slice(uint32_t threads, uint32_t at_most)
 {
+        bool alone = threads == 1 || at_most == 1;
         atomic_store(&blocked.control.ready, 0);
         const uint64_t n = 5 * MFL_ADDER_SLICE;
         blocked.bytes = MFL_ADDER_SLICE * 8;
@@ -354,14 +359,21 @@ static void add_past_a_blocked_slice(uint32_t threads)
         assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
         struct mfl_adder *adder = NULL;
         int64_t *out = new_out(n);
+        blocked.after = out + (BLOCKED + 1) * MFL_ADDER_SLICE;
         assert_int_equal(mfl_adder_new(threads, &adder, &err), 0);
-        struct mfl_addition addition = {
-                .k = 1, .n = n, .in = {in}, .out = out, .end_ms = UINT64_MAX, .control = &blocked.control};
+        struct mfl_addition addition = {.k = 1,
+                .threads = at_most,
+                .n = n,
+                .in = {in},
+                .out = out,
+                .end_ms = UINT64_MAX,
+                .control = &blocked.control};
         assert_int_equal(mfl_adder_run(adder, &addition), MFL_ADDER_DONE);
         assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
         uint64_t ready = atomic_load(&blocked.ready);
         assert_true(ready <= BLOCKED * MFL_ADDER_SLICE);
-        assert_true(ready == BLOCKED * MFL_ADDER_SLICE || threads > 1);
+        assert_true(ready == BLOCKED * MFL_ADDER_SLICE || !alone);
+        assert_true(atomic_load(&blocked.after_value) == UNTOUCHED || !alone);
         assert_true(atomic_load(&blocked.control.ready) == n && out[0] == 0 && out[n - 1] == 0);
         mfl_adder_free(adder);
         free(out);
@@ -370,8 +382,9 @@ static void add_past_a_blocked_slice(uint32_t threads)
 
 static void what_is_final_is_told_at_once_and_nothing_else(void **state)
 {
-        add_past_a_blocked_slice(1);
-        add_past_a_blocked_slice(2);
+        add_past_a_blocked_slice(1, 0);
+        add_past_a_blocked_slice(2, 0);
+        add_past_a_blocked_slice(3, 1);
 }
 
 /* ---- broken ---- */

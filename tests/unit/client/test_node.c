@@ -128,7 +128,7 @@ static void who_is_to_be_alone_says_so(void **state)
         assert_true(node.has_reach);
         assert_int_equal(node.reach.memory_space, 0);
         assert_int_equal(node.reach.nccl, 0);
-        assert_string_equal(node.reach.memory_reason, "as it is configured (collective: solo)");
+        assert_string_equal(node.reach.memory_reason, "it is configured so (collective: solo)");
         assert_string_equal(node.reach.nccl_reason, node.reach.memory_reason);
         mfl_client_node_close(&node);
 }

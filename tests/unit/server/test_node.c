@@ -29,7 +29,7 @@ static void test_why_alone(void **state)
         expect_strangers(&bed, "another /dev/shm than d01", "another /dev/shm than d00");
         bed.info[1].reach.memory_space = 0;
         strcpy(bed.info[1].reach.memory_reason, "it is full");
-        expect_strangers(&bed, "d01: /dev/shm: it is full", "/dev/shm: it is full");
+        expect_strangers(&bed, "d01: it is full", "it is full");
         bed.info[1].has_reach = false;
         expect_strangers(&bed, "d01 does not say how to reach it", "it does not say how others can reach it");
         bed.info[0].node[0] = bed.info[1].node[0] = '\0';
