@@ -183,11 +183,15 @@ static void *run_thread(void *arg)
         return NULL;
 }
 
-/* Signals are for the threads of the program that wait for them. */
+/* Signals are for the threads of the program that wait for them; but those that tell of a thread's own fault
+ * come to whoever made it, and blocked ones would end the process without a word. */
 static int start_threads(struct mfl_adder *adder, struct mfl_error *err)
 {
+        static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
         sigset_t all, before;
         sigfillset(&all);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(own); i++)
+                sigdelset(&all, own[i]);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         int r = 0;
         while (!r && adder->n_started + 1 < adder->n_threads) {

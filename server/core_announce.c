@@ -119,6 +119,10 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
                 mfl_core_send_refused(core, daemon, a->task, a->update, MFL_REFUSED_INVALID, update->reason);
         else if (update->state == UPDATE_FILLING)
                 mfl_core_update_grant(core, update);
+        else if (update->state == UPDATE_ADDING &&
+                 !update->task->daemon) /* nobody to tell when it is added */
+                mfl_core_send_refused(core, daemon, a->task, a->update, MFL_REFUSED_LATE,
+                        "its task is taken back, but it is being added");
 }
 
 /* If the task was taken away, its clients are open, or with others. Those that nobody has may still count
