@@ -25,6 +25,10 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_TASK_FAILED] = "TaskFailed",
         [MFL_MSG_PROGRESS] = "Progress",
         [MFL_MSG_TELEMETRY] = "Telemetry",
+        [MFL_MSG_COMBINE] = "Combine",
+        [MFL_MSG_COMBINE_FAILED] = "CombineFailed",
+        [MFL_MSG_ALONE] = "Alone",
+        [MFL_MSG_COMMUNICATOR_ID] = "CommunicatorId",
 };
 
 const char *mfl_msg_name(enum mfl_msg_kind kind)
@@ -104,9 +108,9 @@ static void task_text(const struct mfl_msg *m, char *buf, size_t n)
         const struct mfl_announce *a = &m->announce;
         switch (m->kind) {
         case MFL_MSG_TASK:
-                snprintf(buf, n, "task %" PRIu64 ": %s round %u of %s, %u items", m->task.task,
+                snprintf(buf, n, "task %" PRIu64 ": %s round %u of %s, %u items%s", m->task.task,
                         m->task.kind == MFL_TASK_EVAL ? "evaluate" : "train", m->task.round, m->task.job,
-                        m->task.n_items);
+                        m->task.n_items, m->task.group.group ? ", in a group" : "");
                 break;
         case MFL_MSG_CANCEL:
                 snprintf(buf, n, "task %" PRIu64 ": cancel: %s", m->cancel.task, m->cancel.reason);
@@ -114,9 +118,10 @@ static void task_text(const struct mfl_msg *m, char *buf, size_t n)
         case MFL_MSG_ANNOUNCE:
                 snprintf(buf, n,
                         "task %" PRIu64 ": update %u of round %u of %s: items %u to %u, %u rejected, %" PRIu64
-                        " bytes, weight %" PRIu64,
+                        " bytes, weight %" PRIu64 "%s",
                         a->task, a->update, a->round, a->job, a->item_first,
-                        a->item_first + a->item_count - 1, a->n_rejected, a->bytes, a->weight);
+                        a->item_first + a->item_count - 1, a->n_rejected, a->bytes, a->weight,
+                        a->group ? ", for its group" : "");
                 break;
         case MFL_MSG_GRANT:
                 snprintf(buf, n, "task %" PRIu64 ": update %u granted: %u ranges, %" PRIu64 " bytes",
@@ -157,6 +162,26 @@ static void params_text(const struct mfl_msg *m, char *buf, size_t n)
                 snprintf(buf + len, n - (size_t)len, " wanted from %" PRIu64 " on", m->params.offset);
 }
 
+/* The kinds that speak of a group. */
+static void group_text(const struct mfl_msg *m, char *buf, size_t n)
+{
+        switch (m->kind) {
+        case MFL_MSG_COMBINE:
+                snprintf(buf, n, "group %" PRIu64 ": combine ranks %" PRIx64 " at rank %u within %u ms",
+                        m->combine.group, m->combine.ranks, m->combine.leader, m->combine.deadline_ms);
+                break;
+        case MFL_MSG_COMBINE_FAILED:
+                snprintf(buf, n, "group %" PRIu64 ": combine failed: %s", m->cancel.task, m->cancel.reason);
+                break;
+        case MFL_MSG_ALONE:
+                snprintf(buf, n, "task %" PRIu64 ": go on alone: %s", m->cancel.task, m->cancel.reason);
+                break;
+        default:
+                snprintf(buf, n, "communicator %" PRIu64 "%s%s", m->communicator.communicator,
+                        m->communicator.made ? "" : " can't be made: ", m->communicator.reason);
+        }
+}
+
 const char *mfl_msg_text(const struct mfl_msg *m, char *buf, size_t n)
 {
         switch (m->kind) {
@@ -181,6 +206,12 @@ const char *mfl_msg_text(const struct mfl_msg *m, char *buf, size_t n)
         case MFL_MSG_PARAMS_GET:
         case MFL_MSG_PARAMS_GONE:
                 params_text(m, buf, n);
+                break;
+        case MFL_MSG_COMBINE:
+        case MFL_MSG_COMBINE_FAILED:
+        case MFL_MSG_ALONE:
+        case MFL_MSG_COMMUNICATOR_ID:
+                group_text(m, buf, n);
                 break;
         default:
                 task_text(m, buf, n);

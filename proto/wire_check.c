@@ -37,6 +37,7 @@ struct rule {
 #define WEIGHT_MAX ((int64_t)1 << 50) /* common/fixed.h, of a round */
 #define DAY_MS (24 * 3600 * 1000)
 #define NOT_NEGATIVE 0, INT64_MAX
+#define NODE_BYTES (2 * MFL_NAME_BYTES) /* an id, "/", a daemon's name */
 #define DEVICE_BYTES 0, (int64_t)1 << 60
 
 typedef int check_fn(const void *message, struct mfl_error *err);
@@ -112,6 +113,28 @@ static int check_task(const void *message, struct mfl_error *err)
                 return INVALID("Task.weight_max: 0, expected at least 1");
         if (ldexp((double)m->weight_max * (double)m->delta_max, m->scale_bits) > 0x1p62)
                 return INVALID("Task.scale_bits: weight_max * delta_max * 2^%d is above 2^62", m->scale_bits);
+        return 0;
+}
+
+static int check_group(const void *message, struct mfl_error *err)
+{
+        const Mfl__Group *m = message;
+        if (m->collective == MFL__COLLECTIVE__COLLECTIVE_SOLO)
+                return INVALID("Group.collective: a group is not solo");
+        if (m->rank >= m->n_members)
+                return INVALID("Group.rank: %u of %zu members", m->rank, m->n_members);
+        for (size_t i = 0; i < m->n_members; i++)
+                for (size_t k = 0; k < i; k++)
+                        if (m->members[i] == m->members[k])
+                                return INVALID("Group.members: %zu and %zu are the same", k, i);
+        return 0;
+}
+
+static int check_combine(const void *message, struct mfl_error *err)
+{
+        const Mfl__Combine *m = message;
+        if (!(m->ranks >> m->leader & 1))
+                return INVALID("Combine.leader: %u is not one of the ranks", m->leader);
         return 0;
 }
 
@@ -240,7 +263,9 @@ static const struct message_rules messages[] = {
         MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
                 {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
-                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES),
+                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES, {"reach", OPTIONAL}),
+        MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
+                {"memory_reason", 0, 200}, {"nccl_reason", 0, 200}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
                 {"classes", 1, 1 << 24}, {"train_samples", ANY}, {"test_samples", ANY}, {"fingerprint", ANY}),
         MESSAGE(welcome, check_welcome, {"protocol", 1, 65535}, {"software", NAME_OR_EMPTY},
@@ -252,7 +277,16 @@ static const struct message_rules messages[] = {
         MESSAGE(task, check_task, {"task", ANY}, {"job", JOB}, {"round", ANY}, {"kind", ENUM},
                 {"items", 1, MFL_ITEMS_MAX}, {"params_digest", DIGEST}, {"n_params", PARAMS},
                 {"scale_bits", -126, 126}, {"delta_max", FLOAT}, {"weight_max", 0, WEIGHT_MAX},
-                {"single_updates", BOOL}, {"fingerprint", ANY}),
+                {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL}),
+        MESSAGE(group, check_group, {"group", 1, INT64_MAX}, {"collective", ENUM},
+                {"rank", 0, MFL_GROUP_MAX - 1}, {"members", 2, MFL_GROUP_MAX},
+                {"workers", 1, MFL_GROUP_MAX *MFL_ITEMS_MAX}, {"communicator", ANY}),
+        MESSAGE(combine, check_combine, {"group", 1, INT64_MAX}, {"ranks", ANY},
+                {"leader", 0, MFL_GROUP_MAX - 1}, {"deadline_ms", 1, DAY_MS}),
+        MESSAGE(combine_failed, NULL, {"group", 1, INT64_MAX}, {"reason", REASON}),
+        MESSAGE(alone, NULL, {"task", ANY}, {"reason", REASON}),
+        MESSAGE(communicator_id, NULL, {"communicator", 1, INT64_MAX}, {"id", 0, MFL_COMMUNICATOR_ID_BYTES},
+                {"reason", REASON}),
         MESSAGE(cancel, NULL, {"task", ANY}, {"reason", REASON}),
         MESSAGE(job_over, NULL, {"job", JOB}),
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET}),
@@ -262,8 +296,8 @@ static const struct message_rules messages[] = {
         MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", ANY},
-                {"loss_sum", NOT_NEGATIVE}, {"correct", ANY}, {"train_us", ANY}, {"job", JOB},
-                {"round", ANY}),
+                {"loss_sum", NOT_NEGATIVE}, {"correct", ANY}, {"train_us", ANY}, {"job", JOB}, {"round", ANY},
+                {"group", ANY}),
         MESSAGE(rejected, NULL, {"item", ANY}, {"reason", REASON}),
         MESSAGE(grant, check_grant, {"task", ANY}, {"update", ANY}, {"ranges", 0, MFL_RANGES_MAX}),
         MESSAGE(range, NULL, {"offset", 0, BYTES_MAX}, {"bytes", 1, BYTES_MAX}),
@@ -293,10 +327,13 @@ static const struct message_rules messages[] = {
                 {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
                 {"seconds", FLOAT}, {"digest", 0, MFL_DIGEST_BYTES}, {"attempt", ANY}, {"committed_ms", ANY},
-                {"kept", BOOL}, {"daemons", ANY}),
+                {"kept", BOOL}, {"daemons", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY}),
+        MESSAGE(node_cost, NULL, {"round", ANY}, {"node", 0, NODE_BYTES - 1}, {"daemons", ANY},
+                {"bytes_up", ANY}, {"bytes_down", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY}),
         MESSAGE(job_list, NULL, {"jobs", 0, 65536}),
         MESSAGE(show_job, NULL, {"job", JOB}),
-        MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX}, {"rounds", 0, 1000}),
+        MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX}, {"rounds", 0, 1000},
+                {"nodes", 0, 1000}),
         MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY}),
         MESSAGE(event, check_event, {"info", OPTIONAL}, {"round", OPTIONAL}, {"log", OPTIONAL}),
         MESSAGE(log_line, NULL, {"seq", ANY}, {"time_ms", ANY}, {"text", NOTE}),
@@ -313,7 +350,8 @@ static const struct message_rules messages[] = {
                 {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},
                 {"job", JOB_OR_EMPTY}, {"round", ANY}, {"items_done", ANY}, {"items_total", ANY},
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
-                {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL}),
+                {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
+                {"collective", ENUM}, {"leader", BOOL}, {"alone", REASON}, {"clients_per_second", FLOAT}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
@@ -392,9 +430,9 @@ static int check_string(const struct walk *w, const char *s)
 
 static int check_bytes(const struct walk *w, const ProtobufCBinaryData *b)
 {
-        /* Digests are the only bytes there are: whole, or absent where the row's minimum is 0. */
-        if (b->len && b->len != MFL_DIGEST_BYTES)
-                return REFUSE(w, "%zu bytes, expected %d", b->len, MFL_DIGEST_BYTES);
+        /* Digests and ids: whole, or absent where the row's minimum is 0. */
+        if (b->len && (int64_t)b->len != w->rule->max)
+                return REFUSE(w, "%zu bytes, expected %" PRId64, b->len, w->rule->max);
         return check_range(w, (int64_t)b->len, "length ");
 }
 

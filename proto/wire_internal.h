@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What wire.c and wire_check.c share. */
+/* What the files of proto/wire.h share: wire.c packs and unpacks, wire_check.c checks, wire_from.c and
+ * wire_to.c convert. */
 #ifndef MFL_PROTO_WIRE_INTERNAL_H
 #define MFL_PROTO_WIRE_INTERNAL_H
 
@@ -11,5 +12,8 @@ int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_erro
 
 /* The size that protobuf-c asked for when it made p. */
 size_t mfl_wire_alloc_size(const void *p);
+
+/* Copies what fits into bytes including the NUL, and cuts between characters. */
+void mfl_wire_copy_text(char *dst, size_t bytes, const char *src);
 
 #endif

@@ -90,6 +90,15 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 RANDOM_TEXT(r, m->hello.device_uuid);
                 RANDOM_TEXT(r, m->hello.device_pci);
                 m->hello.device_memory = mfl_rng_u32(r);
+                m->hello.has_reach = mfl_rng_below(r, 2);
+                if (!m->hello.has_reach)
+                        break;
+                m->hello.reach.user = mfl_rng_u32(r);
+                m->hello.reach.nccl = mfl_rng_u32(r);
+                m->hello.reach.network_space = mfl_rng_u64(r);
+                m->hello.reach.memory_space = mfl_rng_u64(r);
+                random_text(r, m->hello.reach.memory_reason, 200);
+                random_text(r, m->hello.reach.nccl_reason, 200);
                 break;
         case MFL_MSG_WELCOME:
                 m->welcome.heartbeat_ms = 1 + mfl_rng_below(r, 10000);
@@ -117,7 +126,33 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->task.fixed = (struct mfl_fixed){-(int)mfl_rng_below(r, 20), 0.25f, 1 + mfl_rng_u32(r)};
                 m->task.single_updates = true;
                 m->task.fingerprint = mfl_rng_u64(r);
+                m->task.params_from = mfl_rng_u64(r);
+                m->task.group.n_members = mfl_rng_below(r, 2) ? 2 + mfl_rng_below(r, MFL_GROUP_MAX - 1) : 0;
+                if (!m->task.group.n_members)
+                        break;
+                m->task.group.group = 1 + mfl_rng_u64(r);
+                m->task.group.collective = mfl_rng_below(r, 2) ? MFL_COLLECTIVE_SHM : MFL_COLLECTIVE_NCCL;
+                m->task.group.rank = mfl_rng_below(r, m->task.group.n_members);
+                for (uint32_t i = 0; i < m->task.group.n_members; i++)
+                        m->task.group.members[i] = mfl_rng_u64(r);
+                m->task.group.workers = 1 + mfl_rng_below(r, 100);
+                m->task.group.communicator = mfl_rng_u64(r);
                 break;
+        case MFL_MSG_COMBINE:
+                m->combine.group = 1 + mfl_rng_u32(r);
+                m->combine.leader = mfl_rng_below(r, MFL_GROUP_MAX);
+                m->combine.ranks = mfl_rng_u64(r) | (uint64_t)1 << m->combine.leader;
+                m->combine.deadline_ms = 1 + mfl_rng_below(r, 10000);
+                break;
+        case MFL_MSG_COMMUNICATOR_ID:
+                m->communicator.communicator = 1 + mfl_rng_u32(r);
+                m->communicator.made = mfl_rng_below(r, 2);
+                for (int i = 0; m->communicator.made && i < MFL_COMMUNICATOR_ID_BYTES; i++)
+                        m->communicator.id[i] = (uint8_t)mfl_rng_u32(r);
+                RANDOM_TEXT(r, m->communicator.reason);
+                break;
+        case MFL_MSG_COMBINE_FAILED:
+        case MFL_MSG_ALONE:
         case MFL_MSG_CANCEL:
                 m->cancel.task = mfl_rng_u64(r);
                 RANDOM_TEXT(r, m->cancel.reason);
@@ -139,6 +174,7 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->announce.correct = mfl_rng_u32(r);
                 m->announce.train_us = mfl_rng_u64(r);
                 m->announce.round = mfl_rng_u32(r);
+                m->announce.group = mfl_rng_u64(r);
                 RANDOM_TEXT(r, m->announce.job);
                 break;
         case MFL_MSG_REFUSED:
@@ -198,6 +234,9 @@ static void messages_survive_the_way_there_and_back(void **state)
                 assert_memory_equal(a, b, n_a);
                 if (m.kind == MFL_MSG_TELEMETRY)
                         assert_memory_equal(&m.telemetry, &copy.telemetry, sizeof m.telemetry);
+                if (m.kind == MFL_MSG_TASK && m.task.group.group)
+                        assert_memory_equal(
+                                m.task.group.members, copy.task.group.members, sizeof m.task.group.members);
                 assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
                 mfl_wire_free(e);
                 mfl_msg_deinit(&m);
@@ -273,6 +312,25 @@ static void each_broken_field_is_named(void **state)
                 "Telemetry.memory_used: 2 of 1");
         ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.memory_total = 1ull << 61),
                 "Telemetry.memory_total");
+        ROW(MFL_MSG_HELLO, (m.hello.has_reach = true, m.hello.reach.nccl_reason[0] = (char)0xff),
+                "Reach.nccl_reason: not UTF-8");
+#define GROUP(n)                                                                                             \
+        m.task.group = (struct mfl_group){.group = 1,                                                        \
+                .collective = MFL_COLLECTIVE_SHM,                                                            \
+                .n_members = (n),                                                                            \
+                .members = {7, 8},                                                                           \
+                .workers = 2}
+        ROW(MFL_MSG_TASK, GROUP(1), "Group.members: count 1");
+        ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.rank = 2), "Group.rank: 2 of 2");
+        ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.members[1] = 7), "Group.members: 0 and 1");
+        ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.collective = MFL_COLLECTIVE_SOLO), "Group.collective");
+        ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.workers = 0), "Group.workers");
+        ROW(MFL_MSG_COMBINE, m.combine.ranks = 0, "Combine.leader");
+        ROW(MFL_MSG_COMBINE, m.combine.leader = MFL_GROUP_MAX, "Combine.leader");
+        ROW(MFL_MSG_COMBINE, m.combine.group = 0, "Combine.group");
+        ROW(MFL_MSG_COMBINE, m.combine.deadline_ms = 0, "Combine.deadline_ms");
+        ROW(MFL_MSG_COMBINE_FAILED, m.cancel.task = 0, "CombineFailed.group");
+        ROW(MFL_MSG_COMMUNICATOR_ID, m.communicator.communicator = 0, "CommunicatorId.communicator");
         ROW(MFL_MSG_NONE, m.kind = MFL_MSG_NONE, "message: none");
 }
 
