@@ -289,6 +289,12 @@ int mfl_agent_step(
         case MFL_AGENT_EV_SENT:
                 mfl_agent_sent(agent, event->task, event->update);
                 break;
+        case MFL_AGENT_EV_COMBINED:
+                mfl_agent_combined(agent, event);
+                break;
+        case MFL_AGENT_EV_COMMUNICATOR:
+                mfl_agent_communicator(agent, event);
+                break;
         case MFL_AGENT_EV_STOP:
                 stop(agent);
                 break;

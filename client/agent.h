@@ -97,7 +97,8 @@ enum mfl_agent_action_kind {
                                       answers with exactly one event, PARAMS_DONE when it holds them whole,
                                       else PARAMS_MISSING with the offset reached (0, or more after a cut).
                                       Ordered again after a reconnect, and when task->params_from, which tells
-                                      whom to get them from, has changed to 0 */
+                                      whom to get them from, named another daemon and has changed: the order
+                                      before it, if it is unanswered, need not be answered any more */
         MFL_AGENT_ACT_COMPUTE,     /* task: start on the worker; exactly one COMPUTED follows */
         MFL_AGENT_ACT_ABORT,       /* task: stop computing soon; COMPUTED follows with ok = false */
         MFL_AGENT_ACT_UPLOAD,      /* task, update, ranges: queue these bytes as Chunks on the connection */
@@ -108,8 +109,9 @@ enum mfl_agent_action_kind {
         MFL_AGENT_ACT_COMBINE, /* task, group, ranks, leader, deadline_ms: add the members' sums; COMBINED
                                   follows. As the leader: the sum is what UPLOAD with `combined` sends, and
                                   may be asked for before it is ready */
-        MFL_AGENT_ACT_COMBINE_STOP, /* task: give it up soon; COMBINED (not ok) follows; the sum's memory
-                                       goes, uploads of it too */
+        MFL_AGENT_ACT_COMBINE_STOP, /* task: give it up soon; the sum's memory goes, uploads of it too.
+                                       COMBINED (not ok) follows if none has come yet: one for each COMBINE.
+                                       No other COMBINE of the task is ordered before it */
         MFL_AGENT_ACT_COMMUNICATOR, /* group: its communicator is new. make: make an id (COMMUNICATOR follows)
                                        and open it; else open it with communicator_id. Those before it can go
                                      */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the agent share. agent.c keeps the connection and its timers; agent_task.c tasks, params,
- * results. */
+ * results; agent_group.c what they have to do with the other daemons of the node. */
 #ifndef MFL_CLIENT_AGENT_INTERNAL_H
 #define MFL_CLIENT_AGENT_INTERNAL_H
 
@@ -44,6 +44,12 @@ enum agent_update_state {
         UPDATE_DONE, /* accepted or refused */
 };
 
+enum agent_combine {
+        COMBINE_NONE,
+        COMBINE_ORDERED, /* COMBINED has yet to come */
+        COMBINE_DONE,    /* the sum is there, or all of it that is this daemon's part */
+};
+
 struct agent_update {
         struct mfl_announce announce;
         enum agent_update_state state;
@@ -55,10 +61,24 @@ struct agent_task {
         uint64_t wire;        /* the number that the server knows it by */
         enum agent_task_state state;
         uint32_t params_tries;
+        /* Of task.group, which is there as long as this daemon takes part in it: */
+        enum agent_combine combine;
+        uint32_t leader;               /* rank; of the combine */
+        uint32_t n_stopping;           /* COMBINEDs to come of combines that were given up */
+        enum mfl_collective_kind laid; /* how others reach the result, since COMPUTE; 0: they can't */
+        uint64_t published;            /* the group that the result was last published for */
         uint32_t n_updates, n_eval;
         struct agent_update *updates;
         struct mfl_eval_item *eval;
         bool permanent;
+        char reason[MFL_REASON_BYTES];
+};
+
+/* What became of a communicator, until the server is told. */
+struct agent_made {
+        uint64_t communicator; /* 0: nothing to tell */
+        bool ok;
+        uint8_t id[MFL_COMMUNICATOR_ID_BYTES];
         char reason[MFL_REASON_BYTES];
 };
 
@@ -74,6 +94,10 @@ struct mfl_agent {
         uint32_t boot_newest;     /* upper half of the newest task number: a server's start */
         char jobs[AGENT_JOBS_MAX][MFL_JOB_ID_BYTES]; /* newest first */
         uint32_t n_jobs;
+        uint64_t communicator;       /* of the last order to open one */
+        uint64_t early_communicator; /* whose id came last, perhaps before its task */
+        uint8_t early_id[MFL_COMMUNICATOR_ID_BYTES];
+        struct agent_made made;
         struct mfl_agent_action scrap; /* written to when memory is out */
 };
 
@@ -84,6 +108,9 @@ struct mfl_msg *mfl_agent_send(
 void mfl_agent_trace(struct mfl_agent *agent, const char *fmt, ...) MFL_PRINTF(2, 3);
 
 /* ---- agent_task.c ---- */
+struct agent_task *mfl_agent_find_wire(struct mfl_agent *agent, uint64_t wire);
+struct agent_task *mfl_agent_find_number(struct mfl_agent *agent, uint64_t number);
+void mfl_agent_open_params(struct mfl_agent *agent, struct agent_task *task);
 void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg);
 void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_event *event);
 void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event);
@@ -94,5 +121,22 @@ void mfl_agent_schedule(struct mfl_agent *agent);
 void mfl_agent_abort_all(struct mfl_agent *agent);
 void mfl_agent_tasks_free(struct mfl_agent *agent);
 void mfl_agent_tasks_check(const struct mfl_agent *agent);
+
+/* ---- agent_group.c ---- */
+bool mfl_agent_group_message(struct mfl_agent *agent, const struct mfl_msg *msg); /* false: not of a group */
+/* The task takes over t's group and params_from; true: its group is another than before. */
+bool mfl_agent_group_take(struct mfl_agent *agent, struct agent_task *task, const struct mfl_task *t);
+/* It was computed; grouped: the others of the node reach it. */
+void mfl_agent_group_laid(struct mfl_agent *agent, struct agent_task *task, bool grouped);
+/* Its result is announced as its group's. */
+bool mfl_agent_group_ready(const struct agent_task *task);
+void mfl_agent_group_publish(struct mfl_agent *agent, struct agent_task *task);
+/* The task whose group's sum this daemon makes to upload it; NULL: none. */
+struct agent_task *mfl_agent_group_led(struct mfl_agent *agent, uint64_t group);
+void mfl_agent_combined(struct mfl_agent *agent, const struct mfl_agent_event *event);
+void mfl_agent_communicator(struct mfl_agent *agent, const struct mfl_agent_event *event);
+void mfl_agent_groups_lost(struct mfl_agent *agent);
+void mfl_agent_groups_welcomed(struct mfl_agent *agent);
+void mfl_agent_group_check(const struct mfl_agent *agent, const struct agent_task *task);
 
 #endif

@@ -4,7 +4,7 @@
 
 /* ---- lists ---- */
 
-static struct agent_task *find_wire(struct mfl_agent *agent, uint64_t wire)
+struct agent_task *mfl_agent_find_wire(struct mfl_agent *agent, uint64_t wire)
 {
         for (struct agent_task *task = agent->tasks; task; task = task->next)
                 if (task->wire == wire && task->state != TASK_ABORT)
@@ -12,7 +12,7 @@ static struct agent_task *find_wire(struct mfl_agent *agent, uint64_t wire)
         return NULL;
 }
 
-static struct agent_task *find_number(struct mfl_agent *agent, uint64_t number)
+struct agent_task *mfl_agent_find_number(struct mfl_agent *agent, uint64_t number)
 {
         for (struct agent_task *task = agent->tasks; task; task = task->next)
                 if (task->task.task == number)
@@ -88,6 +88,7 @@ static void announce(struct mfl_agent *agent, struct agent_task *task, struct ag
 {
         struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE, .announce = update->announce};
         msg.announce.task = task->wire;
+        msg.announce.group = mfl_agent_group_ready(task) ? task->task.group.group : 0;
         update->state = UPDATE_HELD;
         if (mfl_msg_copy(&msg, mfl_agent_send(agent, MFL_MSG_NONE)))
                 agent->error = -ENOMEM;
@@ -106,6 +107,8 @@ static void report_result(struct mfl_agent *agent, struct agent_task *task)
                 return;
         if (task->task.kind == MFL_TASK_EVAL)
                 send_eval(agent, task);
+        if (mfl_agent_group_ready(task))
+                mfl_agent_group_publish(agent, task);
         for (uint32_t i = 0; i < task->n_updates; i++)
                 if (task->updates[i].state != UPDATE_DONE)
                         announce(agent, task, &task->updates[i]);
@@ -132,7 +135,7 @@ static void fail_task(struct mfl_agent *agent, struct agent_task *task, bool per
         report_failure(agent, task);
 }
 
-static void open_params(struct mfl_agent *agent, struct agent_task *task)
+void mfl_agent_open_params(struct mfl_agent *agent, struct agent_task *task)
 {
         task->state = TASK_PARAMS;
         mfl_agent_act(agent, MFL_AGENT_ACT_PARAMS_OPEN)->task = &task->task;
@@ -151,13 +154,15 @@ void mfl_agent_welcomed(struct mfl_agent *agent)
                 else if (task->state < TASK_ABORT) {
                         mfl_agent_send(agent, MFL_MSG_PROGRESS)->progress.task = task->wire;
                         if (task->state == TASK_PARAMS)
-                                open_params(agent, task);
+                                mfl_agent_open_params(agent, task);
                 }
         }
+        mfl_agent_groups_welcomed(agent);
 }
 
 void mfl_agent_lost(struct mfl_agent *agent)
 {
+        mfl_agent_groups_lost(agent);
         for (struct agent_task *task = agent->tasks; task; task = task->next)
                 for (uint32_t i = 0; i < task->n_updates; i++)
                         if (task->updates[i].state != UPDATE_DONE)
@@ -207,6 +212,7 @@ static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
         }
         task->task = copy.task;
         task->wire = copy.task.task;
+        task->task.group = (struct mfl_group){0};
         while (*at)
                 at = &(*at)->next;
         *at = task;
@@ -215,13 +221,15 @@ static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 task->task.n_items);
         if (!knows_job(agent, task->task.job))
                 fail_task(agent, task, false, "a task without its JobSpec");
+        else
+                mfl_agent_group_take(agent, task, &msg->task);
 }
 
 static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         const struct mfl_task *t = &msg->task;
         struct agent_task *same = NULL;
-        if (find_number(agent, t->task) && !find_wire(agent, t->task))
+        if (mfl_agent_find_number(agent, t->task) && !mfl_agent_find_wire(agent, t->task))
                 return; /* cancelled here already, or renumbered */
         for (struct agent_task *task = agent->tasks; task && !same; task = task->next)
                 if (task->state != TASK_ABORT && task->state != TASK_FAILED && same_work(&task->task, t))
@@ -238,11 +246,12 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 same->wire = t->task;
                 agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
                 drop_outdated(agent, t);
-                if (same->state == TASK_RESULT && !(known && t->kind == MFL_TASK_TRAIN))
+                bool told = !mfl_agent_group_take(agent, same, t) && known && t->kind == MFL_TASK_TRAIN;
+                if (same->state == TASK_RESULT && !told)
                         report_result(agent, same);
                 return;
         }
-        struct agent_task *number = find_wire(agent, t->task);
+        struct agent_task *number = mfl_agent_find_wire(agent, t->task);
         if (number && number->state != TASK_FAILED)
                 return; /* a number is never used twice: nonsense */
         agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
@@ -252,7 +261,7 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
 
 static void on_cancel(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
-        struct agent_task *task = find_wire(agent, msg->cancel.task);
+        struct agent_task *task = mfl_agent_find_wire(agent, msg->cancel.task);
         if (!task || MFL_SIM_BUG(9))
                 return;
         mfl_agent_trace(agent, "task %u is taken back: %.180s", (uint32_t)task->wire, msg->cancel.reason);
@@ -295,42 +304,53 @@ static void on_params_gone(struct mfl_agent *agent, const struct mfl_msg *msg)
 
 /* ---- uploads ---- */
 
+/* NULL when they are not all within the update's bytes, or memory is out. */
+static struct mfl_range *copy_ranges(struct mfl_agent *agent, const struct mfl_msg *msg, uint64_t bytes)
+{
+        uint32_t n = msg->update.n_ranges;
+        for (uint32_t i = 0; i < n; i++) {
+                const struct mfl_range *range = &msg->update.ranges[i];
+                if (range->offset <= bytes && range->bytes <= bytes - range->offset)
+                        continue;
+                mfl_agent_trace(
+                        agent, "a grant of bytes that task %u does not have", (uint32_t)msg->update.task);
+                return NULL;
+        }
+        struct mfl_range *ranges = mfl_calloc(n, sizeof *ranges);
+        if (!ranges)
+                agent->error = -ENOMEM;
+        else if (n)
+                memcpy(ranges, msg->update.ranges, n * sizeof *ranges);
+        return ranges;
+}
+
+/* Of the task's own update; or of its group's sum, which is as large, where this daemon makes it. */
 static void on_grant(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
-        struct agent_task *task = find_wire(agent, msg->update.task);
+        struct agent_task *own = mfl_agent_find_wire(agent, msg->update.task);
+        struct agent_task *task = own ? own : mfl_agent_group_led(agent, msg->update.task);
         if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
                 return;
         struct agent_update *update = &task->updates[msg->update.update];
         if (update->state == UPDATE_DONE)
                 return;
-        uint32_t n = msg->update.n_ranges;
-        struct mfl_range *ranges = mfl_calloc(n, sizeof *ranges);
-        if (!ranges) {
-                agent->error = -ENOMEM;
+        struct mfl_range *ranges = copy_ranges(agent, msg, update->announce.bytes);
+        if (!ranges)
                 return;
-        }
-        for (uint32_t i = 0; i < n; i++) {
-                ranges[i] = msg->update.ranges[i];
-                if (ranges[i].offset > update->announce.bytes ||
-                        ranges[i].bytes > update->announce.bytes - ranges[i].offset) {
-                        free(ranges);
-                        mfl_agent_trace(
-                                agent, "a grant of bytes that task %u does not have", (uint32_t)task->wire);
-                        return;
-                }
-        }
-        update->state = UPDATE_UPLOADING;
+        if (own)
+                update->state = UPDATE_UPLOADING;
         struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_UPLOAD);
         action->task_number = task->task.task;
-        action->wire_task = task->wire;
+        action->wire_task = msg->update.task;
+        action->combined = !own && !MFL_SIM_BUG(15);
         action->update = msg->update.update;
-        action->n_ranges = n;
+        action->n_ranges = msg->update.n_ranges;
         action->ranges = ranges;
 }
 
 static void on_answer(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
-        struct agent_task *task = find_wire(agent, msg->update.task);
+        struct agent_task *task = mfl_agent_find_wire(agent, msg->update.task);
         if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
                 return;
         task->updates[msg->update.update].state = UPDATE_DONE;
@@ -345,7 +365,7 @@ static void on_answer(struct mfl_agent *agent, const struct mfl_msg *msg)
 
 void mfl_agent_sent(struct mfl_agent *agent, uint64_t number, uint32_t update)
 {
-        struct agent_task *task = find_number(agent, number);
+        struct agent_task *task = mfl_agent_find_number(agent, number);
         if (task && update < task->n_updates && task->updates[update].state == UPDATE_UPLOADING)
                 task->updates[update].state = UPDATE_SENT;
 }
@@ -373,7 +393,9 @@ void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg)
                 on_answer(agent, msg);
                 break;
         default:
-                mfl_agent_trace(agent, "message %u is not for a daemon; left unread", (unsigned)msg->kind);
+                if (!mfl_agent_group_message(agent, msg))
+                        mfl_agent_trace(
+                                agent, "message %u is not for a daemon; left unread", (unsigned)msg->kind);
         }
 }
 
@@ -395,7 +417,7 @@ void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_even
         } else if (event->ok)
                 task->state = TASK_READY;
         else if (++task->params_tries < AGENT_PARAMS_TRIES)
-                open_params(agent, task);
+                mfl_agent_open_params(agent, task);
         else
                 fail_task(agent, task, false, "the params came with a wrong digest each time");
 }
@@ -446,7 +468,7 @@ static void drop_old_evals(struct mfl_agent *agent)
 
 void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event)
 {
-        struct agent_task *task = find_number(agent, event->task);
+        struct agent_task *task = mfl_agent_find_number(agent, event->task);
         mfl_assert(task && (task->state == TASK_COMPUTE || task->state == TASK_ABORT));
         bool aborted = task->state == TASK_ABORT;
         if (!event->ok) {
@@ -468,6 +490,8 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
                 agent->error = -ENOMEM;
                 return;
         }
+        if (train)
+                mfl_agent_group_laid(agent, task, event->grouped);
         report_result(agent, task);
         drop_old_evals(agent);
 }
@@ -500,9 +524,10 @@ void mfl_agent_schedule(struct mfl_agent *agent)
         struct agent_task *ready = find_state(agent, TASK_READY);
         struct agent_task *queued = ready ? NULL : find_state(agent, TASK_QUEUED);
         if (queued) {
-                open_params(agent, queued);
+                mfl_agent_open_params(agent, queued);
         } else if (ready && (ready->task.kind == MFL_TASK_EVAL || make_room(agent))) {
                 ready->state = TASK_COMPUTE;
+                ready->laid = ready->task.group.collective;
                 mfl_agent_act(agent, MFL_AGENT_ACT_COMPUTE)->task = &ready->task;
         }
 }
@@ -511,6 +536,7 @@ void mfl_agent_tasks_check(const struct mfl_agent *agent)
 {
         uint32_t n_device = 0, n_params = 0, n_results = 0;
         for (const struct agent_task *task = agent->tasks; task; task = task->next) {
+                mfl_agent_group_check(agent, task);
                 n_device += task->state == TASK_COMPUTE || task->state == TASK_ABORT;
                 n_params += task->state == TASK_PARAMS || task->state == TASK_READY;
                 n_results += task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN;
