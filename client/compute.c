@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trainer on a worker thread beside the daemon's loop. */
+/* The trainer on worker threads beside the daemon's loop. */
 #include "client/compute.h"
 
 #define QUEUE_MAX 4096u
@@ -74,30 +74,221 @@ static void free_result(void *arg, struct mfl_train_result *result)
         mfl_trainer_result_free(compute->trainer, result);
 }
 
+/* ---- groups ---- */
+
+static int publish_result(
+        void *arg, const struct mfl_train_result *result, uint64_t group, struct mfl_error *err)
+{
+        struct mfl_compute *compute = arg;
+        return mfl_trainer_publish(compute->trainer, result, group, err);
+}
+
+static void run_combine(struct mfl_work *work)
+{
+        struct mfl_combine_call *call = MFL_CONTAINER_OF(work, struct mfl_combine_call, work);
+        struct mfl_compute *compute = call->compute;
+        uint64_t waited_ms = mfl_now_ms() - call->start_ms;
+        if (atomic_load(&call->control.cancel)) {
+                call->status = mfl_fail(&call->err, MFL_COLLECTIVE_BROKEN, "cancelled");
+        } else if (waited_ms >= call->combine.deadline_ms) {
+                call->status =
+                        mfl_fail(&call->err, MFL_COLLECTIVE_BROKEN, "too late: another group is being added");
+        } else {
+                call->combine.deadline_ms -= (uint32_t)waited_ms;
+                call->status = mfl_trainer_combine(compute->trainer, &call->combine, &call->err);
+        }
+}
+
+static void on_combine_done(struct mfl_work *work)
+{
+        struct mfl_combine_call *call = MFL_CONTAINER_OF(work, struct mfl_combine_call, work);
+        if (work->cancelled)
+                call->status = mfl_fail(&call->err, MFL_COLLECTIVE_BROKEN, "cancelled");
+        call->done(call);
+}
+
+static int start_combine(void *arg, struct mfl_combine_call *call, struct mfl_error *err)
+{
+        struct mfl_compute *compute = arg;
+        call->compute = compute;
+        call->combine.control = &call->control;
+        call->start_ms = mfl_now_ms();
+        call->work = (struct mfl_work){.run = run_combine, .done = on_combine_done};
+        int r = mfl_worker_submit(&compute->combiner, &call->work);
+        return r ? mfl_fail(err, r, "the worker's queue is full") : 0;
+}
+
+static void cancel_combine(void *arg, struct mfl_combine_call *call)
+{
+        atomic_store(&call->control.cancel, true);
+}
+
+static void free_combine(void *arg, struct mfl_combine_call *call)
+{
+        struct mfl_compute *compute = arg;
+        mfl_trainer_combine_free(compute->trainer, &call->combine);
+}
+
+struct mfl_compute_note {
+        uint64_t communicator;
+        bool made;
+        uint8_t id[MFL_COMMUNICATOR_ID_BYTES];
+        char reason[MFL_REASON_BYTES];
+        struct mfl_compute_note *next;
+};
+
+/* Any thread. A note that can't be kept is lost: the group then ends by the server's deadline. */
+static void note_communicator(void *arg, uint64_t communicator, const uint8_t *id, const char *reason)
+{
+        struct mfl_compute *compute = arg;
+        struct mfl_compute_note *note = mfl_calloc(1, sizeof(*note));
+        if (!note)
+                return;
+        note->communicator = communicator;
+        note->made = id != NULL;
+        if (id)
+                memcpy(note->id, id, sizeof(note->id));
+        mfl_strcpy(note->reason, sizeof(note->reason), reason ? reason : "");
+        pthread_mutex_lock(&compute->lock);
+        struct mfl_compute_note **at = &compute->notes;
+        while (*at)
+                at = &(*at)->next;
+        if (compute->closed) {
+                free(note);
+        } else {
+                *at = note;
+                uv_async_send(&compute->noted);
+        }
+        pthread_mutex_unlock(&compute->lock);
+}
+
+static void on_noted(uv_async_t *async)
+{
+        struct mfl_compute *compute = async->data;
+        pthread_mutex_lock(&compute->lock);
+        struct mfl_compute_note *notes = compute->notes;
+        compute->notes = NULL;
+        pthread_mutex_unlock(&compute->lock);
+        while (notes) {
+                struct mfl_compute_note *note = notes;
+                notes = note->next;
+                if (compute->listener)
+                        compute->listener(compute->listener_user, note->communicator,
+                                note->made ? note->id : NULL, note->reason);
+                free(note);
+        }
+}
+
+struct communicator {
+        struct mfl_work work;
+        struct mfl_compute *compute;
+        struct mfl_group group;
+        bool make;
+        uint8_t id[MFL_COMMUNICATOR_ID_BYTES];
+};
+
+static void run_communicator(struct mfl_work *work)
+{
+        struct communicator *c = MFL_CONTAINER_OF(work, struct communicator, work);
+        struct mfl_error err = {{0}};
+        int r = mfl_trainer_communicator(
+                c->compute->trainer, &c->group, c->make ? NULL : c->id, note_communicator, c->compute, &err);
+        if (r)
+                note_communicator(c->compute, c->group.communicator, NULL, err.text);
+}
+
+static void on_communicator_done(struct mfl_work *work)
+{
+        free(MFL_CONTAINER_OF(work, struct communicator, work));
+}
+
+static int start_communicator(
+        void *arg, const struct mfl_group *group, const uint8_t *id, struct mfl_error *err)
+{
+        struct mfl_compute *compute = arg;
+        struct communicator *c = mfl_calloc(1, sizeof(*c));
+        if (!c)
+                return mfl_fail_memory(err, sizeof(*c), "a communicator");
+        c->work = (struct mfl_work){.run = run_communicator, .done = on_communicator_done};
+        c->compute = compute;
+        c->group = *group;
+        c->make = !id;
+        if (id)
+                memcpy(c->id, id, sizeof(c->id));
+        int r = mfl_worker_submit(&compute->combiner, &c->work);
+        if (!r)
+                return 0;
+        free(c);
+        return mfl_fail(err, r, "the worker's queue is full");
+}
+
+static void listen_communicators(void *arg, mfl_communicator_cb cb, void *user)
+{
+        struct mfl_compute *compute = arg;
+        compute->listener = cb;
+        compute->listener_user = user;
+}
+
 const struct mfl_compute_ops mfl_compute_trainer = {
         .start = start_task,
         .cancel = cancel_task,
         .forget = forget_job,
         .result_free = free_result,
+        .publish = publish_result,
+        .combine = start_combine,
+        .combine_cancel = cancel_combine,
+        .combine_free = free_combine,
+        .communicator = start_communicator,
+        .listen = listen_communicators,
 };
+
+/* ---- life ---- */
 
 int mfl_compute_open(
         struct mfl_compute *compute, uv_loop_t *loop, struct mfl_trainer *trainer, struct mfl_error *err)
 {
-        compute->trainer = trainer;
-        compute->on_close = NULL;
-        return mfl_worker_start(&compute->worker, loop, "train", QUEUE_MAX, err);
+        *compute = (struct mfl_compute){.trainer = trainer, .user = compute->user, .n_open = 3};
+        int r = pthread_mutex_init(&compute->lock, NULL);
+        if (r)
+                return mfl_fail(err, -r, "compute: mutex: %s", strerror(r));
+        r = uv_async_init(loop, &compute->noted, on_noted);
+        if (r)
+                return mfl_fail(err, r, "compute: %s", uv_strerror(r));
+        compute->noted.data = compute;
+        r = mfl_worker_start(&compute->worker, loop, "train", QUEUE_MAX, err);
+        return r ? r : mfl_worker_start(&compute->combiner, loop, "combine", QUEUE_MAX, err);
+}
+
+static void close_part(struct mfl_compute *compute)
+{
+        if (--compute->n_open == 0 && compute->on_close)
+                compute->on_close(compute);
 }
 
 static void on_worker_closed(struct mfl_worker *worker)
 {
-        struct mfl_compute *compute = MFL_CONTAINER_OF(worker, struct mfl_compute, worker);
-        if (compute->on_close)
-                compute->on_close(compute);
+        close_part(MFL_CONTAINER_OF(worker, struct mfl_compute, worker));
+}
+
+static void on_combiner_closed(struct mfl_worker *worker)
+{
+        close_part(MFL_CONTAINER_OF(worker, struct mfl_compute, combiner));
+}
+
+static void on_noted_closed(uv_handle_t *handle)
+{
+        close_part(handle->data);
 }
 
 void mfl_compute_close(struct mfl_compute *compute, void (*cb)(struct mfl_compute *compute))
 {
         compute->on_close = cb;
+        compute->listener = NULL;
+        pthread_mutex_lock(&compute->lock);
+        compute->closed = true;
+        pthread_mutex_unlock(&compute->lock);
+        on_noted(&compute->noted); /* what is left is freed */
+        uv_close((uv_handle_t *)&compute->noted, on_noted_closed);
         mfl_worker_close(&compute->worker, on_worker_closed);
+        mfl_worker_close(&compute->combiner, on_combiner_closed);
 }

@@ -13,6 +13,7 @@
 
 static const char *const format_names[] = {"idx", "cifar10", "npy", "synthetic", NULL};
 static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
+const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
 static const char *const level_names[] = {"error", "warning", "info", "debug", NULL};
 
 bool mfl_client_name_valid(const char *name)
@@ -265,6 +266,8 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "share_gpu", AT(BOOL, share_gpu)},
         {.key = "gpu_memory", AT(SIZE, gpu_memory_bytes), .min = 1048576, .max = INFINITY},
         {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
+        {.key = "collective", AT(ENUM, collective), .names = mfl_client_collective_names},
+        {.key = "share_dir", AT(STRING, share_dir)},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},
         {0},

@@ -11,8 +11,8 @@
  *     share_gpu: false            # whether another daemon may use the same GPU
  *     gpu_memory: 60GiB           # for networks and data sets; default: nine tenths of what is free
  *     memory: 8GiB                # for networks, params, results; default: four fifths of what there is
- *     log_level: info
- *     data_sets:
+ *     collective: auto            # with the host's other daemons: auto, shm, nccl (demanded), solo (not at
+ * all) share_dir: /dev/shm         # where they share memory log_level: info data_sets:
  *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
  *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy}
  *       - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100}
@@ -28,6 +28,13 @@
 
 #define MFL_CLIENT_GPU_BYTES 256
 
+enum mfl_client_collective {
+        MFL_CLIENT_COLLECTIVE_AUTO,
+        MFL_CLIENT_COLLECTIVE_SHM,
+        MFL_CLIENT_COLLECTIVE_SOLO,
+        MFL_CLIENT_COLLECTIVE_NCCL,
+};
+
 struct mfl_client_config {
         char server[256];
         char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
@@ -37,6 +44,8 @@ struct mfl_client_config {
         uint32_t workers;          /* 0: auto */
         uint64_t memory_bytes;     /* 0: by the machine */
         uint64_t gpu_memory_bytes; /* 0: by the GPU */
+        int collective;            /* enum mfl_client_collective */
+        char share_dir[256];       /* empty: /dev/shm */
         int log_level;             /* enum mfl_log_level */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
@@ -61,6 +70,7 @@ int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, s
 /* NAME=FORMAT:DIR; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one of that name.
  */
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err);
+extern const char *const mfl_client_collective_names[]; /* by enum mfl_client_collective, then NULL */
 /* 1 to 63 of [A-Za-z0-9._-] */
 bool mfl_client_name_valid(const char *name);
 /* What `gpu` may be; "" too. */

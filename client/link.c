@@ -6,6 +6,7 @@
 #include "common/log.h"
 
 #define PROGRESS_MS 500u
+#define POLL_MS 3u
 
 static const struct mfl_stream_ops stream_ops;
 static void on_timer(uv_timer_t *timer);
@@ -37,6 +38,7 @@ static void end(struct mfl_link *link, int status, const char *reason)
         link->exit_status = status;
         mfl_strcpy(link->exit_reason, sizeof(link->exit_reason), reason);
         link_work_abort_all(link);
+        link_combine_stop_all(link);
         /* The owner is told from the timer: whoever found the failure may still need the link. */
         if (!link->closing)
                 uv_timer_start(&link->timer, on_timer, 0, 0);
@@ -110,6 +112,16 @@ static void trace(struct mfl_link *link, const char *line)
                 link->options.on_trace(link, line);
 }
 
+void link_trace(struct mfl_link *link, const char *fmt, ...)
+{
+        char line[1024];
+        va_list ap;
+        va_start(ap, fmt);
+        mfl_vsnprintf(line, sizeof(line), fmt, ap);
+        va_end(ap);
+        trace(link, line);
+}
+
 static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
 {
         switch (action->kind) {
@@ -136,6 +148,18 @@ static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
                 break;
         case MFL_AGENT_ACT_RESULT_FREE:
                 link_result_free(link, action->task_number);
+                break;
+        case MFL_AGENT_ACT_PUBLISH:
+                link_publish(link, action);
+                break;
+        case MFL_AGENT_ACT_COMBINE:
+                link_combine_start(link, action);
+                break;
+        case MFL_AGENT_ACT_COMBINE_STOP:
+                link_combine_stop(link, action->task_number, false);
+                break;
+        case MFL_AGENT_ACT_COMMUNICATOR:
+                link_communicator_open(link, action);
                 break;
         case MFL_AGENT_ACT_JOB_FORGET:
                 link_job_forget(link, action->job);
@@ -258,6 +282,24 @@ static void on_timer(uv_timer_t *timer)
         link_post(link, &tick);
 }
 
+static void on_poll(uv_timer_t *timer)
+{
+        struct mfl_link *link = timer->data;
+        if (link->closing || link->exited)
+                return;
+        bool params = link_params_poll(link), upload = link_upload_pump(link);
+        if (params || upload)
+                link_poll(link);
+}
+
+void link_poll(struct mfl_link *link)
+{
+        if (link->closing || uv_is_active((uv_handle_t *)&link->poll))
+                return;
+        uv_update_time(link->loop);
+        uv_timer_start(&link->poll, on_poll, POLL_MS, 0);
+}
+
 /* ---- the connection ---- */
 
 static void on_connected(struct mfl_stream *stream, int status, const char *text)
@@ -330,9 +372,7 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
  * it: a task that runs still is aborted by its own Cancel, and the trainer forgets after it, in order. */
 static void job_over(struct mfl_link *link, const char *job)
 {
-        char line[MFL_JOB_ID_BYTES + 64];
-        mfl_snprintf(line, sizeof(line), "job %s is over: what was kept for it goes", job);
-        trace(link, line);
+        link_trace(link, "job %.23s is over: what was kept for it goes", job);
         link_job_forget(link, job);
         link->options.ops->forget(link->options.compute, job);
 }
@@ -395,9 +435,12 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
                 return r;
         }
         uv_timer_init(loop, &link->timer);
-        link->timer.data = link;
-        link->pending = 1;
+        uv_timer_init(loop, &link->poll);
+        link->timer.data = link->poll.data = link;
+        link->pending = 2;
         *ret_link = link;
+        if (options->ops->listen)
+                options->ops->listen(options->compute, link_communicator_noted, link);
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_START};
         link_post(link, &event);
         return 0;
@@ -432,9 +475,13 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
         link->closing = true;
         link->closed = closed;
         link_work_abort_all(link);
+        link_combine_stop_all(link);
+        if (link->options.ops->listen)
+                link->options.ops->listen(link->options.compute, NULL, NULL);
         if (link->stream_open)
                 mfl_stream_close(&link->stream, NULL, false);
         uv_close((uv_handle_t *)&link->timer, on_timer_closed);
+        uv_close((uv_handle_t *)&link->poll, on_timer_closed);
 }
 
 void *mfl_link_user(const struct mfl_link *link)

@@ -5,8 +5,17 @@
  *   - params go from the socket straight into their buffer, and are hashed on a worker while the rest still
  * comes;
  *   - tasks run through struct mfl_compute_ops; the loop stays free, so Ping is answered while they do;
- *   - granted ranges go out as Chunks straight from the result's buffer, a few in flight at a time.
+ *   - granted ranges go out as Chunks straight from the result's buffer, a few in flight at a time;
+ *   - sums of a group are added by the same table; what is final of one goes out while the rest is added.
  * At most two versions of a job's params are kept, besides one that a running task reads.
+ *
+ * Params of a node: where there is a share, every version that comes from the server lands in shared memory
+ * and is published under its digest once that is checked. Always, not only for a task whose params_from is
+ * this daemon: it costs the same as private memory, and a later task may make this daemon the one that
+ * fetches for the node without anything to be copied. When the share has no room they land in private memory,
+ * and a page of another size under their digest tells the others at once that they won't come. A daemon whose
+ * task names another one maps that one's copy: it isn't hashed again and costs no budget. It looks every few
+ * ms, as long as the other one lives, at most 5 s and 1 s per 16 MiB; then it asks the server.
  *
  * Ways to fail: a connection that is refused, lost or garbled (the agent connects anew); params whose digest
  * is wrong (fetched anew) or that don't fit the memory (that task fails); a task that fails (told to the
@@ -30,6 +39,7 @@ struct mfl_link_options {
         void *compute;             /* outlives the link */
         struct mfl_worker *hasher; /* outlives the link; may be shared by links */
         struct mfl_budget *budget; /* params are charged to it; outlives the link; NULL: no limit */
+        struct mfl_share *share;   /* outlives the link; NULL: none */
         uint32_t chunk_bytes;      /* 0: 1 MiB; a multiple of 8 */
         uint32_t chunks_max;       /* in flight; 0: 4 */
         void *user;

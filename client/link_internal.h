@@ -13,19 +13,30 @@ struct link_job {
         struct link_job *next;
 };
 
+/* Where params lie. A zeroed one is none. */
+struct link_store {
+        float *data; /* read-only when it is another daemon's */
+        uint64_t n;
+        struct mfl_share_buffer *buffer; /* own, in shared memory */
+        struct mfl_share_view *view;     /* another daemon's */
+        struct mfl_budget *budget;       /* charged to it; NULL: not charged */
+};
+
 /* One version of a job's params, arriving or here. */
 struct link_params {
         struct mfl_link *link;
-        struct mfl_budget *budget;
         char job[MFL_JOB_ID_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];
         uint64_t n, have, hashed; /* floats: in all, received, hashed */
-        float *data;
-        bool ready;    /* whole, and the digest is right */
-        bool refused;  /* no memory for it: reason */
-        bool dead;     /* off the list; freed with the last reference */
-        uint32_t refs; /* running tasks, a payload on its way, hashing */
-        uint64_t used; /* for the least recently used */
+        struct link_store store;
+        uint64_t from;                   /* instance of the daemon whose copy is waited for; 0: not waiting */
+        uint64_t since_ms, deadline_ms;  /* of that wait */
+        struct mfl_share_buffer *absent; /* tells others that these won't come */
+        bool ready;                      /* whole, and the digest is right */
+        bool refused;                    /* no memory for it: reason */
+        bool dead;                       /* off the list; freed with the last reference */
+        uint32_t refs;                   /* running tasks, a payload on its way, hashing */
+        uint64_t used;                   /* for the least recently used */
         char reason[MFL_REASON_BYTES];
         struct mfl_sha256 sha;
         bool hashing;
@@ -51,14 +62,28 @@ struct link_work {
 struct link_result {
         uint64_t task;
         struct mfl_train_result *result;
-        uint32_t refs; /* uploads that read it */
+        uint32_t refs; /* uploads and combines that read it */
         bool dead;     /* RESULT_FREE came */
         struct link_result *next;
+};
+
+/* A group's sum, being added or there. */
+struct link_combine {
+        struct mfl_link *link;
+        uint64_t task;
+        struct link_result *result;
+        struct mfl_combine_call call;
+        uint32_t refs; /* uploads that read it */
+        bool running;
+        bool quiet; /* its result is freed: nobody waits for COMBINED */
+        bool dead;  /* off the list; goes when it has ended and nothing reads it */
+        struct link_combine *next;
 };
 
 struct link_upload {
         struct mfl_link *link;
         struct link_result *result;
+        struct link_combine *combine; /* NULL: of the result itself */
         uint64_t task, wire_task;
         uint32_t update, n_ranges, range; /* range: the one being queued */
         struct mfl_range *ranges;
@@ -75,6 +100,7 @@ struct mfl_link {
         struct mfl_agent *agent;
         struct mfl_agent_actions actions;
         uv_timer_t timer;
+        uv_timer_t poll; /* while somebody waits for other daemons' memory */
         struct mfl_stream stream;
         bool stream_open;  /* from init to on_closed */
         bool connect_next; /* when the stream at hand has closed */
@@ -86,9 +112,11 @@ struct mfl_link {
         struct link_params *receiving;
         struct link_work *works;
         struct link_result *results;
+        struct link_combine *combines;
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
-        uint64_t clock; /* for link_params.used */
+        char told_no_room[MFL_JOB_ID_BYTES]; /* the last job whose params found no room in the share */
+        uint64_t clock;                      /* for link_params.used */
         uint64_t progress_ms;
         /* Events made while an event is worked on wait here. */
         bool stepping;
@@ -106,6 +134,18 @@ void link_post(struct mfl_link *link, const struct mfl_agent_event *event);
 /* The process can't go on. */
 void link_fatal(struct mfl_link *link, const struct mfl_error *err);
 void link_pending_done(struct mfl_link *link);
+void link_trace(struct mfl_link *link, const char *fmt, ...) MFL_PRINTF(2, 3);
+/* Looks again in a few ms, until nothing is waited for. */
+void link_poll(struct mfl_link *link);
+
+/* link_store.c */
+/* Room for n floats: in the share, or private where it has none, which *ret_no_room then tells (it stays
+ * empty where there is no share). MFL_BUSY: not in the budget. Negative: no memory. */
+int link_store_new(struct mfl_link *link, uint64_t n, struct link_store *ret_store,
+        struct mfl_error *ret_no_room, struct mfl_error *err);
+void link_store_free(struct link_store *store); /* a zeroed one is fine */
+/* Takes a store that nobody here uses any more, for other params; false: it can't be written to. */
+bool link_store_reuse(struct link_store *store, uint64_t n);
 
 /* link_params.c */
 void link_params_open(struct mfl_link *link, const struct mfl_task *task);
@@ -115,15 +155,33 @@ void link_params_forget(struct mfl_link *link, const char *job); /* NULL: all */
 int link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
 void link_params_frame(struct mfl_link *link, size_t bytes);
-void link_params_cut(struct mfl_link *link); /* the connection is gone */
+void link_params_cut(struct mfl_link *link);  /* the connection is gone */
+bool link_params_poll(struct mfl_link *link); /* true: somebody waits still */
 
 /* link_upload.c */
 void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action);
-void link_upload_pump(struct mfl_link *link);
+bool link_upload_pump(struct mfl_link *link); /* true: bytes are waited for */
 void link_upload_cut(struct mfl_link *link);
+/* What reads the sum goes as soon as no chunk of it is in flight. */
+void link_upload_drop(struct mfl_link *link, struct link_combine *combine);
 struct link_result *link_result_add(struct mfl_link *link, uint64_t task, struct mfl_train_result *result);
 void link_result_free(struct mfl_link *link, uint64_t task);
 void link_results_free_all(struct mfl_link *link);
+struct link_result *link_result_find(struct mfl_link *link, uint64_t task);
+void link_result_unref(struct mfl_link *link, struct link_result *result);
+
+/* link_combine.c */
+void link_publish(struct mfl_link *link, const struct mfl_agent_action *action);
+void link_combine_start(struct mfl_link *link, const struct mfl_agent_action *action);
+void link_combine_stop(struct mfl_link *link, uint64_t task, bool quiet);
+void link_combine_stop_all(struct mfl_link *link);
+struct link_combine *link_combine_find(struct mfl_link *link, uint64_t task);
+/* Bytes of the sum that are final, from the first on. */
+uint64_t link_combine_ready(const struct link_combine *combine);
+void link_combine_unref(struct link_combine *combine);
+void link_communicator_open(struct mfl_link *link, const struct mfl_agent_action *action);
+void link_communicator_noted(
+        void *user, uint64_t communicator, const uint8_t *id, const char *reason); /* user: the link */
 
 /* link_work.c */
 void link_work_start(struct mfl_link *link, const struct mfl_task *task);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The link's params: where downloads land, how far they are, and whether they are what their digest says. */
 #include "client/link_internal.h"
+#include "common/log.h"
 
 #define VERSIONS_MAX 2u
 
 static void free_params(struct link_params *params)
 {
         mfl_sha256_deinit(&params->sha);
-        if (params->data && params->budget)
-                mfl_budget_release(params->budget, params->n * sizeof(float));
-        free(params->data);
+        link_store_free(&params->store);
+        mfl_share_buffer_free(params->absent);
         free(params);
 }
 
@@ -27,6 +27,9 @@ static void unlink_params(struct mfl_link *link, struct link_params *params)
                 at = &(*at)->next;
         *at = params->next;
         params->dead = true;
+        params->from = 0;
+        if (params->store.buffer)
+                mfl_share_withdraw(params->store.buffer);
 }
 
 void link_params_forget(struct mfl_link *link, const char *job)
@@ -51,31 +54,32 @@ struct link_params *link_params_find(struct mfl_link *link, const char *job, con
         return NULL;
 }
 
-/* Makes room for one more version of a job. Returns a buffer of n floats that became free, whose pages were
- * touched before, or NULL. */
-static float *evict(struct mfl_link *link, const char *job, uint64_t n)
+/* Makes room for one more version of a job. True with a store of n floats that became free, whose pages were
+ * touched before. */
+static bool evict(struct mfl_link *link, const struct link_params *keep, struct link_store *ret_store)
 {
         uint32_t n_versions = 0;
         struct link_params *oldest = NULL;
         for (struct link_params *params = link->params; params; params = params->next) {
-                if (strcmp(params->job, job))
+                if (strcmp(params->job, keep->job) || params == keep)
                         continue;
                 n_versions++;
                 if (!oldest || params->used < oldest->used)
                         oldest = params;
         }
         if (n_versions < VERSIONS_MAX)
-                return NULL;
-        float *data = NULL;
+                return false;
+        bool reused = false;
         unlink_params(link, oldest);
         if (!oldest->refs) {
-                if (oldest->n == n) {
-                        data = oldest->data;
-                        oldest->data = NULL;
+                reused = link_store_reuse(&oldest->store, keep->n);
+                if (reused) {
+                        *ret_store = oldest->store;
+                        oldest->store = (struct link_store){0};
                 }
                 free_params(oldest);
         }
-        return data;
+        return reused;
 }
 
 static void refuse(struct link_params *params, const char *reason)
@@ -84,24 +88,38 @@ static void refuse(struct link_params *params, const char *reason)
         mfl_strcpy(params->reason, sizeof(params->reason), reason);
 }
 
-static void get_buffer(struct mfl_link *link, struct link_params *params)
+static void publish(struct link_params *params, struct mfl_share_buffer *buffer)
 {
         struct mfl_error err;
-        uint64_t bytes = params->n * sizeof(float);
-        params->data = evict(link, params->job, params->n);
-        if (params->data)
+        if (mfl_share_publish(buffer, params->digest, &err))
+                link_trace(params->link, "params of %s are not for others of the node: %s", params->job,
+                        err.text);
+}
+
+/* Others of the node that look for these params find something of another size, and ask the server at once.
+ */
+static void tell_absent(struct link_params *params, const struct mfl_error *why)
+{
+        struct mfl_link *link = params->link;
+        struct mfl_error err;
+        if (strcmp(link->told_no_room, params->job))
+                mfl_log(MFL_LOG_INFO, "params of %s are not shared with other daemons: %s", params->job,
+                        why->text);
+        mfl_strcpy(link->told_no_room, sizeof(link->told_no_room), params->job);
+        if (!mfl_share_buffer_new(link->options.share, 1, &params->absent, &err))
+                publish(params, params->absent);
+}
+
+static void get_store(struct mfl_link *link, struct link_params *params)
+{
+        struct mfl_error err, no_room = {{0}};
+        if (evict(link, params, &params->store))
                 return;
-        if (params->budget && mfl_budget_reserve(params->budget, bytes, "params", &err)) {
+        int r = link_store_new(link, params->n, &params->store, &no_room, &err);
+        if (*no_room.text)
+                tell_absent(params, &no_room);
+        if (r)
                 refuse(params, err.text);
-                return;
-        }
-        params->data = mfl_alloc_aligned(bytes);
-        if (!params->data) {
-                if (params->budget)
-                        mfl_budget_release(params->budget, bytes);
-                mfl_fail_memory(&err, bytes, "params");
-                refuse(params, err.text);
-        }
 }
 
 static struct link_params *new_params(struct mfl_link *link, const struct mfl_task *task)
@@ -114,7 +132,6 @@ static struct link_params *new_params(struct mfl_link *link, const struct mfl_ta
                 return NULL;
         }
         params->link = link;
-        params->budget = link->options.budget;
         params->n = task->n_params;
         mfl_strcpy(params->job, sizeof(params->job), task->job);
         memcpy(params->digest, task->params_digest, MFL_DIGEST_BYTES);
@@ -123,7 +140,6 @@ static struct link_params *new_params(struct mfl_link *link, const struct mfl_ta
                 free(params);
                 return NULL;
         }
-        get_buffer(link, params);
         params->next = link->params;
         link->params = params;
         return params;
@@ -135,6 +151,106 @@ static void post(struct link_params *params, enum mfl_agent_event_kind kind, boo
         memcpy(event.digest, params->digest, MFL_DIGEST_BYTES);
         memcpy(event.job, params->job, sizeof(event.job));
         link_post(params->link, &event);
+}
+
+/* From the server, into memory of this daemon. */
+static void fetch(struct link_params *params)
+{
+        params->from = 0;
+        if (!params->store.data && !params->refused)
+                get_store(params->link, params);
+        /* What was refused is told when the task starts: the agent knows no other way to fail. */
+        if (params->ready || params->refused)
+                post(params, MFL_AGENT_EV_PARAMS_DONE, true);
+        else if (params->have < params->n)
+                post(params, MFL_AGENT_EV_PARAMS_MISSING, false);
+        /* Else it is being hashed, and PARAMS_DONE comes from there. */
+}
+
+/* ---- params that another daemon of the node fetches ---- */
+
+#define WAIT_MS 5000u
+#define WAIT_BYTES_PER_MS (16u * 1024 * 1024 / 1000)
+
+static void take_view(struct link_params *params, struct mfl_share_view *view)
+{
+        struct link_store spare = {0};
+        evict(params->link, params, &spare);
+        link_store_free(&spare);
+        /* Never written to: all of it has come. */
+        params->store =
+                (struct link_store){.data = (float *)mfl_share_view_data(view), .n = params->n, .view = view};
+        link_trace(params->link, "params of %s: read from daemon %016llx of this node after %llu ms",
+                params->job, (unsigned long long)params->from,
+                (unsigned long long)(mfl_now_ms() - params->since_ms));
+        params->have = params->hashed = params->n;
+        params->ready = true;
+        params->from = 0;
+        post(params, MFL_AGENT_EV_PARAMS_DONE, true);
+}
+
+/* True: it waits still. */
+static bool look(struct link_params *params)
+{
+        struct mfl_share_view *view;
+        struct mfl_error err;
+        int r = mfl_share_view_open(params->link->options.share, params->from, params->digest,
+                params->n * sizeof(float), &view, &err);
+        if (!r) {
+                take_view(params, view);
+                return false;
+        }
+        if (r < 0) {
+                link_fatal(params->link, &err);
+                return false;
+        }
+        if (r == MFL_NOT_FOUND && mfl_now_ms() < params->deadline_ms)
+                return true;
+        link_trace(params->link, "params of %s: not from daemon %016llx of this node (%s), but the server",
+                params->job, (unsigned long long)params->from,
+                r == MFL_NOT_FOUND ? "it takes too long" : err.text);
+        fetch(params);
+        return false;
+}
+
+static bool may_wait(const struct link_params *params, const struct mfl_task *task)
+{
+        const struct mfl_link *link = params->link;
+        return task->params_from && task->params_from != link->options.agent.info.instance &&
+               link->options.share && !params->store.data && !params->ready && !params->refused;
+}
+
+static void wait_for(struct link_params *params, uint64_t from)
+{
+        if (params->from != from) {
+                params->from = from;
+                params->since_ms = mfl_now_ms();
+                params->deadline_ms =
+                        params->since_ms + WAIT_MS + params->n * sizeof(float) / WAIT_BYTES_PER_MS;
+        }
+        if (look(params))
+                link_poll(params->link);
+}
+
+bool link_params_poll(struct mfl_link *link)
+{
+        bool waits = false;
+        /* What is found is told at once, and that may change the list: then from the start. */
+        for (struct link_params *params = link->params; params;) {
+                struct link_params *next = params->next;
+                if (!params->from) {
+                        params = next;
+                        continue;
+                }
+                bool still = look(params);
+                waits |= still;
+                params = still ? next : link->params;
+                if (!still && (link->exited || link->closing))
+                        return false;
+                if (!still)
+                        waits = false;
+        }
+        return waits;
 }
 
 void link_params_open(struct mfl_link *link, const struct mfl_task *task)
@@ -153,12 +269,13 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
         if (!params)
                 return;
         params->used = ++link->clock;
-        /* What was refused is told when the task starts: the agent knows no other way to fail. */
-        if (params->ready || params->refused)
-                post(params, MFL_AGENT_EV_PARAMS_DONE, true);
-        else if (params->have < params->n)
-                post(params, MFL_AGENT_EV_PARAMS_MISSING, false);
-        /* Else it is being hashed, and PARAMS_DONE comes from there. */
+        /* Another job's params of the same digest may have taken the name, or it went with them. */
+        if (params->ready && params->store.buffer)
+                publish(params, params->store.buffer);
+        if (may_wait(params, task))
+                wait_for(params, task->params_from);
+        else
+                fetch(params);
 }
 
 /* ---- hashing ---- */
@@ -166,7 +283,7 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
 static void run_hash(struct mfl_work *work)
 {
         struct link_params *params = MFL_CONTAINER_OF(work, struct link_params, work);
-        int r = mfl_sha256_update(&params->sha, params->data + params->hashed,
+        int r = mfl_sha256_update(&params->sha, params->store.data + params->hashed,
                 (params->hash_end - params->hashed) * sizeof(float), &params->hash_err);
         if (!r && params->hash_end == params->n)
                 r = mfl_sha256_final(&params->sha, params->hash_digest, &params->hash_err);
@@ -207,6 +324,8 @@ static void finish_hash(struct link_params *params)
                         return;
                 }
         }
+        if (ok && params->store.buffer)
+                publish(params, params->store.buffer);
         post(params, MFL_AGENT_EV_PARAMS_DONE, ok);
 }
 
@@ -239,7 +358,8 @@ int link_params_payload(
         if (msg->digest.len != MFL_DIGEST_BYTES)
                 return mfl_fail(err, MFL_INVALID, "Params.digest: %zu bytes", msg->digest.len);
         struct link_params *params = link_params_find(link, msg->job, msg->digest.data);
-        if (!params || params->refused || msg->offset != params->have || params->have == params->n)
+        if (!params || !params->store.data || params->refused || msg->offset != params->have ||
+                params->have == params->n)
                 return 0;
         if (msg->total != params->n || bytes % sizeof(float) || !bytes ||
                 bytes / sizeof(float) > params->n - params->have)
@@ -248,7 +368,7 @@ int link_params_payload(
                         (unsigned long long)params->n);
         params->refs++;
         link->receiving = params;
-        *ret_dst = params->data + params->have;
+        *ret_dst = params->store.data + params->have;
         return 0;
 }
 
@@ -270,4 +390,7 @@ void link_params_cut(struct mfl_link *link)
         if (link->receiving)
                 link_params_unref(link->receiving);
         link->receiving = NULL;
+        /* Ordered again after a reconnect. */
+        for (struct link_params *params = link->params; params; params = params->next)
+                params->from = 0;
 }

@@ -16,8 +16,10 @@ struct link_result *link_result_add(struct mfl_link *link, uint64_t task, struct
         return entry;
 }
 
-static void release_result(struct mfl_link *link, struct link_result *result)
+void link_result_unref(struct mfl_link *link, struct link_result *result)
 {
+        mfl_assert(result->refs > 0);
+        result->refs--;
         if (!result->dead || result->refs)
                 return;
         link->options.ops->result_free(link->options.compute, result->result);
@@ -29,7 +31,9 @@ static void kill_result(struct mfl_link *link, struct link_result **at)
         struct link_result *result = *at;
         *at = result->next;
         result->dead = true;
-        release_result(link, result);
+        result->refs++;
+        link_combine_stop(link, result->task, true);
+        link_result_unref(link, result);
 }
 
 void link_result_free(struct mfl_link *link, uint64_t task)
@@ -48,7 +52,7 @@ void link_results_free_all(struct mfl_link *link)
                 kill_result(link, &link->results);
 }
 
-static struct link_result *find_result(struct mfl_link *link, uint64_t task)
+struct link_result *link_result_find(struct mfl_link *link, uint64_t task)
 {
         for (struct link_result *result = link->results; result; result = result->next) {
                 if (result->task == task)
@@ -62,11 +66,13 @@ static struct link_result *find_result(struct mfl_link *link, uint64_t task)
 static void free_upload(struct link_upload *upload)
 {
         struct link_result *result = upload->result;
+        struct link_combine *combine = upload->combine;
         struct mfl_link *link = upload->link;
         free(upload->ranges);
         free(upload);
-        result->refs--;
-        release_result(link, result);
+        if (combine)
+                link_combine_unref(combine);
+        link_result_unref(link, result);
 }
 
 static bool ranges_fit(const struct mfl_agent_action *action, uint64_t bytes)
@@ -81,11 +87,14 @@ static bool ranges_fit(const struct mfl_agent_action *action, uint64_t bytes)
 
 void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
 {
-        struct link_result *result = find_result(link, action->task_number);
+        struct link_result *result = link_result_find(link, action->task_number);
         mfl_assert(result && action->update < result->result->n_updates);
-        /* The server asks for more than there is: it will see that nothing comes, and grant again or give up.
-         */
-        if (!link->stream_open || !ranges_fit(action, result->result->updates[action->update].bytes))
+        struct link_combine *combine = action->combined ? link_combine_find(link, action->task_number) : NULL;
+        uint64_t bytes = action->combined ? result->result->n * sizeof(int64_t)
+                                          : result->result->updates[action->update].bytes;
+        /* The server asks for more than there is, or for a sum that came to nothing in this moment: it will
+         * see that nothing comes, and grant again or give up. */
+        if (!link->stream_open || !ranges_fit(action, bytes) || (action->combined && !combine))
                 return;
         struct link_upload *upload = mfl_calloc(1, sizeof(*upload));
         if (!upload) {
@@ -96,6 +105,7 @@ void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
         }
         *upload = (struct link_upload){.link = link,
                 .result = result,
+                .combine = combine,
                 .task = action->task_number,
                 .wire_task = action->wire_task,
                 .update = action->update,
@@ -104,11 +114,14 @@ void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
         action->ranges = NULL;
         action->n_ranges = 0;
         result->refs++;
+        if (combine)
+                combine->refs++;
         struct link_upload **at = &link->uploads;
         while (*at)
                 at = &(*at)->next;
         *at = upload;
-        link_upload_pump(link);
+        if (link_upload_pump(link))
+                link_poll(link);
 }
 
 static void on_chunk_sent(struct mfl_stream *stream, int status, void *arg)
@@ -126,15 +139,26 @@ static void on_chunk_sent(struct mfl_stream *stream, int status, void *arg)
                 if (ok)
                         link_post(link, &event);
         }
-        if (!status)
-                link_upload_pump(link);
+        if (!status && link_upload_pump(link))
+                link_poll(link);
 }
 
-static int send_chunk(struct mfl_link *link, struct link_upload *upload, struct mfl_error *err)
+/* How many bytes of its range can go now: a whole chunk, or none while the sum is not that far. */
+static uint64_t sendable(const struct link_upload *upload)
 {
         const struct mfl_range *range = &upload->ranges[upload->range];
-        const char *data = upload->result->result->data[upload->update];
-        uint64_t bytes = MFL_MIN((uint64_t)link->options.chunk_bytes, range->bytes - upload->at);
+        uint64_t bytes = MFL_MIN((uint64_t)upload->link->options.chunk_bytes, range->bytes - upload->at);
+        bool there =
+                !upload->combine || range->offset + upload->at + bytes <= link_combine_ready(upload->combine);
+        return there ? bytes : 0;
+}
+
+static int send_chunk(
+        struct mfl_link *link, struct link_upload *upload, uint64_t bytes, struct mfl_error *err)
+{
+        const struct mfl_range *range = &upload->ranges[upload->range];
+        const char *data = upload->combine ? (const char *)upload->combine->call.combine.sum
+                                           : upload->result->result->data[upload->update];
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         Mfl__Chunk chunk = MFL__CHUNK__INIT;
         chunk.task = upload->wire_task;
@@ -156,21 +180,49 @@ static int send_chunk(struct mfl_link *link, struct link_upload *upload, struct 
         return 0;
 }
 
-/* Keeps the connection's queue short, so that a Pong or an Announce need not wait for a whole update. */
-void link_upload_pump(struct mfl_link *link)
+/* Keeps the connection's queue short, so that a Pong or an Announce need not wait for a whole update. One
+ * that waits for its sum lets the others pass. */
+bool link_upload_pump(struct mfl_link *link)
 {
         struct mfl_error err;
-        while (link->uploads && link->stream_open && link->chunks_in_flight < link->options.chunks_max) {
-                struct link_upload *upload = link->uploads;
-                int r = send_chunk(link, upload, &err);
+        struct link_upload **at = &link->uploads;
+        bool waits = false;
+        while (*at && link->stream_open && link->chunks_in_flight < link->options.chunks_max) {
+                struct link_upload *upload = *at;
+                uint64_t bytes = sendable(upload);
+                if (!bytes) {
+                        waits = true;
+                        at = &upload->next;
+                        continue;
+                }
+                int r = send_chunk(link, upload, bytes, &err);
                 if (r < 0)
                         link_fatal(link, &err);
                 if (r)
-                        return; /* closing: on_closed cleans up */
+                        return false; /* closing: on_closed cleans up */
                 if (upload->range == upload->n_ranges) {
-                        link->uploads = upload->next;
+                        *at = upload->next;
                         upload->next = NULL;
                 }
+        }
+        return waits;
+}
+
+/* Those whose last byte is queued are on their way and end by themselves. */
+void link_upload_drop(struct mfl_link *link, struct link_combine *combine)
+{
+        for (struct link_upload **at = &link->uploads; *at;) {
+                struct link_upload *upload = *at;
+                if (upload->combine != combine) {
+                        at = &upload->next;
+                        continue;
+                }
+                *at = upload->next;
+                upload->next = NULL;
+                upload->range = upload->n_ranges;
+                upload->failed = true;
+                if (!upload->in_flight)
+                        free_upload(upload);
         }
 }
 

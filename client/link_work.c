@@ -67,6 +67,7 @@ static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_resul
                 .ok = true,
                 .n_updates = result->n_updates,
                 .updates = result->updates,
+                .grouped = result->grouped,
                 .n_eval = result->n_eval,
                 .eval = result->eval};
         bool kept = result->n_updates > 0;
@@ -116,7 +117,7 @@ static int start_work(struct mfl_link *link, const struct mfl_task *task, struct
         *work = (struct link_work){.link = link, .task = task->task, .params = params, .text = copy};
         work->call.task = task;
         work->call.job_text = copy;
-        work->call.params = params->data;
+        work->call.params = params->store.data;
         work->call.done = on_computed;
         work->next = link->works;
         link->works = work;

@@ -3,8 +3,9 @@
  *
  *   - with --all-gpus it only watches over one child of its kind per GPU (supervise.h);
  *   - reads its configuration, loads its data sets, pins itself to its GPU and opens a backend (gpu_pin.h);
- *   - one loop thread (connection, timers, signals), one worker that runs the trainer, one that hashes
- * params;
+ *   - opens what it shares with the host's other daemons (node.h);
+ *   - one loop thread (connection, timers, signals), one worker that runs the trainer, one that adds a
+ * group's sums, one that hashes params;
  *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
  * once.
  *
@@ -21,6 +22,7 @@
 #include "client/gpu_pin.h"
 #include "client/gpu_sample.h"
 #include "client/link.h"
+#include "client/node.h"
 #include "client/supervise.h"
 #include "common/budget.h"
 #include "common/log.h"
@@ -38,6 +40,8 @@ struct client {
         struct mfl_gpu_sampler sampler;
         struct mfl_telemetry telemetry; /* the newest figures, sent again when a connection is new */
         uint32_t workers;
+        uint64_t instance; /* of this process */
+        struct mfl_client_node node;
         struct mfl_budget budget;
         struct mfl_trainer *trainer;
         uv_loop_t loop;
@@ -56,6 +60,13 @@ struct client {
 };
 
 /* ---- start ---- */
+
+static int random_u64(uint64_t *ret_number, struct mfl_error *err)
+{
+        if (getrandom(ret_number, sizeof(*ret_number), 0) != sizeof(*ret_number))
+                return mfl_fail_errno(err, "getrandom");
+        return 0;
+}
 
 static int load_data(struct client *c, struct mfl_error *err)
 {
@@ -97,6 +108,17 @@ static int open_backend(struct client *c, struct mfl_error *err)
         return 0;
 }
 
+static int open_node(struct client *c, struct mfl_error *err)
+{
+        while (!c->instance) {
+                int r = random_u64(&c->instance, err);
+                if (r)
+                        return r;
+        }
+        return mfl_client_node_open(
+                &c->node, &c->config, c->instance, c->workers, c->pin.ops, c->pin.device, err);
+}
+
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         uint64_t limit = c->config.memory_bytes;
@@ -115,7 +137,10 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .name = c->config.name,
                 .n_data_sets = c->n_data,
                 .data_sets = (const struct mfl_dataset *const *)c->data,
-                .fingerprints = c->fingerprints};
+                .fingerprints = c->fingerprints,
+                .share = c->node.share,
+                .shm = c->node.shm,
+                .nccl = c->node.nccl};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -139,6 +164,7 @@ static void log_start(const struct client *c)
                         *c->pin.gpu.name ? ": " : "", c->pin.gpu.name, c->pin.gpu.uuid,
                         *c->pin.gpu.pci ? " at " : "", c->pin.gpu.pci, c->pin.nvml ? ", driver " : "",
                         c->pin.nvml ? mfl_nvml_driver(c->pin.nvml) : "");
+        mfl_log(MFL_LOG_INFO, "collectives: %s", c->node.text);
         for (uint32_t i = 0; i < c->n_data; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
@@ -155,6 +181,8 @@ static int prepare(struct client *c, struct mfl_error *err)
                 r = load_data(c, err);
         if (!r)
                 r = open_backend(c, err);
+        if (!r)
+                r = open_node(c, err);
         return r ? r : open_trainer(c, err);
 }
 
@@ -256,13 +284,6 @@ static void on_trace(struct mfl_link *link, const char *line)
         mfl_log(MFL_LOG_DEBUG, "%s", line);
 }
 
-static int random_u64(uint64_t *ret_number, struct mfl_error *err)
-{
-        if (getrandom(ret_number, sizeof(*ret_number), 0) != sizeof(*ret_number))
-                return mfl_fail_errno(err, "getrandom");
-        return 0;
-}
-
 /* As the driver knows it; what only the backend knows fills the gaps. */
 static void describe_gpu(const struct client *c, struct mfl_daemon_info *info)
 {
@@ -293,6 +314,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .compute = &c->compute,
                 .hasher = &c->hasher,
                 .budget = &c->budget,
+                .share = c->node.share,
                 .user = c,
                 .on_exit = on_exit_wanted,
                 .on_online = on_online,
@@ -307,9 +329,10 @@ static int open_link(struct client *c, struct mfl_error *err)
         info->workers = c->workers;
         info->n_data_sets = c->n_data;
         info->data_sets = c->infos;
-        int r = random_u64(&info->instance, err);
-        if (!r)
-                r = random_u64(&options.agent.seed, err);
+        info->instance = c->instance;
+        info->has_reach = c->node.has_reach;
+        info->reach = c->node.reach;
+        int r = random_u64(&options.agent.seed, err);
         return r ? r : mfl_link_open(&c->loop, &options, &c->link, err);
 }
 
@@ -335,9 +358,17 @@ static int open_loop(struct client *c, struct mfl_error *err)
         return watch_stdin(c, err);
 }
 
-static void deinit(struct client *c)
+/* Whatever other daemons see of this one. */
+static void close_node(struct client *c)
 {
         mfl_trainer_free(c->trainer);
+        c->trainer = NULL;
+        mfl_client_node_close(&c->node);
+}
+
+static void deinit(struct client *c)
+{
+        close_node(c);
         mfl_gpu_pin_close(&c->pin);
         for (uint32_t i = 0; i < c->n_data; i++)
                 mfl_dataset_free(c->data[i]);
@@ -371,9 +402,12 @@ static int run(struct client *c, int argc, char **argv)
         log_start(c);
         /* A loop that is half open is not taken apart: the process ends here. */
         r = open_loop(c, &err);
-        if (r)
+        if (r) {
+                mfl_client_node_close(&c->node);
                 _exit(fail(r, &err));
+        }
         uv_run(&c->loop, UV_RUN_DEFAULT);
+        close_node(c);
         /* NVML is still at work on another thread, or hangs. */
         if (c->sampler.busy)
                 _exit(c->status);

@@ -48,8 +48,17 @@ const char mfl_client_help[] =
         "                       machine's, divided among the daemons of --all-gpus)\n"
         "  --node ID            daemons with the same id share a host (default: made from machine and boot "
         "id)\n"
+        "  --collective NAME    how this daemon adds its updates to those of the same host's other daemons, "
+        "so\n"
+        "                       that one uploads for all: auto (NCCL between GPUs, else shared memory), shm\n"
+        "                       (shared memory only), nccl (demanded: without it the program ends with "
+        "status\n"
+        "                       78), or solo (not at all, and it fetches params for itself) (default auto)\n"
+        "  --share-dir DIR      where they share memory, on a tmpfs (default /dev/shm)\n"
         "  --config FILE        YAML with the keys server, name, node, workers, backend, gpu, share_gpu,\n"
-        "                       gpu_memory, memory, log_level and data_sets; options come before it\n"
+        "                       gpu_memory, memory, collective, share_dir, log_level and data_sets; options "
+        "come\n"
+        "                       before it\n"
         "  --log-level LEVEL    error, warning, info, debug (default info)\n"
         "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
         "  --help, --version\n"
@@ -76,6 +85,8 @@ enum option_id {
         OPT_GPU_MEMORY,
         OPT_MEMORY,
         OPT_NODE,
+        OPT_COLLECTIVE,
+        OPT_SHARE_DIR,
         OPT_STDIN,
         OPT_LEVEL,
         OPT_HELP,
@@ -95,6 +106,8 @@ static const struct option options[] = {
         {"gpu-memory", required_argument, NULL, OPT_GPU_MEMORY},
         {"memory", required_argument, NULL, OPT_MEMORY},
         {"node", required_argument, NULL, OPT_NODE},
+        {"collective", required_argument, NULL, OPT_COLLECTIVE},
+        {"share-dir", required_argument, NULL, OPT_SHARE_DIR},
         {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
         {"log-level", required_argument, NULL, OPT_LEVEL},
         {"help", no_argument, NULL, OPT_HELP},
@@ -163,6 +176,17 @@ static int set_memory(const char *option, const char *arg, uint64_t *ret_bytes, 
         return 0;
 }
 
+static int set_collective(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
+{
+        for (int i = 0; mfl_client_collective_names[i]; i++) {
+                if (strcmp(arg, mfl_client_collective_names[i]))
+                        continue;
+                config->collective = i;
+                return 0;
+        }
+        return mfl_fail(err, MFL_CONFIG_USAGE, "--collective %s: expected auto, shm, nccl or solo", arg);
+}
+
 static int set_option(struct mfl_client_config *config, int id, const char *arg, struct mfl_error *err)
 {
         enum mfl_log_level level;
@@ -194,6 +218,13 @@ static int set_option(struct mfl_client_config *config, int id, const char *arg,
                 return set_memory("--memory", arg, &config->memory_bytes, err);
         case OPT_GPU_MEMORY:
                 return set_memory("--gpu-memory", arg, &config->gpu_memory_bytes, err);
+        case OPT_COLLECTIVE:
+                return set_collective(config, arg, err);
+        case OPT_SHARE_DIR:
+                if (!mfl_strcpy(config->share_dir, sizeof(config->share_dir), arg))
+                        return mfl_fail(err, MFL_CONFIG_USAGE, "--share-dir: longer than %zu bytes",
+                                sizeof(config->share_dir));
+                return 0;
         case OPT_STDIN:
                 config->exit_with_stdin = true;
                 return 0;

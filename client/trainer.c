@@ -36,12 +36,13 @@ static int fill_trainer(
                 trainer->data[i].fingerprint = options->fingerprints[i];
         }
         trainer->n_data = options->n_data_sets;
+        trainer->share = options->share;
+        trainer->shm = options->shm;
+        trainer->nccl = options->nccl;
         int r = mfl_trainer_local_item(options->name, &trainer->local_item, err);
         if (r)
                 return r;
-        struct mfl_collective_options alone = {.node = "", .n_ranks = 1};
-        r = mfl_collective_solo.open(&alone, &trainer->collective, err);
-        return r ? r : trainer_pool_init(&trainer->pool, trainer->workers, err);
+        return trainer_pool_init(&trainer->pool, trainer->workers, err);
 }
 
 int mfl_trainer_new(
@@ -87,7 +88,6 @@ void mfl_trainer_free(struct mfl_trainer *trainer)
                         trainer->ops->data_free(trainer->data[i].test);
                 trainer_memory_release(&trainer->device_memory, trainer->data[i].device_bytes);
         }
-        mfl_collective_solo.close(trainer->collective);
         trainer_memory_deinit(&trainer->device_memory);
         trainer_memory_deinit(&trainer->memory);
         free(trainer->data);
@@ -127,21 +127,15 @@ static uint64_t buffer_bytes(const struct mfl_announce *update, uint64_t n_param
         return n_params * (update->encoding == MFL_ENCODING_I64 ? sizeof(int64_t) : sizeof(float));
 }
 
-/* A result together with what its buffers need to go back. */
-struct owned_result {
-        struct mfl_train_result base;
-        uint64_t n_params;
-        enum mfl_encoding encoding;
-};
-
 void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result)
 {
         if (!result)
                 return;
-        struct owned_result *owned = MFL_CONTAINER_OF(result, struct owned_result, base);
+        struct trainer_result *owned = MFL_CONTAINER_OF(result, struct trainer_result, base);
         struct mfl_announce kind = {.encoding = owned->encoding};
+        trainer_group_leave(trainer, owned);
         for (uint32_t i = 0; i < result->n_updates; i++) {
-                trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, owned->n_params));
+                trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, result->n));
                 free(result->updates[i].rejected);
         }
         free(result->data);
@@ -150,24 +144,26 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         free(owned);
 }
 
-static int make_buffers(struct trainer_run *run, struct owned_result *owned, struct mfl_error *err)
+static int make_buffers(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
 {
         const struct mfl_task *task = run->request->task;
         struct mfl_train_result *result = &owned->base;
-        bool alone = task->n_items == 1 || task->single_updates;
-        uint32_t n = alone ? task->n_items : 1;
-        owned->n_params = run->job->graph->n;
-        owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
+        uint32_t n = task->single_updates ? task->n_items : 1;
+        result->n = run->job->graph->n;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
+        int r = trainer_group_place(run, owned, err);
+        bool alone = !result->grouped && (task->n_items == 1 || task->single_updates);
+        owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         struct mfl_announce kind = {.encoding = owned->encoding};
-        uint64_t bytes = buffer_bytes(&kind, owned->n_params);
-        int r = 0;
+        uint64_t bytes = buffer_bytes(&kind, result->n);
         for (uint32_t i = 0; !r && i < n; i++)
-                r = trainer_buffer_get(&run->trainer->memory, bytes, "an update", &result->data[i], err);
+                if (!result->data[i])
+                        r = trainer_buffer_get(
+                                &run->trainer->memory, bytes, "an update", &result->data[i], err);
         if (!r && !alone) {
                 run->sum = result->data[0];
                 memset(run->sum, 0, bytes);
@@ -216,23 +212,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         return 0;
 }
 
-static int add_on_node(struct trainer_run *run, struct mfl_error *err)
-{
-        if (!run->sum)
-                return 0;
-        struct mfl_announce *update = &run->result->updates[0];
-        struct mfl_collective_update sum = {.sum = run->sum,
-                .n = run->job->graph->n,
-                .weight = update->weight,
-                .samples = update->samples,
-                .correct = update->correct,
-                .train_us = update->train_us,
-                .loss_sum = update->loss_sum};
-        bool root = false;
-        return run->trainer->collective->ops->add(run->trainer->collective, &sum, &root, err);
-}
-
-static int run_train(struct trainer_run *run, struct owned_result *owned, struct mfl_error *err)
+static int run_train(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
 {
         uint32_t n = run->request->task->n_items;
         run->items = mfl_calloc(n, sizeof(*run->items));
@@ -241,9 +221,9 @@ static int run_train(struct trainer_run *run, struct owned_result *owned, struct
         int r = make_buffers(run, owned, err);
         if (!r)
                 r = run_threads(run, n, trainer_train_worker, err);
-        if (!r)
-                r = trainer_train_result(run, err);
-        return r ? r : add_on_node(run, err);
+        if (!r && run->held)
+                r = run->trainer->ops->sum_read(run->held, run->sum, err);
+        return r ? r : trainer_train_result(run, err);
 }
 
 static int run_eval(struct trainer_run *run, struct mfl_error *err)
@@ -259,7 +239,7 @@ int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request 
         int r = trainer_job_get(trainer, request, &job, err);
         if (r)
                 return r;
-        struct owned_result *owned = mfl_calloc(1, sizeof(*owned));
+        struct trainer_result *owned = mfl_calloc(1, sizeof(*owned));
         if (!owned)
                 return mfl_fail_memory(err, sizeof(*owned), "a result");
         struct trainer_run run = {.trainer = trainer, .job = job, .request = request, .result = &owned->base};

@@ -22,8 +22,15 @@
  * worker's network exists. Result buffers are kept and used again, because fresh pages cost more than the
  * sums.
  *
- * Threads: mfl_trainer_run and mfl_trainer_forget one at a time; mfl_trainer_result_free and the fields of
- * struct mfl_train_control from any thread.
+ * Groups (client/collective.h): a training task that is part of a group makes an exact sum in any case, also
+ * of one client, and lays it where the group's other members reach it. shm: the result's buffer is in shared
+ * memory. nccl: the sum is held on the device besides, and read into an ordinary buffer once. Where that
+ * can't be had (no share, no room), the result is an ordinary one, and a line of the log tells why, once per
+ * job. mfl_trainer_combine adds the group's sums into memory of its own, so the daemon's update is there
+ * whatever becomes of that.
+ *
+ * Threads: mfl_trainer_run and mfl_trainer_forget one at a time; mfl_trainer_combine one at a time, also
+ * while a task runs; the other functions and the fields of the controls from any thread.
  */
 #ifndef MFL_CLIENT_TRAINER_H
 #define MFL_CLIENT_TRAINER_H
@@ -57,6 +64,10 @@ struct mfl_trainer_options {
         uint32_t n_data_sets;
         const struct mfl_dataset *const *data_sets; /* outlive the trainer; the array is copied */
         const uint64_t *fingerprints;               /* one each; copied */
+        /* All three outlive the trainer; NULL: none, and results for groups that need it are ordinary ones.
+         */
+        struct mfl_share *share;
+        struct mfl_collective *shm, *nccl;
 };
 
 /* What the task's starter may watch and do meanwhile. Zeroed before the task. */
@@ -74,9 +85,11 @@ struct mfl_train_request {
         struct mfl_train_control *control;
 };
 
-/* TRAIN: one update, or one per item with task->single_updates. A task of one client, and single updates,
- * hold the client's delta (MFL_ENCODING_F32); others the sum (MFL_ENCODING_I64). */
+/* TRAIN: one update, or one per item with task->single_updates. A task of one client outside a group, and
+ * single updates, hold the client's delta (MFL_ENCODING_F32); others the sum (MFL_ENCODING_I64). */
 struct mfl_train_result {
+        uint64_t n;   /* elements of each update */
+        bool grouped; /* update 0 lies where members of groups of task->group.collective's kind reach it */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */
@@ -92,10 +105,39 @@ void mfl_trainer_free(struct mfl_trainer *trainer); /* results first */
  * tells), MFL_CANCELLED; negative when the device or the process is broken. */
 int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct mfl_train_result **ret_result, struct mfl_error *err);
+/* Others that still read a shared buffer keep what they have. NULL is fine. */
 void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result);
+/* Lets the members of `group` find a grouped result. Only a rename. MFL_INVALID: it is not grouped, or what
+ * mfl_share_publish says. */
+int mfl_trainer_publish(struct mfl_trainer *trainer, const struct mfl_train_result *result, uint64_t group,
+        struct mfl_error *err);
+
+/* One order to add the sums of a group; zeroed but for what the starter sets. */
+struct mfl_train_combine {
+        const struct mfl_train_result *result; /* this daemon's; grouped, and kept until the call is back */
+        struct mfl_group group;
+        uint64_t ranks;       /* bit r: rank r's sum is added */
+        uint32_t leader;      /* rank */
+        uint32_t deadline_ms; /* from the call on */
+        struct mfl_comm_control *control;
+        /* Set when this daemon is the leader, before control->ready leaves 0: result->n elements, final up to
+         * there, and all of them after success. */
+        int64_t *sum;
+};
+/* Blocks. MFL_INVALID: the result is not grouped in that way, or there is no room for the sum;
+ * MFL_COLLECTIVE_BROKEN: a member is gone, it was cancelled, or too late; both with the reason, and the
+ * result is as it was. Negative: the device or the process is broken. Whatever it returns, `sum` is given
+ * back by mfl_trainer_combine_free. */
+int mfl_trainer_combine(
+        struct mfl_trainer *trainer, struct mfl_train_combine *combine, struct mfl_error *err);
+void mfl_trainer_combine_free(struct mfl_trainer *trainer, struct mfl_train_combine *combine);
+/* As struct mfl_collective_ops of the trainer's nccl; MFL_INVALID where it has none. */
+int mfl_trainer_communicator(struct mfl_trainer *trainer, const struct mfl_group *group, const uint8_t *id,
+        void (*made)(void *user, uint64_t communicator, const uint8_t *id, const char *reason), void *user,
+        struct mfl_error *err);
 /* Frees what is kept for a job; an unknown job is fine. */
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
-/* Bytes charged now, results and what is kept for reuse included; of the host's memory. */
+/* Bytes charged now, results and what is kept for reuse included; of the host's memory, shared or not. */
 uint64_t mfl_trainer_memory(struct mfl_trainer *trainer);
 
 /* The number of a daemon as the one client of partition `local`: the first 8 bytes (LE) of SHA-256 of its

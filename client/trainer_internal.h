@@ -11,12 +11,29 @@
 
 /* ---- memory: trainer_memory.c ---- */
 
+/* A result's buffer that other daemons may read. */
+struct trainer_shared {
+        struct mfl_share_buffer *buffer;
+        uint64_t bytes;
+        struct trainer_shared *next;
+};
+
+/* A result's sum on the device. */
+struct trainer_held {
+        struct mfl_sum *sum;
+        uint64_t n, bytes; /* of the device's memory */
+        struct trainer_held *next;
+};
+
 /* Result buffers that nobody uses wait in `idle`; its head lies in the buffer's own first bytes. */
 struct trainer_memory {
         pthread_mutex_t lock;
         struct mfl_budget *budget, own; /* idle buffers are charged too */
         uint64_t used;                  /* by this trainer */
         struct trainer_idle *idle;
+        struct trainer_shared *idle_shared;
+        struct trainer_held *idle_held; /* of the device's memory */
+        void (*held_free)(struct mfl_sum *sum);
 };
 int trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget, struct mfl_error *err);
 void trainer_memory_deinit(struct trainer_memory *memory);
@@ -27,6 +44,15 @@ void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes);
 int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer,
         struct mfl_error *err);
 void trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t bytes);
+/* The same in shared memory; other daemons may read a buffer that was put back, so it is used again only when
+ * none does. MFL_INVALID also when the share has no room. */
+int trainer_shared_get(struct trainer_memory *memory, struct mfl_share *share, uint64_t bytes,
+        struct trainer_shared **ret_shared, struct mfl_error *err);
+void trainer_shared_put(struct trainer_memory *memory, struct trainer_shared *shared); /* NULL is fine */
+/* The same on a device; holds zeros. */
+int trainer_held_get(struct trainer_memory *memory, const struct mfl_backend_ops *ops,
+        struct mfl_device *device, uint64_t n, struct trainer_held **ret_held, struct mfl_error *err);
+void trainer_held_put(struct trainer_memory *memory, struct trainer_held *held); /* NULL is fine */
 void trainer_memory_trim(struct trainer_memory *memory);
 /* What is left of the budget; UINT64_MAX without a limit. */
 uint64_t trainer_memory_left(struct trainer_memory *memory);
@@ -109,6 +135,7 @@ struct trainer_job {
         uint32_t n_slots;     /* workers of the daemon / threads of a client */
         struct trainer_slot *slots;
         uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
+        bool told_ungrouped;
         struct trainer_job *next;
 };
 
@@ -122,8 +149,9 @@ struct mfl_trainer {
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */
         struct trainer_pool pool;
-        struct mfl_collective *collective;
-        struct trainer_job *jobs; /* last used first */
+        struct mfl_share *share;           /* NULL: none */
+        struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct trainer_job *jobs;          /* last used first */
 };
 
 /* The job of a request, made or found. */
@@ -158,14 +186,29 @@ struct trainer_run {
         pthread_mutex_t lock;  /* of code and err */
         int code;
         struct mfl_error err;
-        int64_t *sum;    /* MFL_ENCODING_I64 */
-        uint64_t stripe; /* elements under one lock */
+        int64_t *sum;         /* MFL_ENCODING_I64 */
+        struct mfl_sum *held; /* where networks' sums go first, if not NULL */
+        uint64_t stripe;      /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];
         /* evaluation */
         struct trainer_unit *units;
         uint32_t n_units;
         pthread_mutex_t eval_lock;
 };
+
+/* A result together with what its buffers need to go back. */
+struct trainer_result {
+        struct mfl_train_result base;
+        enum mfl_encoding encoding;
+        enum mfl_collective_kind kind; /* grouped: how */
+        struct trainer_shared *shared; /* data[0] lies in it */
+        struct trainer_held *held;
+};
+
+/* trainer_group.c: gives the result of a group's task a place that the group reaches, if there is one; else
+ * nothing changes. Negative: this process can't go on. */
+int trainer_group_place(struct trainer_run *run, struct trainer_result *result, struct mfl_error *err);
+void trainer_group_leave(struct mfl_trainer *trainer, struct trainer_result *result);
 
 /* Keeps the first failure and tells the other threads to stop. */
 void trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);

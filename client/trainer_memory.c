@@ -16,13 +16,38 @@ int trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget
         return r ? mfl_fail(err, -r, "trainer: mutex: %s", strerror(r)) : 0;
 }
 
+static void uncharge_locked(struct trainer_memory *memory, uint64_t bytes)
+{
+        mfl_assert(memory->used >= bytes);
+        memory->used -= bytes;
+        mfl_budget_release(memory->budget, bytes);
+}
+
+static void free_shared_locked(struct trainer_memory *memory, struct trainer_shared *shared)
+{
+        mfl_share_buffer_free(shared->buffer);
+        uncharge_locked(memory, shared->bytes);
+        free(shared);
+}
+
 static void trim_locked(struct trainer_memory *memory)
 {
+        while (memory->idle_shared) {
+                struct trainer_shared *shared = memory->idle_shared;
+                memory->idle_shared = shared->next;
+                free_shared_locked(memory, shared);
+        }
+        while (memory->idle_held) {
+                struct trainer_held *held = memory->idle_held;
+                memory->idle_held = held->next;
+                memory->held_free(held->sum);
+                uncharge_locked(memory, held->bytes);
+                free(held);
+        }
         while (memory->idle) {
                 struct trainer_idle *idle = memory->idle;
                 memory->idle = idle->next;
-                memory->used -= idle->bytes;
-                mfl_budget_release(memory->budget, idle->bytes);
+                uncharge_locked(memory, idle->bytes);
                 free(idle);
         }
 }
@@ -45,7 +70,7 @@ static int reserve_locked(
         struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err)
 {
         int r = mfl_budget_reserve(memory->budget, bytes, what, err);
-        if (r && memory->idle) {
+        if (r && (memory->idle || memory->idle_shared || memory->idle_held)) {
                 trim_locked(memory);
                 r = mfl_budget_reserve(memory->budget, bytes, what, err);
         }
@@ -67,9 +92,7 @@ int trainer_memory_reserve(
 void trainer_memory_release(struct trainer_memory *memory, uint64_t bytes)
 {
         pthread_mutex_lock(&memory->lock);
-        mfl_assert(memory->used >= bytes);
-        memory->used -= bytes;
-        mfl_budget_release(memory->budget, bytes);
+        uncharge_locked(memory, bytes);
         pthread_mutex_unlock(&memory->lock);
 }
 
@@ -126,5 +149,134 @@ void trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t by
         idle->bytes = buffer_bytes(bytes);
         idle->next = memory->idle;
         memory->idle = idle;
+        pthread_mutex_unlock(&memory->lock);
+}
+
+/* ---- buffers that other daemons read ---- */
+
+/* What somebody still reads is given up: a reader that is stopped must not make one more buffer of every
+ * round. It keeps what it has mapped. */
+static struct trainer_shared *take_shared_locked(struct trainer_memory *memory, uint64_t bytes)
+{
+        for (struct trainer_shared **at = &memory->idle_shared; *at;) {
+                struct trainer_shared *shared = *at;
+                if (shared->bytes != bytes) {
+                        at = &shared->next;
+                        continue;
+                }
+                *at = shared->next;
+                if (mfl_share_idle(shared->buffer))
+                        return shared;
+                free_shared_locked(memory, shared);
+        }
+        return NULL;
+}
+
+static int new_shared(struct trainer_memory *memory, struct mfl_share *share, struct trainer_shared *shared,
+        struct mfl_error *err)
+{
+        int r = trainer_memory_reserve(memory, shared->bytes, "an update", err);
+        if (r)
+                return r;
+        r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
+        if (r == MFL_INVALID && memory->idle_shared) {
+                trainer_memory_trim(memory);
+                r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
+        }
+        if (r)
+                trainer_memory_release(memory, shared->bytes);
+        return r;
+}
+
+int trainer_shared_get(struct trainer_memory *memory, struct mfl_share *share, uint64_t bytes,
+        struct trainer_shared **ret_shared, struct mfl_error *err)
+{
+        pthread_mutex_lock(&memory->lock);
+        struct trainer_shared *shared = take_shared_locked(memory, bytes);
+        pthread_mutex_unlock(&memory->lock);
+        if (!shared) {
+                shared = mfl_calloc(1, sizeof(*shared));
+                if (!shared)
+                        return mfl_fail_memory(err, sizeof(*shared), "an update");
+                shared->bytes = bytes;
+                int r = new_shared(memory, share, shared, err);
+                if (r) {
+                        free(shared);
+                        return r;
+                }
+        }
+        *ret_shared = shared;
+        return 0;
+}
+
+void trainer_shared_put(struct trainer_memory *memory, struct trainer_shared *shared)
+{
+        if (!shared)
+                return;
+        mfl_share_withdraw(shared->buffer);
+        pthread_mutex_lock(&memory->lock);
+        shared->next = memory->idle_shared;
+        memory->idle_shared = shared;
+        pthread_mutex_unlock(&memory->lock);
+}
+
+/* ---- sums on a device ---- */
+
+static struct trainer_held *take_held(struct trainer_memory *memory, uint64_t n)
+{
+        struct trainer_held *found = NULL;
+        pthread_mutex_lock(&memory->lock);
+        for (struct trainer_held **at = &memory->idle_held; *at && !found; at = &(*at)->next) {
+                if ((*at)->n != n)
+                        continue;
+                found = *at;
+                *at = found->next;
+                break;
+        }
+        pthread_mutex_unlock(&memory->lock);
+        return found;
+}
+
+static int new_held(struct trainer_memory *memory, const struct mfl_backend_ops *ops,
+        struct mfl_device *device, struct trainer_held *held, struct mfl_error *err)
+{
+        held->bytes = ops->sum_bytes(held->n);
+        int r = trainer_memory_reserve(memory, held->bytes, "a sum on the device", err);
+        if (r)
+                return r;
+        r = ops->sum_new(device, held->n, &held->sum, err);
+        if (r)
+                trainer_memory_release(memory, held->bytes);
+        return r;
+}
+
+int trainer_held_get(struct trainer_memory *memory, const struct mfl_backend_ops *ops,
+        struct mfl_device *device, uint64_t n, struct trainer_held **ret_held, struct mfl_error *err)
+{
+        struct trainer_held *held = take_held(memory, n);
+        if (held) {
+                *ret_held = held;
+                return ops->sum_clear(held->sum, err);
+        }
+        held = mfl_calloc(1, sizeof(*held));
+        if (!held)
+                return mfl_fail_memory(err, sizeof(*held), "a sum on the device");
+        held->n = n;
+        int r = new_held(memory, ops, device, held, err);
+        if (r) {
+                free(held);
+                return r;
+        }
+        *ret_held = held;
+        return 0;
+}
+
+void trainer_held_put(struct trainer_memory *memory, struct trainer_held *held)
+{
+        if (!held)
+                return;
+        pthread_mutex_lock(&memory->lock);
+        held->next = memory->idle_held;
+        memory->idle_held = held;
         pthread_mutex_unlock(&memory->lock);
 }

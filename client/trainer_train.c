@@ -240,6 +240,10 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         int r = run->trainer->ops->params_get(slot->train, (int)i, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
+        /* Only what the device finds unfit comes here then, and a sum on the device would miss it. */
+        if (!r && run->held && !item->rejected)
+                return mfl_fail(err, -EIO, "the device rejects an update that is within +-%g",
+                        (double)run->request->task->fixed.delta_max);
         if (!r && run->sum && !item->rejected)
                 r = add_delta(run, worker, delta, lane->weight, err);
         return r;
@@ -309,7 +313,8 @@ static int take_sum(struct trainer_run *run, struct trainer_slot *slot, struct m
         if (!slot->sum_used)
                 return 0;
         pthread_mutex_lock(&run->lock);
-        int r = run->trainer->ops->sum_take(slot->train, run->sum, err);
+        int r = run->held ? run->trainer->ops->sum_move(slot->train, run->held, err)
+                          : run->trainer->ops->sum_take(slot->train, run->sum, err);
         pthread_mutex_unlock(&run->lock);
         slot->sum_used = r != 0;
         return r;

@@ -20,7 +20,8 @@ static void everything_can_be_said_in_the_file(void **state)
 {
         assert_int_equal(
                 read_text("server: fl:1\nname: a-1\nnode: n\nworkers: 3\nbackend: cpu\nmemory: 1GiB\n"
-                          "log_level: debug\ngpu: GPU-5d3c\nshare_gpu: true\ndata_sets:\n"
+                          "log_level: debug\ngpu: GPU-5d3c\nshare_gpu: true\ncollective: nccl\n"
+                          "share_dir: /run/x\ndata_sets:\n"
                           "  - {name: x, format: idx, dir: /d}\n"
                           "  - {name: y, format: synthetic, shape: [3, 8, 9], classes: 5, train: 10, "
                           "test: 4, seed: 6, mean: [0.5, 0.5, 0.5], std: [1, 1, 2]}\n"),
@@ -33,6 +34,8 @@ static void everything_can_be_said_in_the_file(void **state)
         assert_int_equal(config.log_level, MFL_LOG_DEBUG);
         assert_string_equal(config.gpu, "GPU-5d3c");
         assert_true(config.share_gpu);
+        assert_int_equal(config.collective, MFL_CLIENT_COLLECTIVE_NCCL);
+        assert_string_equal(config.share_dir, "/run/x");
         assert_int_equal(config.n_data_sets, 2);
         assert_string_equal(config.data_sets[0].dir, "/d");
         const struct mfl_dataset_config *y = &config.data_sets[1];
@@ -64,6 +67,7 @@ static void mistakes_are_named(void **state)
         expect_refused("gpu: \"\"\n", "expected an index");
         expect_refused("gpu: [0, 1]\n", "expected an index");
         expect_refused("share_gpu: maybe\n", "share_gpu");
+        expect_refused("collective: mpi\n", "collective");
         expect_refused("data_sets: 3\n", "expected a list");
         expect_refused("data_sets:\n  - {name: x, format: idx}\n", "needs dir");
         expect_refused("data_sets:\n  - {name: x, format: npy, train_x: a}\n", "test_y");
@@ -116,6 +120,24 @@ static void gpus_are_named_by_options(void **state)
         assert_int_equal(read_arguments("--gpus", "0,MIG-5d", "--memory", "2GiB"), 0);
         assert_string_equal(config.gpu, "0,MIG-5d");
         assert_int_equal(config.memory_bytes, 2ull << 30);
+        mfl_client_config_deinit(&config);
+}
+
+static void a_collective_is_chosen_by_its_name(void **state)
+{
+        static const char *const names[] = {"auto", "shm", "solo", "nccl"};
+        assert_int_equal(read_arguments(NULL, NULL, NULL, NULL), 0);
+        assert_int_equal(config.collective, MFL_CLIENT_COLLECTIVE_AUTO);
+        assert_string_equal(config.share_dir, "");
+        mfl_client_config_deinit(&config);
+        for (int i = 0; i < 4; i++) {
+                assert_int_equal(read_arguments("--collective", names[i], "--share-dir", "/tmp/x"), 0);
+                assert_int_equal(config.collective, i);
+                assert_string_equal(config.share_dir, "/tmp/x");
+                mfl_client_config_deinit(&config);
+        }
+        assert_int_equal(read_arguments("--collective", "mpi", NULL, NULL), MFL_CONFIG_USAGE);
+        assert_non_null(strstr(err.text, "auto, shm, nccl or solo"));
         mfl_client_config_deinit(&config);
 }
 
@@ -203,6 +225,7 @@ int main(void)
                 cmocka_unit_test(mistakes_are_named),
                 cmocka_unit_test(a_data_set_fits_into_an_argument),
                 cmocka_unit_test(gpus_are_named_by_options),
+                cmocka_unit_test(a_collective_is_chosen_by_its_name),
                 cmocka_unit_test(options_come_before_environment_and_file),
                 cmocka_unit_test(defaults_are_valid_names),
                 cmocka_unit_test(a_fingerprint_sees_every_sample),
