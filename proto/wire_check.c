@@ -11,7 +11,8 @@
 
 /* Bounds of a field, both included: the value of a number (unsigned ones above INT64_MAX count as INT64_MAX),
  * the length of a string or of bytes, the count of a repeated field, 1..1 for a message that must be there.
- * Numbers in floating point must be finite and enums known and specified, without a row saying so. */
+ * Numbers in floating point must be finite and enums known and specified, without a row saying so; an enum
+ * whose row has another maximum than 0 may be left out. */
 struct rule {
         const char *name;
         int64_t min, max;
@@ -20,6 +21,7 @@ struct rule {
 #define ANY INT64_MIN, INT64_MAX
 #define BOOL 0, 1
 #define ENUM 0, 0
+#define ENUM_OR_NONE 0, 1 /* a peer of before does not know the field */
 #define FLOAT 0, 0
 #define OPTIONAL 0, 1
 #define REQUIRED 1, 1
@@ -346,12 +348,13 @@ static const struct message_rules messages[] = {
         MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS},
                 {"text", 0, JOB_TEXT_MAX}, {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24}),
         MESSAGE_EMPTY(list_daemons),
-        MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", NAME_OR_EMPTY}, {"address", 0, 127},
+        MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", 0, NODE_BYTES - 1}, {"address", 0, 127},
                 {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},
                 {"job", JOB_OR_EMPTY}, {"round", ANY}, {"items_done", ANY}, {"items_total", ANY},
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
                 {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
-                {"collective", ENUM}, {"leader", BOOL}, {"alone", REASON}, {"clients_per_second", FLOAT}),
+                {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
+                {"clients_per_second", FLOAT}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
@@ -446,6 +449,8 @@ static int check_number(const struct walk *w, const void *p)
         case PROTOBUF_C_TYPE_DOUBLE:
                 return isfinite(*(const double *)p) ? 0 : REFUSE(w, "%s", "not finite");
         case PROTOBUF_C_TYPE_ENUM:
+                if (!*(const int *)p && w->rule->max)
+                        return 0;
                 if (*(const int *)p && protobuf_c_enum_descriptor_get_value(f->descriptor, *(const int *)p))
                         return 0;
                 return REFUSE(w, "%d is not one that this version knows", *(const int *)p);

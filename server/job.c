@@ -35,7 +35,10 @@ struct operation {
                 } add;
                 uint64_t weight; /* apply */
                 uint32_t round;  /* checkpoint */
-                struct mfl_store_round commit;
+                struct {
+                        struct mfl_store_round commit;
+                        struct mfl_store_nodes nodes;
+                };
                 enum mfl_job_state state;
         };
         struct mfl_store_file file;
@@ -141,6 +144,7 @@ void mfl_server_job_operation_done(struct mfl_server_job *job)
         free(job->slots);
         job->slots = NULL;
         job->n_slots = 0;
+        mfl_server_job_cost_free(job);
         operation_start(op, &job->server->compute);
 }
 
@@ -231,6 +235,7 @@ void mfl_server_job_free(struct mfl_server_job *job)
         *at = job->next;
         mfl_graph_free(job->graph);
         mfl_job_free(job->spec);
+        mfl_server_job_cost_free(job);
         free(job->slots);
         free(job->text);
         free(job);
@@ -411,12 +416,7 @@ static void run_round_open(struct mfl_work *work)
 
 void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 {
-        if (job->opened != round) { /* not another attempt */
-                job->previous_bytes_up = job->round_bytes_up;
-                job->previous_bytes_down = job->round_bytes_down;
-        }
-        job->opened = round;
-        job->round_bytes_up = job->round_bytes_down = 0;
+        mfl_server_job_cost_open(job, round);
         struct operation *op = operation_new(job, MFL_EV_TICK, run_round_open, done_simple);
         if (!op)
                 return;
@@ -594,7 +594,8 @@ static void run_commit(struct mfl_work *work)
         if (op->status)
                 return;
         job->prepared_stored = true;
-        op->status = mfl_store_commit(store, job->id, &op->commit, job->spec->checkpoints.keep, &op->err);
+        op->status = mfl_store_commit(
+                store, job->id, &op->commit, &op->nodes, job->spec->checkpoints.keep, &op->err);
 }
 
 static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)
@@ -618,6 +619,7 @@ static void done_commit(struct mfl_work *work)
                 job->dirty = true;
                 mfl_watch_round(job, &op->commit);
         }
+        mfl_store_nodes_deinit(&op->nodes);
         operation_end(op);
 }
 
@@ -628,9 +630,12 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
                 return;
         mfl_assert(job->checkpointed == action->record.round);
         op->commit.record = action->record;
-        bool is_opened = action->record.round == job->opened;
-        op->commit.bytes_up = is_opened ? job->round_bytes_up : job->previous_bytes_up;
-        op->commit.bytes_down = is_opened ? job->round_bytes_down : job->previous_bytes_down;
         op->commit.file = job->file;
+        op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
+        if (op->status) {
+                fatal(job, op->status, &op->err);
+                free(op);
+                return;
+        }
         operation_start(op, &job->server->disk);
 }

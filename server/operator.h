@@ -34,6 +34,7 @@ struct mfl_request {
         struct mfl_store_job row;
         /* show, models */
         struct mfl_store_rounds rounds;
+        struct mfl_store_nodes nodes; /* show */
         /* pull: the round; drain: on or off */
         int64_t which;
         bool wait;

@@ -38,6 +38,10 @@ static void fill_data_sets(struct daemon_entry *entry)
         entry->info.data_sets = entry->set_pointers;
 }
 
+_Static_assert((int)MFL_COLLECTIVE_SOLO == MFL__COLLECTIVE__COLLECTIVE_SOLO, "collectives differ");
+_Static_assert((int)MFL_COLLECTIVE_SHM == MFL__COLLECTIVE__COLLECTIVE_SHM, "collectives differ");
+_Static_assert((int)MFL_COLLECTIVE_NCCL == MFL__COLLECTIVE__COLLECTIVE_NCCL, "collectives differ");
+
 static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
 {
         const struct mfl_core_daemon_view *view = &entry->view;
@@ -45,7 +49,7 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
         Mfl__DaemonInfo *out = &entry->info;
         mfl__daemon_info__init(out);
         out->name = (char *)view->info->name;
-        out->node = (char *)view->info->node;
+        out->node = (char *)(*view->node ? view->node : view->info->node);
         out->backend = (char *)view->info->backend;
         out->device = (char *)view->info->device;
         out->software = (char *)view->info->software;
@@ -58,6 +62,10 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
         out->items_done = view->items_done;
         out->items_total = view->items_total;
         out->samples_per_second = view->samples_per_second;
+        out->clients_per_second = view->clients_per_second;
+        out->collective = (Mfl__Collective)view->collective; /* the numbers are the same by design */
+        out->leader = view->leader;
+        out->alone = (char *)view->alone;
         out->note = (char *)view->note;
         out->device_uuid = (char *)view->info->device_uuid;
         out->device_pci = (char *)view->info->device_pci;

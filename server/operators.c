@@ -10,6 +10,7 @@
 #include "common/model/safetensors.h"
 
 #define DETAIL_ROUNDS 1000
+#define DETAIL_NODES 1000
 
 /* ---- answers ---- */
 
@@ -83,6 +84,7 @@ void mfl_request_free(struct mfl_request *op)
 {
         mfl_store_upload_discard(op->upload);
         mfl_store_rounds_deinit(&op->rounds);
+        mfl_store_nodes_deinit(&op->nodes);
         mfl_store_job_deinit(&op->row);
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);
@@ -175,6 +177,15 @@ static void run_rounds(struct mfl_work *work)
                 mfl_store_round_list(op->server->store, op->job, 0, DETAIL_ROUNDS, &op->rounds, &op->err);
 }
 
+static void run_detail(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        run_rounds(work);
+        if (!op->status)
+                op->status =
+                        mfl_store_node_list(op->server->store, op->job, DETAIL_NODES, &op->nodes, &op->err);
+}
+
 /* The rounds as protobuf: two arrays, freed by the caller. */
 static bool round_infos(const struct mfl_store_rounds *rounds, bool kept_only, Mfl__RoundInfo **ret_infos,
         Mfl__RoundInfo ***ret_pointers, size_t *ret_n)
@@ -198,18 +209,46 @@ static bool round_infos(const struct mfl_store_rounds *rounds, bool kept_only, M
         return true;
 }
 
+/* The rows as protobuf, likewise. */
+static bool node_costs(
+        const struct mfl_store_nodes *nodes, Mfl__NodeCost **ret_costs, Mfl__NodeCost ***ret_pointers)
+{
+        Mfl__NodeCost *costs = mfl_calloc(nodes->n, sizeof *costs);
+        Mfl__NodeCost **pointers = mfl_calloc(nodes->n, sizeof *pointers);
+        *ret_costs = costs;
+        *ret_pointers = pointers;
+        if (!costs || !pointers)
+                return false;
+        for (uint32_t i = 0; i < nodes->n; i++) {
+                const struct mfl_store_node *node = &nodes->v[i];
+                mfl__node_cost__init(&costs[i]);
+                costs[i].round = node->round;
+                costs[i].node = (char *)node->node;
+                costs[i].daemons = node->daemons;
+                costs[i].bytes_up = node->up;
+                costs[i].bytes_down = node->down;
+                costs[i].bytes_up_alone = node->up_alone;
+                costs[i].bytes_down_alone = node->down_alone;
+                pointers[i] = &costs[i];
+        }
+        return true;
+}
+
 static void answer_show(struct mfl_request *op, struct mfl_session *session)
 {
         struct mfl_server_job *job = mfl_server_job_find(op->server, op->job);
         MFL_CLEANUP_FREE Mfl__RoundInfo *infos = NULL;
         MFL_CLEANUP_FREE Mfl__RoundInfo **pointers = NULL;
+        MFL_CLEANUP_FREE Mfl__NodeCost *costs = NULL;
+        MFL_CLEANUP_FREE Mfl__NodeCost **cost_pointers = NULL;
         Mfl__JobDetail detail = MFL__JOB_DETAIL__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         struct mfl_job_info_buffers buffers;
         Mfl__JobInfo info;
         if (!session || !job)
                 return;
-        if (!round_infos(&op->rounds, false, &infos, &pointers, &detail.n_rounds)) {
+        if (!round_infos(&op->rounds, false, &infos, &pointers, &detail.n_rounds) ||
+                !node_costs(&op->nodes, &costs, &cost_pointers)) {
                 mfl_operator_no_memory(session, 0, "rounds");
                 return;
         }
@@ -217,6 +256,13 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         detail.info = &info;
         detail.text = job->text;
         detail.rounds = pointers;
+        detail.n_nodes = op->nodes.n;
+        detail.nodes = cost_pointers;
+        while (detail.n_nodes && mfl__job_detail__get_packed_size(&detail) > MFL_LIST_BYTES_MAX) {
+                size_t n_dropped = detail.n_nodes / 8 + 1; /* of the oldest rounds */
+                detail.nodes += n_dropped;
+                detail.n_nodes -= n_dropped;
+        }
         envelope.request = op->request;
         envelope.body_case = MFL__ENVELOPE__BODY_JOB_DETAIL;
         envelope.job_detail = &detail;
@@ -243,11 +289,11 @@ static void answer_models(struct mfl_request *op, struct mfl_session *session)
 }
 
 static void ask_rounds(struct mfl_session *session, uint64_t request, const char *id,
-        void (*answer)(struct mfl_request *, struct mfl_session *))
+        void (*run)(struct mfl_work *), void (*answer)(struct mfl_request *, struct mfl_session *))
 {
         if (!mfl_operator_job(session, request, id))
                 return;
-        struct mfl_request *op = mfl_request_new(session, request, id, run_rounds, answer);
+        struct mfl_request *op = mfl_request_new(session, request, id, run, answer);
         if (op)
                 mfl_request_start(op, session);
 }
@@ -425,10 +471,10 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
                 on_list(session, e->request);
                 return 0;
         case MFL__ENVELOPE__BODY_SHOW_JOB:
-                ask_rounds(session, e->request, e->show_job->job, answer_show);
+                ask_rounds(session, e->request, e->show_job->job, run_detail, answer_show);
                 return 0;
         case MFL__ENVELOPE__BODY_LIST_MODELS:
-                ask_rounds(session, e->request, e->list_models->job, answer_models);
+                ask_rounds(session, e->request, e->list_models->job, run_rounds, answer_models);
                 return 0;
         case MFL__ENVELOPE__BODY_WATCH:
                 job = mfl_operator_job(session, e->request, e->watch->job);

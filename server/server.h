@@ -23,6 +23,7 @@
 #include "proto/stream.h"
 #include "server/config.h"
 #include "server/core.h"
+#include "server/node_cost.h"
 #include "server/runtime.h"
 #include "server/store.h"
 
@@ -94,10 +95,9 @@ struct mfl_server_job {
         struct mfl_runtime *runtime;
         uint32_t n_slots;
         struct mfl_slot_use *slots;
-        uint32_t opened; /* round of the bytes below */
-        uint64_t round_bytes_up, round_bytes_down;
-        uint64_t previous_bytes_up, previous_bytes_down; /* of the round before, which may not be committed */
-        bool dirty;                                      /* watchers have not seen its newest state */
+        struct mfl_node_costs costs[2]; /* of the round that was opened last, and of the one before, which
+                                           may not be committed */
+        bool dirty;                     /* watchers have not seen its newest state */
         struct mfl_data_info data;
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
@@ -191,6 +191,17 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
 void mfl_server_job_operation_done(struct mfl_server_job *job);
 /* Takes it out of the list and frees it; not while operations run. */
 void mfl_server_job_free(struct mfl_server_job *job);
+
+/* job_cost.c: what the rounds cost on the network. */
+/* A round begins, or one more attempt at it. */
+void mfl_server_job_cost_open(struct mfl_server_job *job, uint32_t round);
+/* Bytes of the round at work that came from or went to a daemon. */
+void mfl_server_job_cost_bytes(struct mfl_server_job *job, uint32_t conn, uint64_t up, uint64_t down);
+void mfl_server_job_cost(struct mfl_server_job *job, const struct mfl_core_action *action);
+/* The bytes of round->record.round, and its rows, a copy of the caller's. -ENOMEM. */
+int mfl_server_job_cost_take(struct mfl_server_job *job, struct mfl_store_round *round,
+        struct mfl_store_nodes *ret_nodes, struct mfl_error *err);
+void mfl_server_job_cost_free(struct mfl_server_job *job);
 
 /* operators.c: a request of `mfl`. MFL_INVALID: not one of an operator's messages. */
 int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err);

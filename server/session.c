@@ -124,7 +124,8 @@ static void end_chunk(struct mfl_session *session, bool arrived)
         if (!job)
                 return;
         session->chunk_job = NULL;
-        job->round_bytes_up += arrived ? session->chunk_write.bytes : 0;
+        if (arrived)
+                mfl_server_job_cost_bytes(job, session->conn, session->chunk_write.bytes, 0);
         if (mfl_slot_write_end(job->runtime, &session->chunk_write, arrived))
                 feed_upload_complete(job, session->chunk_write.slot);
         mfl_server_job_operation_done(job);

@@ -129,6 +129,9 @@ static void act_on_job(struct mfl_server *server, const struct mfl_core_action *
         case MFL_ACT_COMMIT:
                 mfl_server_job_commit(job, action);
                 break;
+        case MFL_ACT_COST:
+                mfl_server_job_cost(job, action);
+                break;
         default:
                 mfl_assert(!"an action without a job's part");
         }

@@ -17,9 +17,9 @@
 
 #include "common/fs.h"
 
-#define SCHEMA_VERSION 1
-
-static const char schema[] =
+/* How a database gets from each version to the next; version 0 is an empty file. A step that was released is
+ * never changed: a new one is added. */
+static const char *const schema_steps[] = {
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
         "INSERT INTO meta VALUES ('boot', 0);"
         "CREATE TABLE jobs (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, name TEXT NOT NULL,"
@@ -41,7 +41,20 @@ static const char schema[] =
         "CREATE TABLE lines (seq INTEGER PRIMARY KEY, job TEXT NOT NULL, time_ms INTEGER NOT NULL,"
         " text TEXT NOT NULL);"
         "CREATE INDEX lines_of_job ON lines (job, seq);"
-        "PRAGMA user_version = 1;";
+        "PRAGMA user_version = 1;",
+
+        /* Rounds of before knew no groups: what they cost is what they would have cost without. */
+        "ALTER TABLE rounds ADD COLUMN bytes_up_alone INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE rounds ADD COLUMN bytes_down_alone INTEGER NOT NULL DEFAULT 0;"
+        "UPDATE rounds SET bytes_up_alone = coalesce(bytes_up, 0), bytes_down_alone = coalesce(bytes_down, "
+        "0);"
+        "CREATE TABLE round_nodes (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " round INTEGER NOT NULL, node TEXT NOT NULL, daemons INTEGER NOT NULL, up INTEGER NOT NULL,"
+        " down INTEGER NOT NULL, up_alone INTEGER NOT NULL, down_alone INTEGER NOT NULL,"
+        " PRIMARY KEY (job, round, node)) WITHOUT ROWID;"
+        "PRAGMA user_version = 2;",
+};
+#define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 
 uint64_t mfl_store_unix_ms(void)
 {
@@ -121,8 +134,8 @@ static int migrate(struct mfl_store *store, struct mfl_error *err)
         r = mfl_store_begin(store, err);
         if (r)
                 return r;
-        if (!version)
-                r = mfl_db_exec(store->db, schema, err);
+        for (; version < SCHEMA_VERSION && !r; version++)
+                r = mfl_db_exec(store->db, schema_steps[version], err);
         if (!r)
                 r = mfl_db_run(store->db, err, "UPDATE meta SET value = value + 1 WHERE key = 'boot'", "");
         if (!r)

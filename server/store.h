@@ -107,8 +107,9 @@ struct mfl_store_file {
 struct mfl_store_round {
         struct mfl_round_record record;
         uint64_t bytes_up, bytes_down;
-        uint64_t committed_ms; /* Unix time */
-        bool kept;             /* its file is there */
+        uint64_t bytes_up_alone, bytes_down_alone; /* had no daemons shared a node */
+        uint64_t committed_ms;                     /* Unix time */
+        bool kept;                                 /* its file is there */
         struct mfl_store_file file;
 };
 struct mfl_store_rounds {
@@ -117,6 +118,20 @@ struct mfl_store_rounds {
 };
 void mfl_store_rounds_deinit(struct mfl_store_rounds *rounds);
 
+/* What one node's part in one round cost on the network: bytes. */
+struct mfl_store_node {
+        uint32_t round, daemons;
+        char node[MFL_NODE_BYTES];
+        uint64_t up, down, up_alone, down_alone;
+};
+struct mfl_store_nodes {
+        uint32_t n;
+        struct mfl_store_node *v;
+};
+#define MFL_STORE_NODES_MAX 1000      /* rows of one round */
+#define MFL_STORE_NODE_ROUNDS_MAX 100 /* of a job, the newest, whose rows are kept */
+void mfl_store_nodes_deinit(struct mfl_store_nodes *nodes);
+
 /* CHECKPOINT: writes round's file, durable when this returns 0. Again after a failure, or for a round that
  * was begun before a crash, is fine. Tensors: the graph's table, then "strategy/STATE/TENSOR" for each state
  * vector. */
@@ -124,9 +139,12 @@ int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round
         const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file, struct mfl_error *err);
 /* COMMIT: the row, with retention: kept are the newest, the best (accuracy, then lower loss, then the later;
  * among evaluated ones) and `keep` more, the newest first. Repeating it is fine. round->committed_ms and kept
- * are set here. */
-int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_round *round, uint32_t keep,
-        struct mfl_error *err);
+ * are set here. nodes: the round's rows, each node once; `round` in them is not looked at. */
+int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_round *round,
+        const struct mfl_store_nodes *nodes, uint32_t keep, struct mfl_error *err);
+/* Rows of the newest rounds, all of a round's or none, at most limit: by round, then by node. */
+int mfl_store_node_list(struct mfl_store *store, const char *id, uint32_t limit,
+        struct mfl_store_nodes *ret_nodes, struct mfl_error *err);
 /* Rounds in (after, ...], ascending, the newest `limit` of them (0: all). */
 int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What store.c (open, transactions), store_jobs.c, store_rounds.c, store_files.c and store_log.c share. */
+/* What store.c (open, transactions), the other files of it share. */
 #ifndef MFL_SERVER_STORE_INTERNAL_H
 #define MFL_SERVER_STORE_INTERNAL_H
 
@@ -41,6 +41,10 @@ int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err);
 int mfl_store_log_write(struct mfl_store *store, uint32_t *ret_n, struct mfl_error *err);
 void mfl_store_log_written(struct mfl_store *store, uint32_t n);
 void mfl_store_logf(struct mfl_store *store, const char *id, const char *fmt, ...) MFL_PRINTF(3, 4);
+
+/* store_nodes.c, within a transaction: the rows of a round in place of those that it had; the oldest go. */
+int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
+        const struct mfl_store_nodes *nodes, struct mfl_error *err);
 
 /* store_files.c */
 int mfl_store_sha256_file(

@@ -268,7 +268,9 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         mfl_store_job_deinit(&job);
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
-        r = mfl_db_run(store->db, err, "DELETE FROM rounds WHERE job = ?1", "t", id);
+        r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM rounds WHERE job = ?1", "t", id);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM lines WHERE job = ?1", "t", id);
         return r ? r : mfl_db_run(store->db, err, "DELETE FROM jobs WHERE id = ?1", "t", id);

@@ -9,7 +9,7 @@
         "weight, "                                                                                           \
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
-        "file_sha256, file_bytes, kept"
+        "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
 
@@ -39,6 +39,8 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
                 .committed_ms = (uint64_t)mfl_db_int(row, 18),
                 .file.bytes = (uint64_t)mfl_db_int(row, 21),
                 .kept = mfl_db_int(row, 22) != 0,
+                .bytes_up_alone = (uint64_t)mfl_db_int(row, 23),
+                .bytes_down_alone = (uint64_t)mfl_db_int(row, 24),
         };
         mfl_db_blob(row, 15, round->record.digest, MFL_DIGEST_BYTES);
         mfl_strcpy(round->file.name, sizeof round->file.name, mfl_db_text(row, 19));
@@ -52,15 +54,16 @@ static int insert_round(
         return mfl_db_run(store->db, err,
                 "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
-                "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1)",
-                "tiiiddddiiiiiiiibiiitbi", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25)",
+                "tiiiddddiiiiiiiibiiitbiii", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
                 (int64_t)rec->started_ms, (int64_t)rec->ended_ms, (const void *)rec->digest,
                 sizeof rec->digest, (int64_t)round->bytes_up, (int64_t)round->bytes_down,
                 (int64_t)round->committed_ms, round->file.name, (const void *)round->file.sha256,
-                sizeof round->file.sha256, (int64_t)round->file.bytes);
+                sizeof round->file.sha256, (int64_t)round->file.bytes, (int64_t)round->bytes_up_alone,
+                (int64_t)round->bytes_down_alone);
 }
 
 /* ---- lists of rounds ---- */
@@ -193,8 +196,8 @@ static int retain(struct mfl_store *store, const char *id, uint32_t keep, struct
         return r;
 }
 
-int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_round *round, uint32_t keep,
-        struct mfl_error *err)
+int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_round *round,
+        const struct mfl_store_nodes *nodes, uint32_t keep, struct mfl_error *err)
 {
         mfl_assert(round->record.round > 0);
         struct mfl_store_rounds rounds = {0};
@@ -207,6 +210,8 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
         r = mfl_store_check_job(store, id, err);
         if (!r)
                 r = insert_round(store, id, &row, err);
+        if (!r)
+                r = mfl_store_node_rows(store, id, row.record.round, nodes, err);
         if (!r)
                 r = retain(store, id, keep, &rounds, err);
         r = mfl_store_end(store, r, err);
@@ -253,6 +258,9 @@ static int supersede(struct mfl_store *store, const char *id, uint32_t round, st
         r = mfl_db_run(store->db, err,
                 "UPDATE rounds SET superseded = 1, kept = 0 WHERE job = ?1 AND round > ?2", "ti", id,
                 (int64_t)round);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1 AND round > ?2", "ti",
+                        id, (int64_t)round);
         return mfl_store_end(store, r, err);
 }
 

@@ -50,7 +50,8 @@ static bool send_frame(struct mfl_session *session)
                         mfl_server_fatal(session->server, r, &err);
                 return false;
         }
-        t->job->round_bytes_down += n * sizeof(float);
+        if (!t->request) /* a model that somebody pulls is no part of the round */
+                mfl_server_job_cost_bytes(t->job, session->conn, 0, n * sizeof(float));
         t->offset += n;
         t->in_flight++;
         return true;

@@ -37,6 +37,8 @@ void mfl_watch_round_info(const struct mfl_store_round *info, Mfl__RoundInfo *re
         out.weight = record->weight;
         out.bytes_up = info->bytes_up;
         out.bytes_down = info->bytes_down;
+        out.bytes_up_alone = info->bytes_up_alone;
+        out.bytes_down_alone = info->bytes_down_alone;
         out.seconds = (double)(record->ended_ms - record->started_ms) / 1000.0;
         out.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = (uint8_t *)record->digest};
         out.attempt = record->attempt;

@@ -40,6 +40,7 @@ static void commit_round(const struct fixture *f, struct mfl_store *store, const
 {
         struct mfl_error err = {{0}};
         struct mfl_store_round round = {.bytes_up = 5, .bytes_down = 6};
+        const struct mfl_store_nodes nodes = {0};
         struct mfl_checkpoint checkpoint;
         round.record = (struct mfl_round_record){.round = number,
                 .attempt = 1,
@@ -55,7 +56,7 @@ static void commit_round(const struct fixture *f, struct mfl_store *store, const
         ok(mfl_runtime_apply(rt, 3, round.record.digest, &err), &err);
         mfl_runtime_checkpoint(rt, &checkpoint);
         ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &err), &err);
-        ok(mfl_store_commit(store, id, &round, keep, &err), &err);
+        ok(mfl_store_commit(store, id, &round, &nodes, keep, &err), &err);
         assert_true(round.kept && round.committed_ms > 0);
 }
 

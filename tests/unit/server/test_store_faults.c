@@ -62,9 +62,11 @@ static int store_round(
         struct mfl_store *store, struct mfl_runtime *rt, struct mfl_store_round *round, struct mfl_error *err)
 {
         struct mfl_checkpoint checkpoint;
+        struct mfl_store_node node = {.node = "n", .daemons = 1, .up = round->record.round};
+        const struct mfl_store_nodes nodes = {1, &node};
         mfl_runtime_checkpoint(rt, &checkpoint);
         int r = mfl_store_checkpoint(store, JOB, round->record.round, &checkpoint, &round->file, err);
-        return r ? r : mfl_store_commit(store, JOB, round, 0, err);
+        return r ? r : mfl_store_commit(store, JOB, round, &nodes, 0, err);
 }
 
 /* A directory with round 1 committed. */
@@ -136,6 +138,11 @@ static uint32_t recover(const struct fixture *f, uint8_t digest[MFL_DIGEST_BYTES
         ok(mfl_store_round_get(store, JOB, MFL_STORE_NEWEST, true, &round, &err), &err);
         assert_int_equal(round.record.round, 2);
         memcpy(digest, round.record.digest, MFL_DIGEST_BYTES);
+        struct mfl_store_nodes nodes;
+        ok(mfl_store_node_list(store, JOB, 1000, &nodes, &err), &err);
+        assert_int_equal(nodes.n, 2); /* one of each round */
+        assert_int_equal(nodes.v[1].up, 2);
+        mfl_store_nodes_deinit(&nodes);
         mfl_runtime_close(rt);
         mfl_store_close(store);
         return resume.round;
