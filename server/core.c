@@ -29,12 +29,17 @@ void mfl_core_free(struct mfl_core *core)
                 core->jobs = job->next;
                 mfl_round_free(core, job);
         }
-        for (uint32_t i = 0; i < core->n_daemons; i++)
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                mfl_core_node_leave(core, core->daemons[i]);
                 mfl_core_daemon_free(core->daemons[i]);
+        }
+        mfl_core_comm_free(core);
         free(core->daemons);
         mfl_core_map_deinit(&core->by_conn);
         mfl_core_map_deinit(&core->by_key);
         mfl_core_map_deinit(&core->tasks);
+        mfl_core_map_deinit(&core->nodes);
+        mfl_core_map_deinit(&core->hosts);
         free(core);
 }
 
@@ -110,6 +115,11 @@ struct core_job *mfl_core_job(const struct mfl_core *core, const char *id)
                 if (strcmp(job->id, id) == 0)
                         return job;
         return NULL;
+}
+
+uint64_t mfl_core_number(struct mfl_core *core)
+{
+        return (uint64_t)core->options.boot << 32 | ++core->task_serial;
 }
 
 /* ---- timers ---- */

@@ -185,6 +185,7 @@ static void remove_daemon(struct mfl_core *core, struct core_daemon *daemon)
         mfl_assert(!daemon->conn);
         take_tasks(core, daemon, ITEM_MISSING);
         mfl_core_unlease(core, daemon);
+        mfl_core_node_leave(core, daemon);
         mfl_core_map_remove(&core->by_key, daemon->key);
         struct core_daemon *last = core->daemons[--core->n_daemons];
         core->daemons[daemon->position] = last;
@@ -204,6 +205,8 @@ static void detach(struct mfl_core *core, struct core_daemon *daemon)
         }
         for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
                 mfl_core_task_offline(core, task);
+        mfl_core_group_fetcher_lost(core, daemon);
+        mfl_core_comm_cut(core, daemon->info.instance);
         core->sched_dirty = true;
         mfl_core_wake(core, core->now_ms + core->options.reconnect_grace_ms);
 }
@@ -308,7 +311,10 @@ void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_d
                 replace_instance(core, daemon, info);
         if (!known)
                 daemon->connected_ms = core->now_ms;
-        if (copy_info(&daemon->info, info) || mfl_core_map_put(&core->by_conn, conn, daemon)) {
+        if (!mfl_core_node_same(daemon, info))
+                mfl_core_node_leave(core, daemon);
+        if (copy_info(&daemon->info, info) || mfl_core_node_enter(core, daemon) ||
+                mfl_core_map_put(&core->by_conn, conn, daemon)) {
                 core->error = -ENOMEM;
                 return;
         }
@@ -324,7 +330,7 @@ void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_d
         take_impossible(core, daemon);
         for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
                 if (mfl_core_task_live(task))
-                        mfl_core_task_send(core, task);
+                        mfl_core_task_send_again(core, task);
         mfl_core_wake(core, core->now_ms + core->options.heartbeat_ms);
         tell_jobs_of_arrival(core, daemon);
 }

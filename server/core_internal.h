@@ -2,10 +2,11 @@
 /* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
  *
  * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
- * core_task.c keeps tasks and uploads; core_view.c answers lists; round.c decides about one job's rounds,
- * round_deal.c who does what in them, round_speed.c learns how fast; scheduler.c says whose turn it is.
- * Memory that runs out is remembered in core->error and returned by step; until then every function leaves
- * the structures in a state that mfl_core_free can take.
+ * core_task.c keeps tasks and core_upload.c uploads; core_node.c knows which daemons form a node,
+ * core_group.c how they add their updates, core_comm.c which communicators they hold; core_view.c answers
+ * lists; round.c decides about one job's rounds, round_deal.c who does what in them, round_speed.c learns how
+ * fast; scheduler.c says whose turn it is. Memory that runs out is remembered in core->error and returned by
+ * step; until then every function leaves the structures in a state that mfl_core_free can take.
  */
 #ifndef MFL_SERVER_CORE_INTERNAL_H
 #define MFL_SERVER_CORE_INTERNAL_H
@@ -24,6 +25,13 @@
 #define CORE_DISK_RETRY_MS 5000
 #define CORE_TIMER_STEP_MS 20
 #define CORE_FAILS_MAX 3
+/* A group waits at least so long for the rest of its members, once one of them is ready. */
+#define CORE_PATIENCE_MS 2000
+/* To combine: so long, and a second more for so many bytes of sum. That is a hundredth of what memory can do,
+ * so that only a collective that hangs is too late. */
+#define CORE_COMBINE_MS 10000
+#define CORE_COMBINE_BYTES_PER_S (64u << 20)
+#define CORE_NCCL_FAILS_MAX 2
 /* JobSpecs that a daemon is trusted to remember of one connection; the agent keeps twice as many. */
 #define CORE_SPECS_MAX 16
 
@@ -55,6 +63,7 @@ struct core_item {
 };
 
 enum update_state {
+        UPDATE_GROUPED, /* waits for its group, of which another one has or will have the slot */
         UPDATE_QUEUED,  /* waits for a slot */
         UPDATE_FILLING, /* its bytes arrive */
         UPDATE_ADDING,  /* the worker has it */
@@ -67,7 +76,8 @@ struct core_update {
         struct core_update *queue_prev, *queue_next;
         struct mfl_announce announce;
         enum update_state state;
-        uint32_t slot; /* FILLING, ADDING */
+        uint32_t slot;            /* FILLING, ADDING; of a group, the leader's only */
+        struct core_group *group; /* that it is, or is to be, in the sum of */
         char reason[MFL_REASON_BYTES];
 };
 
@@ -87,8 +97,63 @@ struct core_task {
         uint64_t progress_samples;
         int64_t progress_loss;
         uint64_t sent_ms;
-        uint32_t n_covered; /* items that some update has */
-        bool unmeasured;    /* its time says nothing of its daemon's speed; see round_speed.h */
+        uint32_t n_covered;       /* items that some update has */
+        bool unmeasured;          /* its time says nothing of its daemon's speed; see round_speed.h */
+        struct core_group *group; /* NULL: alone, or not any more in one */
+        uint64_t params_from;     /* as in Task; 0 again once it is alone */
+};
+
+/* A node: daemons that can reach each other's memory, lost ones in their grace time included. A daemon that
+ * nobody can reach is a node by itself. */
+struct core_node {
+        uint64_t key;
+        struct core_host *host;
+        struct core_node *host_next;
+        struct core_daemon *first; /* in the node's order */
+        uint32_t n;
+        uint64_t deal; /* the last one that looked at it */
+};
+
+/* The nodes of one Hello.node. */
+struct core_host {
+        uint64_t key;
+        struct core_node *first;
+        uint32_t n_nodes;
+};
+
+enum group_state {
+        GROUP_GATHER,  /* members train, or wait for the others */
+        GROUP_COMBINE, /* Combine is sent; the leader's update stands for all in the queue or in a slot */
+        GROUP_ADDING,  /* the worker has the sum */
+};
+
+struct core_member {
+        uint64_t instance;
+        struct core_task *task; /* NULL: out of it */
+};
+
+struct core_group {
+        uint64_t number;
+        struct core_job *job;
+        struct core_group *next; /* of its job */
+        enum group_state state;
+        enum mfl_collective_kind collective;
+        uint64_t communicator, patience_ms; /* CORE_NEVER: nobody is ready */
+        uint32_t leader;                    /* rank, from COMBINE on */
+        uint32_t workers, n_members;
+        struct core_member members[]; /* by rank */
+};
+
+/* What NCCL did among the same members in the same ranks. */
+struct core_comm {
+        struct core_comm *next;
+        const struct core_node *node;
+        uint64_t number;     /* 0: the next group needs a new one */
+        bool passed, proven; /* every member was told of it; it has added */
+        uint32_t fails;      /* in a row */
+        char reason[MFL_REASON_BYTES];
+        uint32_t n;
+        uint64_t instances[];
 };
 
 /* See round_speed.h. */
@@ -107,6 +172,8 @@ struct core_relation {
         /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
         uint32_t held_round, held_items;
         uint64_t held_task;
+        bool told; /* of params: */
+        uint8_t told_digest[MFL_DIGEST_BYTES];
 };
 
 struct core_daemon {
@@ -127,7 +194,11 @@ struct core_daemon {
         uint32_t items_done, items_total;
         double samples_per_second, clients_per_second;
         uint64_t free_ms; /* when it ended its last task */
-        bool resumes;     /* what it is at was given out by an earlier boot: its next task may need no time */
+        struct core_node *node;
+        struct core_daemon *node_next;
+        uint64_t deal; /* the last one that gave it anything, and how many tasks */
+        uint32_t n_dealt;
+        bool resumes; /* what it is at was given out by an earlier boot: its next task may need no time */
         char note[MFL_REASON_BYTES];
 };
 
@@ -182,6 +253,7 @@ struct core_job {
         struct core_item *items;
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
+        struct core_group *groups;
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 
@@ -211,11 +283,13 @@ struct mfl_core {
 
         struct core_daemon **daemons;
         uint32_t n_daemons, daemons_capacity;
-        struct core_map by_conn, by_key, tasks;
+        struct core_map by_conn, by_key, tasks, nodes, hosts;
+        struct core_comm *comms;
+        uint64_t deal;
 
         struct core_job *jobs, **jobs_end;
         uint32_t job_serial;
-        uint32_t task_serial;
+        uint32_t task_serial; /* of tasks, groups and communicators */
         uint64_t stamp, turn, pass;
         uint64_t arrival_ms;          /* when a daemon last came */
         bool dirty;                   /* some job is */
@@ -231,6 +305,8 @@ void mfl_core_trace(struct mfl_core *core, const struct core_job *job, const cha
 void mfl_core_wake(struct mfl_core *core, uint64_t at_ms);
 void mfl_core_dirty(struct mfl_core *core, struct core_job *job);
 struct core_job *mfl_core_job(const struct mfl_core *core, const char *id);
+/* Of a task, a group or a communicator; never given twice. */
+uint64_t mfl_core_number(struct mfl_core *core);
 
 /* ---- core_daemon.c ---- */
 void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info);
@@ -261,10 +337,12 @@ void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_name_key(const char *name);
 
 /* ---- core_task.c ---- */
-/* Gives items[index[0 .. n)] to the daemon as one task and sends it. */
+/* Gives items[index[0 .. n)] to the daemon as one task, which is yet to be sent. */
 void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon,
         const uint32_t *index, uint32_t n);
 void mfl_core_task_send(struct mfl_core *core, struct core_task *task);
+/* After a lost connection: alone. */
+void mfl_core_task_send_again(struct mfl_core *core, struct core_task *task);
 /* Takes what is not counted (or being added) back from the daemon. */
 void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item_state to);
 void mfl_core_task_attach(struct core_task *task, struct core_daemon *daemon);
@@ -282,8 +360,70 @@ void mfl_core_announced(
 void mfl_core_upload_complete(struct mfl_core *core, struct core_job *job, uint32_t slot);
 void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, bool ok, const char *reason);
 void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job);
-/* Forgets a QUEUED or FILLING update, as if it had never been announced. */
+/* Forgets a QUEUED or FILLING update, or one that has left its group, as if it had never been announced. */
 void mfl_core_update_drop(struct mfl_core *core, struct core_update *update);
 void mfl_core_update_free(struct core_update *update);
+/* The rest is for groups. It waits for a slot, for itself or as its group's leader. */
+void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update);
+/* It waits for no slot, and has none. */
+void mfl_core_update_unslot(struct mfl_core *core, struct core_update *update);
+void mfl_core_update_count(struct mfl_core *core, struct core_update *update);
+
+/* ---- core_node.c ---- */
+/* info is what Hello says now: true when it says the same as daemon->info about where the daemon is. */
+bool mfl_core_node_same(const struct core_daemon *daemon, const struct mfl_daemon_info *info);
+int mfl_core_node_enter(struct mfl_core *core, struct core_daemon *daemon);  /* -ENOMEM */
+void mfl_core_node_leave(struct mfl_core *core, struct core_daemon *daemon); /* if it is in one */
+void mfl_core_node_label(const struct core_daemon *daemon, char ret_node[MFL_NODE_BYTES]);
+/* Whether NCCL can add among the node's connected daemons (deal 0), or those with one task of that deal. */
+bool mfl_core_node_nccl(const struct core_node *node, uint64_t deal);
+/* collective, leader, alone */
+void mfl_core_node_view(
+        const struct mfl_core *core, const struct core_daemon *daemon, struct mfl_core_daemon_view *ret_view);
+void mfl_core_node_check(const struct mfl_core *core);
+
+/* ---- core_comm.c ---- */
+/* The communicator's number for a group of them; 0: NCCL has failed too often among them, or memory is out.
+ */
+uint64_t mfl_core_comm_number(
+        struct mfl_core *core, const struct core_group *group, const struct core_node *node);
+/* Every member was told its id. */
+void mfl_core_comm_passed(struct mfl_core *core, uint64_t number);
+bool mfl_core_comm_is_passed(const struct mfl_core *core, uint64_t number);
+void mfl_core_comm_proven(struct mfl_core *core, uint64_t number);
+/* It can't be used again; failed: and NCCL is to blame. */
+void mfl_core_comm_lost(struct mfl_core *core, uint64_t number, bool failed, const char *reason);
+/* A member may have missed its id. */
+void mfl_core_comm_cut(struct mfl_core *core, uint64_t instance);
+/* The node has other daemons than before; instance, if not 0, is gone. */
+void mfl_core_comm_change(struct mfl_core *core, const struct core_node *node, uint64_t instance);
+/* Why NCCL is not tried among some with that instance; NULL: it is. */
+const char *mfl_core_comm_reason(const struct mfl_core *core, uint64_t instance);
+void mfl_core_comm_free(struct mfl_core *core);
+
+/* ---- core_group.c ---- */
+/* Of tasks that a deal made and that are not sent: params_from, and groups. */
+void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n);
+void mfl_core_group_describe(const struct core_task *task, struct mfl_group *ret_group);
+/* Whether an update that is announced so is to wait for its task's group. */
+bool mfl_core_group_takes(const struct core_task *task, const struct mfl_announce *announce);
+void mfl_core_group_ready(struct mfl_core *core, struct core_update *update);
+/* Its task can't be in its group any more; its update, if it waits for the group, is dropped. */
+void mfl_core_group_lose(struct mfl_core *core, struct core_task *task, const char *reason);
+/* The same, but it is told, and its update waits for a slot of its own. */
+void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const char *reason);
+/* Who was to get params from the lost daemon is alone. */
+void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
+uint64_t mfl_core_group_weight(const struct core_group *group);
+void mfl_core_group_adding(struct core_group *group);
+void mfl_core_group_added(struct mfl_core *core, struct core_group *group, bool ok, const char *reason);
+void mfl_core_group_failed(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);
+void mfl_core_group_communicator(
+        struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);
+void mfl_core_group_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms);
+/* The round is decided: nothing of theirs is wanted but sums that the worker has. */
+void mfl_core_groups_end(struct mfl_core *core, struct core_job *job, const char *reason);
+void mfl_core_groups_free(struct core_job *job);
+void mfl_core_group_check(const struct mfl_core *core, const struct core_job *job);
 
 #endif

@@ -27,7 +27,7 @@ static struct core_task *new_task(struct mfl_core *core, uint32_t n)
         task->index = mfl_calloc(n, sizeof *task->index);
         task->cover = mfl_calloc(n, sizeof *task->cover);
         task->updates = mfl_calloc(n, sizeof(struct core_update *));
-        task->number = (uint64_t)core->options.boot << 32 | ++core->task_serial;
+        task->number = mfl_core_number(core);
         task->n_items = n;
         if (!task->index || !task->cover || !task->updates ||
                 mfl_core_map_put(&core->tasks, task->number, task)) {
@@ -101,12 +101,6 @@ void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core
                 mfl_core_item_set(job, index[i], ITEM_ASSIGNED, task);
         }
         daemon->items_total += n;
-        mfl_core_trace(core, job, "round %u: daemon %s %s %u %s (task %u)", job->round, daemon->info.name,
-                task->kind == MFL_TASK_TRAIN ? "trains" : "evaluates", n,
-                task->kind == MFL_TASK_TRAIN ? (n == 1 ? "client" : "clients")
-                                             : (n == 1 ? "shard" : "shards"),
-                (uint32_t)task->number);
-        mfl_core_task_send(core, task);
 }
 
 /* The daemon forgets its connection's oldest specs, so the ring here is the shorter one. */
@@ -121,7 +115,23 @@ static void send_spec(struct mfl_core *core, struct core_daemon *daemon, const s
         mfl_strcpy(msg->job, sizeof msg->job, job->id);
 }
 
-void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
+/* What the params would cost if every daemon fetched its own: the process keeps the newest ones. */
+static void tell_cost(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
+{
+        struct core_relation *relation = mfl_core_relation(core, daemon, job);
+        if (!relation)
+                return;
+        if (relation->told && memcmp(relation->told_digest, job->digest, MFL_DIGEST_BYTES) == 0)
+                return;
+        relation->told = true;
+        memcpy(relation->told_digest, job->digest, MFL_DIGEST_BYTES);
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
+        mfl_core_node_label(daemon, action->cost.node);
+        mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
+        action->cost.down = 4 * job->n_params;
+}
+
+static void send_task(struct mfl_core *core, const struct core_task *task, bool grouped)
 {
         const struct core_job *job = task->job;
         send_spec(core, task->daemon, job);
@@ -141,9 +151,30 @@ void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
                 .n_params = job->n_params,
                 .fixed = job->fixed,
                 .single_updates = mfl_job_needs_single_updates(job->spec),
-                .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint};
+                .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint,
+                .params_from = task->params_from};
         mfl_strcpy(t->job, sizeof t->job, job->id);
         memcpy(t->params_digest, job->digest, MFL_DIGEST_BYTES);
+        if (grouped && task->group)
+                mfl_core_group_describe(task, &t->group);
+        tell_cost(core, task->daemon, job);
+}
+
+void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
+{
+        uint32_t n = task->n_items;
+        mfl_core_trace(core, task->job, "round %u: daemon %s %s %u %s (task %u)", task->job->round,
+                task->daemon->info.name, task->kind == MFL_TASK_TRAIN ? "trains" : "evaluates", n,
+                task->kind == MFL_TASK_TRAIN ? (n == 1 ? "client" : "clients")
+                                             : (n == 1 ? "shard" : "shards"),
+                (uint32_t)task->number);
+        send_task(core, task, true);
+}
+
+void mfl_core_task_send_again(struct mfl_core *core, struct core_task *task)
+{
+        task->params_from = 0;
+        send_task(core, task, false);
 }
 
 void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const char *reason)
@@ -158,6 +189,7 @@ void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const c
 void mfl_core_task_offline(struct mfl_core *core, struct core_task *task)
 {
         mfl_round_unmeasure(task);
+        mfl_core_group_lose(core, task, "its connection is lost");
         for (uint32_t i = 0; i < task->n_items; i++)
                 if (task->updates[i] && task->updates[i]->state == UPDATE_QUEUED)
                         mfl_core_update_drop(core, task->updates[i]);
@@ -167,6 +199,7 @@ void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item
 {
         struct core_job *job = task->job;
         uint32_t n = 0;
+        mfl_core_group_lose(core, task, "its task is taken back");
         if (task->daemon && task->daemon->job == job)
                 task->daemon->items_total -= MFL_MIN(task->daemon->items_total, task->n_held);
         unlink_from_daemon(task);
@@ -292,6 +325,12 @@ void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const s
                 break;
         case MFL_MSG_PROGRESS:
                 on_progress(core, daemon, msg);
+                break;
+        case MFL_MSG_COMBINE_FAILED:
+                mfl_core_group_failed(core, daemon, msg);
+                break;
+        case MFL_MSG_COMMUNICATOR_ID:
+                mfl_core_group_communicator(core, daemon, msg);
                 break;
         default:
                 mfl_core_daemon_close(

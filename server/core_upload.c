@@ -36,6 +36,11 @@ static struct mfl_core_action *act_slot(
         action->slot.bytes = a->bytes;
         action->slot.weight = a->weight;
         action->slot.encoding = a->encoding;
+        if (update->group) { /* it stands for all of them */
+                action->slot.task = update->group->number;
+                action->slot.update = 0;
+                action->slot.weight = mfl_core_group_weight(update->group);
+        }
         for (uint32_t i = 0; i < a->item_count; i++) { /* its first client that was not rejected */
                 action->slot.item = task->job->items[task->index[a->item_first + i]].item;
                 if (i >= a->n_rejected || a->rejected[i].item != action->slot.item)
@@ -62,9 +67,15 @@ void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
                 job->slots[s] = update;
                 act_slot(core, MFL_ACT_SLOT_OPEN, update);
                 grant(core, update);
-                mfl_core_trace(core, job, "round %u: daemon %s uploads update %u of task %u into slot %u",
-                        job->round, update->task->daemon->info.name, update->announce.update,
-                        (uint32_t)update->task->number, s);
+                if (update->group)
+                        mfl_core_trace(core, job,
+                                "round %u: daemon %s uploads the sum of group %u into slot %u", job->round,
+                                update->task->daemon->info.name, (uint32_t)update->group->number, s);
+                else
+                        mfl_core_trace(core, job,
+                                "round %u: daemon %s uploads update %u of task %u into slot %u", job->round,
+                                update->task->daemon->info.name, update->announce.update,
+                                (uint32_t)update->task->number, s);
         }
 }
 
@@ -85,15 +96,28 @@ void mfl_core_update_free(struct core_update *update)
         free(update);
 }
 
+void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update)
+{
+        enqueue(update->task->job, update);
+        mfl_core_dirty(core, update->task->job);
+}
+
+void mfl_core_update_unslot(struct mfl_core *core, struct core_update *update)
+{
+        mfl_assert(update->state < UPDATE_ADDING);
+        if (update->state == UPDATE_QUEUED)
+                dequeue(update->task->job, update);
+        else if (update->state == UPDATE_FILLING)
+                free_slot(core, update);
+        update->state = UPDATE_GROUPED;
+}
+
 void mfl_core_update_drop(struct mfl_core *core, struct core_update *update)
 {
         struct core_task *task = update->task;
         const struct mfl_announce *a = &update->announce;
-        mfl_assert(update->state == UPDATE_QUEUED || update->state == UPDATE_FILLING);
-        if (update->state == UPDATE_QUEUED)
-                dequeue(task->job, update);
-        else
-                free_slot(core, update);
+        mfl_assert(!update->group);
+        mfl_core_update_unslot(core, update);
         task->job->weight_claimed -= a->weight;
         for (uint32_t i = 0; i < a->item_count; i++)
                 task->cover[a->item_first + i] = 0;
@@ -202,10 +226,25 @@ static void refuse_invalid(struct mfl_core *core, struct core_update *update, co
         send_refused(core, task->daemon, task->number, update->announce.update, MFL_REFUSED_INVALID, reason);
 }
 
-static void count_update(struct mfl_core *core, struct core_update *update)
+/* A client by itself travels as float32, but within a group as what is added. */
+static void tell_cost(struct mfl_core *core, const struct core_update *update)
+{
+        const struct mfl_announce *a = &update->announce;
+        const struct core_job *job = update->task->job;
+        const struct core_daemon *daemon = mfl_core_map_get(&core->by_key, update->task->owner_key);
+        if (!a->bytes || !daemon)
+                return;
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
+        mfl_core_node_label(daemon, action->cost.node);
+        mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
+        action->cost.up = a->group && a->item_count == 1 ? 4 * job->n_params : a->bytes;
+}
+
+void mfl_core_update_count(struct mfl_core *core, struct core_update *update)
 {
         struct core_task *task = update->task;
         update->state = UPDATE_COUNTED;
+        tell_cost(core, update);
         count_metrics(update);
         tell_rejected(core, update);
         finish_items(core, update, true);
@@ -221,6 +260,8 @@ void mfl_core_upload_complete(struct mfl_core *core, struct core_job *job, uint3
         if (!update || update->state != UPDATE_FILLING)
                 return; /* taken back in the meantime */
         update->state = UPDATE_ADDING;
+        if (update->group)
+                mfl_core_group_adding(update->group);
         job->n_adding++;
         job->n_pending++;
         act_slot(core, MFL_ACT_SLOT_ADD, update);
@@ -235,8 +276,10 @@ void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, 
         job->n_adding--;
         job->n_pending--;
         free_slot(core, update);
-        if (ok)
-                count_update(core, update);
+        if (update->group)
+                mfl_core_group_added(core, update->group, ok, reason);
+        else if (ok)
+                mfl_core_update_count(core, update);
         else
                 refuse_invalid(core, update, reason);
 }
@@ -284,6 +327,9 @@ static const char *find_fault(const struct core_task *task, const struct mfl_ann
                 if (at == a->item_first + a->item_count)
                         return "its rejected clients are not its own, in order";
         }
+        if (task->group && a->group == task->group->number && a->n_rejected < a->item_count &&
+                a->encoding != MFL_ENCODING_I64)
+                return "what a group adds is int64";
         return NULL;
 }
 
@@ -346,7 +392,9 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
                                 ITEM_ASSIGNED, update->task);
                 enqueue(update->task->job, update);
                 mfl_core_dirty(core, update->task->job);
-        } else if (update->state == UPDATE_COUNTED)
+        } else if (update->group && update->state < UPDATE_ADDING && !a->group)
+                mfl_core_group_alone(core, update->task, "it asked for that");
+        else if (update->state == UPDATE_COUNTED)
                 send_accepted(core, daemon, a->task, a->update);
         else if (update->state == UPDATE_REFUSED)
                 send_refused(core, daemon, a->task, a->update, MFL_REFUSED_INVALID, update->reason);
@@ -444,10 +492,15 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                 mfl_round_measure(core, task);
         const char *invalid = find_invalid(job, a);
         job->weight_claimed += a->weight;
+        if (!invalid && mfl_core_group_takes(task, a)) {
+                mfl_core_group_ready(core, update);
+                return;
+        }
+        mfl_core_group_lose(core, task, "its update is not for the group");
         if (invalid)
                 refuse_invalid(core, update, invalid);
         else if (a->n_rejected == a->item_count)
-                count_update(core, update);
+                mfl_core_update_count(core, update);
         else
                 enqueue(job, update);
         mfl_core_dirty(core, job);

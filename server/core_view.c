@@ -118,10 +118,23 @@ void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_co
                 view.round = daemon->job->round;
         }
         mfl_strcpy(view.note, sizeof view.note, daemon->note);
+        mfl_core_node_label(daemon, view.node);
+        mfl_core_node_view(core, daemon, &view);
         *ret_view = view;
 }
 
 /* ---- invariants ---- */
+
+static const struct core_update *update_of_leader(const struct core_group *group)
+{
+        if (group->state == GROUP_GATHER)
+                return NULL;
+        const struct core_task *task = group->members[group->leader].task;
+        for (uint32_t i = 0; i < task->n_items; i++)
+                if (task->updates[i])
+                        return task->updates[i];
+        return NULL;
+}
 
 static void check_task(const struct core_task *task, uint64_t *weight, uint32_t *n_adding)
 {
@@ -137,11 +150,14 @@ static void check_task(const struct core_task *task, uint64_t *weight, uint32_t 
                 if (!update)
                         continue;
                 mfl_assert(update->task == task && update->announce.update == i);
-                if (update->state == UPDATE_FILLING || update->state == UPDATE_ADDING)
+                bool of_slot = !update->group || update == update_of_leader(update->group);
+                mfl_assert(!update->group || update->group == task->group);
+                mfl_assert(update->group || update->state != UPDATE_GROUPED);
+                if (of_slot && (update->state == UPDATE_FILLING || update->state == UPDATE_ADDING))
                         mfl_assert(update->slot < job->n_slots && job->slots[update->slot] == update);
                 if (update->state != UPDATE_REFUSED)
                         *weight += update->announce.weight;
-                *n_adding += update->state == UPDATE_ADDING;
+                *n_adding += of_slot && update->state == UPDATE_ADDING;
                 mfl_assert(update->state == UPDATE_ADDING || task->daemon || update->state >= UPDATE_COUNTED);
         }
         mfl_assert(n_held == task->n_held && n_covered == task->n_covered);
@@ -183,6 +199,7 @@ static void check_job(const struct mfl_core *core, const struct core_job *job)
         mfl_assert(job->phase != PHASE_TRAINED || ahead);
         bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL || job->phase == PHASE_CLOSING;
         mfl_assert(works || job->phase == PHASE_OVER || (!job->tasks && !job->n_leased));
+        mfl_core_group_check(core, job);
         for (uint32_t s = 0; job->slots && s < job->n_slots; s++)
                 mfl_assert(!job->slots[s] || (job->slots[s]->slot == s && job->slots[s]->task->job == job));
 }
@@ -199,6 +216,7 @@ void mfl_core_check(const struct mfl_core *core)
                 n_up += daemon->conn != 0;
         }
         mfl_assert(n_up == core->by_conn.n && core->by_key.n == core->n_daemons);
+        mfl_core_node_check(core);
         for (const struct core_job *job = core->jobs; job; job = job->next)
                 check_job(core, job);
 }

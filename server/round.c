@@ -40,7 +40,7 @@ void mfl_round_reason(
 /* Ends the phase's tasks. Those of a phase that came to its end have nothing left to cancel. */
 static void drop_work(struct mfl_core *core, struct core_job *job, const char *reason)
 {
-        mfl_assert(!job->n_adding);
+        mfl_assert(!job->n_adding && !job->groups);
         while (job->tasks) {
                 struct core_task *task = job->tasks;
                 job->tasks = task->job_next;
@@ -143,6 +143,7 @@ static uint32_t quorum_need(const struct core_job *job)
 static void close_train(struct mfl_core *core, struct core_job *job, const char *why)
 {
         uint32_t need = quorum_need(job);
+        mfl_core_groups_end(core, job, "the round closes");
         for (struct core_task *task = job->tasks; task; task = task->job_next)
                 for (uint32_t i = 0; i < task->n_items; i++)
                         if (task->updates[i] && task->updates[i]->state < UPDATE_ADDING)
@@ -357,6 +358,7 @@ void mfl_round_job_fail(
                 return;
         mfl_core_trace(core, job, "job %s %s: %.200s", job->id,
                 state == MFL_JOB_STOPPED ? "is stopped" : "has failed", reason);
+        mfl_core_groups_end(core, job, "the job is over");
         for (struct core_task *task = job->tasks; task; task = task->job_next) {
                 mfl_core_task_cancel(core, task, reason);
                 mfl_core_task_take(core, task, ITEM_OPEN);
@@ -372,6 +374,7 @@ void mfl_round_job_fail(
 
 void mfl_round_free(struct mfl_core *core, struct core_job *job)
 {
+        mfl_core_groups_free(job);
         while (job->tasks) {
                 struct core_task *task = job->tasks;
                 job->tasks = task->job_next;
@@ -502,6 +505,7 @@ void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
 {
         mfl_round_store_timers(core, job, next_ms);
+        mfl_core_group_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_TRAIN_WAIT && !job->settled) {

@@ -173,10 +173,8 @@ static void deal_local(struct mfl_core *core, struct core_job *job)
         }
 }
 
-void mfl_round_deal(struct mfl_core *core, struct core_job *job)
+static void deal(struct mfl_core *core, struct core_job *job)
 {
-        if (core->error || MFL_SIM_BUG(7))
-                return;
         if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
                 deal_local(core, job);
                 return;
@@ -188,4 +186,36 @@ void mfl_round_deal(struct mfl_core *core, struct core_job *job)
         }
         deal_population(core, job, open, list_open(job, open));
         free(open);
+}
+
+/* The tasks before `old` are new, the newest first. Who shares a node with whom is known only now. */
+static void send_new(struct mfl_core *core, struct core_job *job, const struct core_task *old)
+{
+        uint32_t n = 0;
+        for (struct core_task *task = job->tasks; task != old; task = task->job_next)
+                n++;
+        if (!n)
+                return;
+        struct core_task **v = mfl_malloc(n * sizeof(struct core_task *));
+        if (!v) {
+                core->error = -ENOMEM;
+                return;
+        }
+        uint32_t i = n;
+        for (struct core_task *task = job->tasks; task != old; task = task->job_next)
+                v[--i] = task;
+        mfl_core_groups_form(core, job, v, n);
+        for (i = 0; i < n && !core->error; i++)
+                mfl_core_task_send(core, v[i]);
+        free(v);
+}
+
+void mfl_round_deal(struct mfl_core *core, struct core_job *job)
+{
+        if (core->error || MFL_SIM_BUG(7))
+                return;
+        const struct core_task *old = job->tasks;
+        deal(core, job);
+        if (!core->error)
+                send_new(core, job, old);
 }
