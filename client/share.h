@@ -6,6 +6,7 @@
  * process (Hello.instance), 16 hexadecimal digits:
  *
  *     mfl-INSTANCE.lock        flock'ed as long as the process lives; the kernel lets go when it dies
+ *     mfl-INSTANCE.newN        becomes a lock file: locked first, then linked to its name
  *     mfl-INSTANCE-N           buffer number N, which nobody shall read
  *     mfl-INSTANCE.KEY         a published buffer; KEY is 64 hexadecimal digits
  *
@@ -74,6 +75,8 @@ struct mfl_share_view;
 int mfl_share_view_open(struct mfl_share *share, uint64_t instance, const uint8_t key[MFL_SHARE_KEY_BYTES],
         uint64_t bytes, struct mfl_share_view **ret_view, struct mfl_error *err);
 const void *mfl_share_view_data(const struct mfl_share_view *view);
-void mfl_share_view_close(struct mfl_share_view *view); /* NULL is fine */
+/* Lets the owner write again. The map is kept for the next view of the same buffer, until the buffer is gone
+ * or this daemon frees one of its own. NULL is fine. */
+void mfl_share_view_close(struct mfl_share_view *view);
 
 #endif
