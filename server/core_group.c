@@ -47,6 +47,8 @@ static uint32_t count_members(const struct core_group *group, uint32_t *ret_read
 uint64_t mfl_core_group_weight(const struct core_group *group)
 {
         uint64_t weight = 0;
+        if (MFL_SIM_BUG(24))
+                return update_of(group, group->leader)->announce.weight;
         for (uint32_t r = 0; r < group->n_members; r++) {
                 const struct core_update *update = update_of(group, r);
                 weight += update ? update->announce.weight : 0;
@@ -101,7 +103,9 @@ static void release(
                 update->group = NULL;
         if (stays)
                 send_alone(core, task, reason);
-        if (update && stays)
+        if (update && stays && MFL_SIM_BUG(21))
+                update->state = UPDATE_FILLING;
+        else if (update && stays)
                 mfl_core_update_enqueue(core, update);
         else if (update)
                 mfl_core_update_drop(core, update);
@@ -191,12 +195,15 @@ static void combine(struct mfl_core *core, struct core_group *group)
                 }
         }
         mfl_assert(n >= 2);
+        if (MFL_SIM_BUG(23))
+                ranks = ((uint64_t)2 << (group->n_members - 1)) - 1;
         group->state = GROUP_COMBINE;
-        group->patience_ms = CORE_NEVER;
+        group->limit_ms = CORE_NEVER;
         mfl_core_trace(core, job, "round %u: group %u adds %u updates, daemon %s uploads the sum", job->round,
                 (uint32_t)group->number, n, group->members[group->leader].task->daemon->info.name);
         for (uint32_t r = 0; r < group->n_members; r++)
-                if (ranks >> r & 1 && (r == group->leader || group->collective == MFL_COLLECTIVE_NCCL))
+                if (group->members[r].task &&
+                        (r == group->leader || group->collective == MFL_COLLECTIVE_NCCL))
                         send_combine(core, group, r, ranks);
         mfl_core_update_enqueue(core, update_of(group, group->leader));
 }
@@ -209,7 +216,7 @@ static void settle(struct mfl_core *core, struct core_group *group, const char *
         else if (n_ready == n)
                 combine(core, group);
         else if (!n_ready)
-                group->patience_ms = CORE_NEVER;
+                group->limit_ms = CORE_NEVER;
 }
 
 /* NCCL's communicator has all of its members or none; and a sum that somebody is adding has theirs. */
@@ -218,6 +225,8 @@ static void leave(struct mfl_core *core, struct core_task *task, bool stays, con
         struct core_group *group = task->group;
         const struct core_job *job = task->job;
         if (!group || group->state == GROUP_ADDING)
+                return;
+        if (group->state == GROUP_COMBINE && MFL_SIM_BUG(20))
                 return;
         if (group->state == GROUP_COMBINE || group->collective == MFL_COLLECTIVE_NCCL) {
                 end_group(core, group, stays ? NULL : task, false, reason);
@@ -272,8 +281,8 @@ static void start_patience(struct mfl_core *core, struct core_group *group, cons
         uint64_t ms = MFL_MAX(core->now_ms - task->sent_ms, (uint64_t)CORE_PATIENCE_MS);
         if (job->deadline_ms != CORE_NEVER)
                 ms = MFL_MIN(ms, job->deadline_ms > core->now_ms ? (job->deadline_ms - core->now_ms) / 2 : 0);
-        group->patience_ms = core->now_ms + ms;
-        mfl_core_wake(core, group->patience_ms);
+        group->limit_ms = core->now_ms + ms;
+        mfl_core_wake(core, group->limit_ms);
 }
 
 void mfl_core_group_ready(struct mfl_core *core, struct core_update *update)
@@ -281,9 +290,21 @@ void mfl_core_group_ready(struct mfl_core *core, struct core_update *update)
         struct core_group *group = update->task->group;
         update->state = UPDATE_GROUPED;
         update->group = group;
-        if (group->patience_ms == CORE_NEVER)
+        if (group->limit_ms == CORE_NEVER)
                 start_patience(core, group, update->task);
         settle(core, group, "");
+}
+
+/* Its leader may live and yet never send the sum: its collective, or its thread, hangs. */
+static void give_up(struct mfl_core *core, struct core_group *group)
+{
+        static const char reason[] = "the sum takes too long";
+        if (MFL_SIM_BUG(22)) {
+                group->limit_ms = CORE_NEVER;
+                return;
+        }
+        mfl_core_comm_lost(core, group->communicator, true, reason);
+        end_group(core, group, NULL, false, reason);
 }
 
 static void lose_patience(struct mfl_core *core, struct core_group *group)
@@ -307,17 +328,27 @@ void mfl_core_group_timers(struct mfl_core *core, struct core_job *job, uint64_t
 {
         for (struct core_group *group = job->groups, *next; group; group = next) {
                 next = group->next;
-                if (core->now_ms >= group->patience_ms)
+                if (core->now_ms < group->limit_ms)
+                        *next_ms = MFL_MIN(*next_ms, group->limit_ms);
+                else if (group->state == GROUP_GATHER)
                         lose_patience(core, group);
                 else
-                        *next_ms = MFL_MIN(*next_ms, group->patience_ms);
+                        give_up(core, group);
         }
 }
 
 /* ---- the sum ---- */
 
+void mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
+{
+        const struct core_job *job = group->job;
+        group->limit_ms = core->now_ms + combine_ms(job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
+        mfl_core_wake(core, group->limit_ms);
+}
+
 void mfl_core_group_adding(struct core_group *group)
 {
+        group->limit_ms = CORE_NEVER;
         group->state = GROUP_ADDING;
         for (uint32_t r = 0; r < group->n_members; r++)
                 if (group->members[r].task)

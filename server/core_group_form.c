@@ -52,7 +52,7 @@ static void form_group(struct mfl_core *core, struct core_job *job, const struct
         group->number = mfl_core_number(core);
         group->job = job;
         group->state = GROUP_GATHER;
-        group->patience_ms = CORE_NEVER;
+        group->limit_ms = CORE_NEVER;
         group->next = job->groups;
         job->groups = group;
         for (; group->n_members < n; *at = (*at)->node_next)
@@ -162,9 +162,9 @@ static uint32_t check_group(const struct core_group *group)
         }
         mfl_assert(n >= 2 && (n == group->n_members || group->collective != MFL_COLLECTIVE_NCCL));
         if (group->state == GROUP_GATHER)
-                mfl_assert(n_ready < n && (group->patience_ms == CORE_NEVER) == (n_ready == 0));
+                mfl_assert(n_ready < n && (group->limit_ms == CORE_NEVER) == (n_ready == 0));
         else
-                mfl_assert(group->members[group->leader].task && group->patience_ms == CORE_NEVER);
+                mfl_assert(group->members[group->leader].task != NULL);
         return n;
 }
 

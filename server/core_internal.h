@@ -32,6 +32,8 @@
 #define CORE_COMBINE_MS 10000
 #define CORE_COMBINE_BYTES_PER_S (64u << 20)
 #define CORE_NCCL_FAILS_MAX 2
+/* A sum that comes slower than that is given up: its leader hangs, or the others are faster by themselves. */
+#define CORE_UPLOAD_BYTES_PER_S (1u << 20)
 /* JobSpecs that a daemon is trusted to remember of one connection; the agent keeps twice as many. */
 #define CORE_SPECS_MAX 16
 
@@ -138,8 +140,10 @@ struct core_group {
         struct core_group *next; /* of its job */
         enum group_state state;
         enum mfl_collective_kind collective;
-        uint64_t communicator, patience_ms; /* CORE_NEVER: nobody is ready */
-        uint32_t leader;                    /* rank, from COMBINE on */
+        uint64_t communicator;
+        /* GATHER: then the rest is late; CORE_NEVER while nobody is ready. COMBINE: then a granted sum is. */
+        uint64_t limit_ms;
+        uint32_t leader; /* rank, from COMBINE on */
         uint32_t workers, n_members;
         struct core_member members[]; /* by rank */
 };
@@ -415,6 +419,7 @@ void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const c
 /* Who was to get params from the lost daemon is alone. */
 void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_group_weight(const struct core_group *group);
+void mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
 void mfl_core_group_adding(struct core_group *group);
 void mfl_core_group_added(struct mfl_core *core, struct core_group *group, bool ok, const char *reason);
 void mfl_core_group_failed(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);

@@ -68,6 +68,8 @@ void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
                 act_slot(core, MFL_ACT_SLOT_OPEN, update);
                 grant(core, update);
                 if (update->group)
+                        mfl_core_group_granted(core, update->group);
+                if (update->group)
                         mfl_core_trace(core, job,
                                 "round %u: daemon %s uploads the sum of group %u into slot %u", job->round,
                                 update->task->daemon->info.name, (uint32_t)update->group->number, s);
