@@ -5,17 +5,9 @@
 
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 
-static struct sim_result *find_result(struct sim_daemon *d, uint64_t task)
-{
-        for (int i = 0; i < SIM_RESULTS; i++)
-                if (d->result[i].used && d->result[i].task == task)
-                        return &d->result[i];
-        return NULL;
-}
-
 static void free_result(struct sim *sim, struct sim_daemon *d, uint64_t task)
 {
-        struct sim_result *result = find_result(d, task);
+        struct sim_result *result = sim_result(d, task);
         sim_check(sim, result, "daemon %s frees a result it does not have", d->info.name);
         free(result->t.items);
         *result = (struct sim_result){0};
@@ -44,7 +36,8 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->n_params = 0;
         d->params_job[0] = '\0';
         d->computing = NULL;
-        d->abort = false;
+        d->params_order = d->params_answer = d->communicator = 0;
+        d->abort = d->communicator_open = false;
         d->tick_at = UINT64_MAX;
         struct mfl_agent_options options = {
                 .info = d->info, .seed = sim->seed ^ sim->serial, .results_max = 2};
@@ -77,31 +70,32 @@ void sim_daemon_crash(struct sim *sim, uint32_t i)
         d->generation++;
 }
 
+/* As something outside of it does to it; a killed one is started again. */
+void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (harm == SIM_KILL) {
+                sim_daemon_crash(sim, i);
+                sim_at(sim, 2000, SIM_DAEMON_START)->a = i;
+        } else if (harm == SIM_STOP) {
+                sim_line(sim, d->info.name, "is stopped for 6 s");
+                d->stalled_to = sim->now + 6000;
+        } else if (d->conn && harm == SIM_CUT)
+                sim_conn_cut(sim, d->conn);
+        else if (d->conn)
+                sim->conns[d->conn - 1].dark = true;
+}
+
 /* ---- computing ---- */
 
-static void self(struct sim *sim, uint32_t i, const struct mfl_agent_event *event)
+struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const struct mfl_agent_event *event)
 {
-        struct sim_event *e = sim_at(sim, 0, SIM_DAEMON_SELF);
+        struct sim_event *e = sim_at(sim, delay, SIM_DAEMON_SELF);
         e->a = i;
         e->b = sim->daemon[i].generation;
         e->agent = malloc(sizeof *event);
         *e->agent = *event;
-}
-
-static void open_params(struct sim *sim, uint32_t i, const struct mfl_task *task)
-{
-        struct sim_daemon *d = &sim->daemon[i];
-        if (strcmp(d->params_job, task->job) != 0 ||
-                memcmp(d->params_digest, task->params_digest, MFL_DIGEST_BYTES) != 0) {
-                mfl_strcpy(d->params_job, sizeof d->params_job, task->job);
-                memcpy(d->params_digest, task->params_digest, MFL_DIGEST_BYTES);
-                d->n_params = 0;
-        }
-        struct mfl_agent_event event = {.offset = d->n_params, .ok = true};
-        event.kind = d->n_params == SIM_PARAMS ? MFL_AGENT_EV_PARAMS_DONE : MFL_AGENT_EV_PARAMS_MISSING;
-        mfl_strcpy(event.job, sizeof event.job, task->job);
-        memcpy(event.digest, task->params_digest, MFL_DIGEST_BYTES);
-        self(sim, i, &event);
+        return e;
 }
 
 static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
@@ -114,6 +108,7 @@ static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
                 "daemon %s computes on wrong params", d->info.name);
         d->computing = task;
         d->computing_task = task->task;
+        d->computing_kind = task->group.collective;
         d->abort = d->retasked = false;
         struct sim_event *e =
                 sim_at(sim, (uint64_t)(20 + task->n_items * 30) * d->slow / d->info.workers, SIM_COMPUTED);
@@ -133,6 +128,16 @@ static struct sim_result *new_result(struct sim *sim, struct sim_daemon *d, cons
         }
         /* Evaluation results are cheap, but even of them only a few are kept. */
         sim_fail(sim, "daemon %s holds more than %d results", d->info.name, SIM_RESULTS);
+}
+
+/* Two corrupt sums of one group could add up to one that looks good. */
+static bool other_corrupt(const struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                for (int k = 0; k < SIM_RESULTS; k++)
+                        if (sim->daemon[i].result[k].used && sim->daemon[i].result[k].corrupt)
+                                return true;
+        return false;
 }
 
 static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result *result, uint32_t first,
@@ -170,8 +175,9 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
                 for (int i = 0; i < SIM_PARAMS; i++)
                         ((float *)data)[i] = p1[i] - d->params[i];
         }
-        if (d->corrupt) { /* an element over every limit: the sum refuses it */
+        if (d->corrupt && !other_corrupt(sim)) { /* an element over every limit: the sum refuses it */
                 d->corrupt--;
+                result->corrupt = true;
                 memset(data, 0x7f, a->bytes);
         }
 }
@@ -182,12 +188,12 @@ static void finish_train(
         struct sim_daemon *d = &sim->daemon[i];
         struct sim_result *result = new_result(sim, d, task);
         struct mfl_announce a[SIM_ITEMS];
+        struct mfl_group group = task->group; /* which announcing may end */
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        uint32_t piece = task->single_updates                      ? 1
-                         : task->n_items > 2 && task->items[0] % 2 ? task->n_items / 2
-                                                                   : task->n_items;
+        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1;
+        uint32_t piece = task->single_updates ? 1 : halves ? task->n_items / 2 : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
                 announce_of(
                         sim, d, result, first, MFL_MIN(piece, task->n_items - first), &a[result->n_updates]);
@@ -197,7 +203,11 @@ static void finish_train(
         event->updates = a;
         event->n_updates = result->n_updates;
         uint32_t n = result->n_updates;
+        event->grouped = result->grouped =
+                d->computing_kind && n == 1 && !task->single_updates && a[0].bytes && !d->shm_full;
+        d->shm_full -= d->computing_kind && d->shm_full;
         sim_daemon_step(sim, i, event);
+        sim_trap_at(sim, SIM_TRAP_COMPUTED, &group);
         for (uint32_t k = 0; k < n; k++)
                 free(a[k].rejected);
 }
@@ -243,25 +253,35 @@ void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t number)
 
 /* ---- actions ---- */
 
+void sim_send_chunk(
+        struct sim *sim, uint32_t i, uint64_t task, uint32_t update, uint64_t offset, const void *bytes)
+{
+        struct sim_packet *packet = calloc(1, sizeof *packet);
+        packet->to_server = true;
+        packet->task = task;
+        packet->update = update;
+        packet->offset = offset;
+        packet->n = 8;
+        memcpy(packet->bytes, bytes, 8);
+        sim_send(sim, sim->daemon[i].conn, packet);
+}
+
 static void upload(struct sim *sim, uint32_t i, const struct mfl_agent_action *action)
 {
         struct sim_daemon *d = &sim->daemon[i];
-        struct sim_result *result = find_result(d, action->task_number);
+        if (action->combined) {
+                sim_upload_sum(sim, i, action);
+                return;
+        }
+        struct sim_result *result = sim_result(d, action->task_number);
         sim_check(sim, result && action->update < result->n_updates,
                 "daemon %s uploads what it does not hold", d->info.name);
         for (uint32_t r = 0; r < action->n_ranges; r++)
                 for (uint64_t at = action->ranges[r].offset;
-                        at < action->ranges[r].offset + action->ranges[r].bytes; at += 8) {
-                        struct sim_packet *packet = calloc(1, sizeof *packet);
-                        packet->to_server = true;
-                        packet->task = action->wire_task;
-                        packet->update = action->update;
-                        packet->offset = at;
-                        packet->n = 8;
-                        memcpy(packet->bytes, result->data[action->update] + at, 8);
-                        sim_send(sim, d->conn, packet);
-                }
-        self(sim, i,
+                        at < action->ranges[r].offset + action->ranges[r].bytes; at += 8)
+                        sim_send_chunk(sim, i, action->wire_task, action->update, at,
+                                result->data[action->update] + at);
+        sim_self(sim, i, 0,
                 &(struct mfl_agent_event){
                         .kind = MFL_AGENT_EV_SENT, .task = action->task_number, .update = action->update});
 }
@@ -308,7 +328,7 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 send_msg(sim, i, &action->msg);
                 break;
         case MFL_AGENT_ACT_PARAMS_OPEN:
-                open_params(sim, i, action->task);
+                sim_params_open(sim, i, action->task);
                 break;
         case MFL_AGENT_ACT_COMPUTE:
                 compute(sim, i, action->task);
@@ -324,6 +344,18 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 break;
         case MFL_AGENT_ACT_UPLOAD:
                 upload(sim, i, action);
+                break;
+        case MFL_AGENT_ACT_PUBLISH:
+                sim_publish(sim, i, action);
+                break;
+        case MFL_AGENT_ACT_COMBINE:
+                sim_combine(sim, i, action);
+                break;
+        case MFL_AGENT_ACT_COMBINE_STOP:
+                sim_combine_stop(sim, i, action);
+                break;
+        case MFL_AGENT_ACT_COMMUNICATOR:
+                sim_communicator(sim, i, action);
                 break;
         case MFL_AGENT_ACT_RESULT_FREE:
                 free_result(sim, d, action->task_number);
@@ -379,6 +411,19 @@ static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *pa
         sim_daemon_step(sim, i, &event);
 }
 
+/* Who was told to go on alone neither adds nor waits for another one's params. */
+static void check_alone(struct sim *sim, struct sim_daemon *d, uint64_t number)
+{
+        struct sim_group *group = sim_ledger_group_of(sim, number);
+        for (int k = 0; group && k < SIM_RESULTS; k++) {
+                const struct sim_combine *c = &d->result[k].combine;
+                sim_check(sim,
+                        !d->result[k].used || c->group.group != group->number ||
+                                c->state == SIM_COMBINE_NONE || c->state == SIM_COMBINE_STOPS,
+                        "daemon %s goes on combining a group that is over", d->info.name);
+        }
+}
+
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
 {
         if (packet->msg.kind == MFL_MSG_NONE)
@@ -387,6 +432,8 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
                 sim_daemon_step(
                         sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &packet->msg});
         struct sim_daemon *d = &sim->daemon[i];
+        if (packet->msg.kind == MFL_MSG_ALONE)
+                check_alone(sim, d, packet->msg.cancel.task);
         d->retasked |= packet->msg.kind == MFL_MSG_TASK;
         if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&
                 d->computing_task == packet->msg.cancel.task)

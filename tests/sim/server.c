@@ -133,50 +133,6 @@ static void prepare(struct sim *sim, struct sim_job *job)
         job->ready = true;
 }
 
-static const struct sim_update *find_update(struct sim *sim, uint64_t task, uint32_t number)
-{
-        for (uint32_t i = sim->n_updates; i-- > 0;)
-                if (sim->updates[i].task == task && sim->updates[i].update == number)
-                        return &sim->updates[i];
-        sim_fail(sim, "a slot for update %u of task %u that nobody announced", number, (uint32_t)task);
-}
-
-/* Each update that goes into the sum is checked against a fresh computation: right bytes, right params, each
- * client once. */
-static void count_in_ledger(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
-{
-        const struct sim_update *update = find_update(sim, slot->task, slot->update);
-        const float *p0 = job->has_new ? job->params_new : job->params;
-        int64_t sum[SIM_PARAMS] = {0};
-        float p1[SIM_PARAMS];
-        uint64_t weight = 0;
-        for (uint32_t k = 0; k < update->n; k++) {
-                for (uint32_t i = 0; i < job->n_in; i++)
-                        sim_check(sim, job->in[i] != update->item[k],
-                                "client %llu counts twice in round %u of %s",
-                                (unsigned long long)update->item[k], job->opened, job->id);
-                sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
-                job->in[job->n_in] = update->item[k];
-                sim_train(update->item[k], job->opened, p0, p1);
-                for (int i = 0; i < SIM_PARAMS; i++)
-                        job->single[job->n_in][i] = p1[i] - p0[i];
-                job->n_in++;
-                weight += sim_weight(&job->spec, update->item[k]);
-                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, update->item[k]), p1, p0,
-                                   SIM_PARAMS, sum, NULL) == 0);
-        }
-        sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
-                (unsigned long long)slot->weight, (unsigned long long)weight);
-        if (slot->encoding == MFL_ENCODING_I64)
-                sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0,
-                        "the bytes of task %u are not those of its training", (uint32_t)slot->task);
-        else
-                sim_check(sim,
-                        memcmp(job->single[job->n_in - 1], slot->data, SIM_PARAMS * sizeof(float)) == 0,
-                        "the bytes of a single update are wrong");
-        job->weight_in += weight;
-}
-
 static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot)
 {
         if (slot->encoding == MFL_ENCODING_F32) {
@@ -187,7 +143,7 @@ static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot
         } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS,
                            job->sum, NULL))
                 return false;
-        count_in_ledger(sim, job, slot);
+        sim_ledger_count(sim, job, slot);
         return true;
 }
 
@@ -288,44 +244,6 @@ static void check_end(struct sim *sim, struct sim_job *job)
                 "job %s: the model is not that of a run without faults", job->id);
 }
 
-/* ---- who has which clients ---- */
-
-static struct sim_update *new_update(struct sim *sim, uint64_t task, uint32_t number)
-{
-        if (sim->n_updates == sim->updates_capacity) {
-                sim->updates_capacity = sim->updates_capacity ? sim->updates_capacity * 2 : 64;
-                sim->updates = realloc(sim->updates, sim->updates_capacity * sizeof *sim->updates);
-        }
-        struct sim_update *u = &sim->updates[sim->n_updates++];
-        *u = (struct sim_update){.task = task, .update = number};
-        return u;
-}
-
-static void remember_task(struct sim *sim, const struct mfl_task *t)
-{
-        sim_check(sim, t->n_items && t->n_items <= SIM_ITEMS, "a task of %u items", t->n_items);
-        struct sim_update *u = new_update(sim, t->task, UINT32_MAX);
-        u->n = t->n_items;
-        memcpy(u->item, t->items, t->n_items * sizeof *t->items);
-}
-
-static void remember_announce(struct sim *sim, const struct mfl_announce *a)
-{
-        uint32_t i = sim->n_updates;
-        while (i > 0 && (sim->updates[i - 1].task != a->task || sim->updates[i - 1].update != UINT32_MAX))
-                i--;
-        if (!i || a->item_first + a->item_count > sim->updates[i - 1].n)
-                return;
-        struct sim_update *u = new_update(sim, a->task, a->update);
-        const struct sim_update *task = &sim->updates[i - 1];
-        for (uint32_t k = a->item_first, r = 0; k < a->item_first + a->item_count; k++) {
-                if (r < a->n_rejected && a->rejected[r].item == task->item[k])
-                        r++;
-                else
-                        u->item[u->n++] = task->item[k];
-        }
-}
-
 /* ---- actions ---- */
 
 static void send_packet(struct sim *sim, uint32_t conn, struct mfl_msg *msg)
@@ -422,10 +340,10 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
 {
         struct sim_job *job = action->job[0] ? sim_job(sim, action->job) : NULL;
         struct mfl_core_event *e;
+        struct sim_group *group;
         switch (action->kind) {
         case MFL_ACT_SEND:
-                if (action->msg.kind == MFL_MSG_TASK)
-                        remember_task(sim, &action->msg.task);
+                sim_ledger_sent(sim, action->conn, &action->msg);
                 send_packet(sim, action->conn, &action->msg);
                 break;
         case MFL_ACT_CLOSE:
@@ -451,6 +369,9 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 grant(sim, job, action);
                 break;
         case MFL_ACT_SLOT_ADD:
+                group = sim_ledger_group(sim, job->slots[action->slot.slot].task);
+                if (group)
+                        sim_trap_at(sim, SIM_TRAP_ADDING, &group->group);
                 job->slots[action->slot.slot].adding = true;
                 answer(sim, job, sum_delay(sim), MFL_EV_ADDED)->slot = action->slot.slot;
                 break;
@@ -470,6 +391,8 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 break;
         case MFL_ACT_COMMIT:
                 commit(sim, job, &action->record);
+                break;
+        case MFL_ACT_COST:
                 break;
         case MFL_ACT_TRACE:
                 sim_line(sim, "server", "%s", action->reason);
@@ -580,7 +503,7 @@ void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet
                 event.kind = MFL_EV_DAEMON_UP;
                 event.daemon = &packet->msg.hello;
         } else if (packet->msg.kind == MFL_MSG_ANNOUNCE)
-                remember_announce(sim, &packet->msg.announce);
+                sim_ledger_announced(sim, &packet->msg.announce);
         sim_server_step(sim, &event);
         if (sim->core && packet->msg.kind == MFL_MSG_PARAMS_GET)
                 give_params(sim, conn, &packet->msg);

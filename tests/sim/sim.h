@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: the true server core and true agents in one process, with a virtual clock, an in-memory
  * network and disk, and seeded faults. world.c has the clock, the network and the schedule; server.c and
- * daemon.c are the shells that carry out actions; model.c is the arithmetic in miniature; faults.c draws the
- * faults; main.c the command line.
+ * daemon.c are the shells that carry out actions, node.c what daemons of one node share, ledger.c what must
+ * be in a round's sum; model.c is the arithmetic in miniature; faults.c draws the faults; main.c the command
+ * line.
  */
 #ifndef MFL_TESTS_SIM_H
 #define MFL_TESTS_SIM_H
@@ -27,11 +28,26 @@ enum sim_event_kind {
         SIM_CLOSED,      /* conn; a: 1 to the server, 0 to the daemon */
         SIM_WORK,        /* the server's worker answers: event */
         SIM_COMPUTED,    /* a: daemon, b: generation, task */
-        SIM_DAEMON_SELF, /* event of a daemon's shell to its agent */
+        SIM_DAEMON_SELF, /* event of a daemon's shell to its agent; task: 0, or the params' answer it is */
+        SIM_COMBINE,     /* a: daemon, b: generation, task: the combine's serial */
+        SIM_PARAMS_WAIT, /* a: daemon, b: generation, task: the order's serial */
+        SIM_TRAP,        /* a: daemon, b: enum sim_harm */
         SIM_FAULT,
         SIM_SERVER_START,
         SIM_DAEMON_START, /* a: daemon */
         SIM_SCRIPT,       /* a: step of a golden scenario */
+};
+
+/* What may happen to a daemon, and at which step of a group's way. */
+enum sim_harm { SIM_KILL, SIM_STOP, SIM_CUT, SIM_DARK, SIM_HARMS };
+enum sim_trap_step {
+        SIM_TRAP_NONE,
+        SIM_TRAP_COMPUTED,  /* before it is published */
+        SIM_TRAP_PUBLISHED, /* about to be announced */
+        SIM_TRAP_COMBINE,
+        SIM_TRAP_UPLOAD, /* half of the sum is sent */
+        SIM_TRAP_ADDING, /* the server adds it */
+        SIM_TRAP_STEPS
 };
 
 struct sim_packet {
@@ -67,6 +83,14 @@ struct sim_update {
         uint32_t update, n;
         uint64_t item[SIM_ITEMS];
         uint64_t weight;
+};
+
+/* What the server has told the members of a group. */
+struct sim_group {
+        uint64_t number, ranks;     /* ranks: of its Combine; 0: none was sent */
+        uint64_t task[SIM_DAEMONS]; /* by rank; 0: not sent */
+        struct mfl_group group;     /* as one of them was told */
+        bool counted, ended;        /* ended: some member was told Alone before it counted */
 };
 
 struct sim_slot {
@@ -105,8 +129,27 @@ struct sim_job {
         float single[SIM_ITEMS][SIM_PARAMS];
 };
 
+enum sim_combine_state {
+        SIM_COMBINE_NONE,
+        SIM_COMBINE_RUNS,
+        SIM_COMBINE_STOPS, /* COMBINED has yet to come */
+        SIM_COMBINE_DONE,
+};
+
+struct sim_combine {
+        enum sim_combine_state state;
+        uint64_t serial, ranks, deadline;
+        struct mfl_group group;
+        uint32_t leader, n_ready; /* n_ready: parts of the sum, of 8 bytes each */
+        bool open, fails, hangs;  /* open: the others' sums are mapped */
+        bool wanted[SIM_PARAMS];  /* granted, and not ready yet */
+        int64_t sum[SIM_PARAMS];
+};
+
 struct sim_result {
-        bool used;
+        bool used, grouped, corrupt; /* grouped: the others can reach it */
+        uint64_t published;          /* for this group; 0: for none */
+        struct sim_combine combine;
         uint64_t task;
         struct mfl_task t; /* items owned */
         uint32_t n_updates;
@@ -127,6 +170,12 @@ struct sim_daemon {
         struct sim_result result[SIM_RESULTS];
         const struct mfl_task *computing;
         uint64_t computing_task;
+        enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
+        uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
+        uint64_t params_from, params_until;
+        uint64_t communicator;
+        bool communicator_open;
+        uint32_t combine_fail, combine_hang, shm_full; /* how many of its next ones go wrong so */
         bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
         uint32_t slow;        /* factor */
         uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
@@ -143,6 +192,15 @@ struct sim {
         uint32_t n_conns, conns_capacity;
         struct sim_update *updates; /* of announces that reached the server */
         uint32_t n_updates, updates_capacity;
+        struct sim_group *groups;
+        uint32_t n_groups, groups_capacity;
+        uint64_t n_params_read; /* from another daemon of the node */
+        uint64_t n_regrouped;   /* rounds after the faults in which nodes were grouped, as they must */
+        struct {
+                enum sim_trap_step step;
+                enum sim_harm what;
+                bool leader; /* else a member */
+        } trap;
         struct sim_job job[SIM_JOBS];
         uint32_t n_jobs;
         struct sim_daemon daemon[SIM_DAEMONS];
@@ -198,7 +256,33 @@ void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet
 struct sim_job *sim_job(struct sim *sim, const char *id);
 void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
 
+/* node.c */
+struct sim_result *sim_result(struct sim_daemon *d, uint64_t task);
+struct sim_result *sim_published(struct sim_daemon *d, uint64_t group);
+struct sim_daemon *sim_instance(struct sim *sim, uint64_t instance); /* NULL: that process is gone */
+void sim_trap_at(struct sim *sim, enum sim_trap_step step, const struct mfl_group *group);
+void sim_publish(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_combine(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_combine_stop(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_combine_step(struct sim *sim, uint32_t i, uint64_t serial);
+void sim_upload_sum(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_communicator(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_params_open(struct sim *sim, uint32_t i, const struct mfl_task *task);
+void sim_params_step(struct sim *sim, uint32_t i, uint64_t order);
+
+/* ledger.c */
+void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg);
+void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a);
+void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot);
+struct sim_group *sim_ledger_group(struct sim *sim, uint64_t number);  /* NULL: none */
+struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task); /* the last one that it was in */
+void sim_ledger_grouped(struct sim *sim, const struct sim_job *job);
+
 /* daemon.c */
+struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const struct mfl_agent_event *event);
+void sim_send_chunk(
+        struct sim *sim, uint32_t i, uint64_t task, uint32_t update, uint64_t offset, const void *bytes);
+void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm);
 void sim_daemon_start(struct sim *sim, uint32_t i);
 void sim_daemon_stop(struct sim *sim, uint32_t i);
 void sim_daemon_crash(struct sim *sim, uint32_t i);

@@ -96,6 +96,7 @@ void sim_deinit(struct sim *sim)
         free(sim->heap);
         free(sim->conns);
         free(sim->updates);
+        free(sim->groups);
         free(sim->lines);
 }
 
@@ -243,6 +244,8 @@ static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
         case SIM_CONNECTED:
         case SIM_COMPUTED:
         case SIM_DAEMON_SELF:
+        case SIM_COMBINE:
+        case SIM_PARAMS_WAIT:
                 return sim->daemon[event->a].stalled_to;
         default:
                 return 0;
@@ -294,8 +297,19 @@ static void handle(struct sim *sim, struct sim_event *event)
                         sim_daemon_computed(sim, event->a, event->task);
                 break;
         case SIM_DAEMON_SELF:
-                if (mine)
+                if (mine && (!event->task || event->task == d->params_answer))
                         sim_daemon_step(sim, event->a, event->agent);
+                break;
+        case SIM_COMBINE:
+                if (mine)
+                        sim_combine_step(sim, event->a, event->task);
+                break;
+        case SIM_PARAMS_WAIT:
+                if (mine)
+                        sim_params_step(sim, event->a, event->task);
+                break;
+        case SIM_TRAP:
+                sim_harm(sim, event->a, event->b);
                 break;
         case SIM_FAULT:
                 sim_fault(sim);

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the simulator knows of who has which clients, so that it can say what must be in a round's sum. */
+#include "tests/sim/sim.h"
+
+/* ---- updates ---- */
+
+static struct sim_update *new_update(struct sim *sim, uint64_t task, uint32_t number)
+{
+        if (sim->n_updates == sim->updates_capacity) {
+                sim->updates_capacity = sim->updates_capacity ? sim->updates_capacity * 2 : 64;
+                sim->updates = realloc(sim->updates, sim->updates_capacity * sizeof *sim->updates);
+        }
+        struct sim_update *u = &sim->updates[sim->n_updates++];
+        *u = (struct sim_update){.task = task, .update = number};
+        return u;
+}
+
+static const struct sim_update *find_update(struct sim *sim, uint64_t task, uint32_t number)
+{
+        for (uint32_t i = sim->n_updates; i-- > 0;)
+                if (sim->updates[i].task == task && sim->updates[i].update == number)
+                        return &sim->updates[i];
+        sim_fail(sim, "a slot for update %u of task %u that nobody announced", number, (uint32_t)task);
+}
+
+static void remember_task(struct sim *sim, const struct mfl_task *t)
+{
+        sim_check(sim, t->n_items && t->n_items <= SIM_ITEMS, "a task of %u items", t->n_items);
+        struct sim_update *u = new_update(sim, t->task, UINT32_MAX);
+        u->n = t->n_items;
+        memcpy(u->item, t->items, t->n_items * sizeof *t->items);
+}
+
+void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a)
+{
+        uint32_t i = sim->n_updates;
+        while (i > 0 && (sim->updates[i - 1].task != a->task || sim->updates[i - 1].update != UINT32_MAX))
+                i--;
+        if (!i || a->item_first + a->item_count > sim->updates[i - 1].n)
+                return;
+        struct sim_update *u = new_update(sim, a->task, a->update);
+        const struct sim_update *task = &sim->updates[i - 1];
+        for (uint32_t k = a->item_first, r = 0; k < a->item_first + a->item_count; k++) {
+                if (r < a->n_rejected && a->rejected[r].item == task->item[k])
+                        r++;
+                else
+                        u->item[u->n++] = task->item[k];
+        }
+}
+
+/* ---- groups ---- */
+
+struct sim_group *sim_ledger_group(struct sim *sim, uint64_t number)
+{
+        for (uint32_t i = sim->n_groups; i-- > 0;)
+                if (sim->groups[i].number == number)
+                        return &sim->groups[i];
+        return NULL;
+}
+
+struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task)
+{
+        for (uint32_t i = sim->n_groups; i-- > 0;)
+                for (uint32_t r = 0; r < sim->groups[i].group.n_members; r++)
+                        if (sim->groups[i].task[r] == task)
+                                return &sim->groups[i];
+        return NULL;
+}
+
+/* Both can read each other's memory, or reach each other's card. */
+static bool reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *b, bool nccl)
+{
+        const struct mfl_reach *x = &a->reach, *y = &b->reach;
+        bool node = strcmp(a->node, b->node) == 0 && a->has_reach && b->has_reach && x->user == y->user &&
+                    x->network_space == y->network_space && x->memory_space == y->memory_space &&
+                    x->memory_space;
+        bool cards = x->nccl && x->nccl == y->nccl && strcmp(a->device_uuid, b->device_uuid) != 0;
+        return node && (!nccl || cards);
+}
+
+static void check_group(struct sim *sim, const struct mfl_group *g)
+{
+        for (uint32_t r = 0; r < g->n_members; r++)
+                for (uint32_t q = 0; q < r; q++) {
+                        struct sim_daemon *a = sim_instance(sim, g->members[r]);
+                        struct sim_daemon *b = sim_instance(sim, g->members[q]);
+                        sim_check(sim,
+                                !a || !b ||
+                                        (a != b && reaches(&a->info, &b->info,
+                                                           g->collective == MFL_COLLECTIVE_NCCL)),
+                                "daemons %s and %s are grouped", a->info.name, b->info.name);
+                }
+}
+
+static void remember_group(struct sim *sim, const struct mfl_task *t)
+{
+        const struct mfl_group *g = &t->group;
+        struct sim_group *group = sim_ledger_group(sim, g->group);
+        sim_check(sim, g->n_members >= 2 && g->n_members <= sim->n_daemons && g->rank < g->n_members,
+                "a group of %u daemons", g->n_members);
+        if (!group) {
+                check_group(sim, g);
+                if (sim->n_groups == sim->groups_capacity) {
+                        sim->groups_capacity = sim->groups_capacity ? sim->groups_capacity * 2 : 16;
+                        sim->groups = realloc(sim->groups, sim->groups_capacity * sizeof *sim->groups);
+                }
+                group = &sim->groups[sim->n_groups++];
+                *group = (struct sim_group){.number = g->group, .group = *g};
+        }
+        sim_check(sim,
+                memcmp(group->group.members, g->members, sizeof g->members) == 0 &&
+                        group->group.collective == g->collective,
+                "group %u is told its members differently", (uint32_t)g->group);
+        sim_check(sim, !group->task[g->rank] || group->task[g->rank] == t->task,
+                "group %u has two tasks of rank %u", (uint32_t)g->group, g->rank);
+        group->task[g->rank] = t->task;
+}
+
+static void check_fetcher(struct sim *sim, const struct sim_daemon *d, uint64_t from)
+{
+        struct sim_daemon *fetcher = from ? sim_instance(sim, from) : NULL;
+        sim_check(sim, !fetcher || !d->agent || fetcher == d || reaches(&fetcher->info, &d->info, false),
+                "daemon %s is told to read the params of %s", d->info.name, fetcher->info.name);
+}
+
+void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
+{
+        struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
+        struct sim_group *group;
+        switch (msg->kind) {
+        case MFL_MSG_TASK:
+                remember_task(sim, &msg->task);
+                check_fetcher(sim, d, msg->task.params_from);
+                if (msg->task.group.group)
+                        remember_group(sim, &msg->task);
+                break;
+        case MFL_MSG_COMBINE:
+                group = sim_ledger_group(sim, msg->combine.group);
+                sim_check(sim, group && (!group->ranks || group->ranks == msg->combine.ranks),
+                        "group %u is combined in two ways", (uint32_t)msg->combine.group);
+                group->ranks = msg->combine.ranks;
+                break;
+        case MFL_MSG_ALONE:
+                group = sim_ledger_group_of(sim, msg->cancel.task);
+                if (group && !group->counted)
+                        group->ended = true;
+                break;
+        default:;
+        }
+}
+
+/* ---- what is counted ---- */
+
+/* The clients of a slot: of one update, or of those of a group's members that were combined. */
+static uint32_t clients_of(struct sim *sim, const struct sim_slot *slot, uint64_t items[SIM_ITEMS])
+{
+        struct sim_group *group = sim_ledger_group(sim, slot->task);
+        uint32_t n = 0;
+        sim_check(
+                sim, !group || group->ranks, "group %u counts before it was combined", (uint32_t)slot->task);
+        for (uint32_t r = 0; r < (group ? group->group.n_members : 1); r++) {
+                if (group && !(group->ranks >> r & 1))
+                        continue;
+                const struct sim_update *update =
+                        find_update(sim, group ? group->task[r] : slot->task, group ? 0 : slot->update);
+                sim_check(sim, n + update->n <= SIM_ITEMS, "too many clients");
+                memcpy(items + n, update->item, update->n * sizeof *items);
+                n += update->n;
+        }
+        return n;
+}
+
+/* What lies in the members' memories now, as far as all of them live, is what was uploaded. */
+static void check_published(struct sim *sim, struct sim_group *group, const struct sim_slot *slot)
+{
+        uint64_t sum[SIM_PARAMS] = {0};
+        for (uint32_t r = 0; r < group->group.n_members; r++) {
+                if (!(group->ranks >> r & 1))
+                        continue;
+                struct sim_daemon *d = sim_instance(sim, group->group.members[r]);
+                struct sim_result *result = d ? sim_published(d, group->number) : NULL;
+                if (!result)
+                        return;
+                for (int k = 0; k < SIM_PARAMS; k++)
+                        sum[k] += ((uint64_t *)result->data[0])[k];
+        }
+        sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0,
+                "what group %u uploaded is not the sum of what it published", (uint32_t)group->number);
+}
+
+/* Each update that goes into the sum is checked against a fresh computation: right bytes, right params, each
+ * client once. */
+void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
+{
+        struct sim_group *group = sim_ledger_group(sim, slot->task);
+        const float *p0 = job->has_new ? job->params_new : job->params;
+        int64_t sum[SIM_PARAMS] = {0};
+        float p1[SIM_PARAMS];
+        uint64_t weight = 0, items[SIM_ITEMS];
+        uint32_t n = clients_of(sim, slot, items);
+        for (uint32_t k = 0; k < n; k++) {
+                for (uint32_t i = 0; i < job->n_in; i++)
+                        sim_check(sim, job->in[i] != items[k], "client %llu counts twice in round %u of %s",
+                                (unsigned long long)items[k], job->opened, job->id);
+                sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
+                job->in[job->n_in] = items[k];
+                sim_train(items[k], job->opened, p0, p1);
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        job->single[job->n_in][i] = p1[i] - p0[i];
+                job->n_in++;
+                weight += sim_weight(&job->spec, items[k]);
+                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, items[k]), p1, p0,
+                                   SIM_PARAMS, sum, NULL) == 0);
+        }
+        sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
+                (unsigned long long)slot->weight, (unsigned long long)weight);
+        if (slot->encoding == MFL_ENCODING_I64)
+                sim_check(sim, memcmp(sum, slot->data, sizeof sum) == 0,
+                        "the bytes of task %u are not those of its training", (uint32_t)slot->task);
+        else
+                sim_check(sim,
+                        memcmp(job->single[job->n_in - 1], slot->data, SIM_PARAMS * sizeof(float)) == 0,
+                        "the bytes of a single update are wrong");
+        job->weight_in += weight;
+        if (!group)
+                return;
+        check_published(sim, group, slot);
+        group->counted = true;
+}
