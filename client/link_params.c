@@ -217,7 +217,7 @@ static bool may_wait(const struct link_params *params, const struct mfl_task *ta
 {
         const struct mfl_link *link = params->link;
         return task->params_from && task->params_from != link->options.agent.info.instance &&
-               link->options.share && !params->store.data && !params->ready && !params->refused;
+               link->options.share && params->n && !params->store.data && !params->ready && !params->refused;
 }
 
 static void wait_for(struct link_params *params, uint64_t from)

@@ -18,7 +18,7 @@ int link_store_new(struct mfl_link *link, uint64_t n, struct link_store *ret_sto
         if (r)
                 return r;
         r = MFL_INVALID;
-        if (link->options.share)
+        if (link->options.share && bytes)
                 r = mfl_share_buffer_new(link->options.share, bytes, &store.buffer, ret_no_room);
         if (!r)
                 store.data = mfl_share_buffer_data(store.buffer);
