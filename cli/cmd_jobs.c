@@ -2,10 +2,12 @@
 /* Commands about jobs that are one request and one answer: list, show, models, stop, delete. */
 #include <inttypes.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cli/client.h"
 #include "cli/display.h"
 #include "cli/json.h"
+#include "cli/views.h"
 #include "common/digest.h"
 
 /* Opens the connection and turns the first argument, if it is a job, into its id. */
@@ -114,7 +116,25 @@ static void print_rounds(Mfl__RoundInfo *const *rounds, size_t n)
         }
 }
 
-static void print_detail(const Mfl__JobDetail *d)
+static json_t *nodes_json(Mfl__NodeCost *const *nodes, size_t n)
+{
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(list, mfl_json_node(nodes[i]));
+        return list;
+}
+
+static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = mfl_view_network(
+                d, cli->options.nodes, cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0);
+        if (!text)
+                return mfl_fail_memory(err, 0, "the costs of nodes");
+        printf("%s%s", *text ? "\n" : "", text);
+        return 0;
+}
+
+static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
 {
         const Mfl__JobInfo *j = d->info;
         char date[32], accuracy[16];
@@ -134,9 +154,13 @@ static void print_detail(const Mfl__JobDetail *d)
                         accuracy_text(j->best, accuracy, sizeof accuracy));
         putchar('\n');
         print_rounds(d->rounds, d->n_rounds);
+        int r = print_network(cli, d, err);
+        if (r)
+                return r;
         printf("%s%s", d->n_rounds ? "\n" : "", d->text);
         if (*d->text && d->text[strlen(d->text) - 1] != '\n')
                 putchar('\n');
+        return 0;
 }
 
 int mfl_cmd_show(struct mfl_cli *cli)
@@ -158,11 +182,12 @@ int mfl_cmd_show(struct mfl_cli *cli)
         const Mfl__JobDetail *d = answer->job_detail;
         if (cli->json)
                 r = mfl_json_print(stdout,
-                        json_pack("{so ss so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
-                                rounds_json(d->rounds, d->n_rounds)),
+                        json_pack("{so ss so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+                                rounds_json(d->rounds, d->n_rounds), "nodes",
+                                nodes_json(d->nodes, d->n_nodes)),
                         &err);
         else
-                print_detail(d);
+                r = print_detail(cli, d, &err);
         return mfl_cli_report(cli, r, &err);
 }
 

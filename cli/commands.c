@@ -39,10 +39,15 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl list\n"
                 "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
-        {"show", "JOB", "show a job: state, rounds, the job file", 1, 1, "", mfl_cmd_show,
-                "JOB is an id (j-000001), a name that only one job has, or 'last'.\n"
+        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes", mfl_cmd_show,
+                "JOB is an id (j-000001), a name that only one job has, or 'last'. Under 'network' is what "
+                "the\n"
+                "newest round cost each node, and what it would have cost, had each daemon of it fetched the "
+                "model\n"
+                "and sent its update by itself.\n"
                 "\nExamples:\n"
                 "  mfl show last\n"
+                "  mfl show last --nodes\n"
                 "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
         {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout", mfl_cmd_watch,
                 "On a terminal a live display, elsewhere one line per round and change of state. When the "
@@ -82,7 +87,15 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl pull last\n"
                 "  mfl pull fashion-demo --round best -o model.safetensors\n"},
-        {"daemons", "", "list the daemons that are connected", 0, 0, "", mfl_cmd_daemons,
+        {"daemons", "", "list the daemons that are connected, node by node", 0, 0, "", mfl_cmd_daemons,
+                "A node is the daemons of one machine that can reach each other: they add their updates and "
+                "fetch\n"
+                "the model once. '*' marks its leader, who speaks for it. ADDS BY is how: nccl (between "
+                "GPUs), "
+                "shm\n"
+                "(in shared memory) or solo (not at all); below is why, if it could be better. On a narrow "
+                "terminal\n"
+                "columns are left out; into a file go all of them.\n"
                 "\nExample:\n"
                 "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"},
         {"drain", "DAEMON", "give a daemon no more work", 1, 1, "undo wait", mfl_cmd_drain,

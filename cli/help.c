@@ -29,7 +29,10 @@ static const char json_text[] =
         "\"clients\",\n"
         "                   \"strategy\"}\n"
         "  list            {\"jobs\": [JOB...]}\n"
-        "  show            {\"job\": JOB, \"text\": job file, \"rounds\": [ROUND...]}\n"
+        "  show            {\"job\": JOB, \"text\": job file, \"rounds\": [ROUND...],\n"
+        "                   \"nodes\": [{\"round\", \"node\", \"daemons\", \"bytes_up\", "
+        "\"bytes_down\",\n"
+        "                   \"bytes_up_alone\", \"bytes_down_alone\"}]}    (of the last 100 rounds)\n"
         "  wait            {\"job\": JOB}\n"
         "  models          {\"job\": id, \"models\": [ROUND...]}\n"
         "  stop, delete    {\"job\": id, \"text\": T}\n"
@@ -42,8 +45,10 @@ static const char json_text[] =
         "\"test_samples\"}],\n"
         "                   \"software\", \"note\", \"gpu\": {\"uuid\", \"pci\", \"memory\", \"percent\", "
         "\"memory_used\",\n"
-        "                   \"memory_total\", \"temperature\", \"power_watts\"}}]}   (bytes, degrees "
+        "                   \"memory_total\", \"temperature\", \"power_watts\"},   (bytes, degrees "
         "Celsius)\n"
+        "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
+        "                   collective: solo shm nccl; alone: why it is not better\n"
         "  drain           {\"daemon\": name, \"text\": T}\n"
         "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
         "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"
@@ -71,7 +76,9 @@ static const char json_text[] =
         "\"clients\",\n"
         "          \"clients_rejected\", \"weight\", \"bytes_up\", \"bytes_down\", \"seconds\", \"digest\", "
         "\"attempt\",\n"
-        "          \"daemons\", \"committed_ms\", \"kept\"}\n";
+        "          \"daemons\", \"committed_ms\", \"kept\", \"bytes_up_alone\", "
+        "\"bytes_down_alone\"}\n"
+        "          bytes_..._alone: what it would have been without nodes\n";
 
 struct topic {
         const char *name, *text;

@@ -10,6 +10,12 @@ const char *mfl_state_name(Mfl__JobState state)
         return (size_t)state < MFL_ARRAY_SIZE(names) ? names[state] : names[0];
 }
 
+const char *mfl_collective_name(Mfl__Collective collective)
+{
+        static const char *const names[] = {"unknown", "solo", "shm", "nccl"};
+        return (size_t)collective < MFL_ARRAY_SIZE(names) ? names[collective] : names[0];
+}
+
 bool mfl_state_is_final(Mfl__JobState state)
 {
         return state == MFL__JOB_STATE__JOB_DONE || state == MFL__JOB_STATE__JOB_FAILED ||
@@ -38,7 +44,7 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
 {
         if (!r)
                 return json_null();
-        return json_pack("{sI so so sf sf sI sI sI sI sI sI sf so sI sI sI sb}", "round",
+        return json_pack("{sI so so sf sf sI sI sI sI sI sI sf so sI sI sI sb sI sI}", "round",
                 (json_int_t)r->round, "accuracy", number_or_null(r->evaluated, r->accuracy), "loss",
                 number_or_null(r->evaluated, r->loss), "train_loss", r->train_loss, "train_accuracy",
                 r->train_accuracy, "samples", (json_int_t)r->samples, "clients", (json_int_t)r->clients,
@@ -46,7 +52,16 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
                 "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down, "seconds",
                 r->seconds, "digest", digest_or_null(&r->digest), "attempt", (json_int_t)r->attempt,
                 "daemons", (json_int_t)r->daemons, "committed_ms", (json_int_t)r->committed_ms, "kept",
-                (int)r->kept);
+                (int)r->kept, "bytes_up_alone", (json_int_t)r->bytes_up_alone, "bytes_down_alone",
+                (json_int_t)r->bytes_down_alone);
+}
+
+json_t *mfl_json_node(const Mfl__NodeCost *c)
+{
+        return json_pack("{sI ss sI sI sI sI sI}", "round", (json_int_t)c->round, "node", c->node, "daemons",
+                (json_int_t)c->daemons, "bytes_up", (json_int_t)c->bytes_up, "bytes_down",
+                (json_int_t)c->bytes_down, "bytes_up_alone", (json_int_t)c->bytes_up_alone,
+                "bytes_down_alone", (json_int_t)c->bytes_down_alone);
 }
 
 static json_t *make_progress(const Mfl__JobInfo *i)
@@ -106,14 +121,16 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so}", "name", d->name, "node",
-                text_or_null(d->node), "address", text_or_null(d->address), "backend",
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf}", "name", d->name,
+                "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
                 text_or_null(d->backend), "device", text_or_null(d->device), "workers",
                 (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
                 (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
                 (json_int_t)d->items_total, "samples_per_second", d->samples_per_second, "connected_ms",
                 (json_int_t)d->connected_ms, "data_sets", sets, "software", text_or_null(d->software), "note",
-                text_or_null(d->note), "gpu", make_gpu(d));
+                text_or_null(d->note), "gpu", make_gpu(d), "collective",
+                text_or_null(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
+                (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second);
 }
 
 json_t *mfl_json_event(const char *kind)

@@ -12,6 +12,7 @@
 
 json_t *mfl_json_round(const Mfl__RoundInfo *round);
 json_t *mfl_json_job(const Mfl__JobInfo *info);
+json_t *mfl_json_node(const Mfl__NodeCost *cost);
 json_t *mfl_json_daemon(const Mfl__DaemonInfo *daemon);
 /* {"event": kind} to add members to. */
 json_t *mfl_json_event(const char *kind);
@@ -22,6 +23,7 @@ int mfl_json_print(FILE *out, json_t *object, struct mfl_error *err);
 void mfl_json_print_error(FILE *out, const char *code, const char *text);
 
 const char *mfl_state_name(Mfl__JobState state); /* "waiting", "running", "done", "failed", "stopped" */
+const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "nccl", "unknown" */
 bool mfl_state_is_final(Mfl__JobState state);
 
 #endif

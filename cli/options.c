@@ -39,6 +39,7 @@ static const struct option options[] = {
         {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0},
         {"output", 'o', KIND_TEXT, AT(out), "FILE", "where the model goes (default: JOB-rROUND.safetensors)",
                 0, 0},
+        {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "what each of the last 100 rounds cost each node", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "give it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",

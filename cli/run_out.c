@@ -78,7 +78,7 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
         char hex[MFL_SHA256_HEX_BYTES];
         fputs("round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_rejected,bytes_up,bytes_"
               "down,"
-              "seconds,attempt,daemons,digest\n",
+              "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone\n",
                 f);
         for (size_t i = 0; i < w->n; i++) {
                 const Mfl__RoundInfo *r = &w->all[i].info;
@@ -88,9 +88,12 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                 else
                         fputs(",,", f);
                 mfl_hex(w->all[i].digest, MFL_SHA256_BYTES, hex);
-                fprintf(f, "%.17g,%.17g,%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s\n",
+                fprintf(f,
+                        "%.17g,%.17g,%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s,%" PRIu64
+                        ",%" PRIu64 "\n",
                         r->train_loss, r->train_accuracy, r->samples, r->clients, r->clients_rejected,
-                        r->bytes_up, r->bytes_down, r->seconds, r->attempt, r->daemons, hex);
+                        r->bytes_up, r->bytes_down, r->seconds, r->attempt, r->daemons, hex,
+                        r->bytes_up_alone, r->bytes_down_alone);
         }
 }
 

@@ -116,8 +116,8 @@ def test_figures(cluster, env):
                               'memory_total': 4000, 'temperature': 52, 'power_watts': None}
     assert gpu_of(c, 'cpu') is None
     table = c.mfl('daemons').stdout
-    assert re.search(r'^a .* 11% +1\.0 kB/4\.0 kB +51 C +10[01] W ', table, re.M), table
-    assert re.search(r'^NAME .* GPU +MEMORY +TEMP +POWER +DEVICE$', table, re.M)
+    assert re.search(r'^.* a .* 11% +1\.0 kB/4\.0 kB +51 C +10[01] W ', table, re.M), table
+    assert re.search(r'^NODE .* GPU +MEMORY +TEMP +POWER +DEVICE$', table, re.M)
 
 
 def test_slow_nvml_does_not_hold_the_loop_up(cluster, env):

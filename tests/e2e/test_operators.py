@@ -238,9 +238,12 @@ def test_server_stops_and_goes_on(cluster):
 JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'model', 'data', 'strategy', 'created_ms',
             'finished_ms', 'last', 'best', 'progress'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
-              'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept'}
+              'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept',
+              'bytes_up_alone', 'bytes_down_alone'}
+NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
-               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note', 'gpu'}
+               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
+               'clients_per_second'}
 
 
 def test_json_shapes(done_job):
@@ -255,9 +258,12 @@ def test_json_shapes(done_job):
     # 8 clients, one update: 64-bit sums go up, floats come down, at least once.
     assert listed['last']['bytes_up'] >= 54004 * 8
     shown = c.mfl_json('show', job)
-    assert set(shown) == {'job', 'rounds', 'text'} and set(shown['job']) == JOB_KEYS
+    assert set(shown) == {'job', 'rounds', 'text', 'nodes'} and set(shown['job']) == JOB_KEYS
     assert shown['text'].startswith('name: "finished"')
     assert [set(r) for r in shown['rounds']] == [ROUND_KEYS] * 5
+    assert [set(n) for n in shown['nodes']] == [NODE_KEYS] * 5
+    for key in ('bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'):
+        assert [n[key] for n in shown['nodes']] == [r[key] for r in shown['rounds']]
     daemons = c.mfl_json('daemons')['daemons']
     assert [set(d) for d in daemons] == [DAEMON_KEYS]
     assert daemons[0]['name'] == 'd1' and daemons[0]['backend'] == 'reference'

@@ -5,9 +5,10 @@
 #define ROUND_2                                                                                              \
         "{\"round\":2,\"accuracy\":0.5,\"loss\":0.5,\"train_loss\":0.0,\"train_accuracy\":0.0,\"samples\":"  \
         "0,"                                                                                                 \
-        "\"clients\":4,\"clients_rejected\":0,\"weight\":0,\"bytes_up\":0,\"bytes_down\":0,\"seconds\":0.0," \
+        "\"clients\":4,\"clients_rejected\":0,\"weight\":0,\"bytes_up\":10,\"bytes_down\":0,\"seconds\":0."  \
+        "0,"                                                                                                 \
         "\"digest\":\"abcd000000000000000000000000000000000000000000000000000000000000\",\"attempt\":0,"     \
-        "\"daemons\":0,\"committed_ms\":0,\"kept\":true}"
+        "\"daemons\":0,\"committed_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0}"
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \
@@ -20,6 +21,8 @@ static Mfl__RoundInfo round_2(void)
 {
         Mfl__RoundInfo r = fake_round(2, 0.5);
         r.kept = true;
+        r.bytes_up = 10;
+        r.bytes_up_alone = 30;
         return r;
 }
 
@@ -72,6 +75,17 @@ static void send_detail(struct fake_conn *c, const Mfl__Envelope *e)
         Mfl__RoundInfo r = round_2(), *rounds[] = {&r};
         Mfl__JobInfo j = job_2(&r);
         Mfl__JobDetail d = MFL__JOB_DETAIL__INIT;
+        Mfl__NodeCost cost = MFL__NODE_COST__INIT, before = cost, *nodes[] = {&before, &cost};
+        before.round = 1;
+        before.node = "earlier";
+        cost.round = 2;
+        cost.node = "n";
+        cost.daemons = 3;
+        cost.bytes_up = 10;
+        cost.bytes_up_alone = 30;
+        cost.bytes_down_alone = 7;
+        d.n_nodes = 2;
+        d.nodes = nodes;
         d.info = &j;
         d.text = "name: b\n";
         d.n_rounds = 1;
@@ -108,6 +122,10 @@ static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
         d.job = "j-000002";
         d.workers = 2;
         d.samples_per_second = 1.5;
+        d.clients_per_second = 12.5;
+        d.collective = MFL__COLLECTIVE__COLLECTIVE_SHM;
+        d.leader = true;
+        d.alone = "because";
         d.n_data_sets = 1;
         d.data_sets = sets;
         g.name = "n1-gpu3";
@@ -189,7 +207,12 @@ static void test_json(void **state)
         fake_open(&f);
         f.on_request = answer_all;
         check(&f, "show j-000002 --json", 0,
-                "{\"job\":" JOB_2 ",\"text\":\"name: b\\n\",\"rounds\":[" ROUND_2 "]}", "show j-000002");
+                "{\"job\":" JOB_2 ",\"text\":\"name: b\\n\",\"rounds\":[" ROUND_2 "],\"nodes\":["
+                "{\"round\":1,\"node\":\"earlier\",\"daemons\":0,\"bytes_up\":0,\"bytes_down\":0,"
+                "\"bytes_up_alone\":0,\"bytes_down_alone\":0},"
+                "{\"round\":2,\"node\":\"n\",\"daemons\":3,\"bytes_up\":10,\"bytes_down\":0,"
+                "\"bytes_up_alone\":30,\"bytes_down_alone\":7}]}",
+                "show j-000002");
         check(&f, "models b --json", 0, "{\"job\":\"j-000002\",\"models\":[" ROUND_2 "]}", "models j-000002");
         check(&f, "stop last --json", 0, "{\"job\":\"j-000010\",\"text\":\"stopping\"}", "stop j-000010");
         check(&f, "delete a --json", 0, "{\"job\":\"j-000001\",\"text\":\"\"}", "delete j-000001");
@@ -206,7 +229,8 @@ static void test_json(void **state)
                 "\"d\","
                 "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
                 "null,"
-                "\"note\":null,\"gpu\":null}]}",
+                "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
+                "\"because\",\"clients_per_second\":12.5}]}",
                 "");
         fake_close(&f);
 }
@@ -217,12 +241,12 @@ static void test_gpus(void **state)
         struct fake f;
         fake_open(&f);
         f.on_request = answer_all;
-        assert_null(strstr(fake_run(&f, "daemons")->out, "TEMP"));
+        assert_null(strstr(fake_run(&f, "daemons")->out, "GPU"));
         with_gpu = true;
         const struct fake_result *r = fake_run(&f, "daemons");
-        assert_non_null(strstr(r->out, "  GPU          MEMORY   TEMP  POWER  DEVICE\n"));
-        assert_non_null(strstr(r->out, "  87%      0 B/143 GB      -  350 W  Some GPU\n"));
-        assert_non_null(strstr(r->out, "    -               -      -      -  \n"));
+        assert_non_null(strstr(r->out, "  GPU      MEMORY  POWER  DEVICE\n"));
+        assert_non_null(strstr(r->out, "  87%  0 B/143 GB  350 W  Some GPU\n"));
+        assert_non_null(strstr(r->out, "    -           -      -\n"));
         json_t *list = fake_json(fake_run(&f, "daemons --json"));
         json_t *gpu = json_object_get(json_array_get(json_object_get(list, "daemons"), 1), "gpu");
         json_t *wanted = json_loads("{\"uuid\":\"GPU-77\",\"pci\":\"0000:65:00.0\",\"memory\":143000000000,"
@@ -263,7 +287,13 @@ static void test_people(void **state)
         f.on_request = answer_all;
         assert_non_null(
                 strstr(fake_run(&f, "show b")->out, "at work    round 3, train, clients 1 of 4, 2 daemons"));
-        assert_non_null(strstr(fake_run(&f, "daemons")->out, "training"));
+        assert_non_null(strstr(fake_run(&f, "daemons")->out, "-     *  n1    training  shm "));
+        const char *out = fake_run(&f, "show b")->out;
+        assert_non_null(strstr(out, "\nnetwork\nROUND  NODE  DAEMONS "));
+        assert_non_null(
+                strstr(out, "\nrounds 2 to 2: 10 B up, 0 B down; alone 30 B up, 0 B down (3.0x)\n\nname: b"));
+        assert_null(strstr(out, "earlier"));
+        assert_non_null(strstr(fake_run(&f, "show b --nodes")->out, "    1  earlier "));
         assert_string_equal(fake_run(&f, "stop b")->out, "j-000002: stopping\n");
         assert_string_equal(fake_run(&f, "delete b")->out, "j-000002: done\n");
         assert_non_null(strstr(fake_run(&f, "models b")->out, "abcd00000000"));

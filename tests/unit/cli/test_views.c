@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables to the letter: daemons node by node and the network's costs, at several widths. */
+#include "cli/table.h"
+#include "cli/views.h"
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+
+#define ID "0f3a9c12d4e5ffffffffffffffffffff"
+
+static void check_text(char *text, const char *expected)
+{
+        assert_non_null(text);
+        assert_string_equal(text, expected);
+        free(text);
+}
+
+/* ---- table ---- */
+
+static const struct mfl_table_column three[] = {{"A", false, 0}, {"BB", true, 1}, {"C", false, 2}};
+
+static void test_table(void **state)
+{
+        struct mfl_table t = {.columns = three, .n_columns = 3};
+        check_text(mfl_table_render(&t, 0), "A  BB  C\n");
+        mfl_table_add(&t, (const char *[]){"x", "1", ""});
+        mfl_table_remark(&t, "%s", "first of two");
+        mfl_table_remark(&t, "%s", "a remark that is long enough to be broken into two lines, or into three");
+        mfl_table_add(&t, (const char *[]){"\u00e4\u00e4", NULL, "end"});
+        check_text(mfl_table_render(&t, 0),
+                "A   BB  C\n"
+                "x    1\n"
+                "    first of two\n"
+                "    a remark that is long enough to be broken into two lines, or into three\n"
+                "\u00e4\u00e4   -  end\n");
+        check_text(mfl_table_render(&t, 40), "A   BB  C\n"
+                                             "x    1\n"
+                                             "    first of two\n"
+                                             "    a remark that is long enough to be\n"
+                                             "    broken into two lines, or into three\n"
+                                             "\u00e4\u00e4   -  end\n");
+        mfl_table_deinit(&t);
+}
+
+static void test_table_leaves_columns_out(void **state)
+{
+        struct mfl_table t = {.columns = three, .n_columns = 3};
+        mfl_table_add(&t, (const char *[]){"xx", "12345", "c"});
+        check_text(mfl_table_render(&t, 12), "A      BB  C\nxx  12345  c\n");
+        check_text(mfl_table_render(&t, 11), "A      BB\nxx  12345\n");
+        check_text(mfl_table_render(&t, 8), "A\nxx\n");
+        check_text(mfl_table_render(&t, 1), "A\nxx\n"); /* what must be there is never cut */
+        mfl_table_deinit(&t);
+        mfl_table_add(&t, (const char *[]){"xx", NULL, ""});
+        check_text(mfl_table_render(&t, 0), "A\nxx\n"); /* nothing is known of the others */
+        mfl_table_deinit(&t);
+}
+
+static void test_table_out_of_memory(void **state)
+{
+        bool struck = true;
+        for (long n = 0; struck; n++) {
+                struct mfl_table t = {.columns = three, .n_columns = 3};
+                mfl_alloc_fail_at(n);
+                for (int i = 0; i < 20; i++) {
+                        mfl_table_add(&t, (const char *[]){"a", NULL, "c"});
+                        mfl_table_remark(&t, "%d", i);
+                        mfl_table_remark(&t, "%d", i);
+                }
+                struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                char *text = mfl_table_render(&t, 0);
+                assert_true(!text == struck);
+                free(text);
+                mfl_table_deinit(&t);
+        }
+}
+
+/* ---- daemons ---- */
+
+static void test_node_names(void **state)
+{
+        char buf[160];
+        assert_string_equal(mfl_view_node(ID, buf, sizeof buf), "0f3a9c12d4e5");
+        assert_string_equal(mfl_view_node(ID "/d1", buf, sizeof buf), "0f3a9c12d4e5/d1");
+        assert_string_equal(mfl_view_node(ID "f", buf, sizeof buf), ID "f"); /* not an id */
+        assert_string_equal(mfl_view_node("rack-7/d1", buf, sizeof buf), "rack-7/d1");
+        assert_string_equal(mfl_view_node("others", buf, sizeof buf), "others");
+        assert_string_equal(mfl_view_node("", buf, sizeof buf), "-");
+}
+
+static Mfl__DaemonInfo daemon_of(const char *node, const char *name, Mfl__Collective collective)
+{
+        Mfl__DaemonInfo d = MFL__DAEMON_INFO__INIT;
+        d.node = (char *)(uintptr_t)node;
+        d.name = (char *)(uintptr_t)name;
+        d.backend = "cpu";
+        d.state = "training";
+        d.workers = 2;
+        d.device = "Some CPU, 4 threads";
+        d.job = "j-000001";
+        d.round = 3;
+        d.items_done = 4;
+        d.items_total = 10;
+        d.collective = collective;
+        d.clients_per_second = 12.34;
+        d.samples_per_second = 1234.4;
+        return d;
+}
+
+/* Two nodes, out of order: one of three daemons, of which one can't join; one of a single idle daemon. */
+static void check_daemons(int columns, const char *expected)
+{
+        Mfl__DaemonInfo c = daemon_of(ID, "cpu-c", MFL__COLLECTIVE__COLLECTIVE_SHM);
+        Mfl__DaemonInfo a = daemon_of(ID, "cpu-a", MFL__COLLECTIVE__COLLECTIVE_SOLO);
+        Mfl__DaemonInfo b = daemon_of(ID, "cpu-b", MFL__COLLECTIVE__COLLECTIVE_SHM);
+        Mfl__DaemonInfo z = daemon_of("attic", "z", MFL__COLLECTIVE__COLLECTIVE_SOLO);
+        Mfl__DaemonInfo *daemons[] = {&z, &c, &b, &a};
+        Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
+        c.leader = true;
+        a.alone = "it runs as user 1001, the others as user 1000";
+        z.state = "idle";
+        z.job = "";
+        z.clients_per_second = z.samples_per_second = 0;
+        z.note = "its data set 'd' has another content than those of the other daemons";
+        z.alone = "no other daemon of its node is connected";
+        list.n_daemons = 4;
+        list.daemons = daemons;
+        mfl_view_sort_daemons(&list);
+        assert_ptr_equal(list.daemons[0], &c);
+        assert_ptr_equal(list.daemons[1], &a);
+        assert_ptr_equal(list.daemons[3], &z);
+        check_text(mfl_view_daemons(&list, columns), expected);
+}
+
+static void test_daemons_80(void **state)
+{
+        check_daemons(80, "NODE             NAME   STATE     ADDS BY  BACKEND  WORK              CLIENTS/S\n"
+                          "0f3a9c12d4e5  *  cpu-c  training  shm      cpu      j-000001 r3 4/10       12.3\n"
+                          "                 cpu-a  training  solo     cpu      j-000001 r3 4/10       12.3\n"
+                          "    alone: it runs as user 1001, the others as user 1000\n"
+                          "                 cpu-b  training  shm      cpu      j-000001 r3 4/10       12.3\n"
+                          "attic            z      idle      solo     cpu      -                         -\n"
+                          "    note: its data set 'd' has another content than those of the other daemons\n"
+                          "    alone: no other daemon of its node is connected\n");
+}
+
+static void test_daemons_50(void **state)
+{
+        check_daemons(50, "NODE             NAME   STATE     ADDS BY\n"
+                          "0f3a9c12d4e5  *  cpu-c  training  shm\n"
+                          "                 cpu-a  training  solo\n"
+                          "    alone: it runs as user 1001, the others as\n"
+                          "    user 1000\n"
+                          "                 cpu-b  training  shm\n"
+                          "attic            z      idle      solo\n"
+                          "    note: its data set 'd' has another content\n"
+                          "    than those of the other daemons\n"
+                          "    alone: no other daemon of its node is\n"
+                          "    connected\n");
+}
+
+static void test_daemons_unlimited(void **state)
+{
+        check_daemons(0,
+                "NODE             NAME   STATE     ADDS BY  BACKEND  WORKERS  WORK              CLIENTS/S  "
+                "SAMPLES/S  DEVICE\n"
+                "0f3a9c12d4e5  *  cpu-c  training  shm      cpu            2  j-000001 r3 4/10       12.3  "
+                "     1234  Some CPU, 4 threads\n"
+                "                 cpu-a  training  solo     cpu            2  j-000001 r3 4/10       12.3  "
+                "     1234  Some CPU, 4 threads\n"
+                "    alone: it runs as user 1001, the others as user 1000\n"
+                "                 cpu-b  training  shm      cpu            2  j-000001 r3 4/10       12.3  "
+                "     1234  Some CPU, 4 threads\n"
+                "attic            z      idle      solo     cpu            2  -                         -  "
+                "        -  Some CPU, 4 threads\n"
+                "    note: its data set 'd' has another content than those of the other daemons\n"
+                "    alone: no other daemon of its node is connected\n");
+}
+
+/* A reason that daemons share is said once; a server of before says nothing of collectives. */
+static void test_daemons_reasons(void **state)
+{
+        Mfl__DaemonInfo a = daemon_of("n", "a", MFL__COLLECTIVE__COLLECTIVE_SHM);
+        Mfl__DaemonInfo b = daemon_of("n", "b", MFL__COLLECTIVE__COLLECTIVE_SHM);
+        Mfl__DaemonInfo *daemons[] = {&a, &b};
+        Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
+        list.n_daemons = 2;
+        list.daemons = daemons;
+        a.leader = true;
+        a.alone = b.alone = "versions of NCCL differ";
+        check_text(mfl_view_daemons(&list, 55), "NODE     NAME  STATE     ADDS BY  CLIENTS/S\n"
+                                                "n     *  a     training  shm           12.3\n"
+                                                "         b     training  shm           12.3\n"
+                                                "    shm, not nccl: versions of NCCL differ\n");
+        a.leader = false;
+        a.alone = b.alone = "";
+        a.collective = b.collective = MFL__COLLECTIVE__COLLECTIVE_UNSPECIFIED;
+        check_text(mfl_view_daemons(&list, 40), "NODE  NAME  STATE     CLIENTS/S\n"
+                                                "n     a     training       12.3\n"
+                                                "      b     training       12.3\n");
+}
+
+/* ---- network ---- */
+
+static Mfl__NodeCost cost_of(uint32_t round, const char *node, uint32_t daemons, uint64_t up, uint64_t down)
+{
+        Mfl__NodeCost c = MFL__NODE_COST__INIT;
+        c.round = round;
+        c.node = (char *)(uintptr_t)node;
+        c.daemons = daemons;
+        c.bytes_up = up;
+        c.bytes_down = down;
+        c.bytes_up_alone = up * daemons;
+        c.bytes_down_alone = down * daemons;
+        return c;
+}
+
+static void check_network(bool all_rounds, int columns, const char *expected)
+{
+        Mfl__NodeCost a = cost_of(11, ID, 4, 200000000, 100000000),
+                      b = cost_of(12, ID, 4, 200000000, 100000000);
+        Mfl__NodeCost c = cost_of(12, "attic", 1, 200000000, 100000000), idle = cost_of(12, "idle", 1, 0, 0);
+        Mfl__NodeCost *nodes[] = {&a, &b, &c, &idle};
+        Mfl__RoundInfo r5 = MFL__ROUND_INFO__INIT, r12 = MFL__ROUND_INFO__INIT, *rounds[] = {&r5, &r12};
+        Mfl__JobDetail d = MFL__JOB_DETAIL__INIT;
+        r5.round = 5;
+        r12.round = 12;
+        r5.bytes_up = r12.bytes_up = 400000000;
+        r5.bytes_down = r12.bytes_down = 200000000;
+        r5.bytes_up_alone = r12.bytes_up_alone = 1000000000;
+        r5.bytes_down_alone = r12.bytes_down_alone = 500000000;
+        d.n_nodes = 4;
+        d.nodes = nodes;
+        d.n_rounds = 2;
+        d.rounds = rounds;
+        check_text(mfl_view_network(&d, all_rounds, columns), expected);
+}
+
+#define SUM "rounds 5 to 12: 800 MB up, 400 MB down; alone 2.0 GB up, 1.0 GB down (2.5x)\n"
+
+static void test_network(void **state)
+{
+        const char *newest =
+                "network\n"
+                "ROUND  NODE          DAEMONS      UP    DOWN  UP ALONE  DOWN ALONE  FACTOR\n"
+                "   12  0f3a9c12d4e5        4  200 MB  100 MB    800 MB      400 MB    4.0x\n"
+                "   12  attic               1  200 MB  100 MB    200 MB      100 MB    1.0x\n"
+                "   12  idle                1     0 B     0 B       0 B         0 B       -\n" SUM;
+        check_network(false, 0, newest);
+        check_network(false, 80, newest);
+        check_network(true, 60,
+                "network\n"
+                "ROUND  NODE          DAEMONS      UP    DOWN  FACTOR\n"
+                "   11  0f3a9c12d4e5        4  200 MB  100 MB    4.0x\n"
+                "   12  0f3a9c12d4e5        4  200 MB  100 MB    4.0x\n"
+                "   12  attic               1  200 MB  100 MB    1.0x\n"
+                "   12  idle                1     0 B     0 B       -\n" SUM);
+        Mfl__JobDetail nothing = MFL__JOB_DETAIL__INIT;
+        check_text(mfl_view_network(&nothing, true, 0), "");
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_table),
+                cmocka_unit_test(test_table_leaves_columns_out),
+                cmocka_unit_test(test_table_out_of_memory),
+                cmocka_unit_test(test_node_names),
+                cmocka_unit_test(test_daemons_80),
+                cmocka_unit_test(test_daemons_50),
+                cmocka_unit_test(test_daemons_unlimited),
+                cmocka_unit_test(test_daemons_reasons),
+                cmocka_unit_test(test_network),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
