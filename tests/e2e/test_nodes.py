@@ -9,7 +9,9 @@ import pytest
 import mfl_harness as h
 import mfl_lab as lab
 
-# 24 clients of unequal shares, a job of four rounds, each evaluated: every daemon has work in every phase.
+# 24 clients of unequal shares, ten shards of test samples, a job of four rounds, each evaluated: every daemon has work in every
+# phase, so that all of them want all params.
+DATA = ('tiny=synthetic:1,8,8:4:400:640:1',)
 JOB = {'rounds': 4, 'selection': {'assign': 'modulo'},
        'data': {'name': 'tiny', 'partition': 'dirichlet', 'clients': 24, 'alpha': 0.5, 'min_samples': 3}}
 FAST = {'heartbeat': '300ms', 'dead_after': '1500ms', 'reconnect_grace': '400ms'}
@@ -23,7 +25,7 @@ def expected(shared_cluster):
     def digests(**changes):
         key = h.job_text(**changes)
         if key not in known:
-            c = shared_cluster(1)
+            c = shared_cluster(1, data=DATA)
             known[key] = c.run_job(**changes)[1]
             c.close()
         return known[key]
@@ -35,7 +37,7 @@ def make_nodes(cluster, kinds, config=None, **options):
     c = cluster(0, config=config)
     c.share()
     for i, kind in enumerate(kinds):
-        c.start_daemon('d%d' % (i + 1), collective=kind, **options)
+        c.start_daemon('d%d' % (i + 1), collective=kind, data=DATA, **options)
     c.wait_daemons(len(kinds))
     return c
 
@@ -111,7 +113,7 @@ def test_two_node_ids_are_two_groups(cluster, expected):
     c = cluster(0)
     c.share()
     for i, node in enumerate(['east', 'west', 'east', 'west', 'west']):
-        c.start_daemon('d%d' % (i + 1), node=node)
+        c.start_daemon('d%d' % (i + 1), node=node, data=DATA)
     c.wait_daemons(5)
     job, digests = c.run_job(**JOB)
     n = c.info(job)['n_params']
@@ -126,7 +128,7 @@ def test_two_node_ids_are_two_groups(cluster, expected):
 def test_shown_daemons_and_rounds(cluster):
     """`mfl daemons` has one leader for a node and says who is why alone; `mfl show` has each node's part."""
     c = make_nodes(cluster, ['shm', 'shm', 'solo'])
-    c.start_daemon('e1', node='far')
+    c.start_daemon('e1', node='far', data=DATA)
     c.wait_daemons(4)
     job = c.run_job(**JOB)[0]
     shown = shown_daemons(c)
@@ -151,7 +153,7 @@ def test_shown_daemons_and_rounds(cluster):
 def test_shared_memory_of_the_system(cluster, expected):
     """Without any option: the daemons find each other by themselves, and leave nothing behind in /dev/shm."""
     before = set(os.listdir('/dev/shm'))
-    c = cluster(3, node=None)
+    c = cluster(3, node=None, data=DATA)
     c.wait_daemons(3)
     job, digests = c.run_job(**JOB)
     assert digests == expected(**JOB)
@@ -218,7 +220,7 @@ def test_rejected_clients_in_a_group(cluster, expected):
     settings = None
     for limit in (0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03):  # one that some of the clients pass
         trial = dict(JOB, aggregation={'delta_max': limit}, rounds=1, limits={'quorum': 0.1})
-        c = cluster(1)
+        c = cluster(1, data=DATA)
         job = c.submit(**trial)
         info = h.wait_until(lambda: (lambda i: i['state'] in h.ENDED and i)(c.info(job)), 20, 'the trial')
         rejected = info['last']['clients_rejected'] if info['last'] else 24
@@ -252,7 +254,7 @@ def test_daemons_that_come_while_a_job_runs(cluster, expected):
     job = c.submit(**settings)
     for i in (2, 3):
         c.wait_info(job, lambda info: info['round'] >= i, 20, 'round %d' % i)
-        c.start_daemon('d%d' % i)
+        c.start_daemon('d%d' % i, data=DATA)
     c.wait_job(job)
     again, digests = c.run_job(**settings)
     n = c.info(job)['n_params']
@@ -269,8 +271,8 @@ def test_nothing_to_share_in(cluster, expected):
     c = cluster(0)
     c.share()
     for i in (1, 2):
-        c.start_daemon('d%d' % i)
-    c.start_daemon('lost', share_dir=os.path.join(c.dir, 'nowhere'))
+        c.start_daemon('d%d' % i, data=DATA)
+    c.start_daemon('lost', data=DATA, share_dir=os.path.join(c.dir, 'nowhere'))
     c.wait_daemons(3)
     job, digests = c.run_job(**JOB)
     assert digests == expected(**JOB)
@@ -292,7 +294,7 @@ def test_shared_memory_is_too_small(cluster, expected):
     subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=256k', 'small', small], check=True)
     try:
         for i in (1, 2, 3):
-            c.start_daemon('d%d' % i, share_dir=small)
+            c.start_daemon('d%d' % i, data=DATA, share_dir=small)
         c.wait_daemons(3)
         job, digests = c.run_job(**settings)
         assert digests == expected(**settings)
@@ -319,7 +321,8 @@ def make_hosts(cluster, config=None, own_memory=False):
     port = c.address.rsplit(':', 1)[1]
     for i, host in enumerate(hosts):
         for j in (1, 2):
-            c.start_daemon('h%d-%d' % (i + 1, j), node=None, server='%s:%s' % (host.gateway, port), prefix=host.prefix)
+            c.start_daemon('h%d-%d' % (i + 1, j), node=None, data=DATA, prefix=host.prefix,
+                           server='%s:%s' % (host.gateway, port))
     c.wait_daemons(4)
     return c, hosts
 
