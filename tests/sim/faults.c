@@ -54,20 +54,60 @@ static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
         sim_at(sim, sim->scenario ? i : sim_below(sim, 500), SIM_DAEMON_START)->a = i;
 }
 
+static void join_node(struct sim *sim, uint32_t i, uint32_t node, uint64_t memory_space)
+{
+        struct mfl_daemon_info *info = &sim->daemon[i].info;
+        snprintf(info->node, sizeof info->node, "n%u", node + 1);
+        info->has_reach = true;
+        info->reach =
+                (struct mfl_reach){.user = 1000, .network_space = 10 + node, .memory_space = memory_space};
+}
+
+static void give_gpu(struct sim *sim, uint32_t i, uint32_t card)
+{
+        struct mfl_daemon_info *info = &sim->daemon[i].info;
+        snprintf(info->device_uuid, sizeof info->device_uuid, "GPU-%u-%u",
+                (uint32_t)info->reach.network_space, card);
+        snprintf(info->device_pci, sizeof info->device_pci, "0000:%02x:00.0", card);
+        info->device_memory = (uint64_t)(16 + sim_below(sim, 2) * 16) << 30;
+        info->reach.nccl = sim_chance(sim, 90) ? 22809 : 22700;
+}
+
+/* One to three hosts, some of whose daemons can't be reached, or are in a container of their own; some hosts
+ * have GPUs, now and then two daemons on one. */
+static void setup_nodes(struct sim *sim)
+{
+        uint32_t n_nodes = 1 + sim_below(sim, 3);
+        bool gpus[3] = {sim_chance(sim, 40), sim_chance(sim, 40), sim_chance(sim, 40)};
+        bool shared = sim_chance(sim, 20), containers = sim_chance(sim, 15);
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                uint32_t node = sim_below(sim, n_nodes);
+                if (sim_chance(sim, 8))
+                        continue;
+                join_node(sim, i, node, 20 + node + (containers ? 10 * sim_below(sim, 2) : 0));
+                if (sim_chance(sim, 4))
+                        sim->daemon[i].info.reach.memory_space = 0;
+                if (gpus[node])
+                        give_gpu(sim, i, shared ? i / 2 : i);
+        }
+}
+
 static void setup_golden(struct sim *sim)
 {
-        sim->n_daemons = 2;
+        sim->n_daemons = sim->scenario == SIM_SWEEP ? 4 : 2;
         sim->n_jobs = sim->scenario == 4 ? 2 : 1;
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 setup_daemon(sim, i, false);
                 sim->daemon[i].info.workers = 1;
+                if (sim->scenario >= 6)
+                        join_node(sim, i, i / 2, 20 + i / 2);
         }
         for (uint32_t i = 0; i < sim->n_jobs; i++) {
                 setup_job(sim, i, false);
                 struct mfl_job *spec = &sim->job[i].spec;
                 spec->rounds = 2;
                 spec->data.partition = MFL_PARTITION_IID;
-                spec->data.clients = 4;
+                spec->data.clients = sim->scenario == SIM_SWEEP ? 8 : 4;
                 spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
                 spec->selection.clients = spec->selection.daemons_max = 0;
                 spec->selection.daemons_min = 1;
@@ -86,6 +126,11 @@ static void setup_golden(struct sim *sim)
                 sim_at(sim, 396, SIM_SCRIPT)->a = 2;
         if (sim->scenario == 5) /* round 2 is trained, round 1 on its way to the disk */
                 sim_at(sim, 418, SIM_SCRIPT)->a = 2;
+        if (sim->scenario == 7) {
+                sim->trap.step = SIM_TRAP_UPLOAD;
+                sim->trap.leader = true;
+                sim->trap.what = SIM_KILL;
+        }
 }
 
 void sim_setup(struct sim *sim)
@@ -102,6 +147,8 @@ void sim_setup(struct sim *sim)
                         setup_daemon(sim, i, second_data);
                 for (uint32_t i = 0; i < sim->n_jobs; i++)
                         setup_job(sim, i, second_data);
+                if (sim_chance(sim, 75))
+                        setup_nodes(sim);
                 sim->faults_end = sim_below(sim, 8000);
                 sim->fault_gap = 50 + sim_below(sim, 1500);
                 sim->duplicate = sim_chance(sim, 30) ? 10 : 0;
@@ -127,6 +174,7 @@ static void end_faults(struct sim *sim)
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
         sim->crash_ahead = false;
         sim->disk_slow = 1;
+        sim->trap.step = SIM_TRAP_NONE;
         for (uint32_t i = 0; i < sim->n_conns; i++)
                 sim->conns[i].latency = MFL_MIN(sim->conns[i].latency, 20u);
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
@@ -134,6 +182,7 @@ static void end_faults(struct sim *sim)
                 d->slow = 1;
                 d->stalled_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
+                d->combine_fail = d->combine_hang = d->shm_full = 0;
                 d->permanent = false;
                 if (d->draining)
                         sim_server_drain(sim, i, false);
@@ -168,7 +217,7 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 20)) {
+        switch (sim_below(sim, 27)) {
         case 0:
         case 1:
         case 2:
@@ -225,6 +274,23 @@ void sim_fault(struct sim *sim)
                 break;
         case 18:
                 sim->stalled_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 20:
+                d->combine_fail = 1;
+                break;
+        case 21:
+                d->combine_hang = 1;
+                break;
+        case 22:
+                d->shm_full = 1 + sim_below(sim, 2);
+                break;
+        case 23:
+        case 24:
+        case 25:
+        case 26:
+                sim->trap.step = 1 + sim_below(sim, SIM_TRAP_STEPS - 1);
+                sim->trap.leader = sim_chance(sim, 50);
+                sim->trap.what = sim_below(sim, SIM_HARMS);
                 break;
         case 15:
                 if (d->conn)

@@ -48,8 +48,8 @@ static const char *const bugs[] = {
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 
-static const char *const golden[] = {
-        "", "happy-path", "daemon-dies", "server-restarts", "two-jobs", "crash-before-commit"};
+static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs",
+        "crash-before-commit", "shm-group", "leader-dies"};
 
 /* Where everybody stood when it failed. */
 static void dump(struct sim *sim)
@@ -70,8 +70,20 @@ static void dump(struct sim *sim)
 }
 
 struct totals {
-        uint64_t events, ahead;
+        uint64_t events, ahead, groups, nccl, counted, ended, params_read, regrouped;
 };
+
+static void add_groups(const struct sim *sim, struct totals *totals)
+{
+        for (uint32_t i = 0; i < sim->n_groups; i++) {
+                totals->groups++;
+                totals->nccl += sim->groups[i].group.collective == MFL_COLLECTIVE_NCCL;
+                totals->counted += sim->groups[i].counted;
+                totals->ended += sim->groups[i].ended;
+        }
+        totals->params_read += sim->n_params_read;
+        totals->regrouped += sim->n_regrouped;
+}
 
 static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, struct totals *ret_totals)
 {
@@ -92,6 +104,7 @@ static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, 
         if (ret_totals) {
                 ret_totals->events += sim->n_events;
                 ret_totals->ahead += sim->n_ahead;
+                add_groups(sim, ret_totals);
         }
         if (ok) /* a failure may have come in the middle of anything */
                 sim_deinit(sim);
@@ -122,10 +135,14 @@ static int run_seeds(uint64_t from, uint64_t to)
                 return 1;
         }
         printf("%llu seeds, %llu events: every property held (%llu crashes while the round after one that "
-               "was not "
-               "committed was trained)\n",
+               "was not committed was trained; %llu groups, %llu of them by nccl: %llu counted, %llu ended "
+               "early; params read from a neighbour %llu times; nodes grouped again after the faults in %llu "
+               "rounds)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
-                (unsigned long long)totals.ahead);
+                (unsigned long long)totals.ahead, (unsigned long long)totals.groups,
+                (unsigned long long)totals.nccl, (unsigned long long)totals.counted,
+                (unsigned long long)totals.ended, (unsigned long long)totals.params_read,
+                (unsigned long long)totals.regrouped);
         return 0;
 }
 

@@ -348,5 +348,7 @@ void sim_run(struct sim *sim)
                         continue;
                 handle(sim, &event);
                 free_event(&event);
+                if (sim->n_events == sim->inject_at)
+                        sim_harm(sim, sim->inject_daemon, sim->inject_what);
         }
 }
