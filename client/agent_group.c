@@ -156,7 +156,7 @@ void mfl_agent_group_laid(struct mfl_agent *agent, struct agent_task *task, bool
 {
         const struct mfl_announce *a = &task->updates[0].announce;
         bool sum = task->n_updates == 1 && a->encoding == MFL_ENCODING_I64 && a->bytes > 0;
-        if (!grouped || !sum)
+        if ((!grouped || !sum) && !MFL_SIM_BUG(19))
                 task->laid = 0;
         if (task->task.group.group && !mfl_agent_group_ready(task)) {
                 mfl_agent_trace(agent, "task %u is announced without its group", (uint32_t)task->wire);

@@ -192,7 +192,8 @@ static void finish_train(
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1;
+        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1 &&
+                      !(d->computing_kind && sim->quiet);
         uint32_t piece = task->single_updates ? 1 : halves ? task->n_items / 2 : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
                 announce_of(
@@ -291,6 +292,7 @@ static void send_msg(struct sim *sim, uint32_t i, struct mfl_msg *msg)
         struct sim_packet *packet = calloc(1, sizeof *packet);
         packet->msg = *msg;
         packet->to_server = true;
+        sim->daemon[i].n_combine_failed += msg->kind == MFL_MSG_COMBINE_FAILED;
         *msg = (struct mfl_msg){0};
         sim_send(sim, sim->daemon[i].conn, packet);
 }
@@ -415,6 +417,10 @@ static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *pa
 static void check_alone(struct sim *sim, struct sim_daemon *d, uint64_t number)
 {
         struct sim_group *group = sim_ledger_group_of(sim, number);
+        sim_check(sim,
+                !d->params_order || d->params_task != number || !d->params_from ||
+                        d->params_from == d->info.instance,
+                "daemon %s waits for the params of another one, though it is alone", d->info.name);
         for (int k = 0; group && k < SIM_RESULTS; k++) {
                 const struct sim_combine *c = &d->result[k].combine;
                 sim_check(sim,
@@ -432,7 +438,7 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
                 sim_daemon_step(
                         sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &packet->msg});
         struct sim_daemon *d = &sim->daemon[i];
-        if (packet->msg.kind == MFL_MSG_ALONE)
+        if (packet->msg.kind == MFL_MSG_ALONE && d->agent)
                 check_alone(sim, d, packet->msg.cancel.task);
         d->retasked |= packet->msg.kind == MFL_MSG_TASK;
         if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&

@@ -11,7 +11,8 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         snprintf(job->id, sizeof job->id, "j-%06u", i + 1);
         bool local = sim_chance(sim, 25);
         spec->seed = sim->seed * 7 + i;
-        spec->rounds = 1 + sim_below(sim, 4);
+        spec->rounds =
+                sim->scenario || !sim_chance(sim, 15) ? 1 + sim_below(sim, 4) : 30 + sim_below(sim, 40);
         mfl_strcpy(spec->data.name, sizeof spec->data.name, second_data && sim_chance(sim, 50) ? "d1" : "d0");
         spec->data.partition = local ? MFL_PARTITION_LOCAL : MFL_PARTITION_IID;
         spec->data.clients = local ? 0 : 1 + sim_below(sim, 16);
@@ -27,7 +28,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.daemons_max = spec->selection.daemons_min;
         spec->selection.assign = (sim->seed + i) % 4 ? MFL_ASSIGN_SPEED : MFL_ASSIGN_MODULO;
         spec->limits.quorum = sim_chance(sim, 70) ? 1 : 0.5;
-        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 2000 + sim_below(sim, 4000) : 3600000;
+        spec->limits.deadline_ms = spec->limits.quorum < 1 ? 1000 + sim_below(sim, 4000) : 3600000;
         spec->limits.retries = 100;
         spec->evaluation.every = 1 + sim_below(sim, 2);
         spec->evaluation.batch = 10;
@@ -167,8 +168,9 @@ static void stop_job(struct sim *sim)
 }
 
 /* From here on everything works, so everything must come to its end. */
-static void end_faults(struct sim *sim)
+void sim_end_faults(struct sim *sim)
 {
+        sim->faults_end = sim->now;
         sim->quiet = true;
         sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
@@ -210,9 +212,10 @@ static bool may_bar(const struct sim *sim)
 
 void sim_fault(struct sim *sim)
 {
+        if (sim->quiet)
+                return;
         if (sim->now >= sim->faults_end) {
-                sim->faults_end = sim->now;
-                end_faults(sim);
+                sim_end_faults(sim);
                 return;
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
@@ -279,7 +282,7 @@ void sim_fault(struct sim *sim)
                 d->combine_fail = 1;
                 break;
         case 21:
-                d->combine_hang = 1;
+                d->combine_hang = 1 + sim_below(sim, 2);
                 break;
         case 22:
                 d->shm_full = 1 + sim_below(sim, 2);

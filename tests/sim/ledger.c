@@ -92,6 +92,19 @@ static void check_group(struct sim *sim, const struct mfl_group *g)
                 }
 }
 
+/* The faults are so long over that everybody who was lost is back, or known to be; and nobody holds a result
+ * of an earlier start of the server, which may be of a kind that a group can't add. */
+static bool is_calm(const struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                for (int k = 0; k < SIM_RESULTS; k++) {
+                        const struct sim_result *result = &sim->daemon[i].result[k];
+                        if (result->used && result->n_updates && result->task >> 32 != sim->boot)
+                                return false;
+                }
+        return sim->quiet && !sim->scenario && sim->now >= sim->faults_end + SIM_CALM_MS;
+}
+
 static void remember_group(struct sim *sim, const struct mfl_task *t)
 {
         const struct mfl_group *g = &t->group;
@@ -105,7 +118,7 @@ static void remember_group(struct sim *sim, const struct mfl_task *t)
                         sim->groups = realloc(sim->groups, sim->groups_capacity * sizeof *sim->groups);
                 }
                 group = &sim->groups[sim->n_groups++];
-                *group = (struct sim_group){.number = g->group, .group = *g};
+                *group = (struct sim_group){.number = g->group, .group = *g, .calm = is_calm(sim)};
         }
         sim_check(sim,
                 memcmp(group->group.members, g->members, sizeof g->members) == 0 &&
@@ -142,10 +155,71 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
                 break;
         case MFL_MSG_ALONE:
                 group = sim_ledger_group_of(sim, msg->cancel.task);
-                if (group && !group->counted)
-                        group->ended = true;
+                if (!group || group->counted)
+                        break;
+                sim_check(sim, !group->calm, "group %u ends without a fault: %s", (uint32_t)group->number,
+                        msg->cancel.reason);
+                group->ended = true;
                 break;
         default:;
+        }
+}
+
+/* ---- what is dealt ---- */
+
+struct deal {
+        const struct mfl_task *task[SIM_DAEMONS]; /* the only one of this daemon in this dealing */
+        uint32_t n[SIM_DAEMONS];
+};
+
+static bool was_sent(const struct sim *sim, uint64_t task)
+{
+        for (uint32_t i = 0; i < sim->n_updates; i++)
+                if (sim->updates[i].task == task)
+                        return true;
+        return false;
+}
+
+static void find_dealt(
+        const struct sim *sim, const struct mfl_core_actions *actions, const char *job, struct deal *deal)
+{
+        for (uint32_t k = 0; k < actions->n; k++) {
+                const struct mfl_core_action *action = &actions->v[k];
+                const struct mfl_task *t = &action->msg.task;
+                if (action->kind != MFL_ACT_SEND || action->msg.kind != MFL_MSG_TASK ||
+                        t->kind != MFL_TASK_TRAIN || strcmp(t->job, job) != 0 || was_sent(sim, t->task))
+                        continue;
+                uint32_t i = sim->conns[action->conn - 1].daemon;
+                deal->task[i] = t;
+                deal->n[i]++;
+        }
+}
+
+/* Whoever can add with another one that was dealt to at the same time has a group with it. */
+static void check_deal(struct sim *sim, const struct deal *deal)
+{
+        bool together = false;
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                for (uint32_t k = 0; k < i; k++) {
+                        const struct sim_daemon *a = &sim->daemon[i], *b = &sim->daemon[k];
+                        if (deal->n[i] != 1 || deal->n[k] != 1 || !reaches(&a->info, &b->info, false))
+                                continue;
+                        uint64_t group = deal->task[i]->group.group;
+                        sim_check(sim, group && group == deal->task[k]->group.group,
+                                "daemons %s and %s share a node and train without each other", a->info.name,
+                                b->info.name);
+                        together = true;
+                }
+        sim->n_regrouped += together && is_calm(sim);
+}
+
+void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions)
+{
+        for (uint32_t j = 0; j < sim->n_jobs; j++) {
+                struct deal deal = {0};
+                find_dealt(sim, actions, sim->job[j].id, &deal);
+                if (!sim_single(&sim->job[j].spec))
+                        check_deal(sim, &deal);
         }
 }
 

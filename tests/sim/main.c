@@ -45,11 +45,36 @@ static const char *const bugs[] = {
         "the agent ignores Cancel",
         "a round ends while an update is still being added",
         "a round is applied before the one before it is committed",
+        "the agent ignores Alone",
+        "a group outlives the daemon's connection",
+        "the agent announces for its group what it has not published",
+        "a leader uploads its own update as its group's sum",
+        "the agent does not tell that a combine failed",
+        "a combine is not stopped when its group is over",
+        "Alone does not make the agent ask the server for the params",
+        "the agent announces for its group what the others can't reach",
+        "a sum counts though a member was lost before it was whole",
+        "members of a group that ended wait for ever",
+        "a leader that hangs is waited for",
+        "members that are not ready are combined",
+        "a group's sum has the weight of its leader only",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 
 static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs",
         "crash-before-commit", "shm-group", "leader-dies"};
+
+static void dump_results(struct sim *sim, const struct sim_daemon *d)
+{
+        for (int k = 0; d->agent && k < SIM_RESULTS; k++) {
+                const struct sim_result *r = &d->result[k];
+                if (r->used && r->n_updates)
+                        sim_line(sim, d->info.name,
+                                "holds the result of task %u:%u, round %u of %s; group %u",
+                                (uint32_t)(r->task >> 32), (uint32_t)r->task, r->t.round, r->t.job,
+                                (uint32_t)r->published);
+        }
+}
 
 /* Where everybody stood when it failed. */
 static void dump(struct sim *sim)
@@ -66,6 +91,8 @@ static void dump(struct sim *sim)
                 mfl_core_daemon_view(sim->core, i, &d);
                 sim_line(sim, d.info->name, "%s %s %s", d.state, d.job, d.note);
         }
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                dump_results(sim, &sim->daemon[i]);
         sim_line(sim, "FAILED", "%s", failure);
 }
 

@@ -90,9 +90,10 @@ void sim_combine(struct sim *sim, uint32_t i, const struct mfl_agent_action *act
                 .leader = action->leader,
                 .deadline = sim->now + action->deadline_ms,
                 .fails = d->combine_fail > 0,
-                .hangs = d->combine_hang > 0};
+                .hangs = d->combine_hang > 0,
+                .sleeps = d->combine_hang > 1};
         d->combine_fail -= c->fails;
-        d->combine_hang -= c->hangs;
+        d->combine_hang = 0;
         later(sim, i, sim->scenario ? 2 : 1 + sim_below(sim, 20), SIM_COMBINE)->task = c->serial;
         sim_trap_at(sim, SIM_TRAP_COMBINE, group);
 }
@@ -128,13 +129,18 @@ static void break_communicator(struct sim *sim, uint32_t i, const struct sim_com
 
 static void end_combine(struct sim *sim, uint32_t i, struct sim_result *result, const char *reason)
 {
+        struct sim_daemon *d = &sim->daemon[i];
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMBINED, .task = result->task, .ok = !reason};
         if (reason) {
                 mfl_strcpy(event.reason, sizeof event.reason, reason);
                 break_communicator(sim, i, &result->combine);
         }
+        bool failed = reason && result->combine.state == SIM_COMBINE_RUNS && mfl_agent_online(d->agent);
+        uint32_t n = d->n_combine_failed;
         result->combine.state = reason ? SIM_COMBINE_NONE : SIM_COMBINE_DONE;
         sim_daemon_step(sim, i, &event);
+        sim_check(sim, !failed || d->n_combine_failed > n,
+                "daemon %s keeps it to itself that it can't combine", d->info.name);
 }
 
 static const struct sim_combine *combine_of(struct sim_daemon *d, uint64_t group)
@@ -202,6 +208,8 @@ void sim_combine_step(struct sim *sim, uint32_t i, uint64_t serial)
         struct sim_combine *c = &result->combine;
         bool nccl = c->group.collective == MFL_COLLECTIVE_NCCL, leads = c->leader == c->group.rank;
         uint64_t wait = sim->scenario ? 2 : 1 + sim_below(sim, 8);
+        if (c->sleeps && c->state == SIM_COMBINE_RUNS)
+                return; /* its thread hangs */
         if (c->state == SIM_COMBINE_STOPS) {
                 end_combine(sim, i, result, "it was given up");
                 return;
@@ -319,6 +327,7 @@ void sim_params_open(struct sim *sim, uint32_t i, const struct mfl_task *task)
                 d->n_params = 0;
         }
         d->params_from = task->params_from;
+        d->params_task = task->task;
         d->params_until = sim->now + PARAMS_WAIT_MS;
         d->params_order = ++sim->serial;
         d->params_answer = 0;

@@ -421,6 +421,7 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
         before_event(sim, &now);
         sim_check(sim, mfl_core_step(sim->core, &now, &actions) == 0, "core step failed");
         mfl_core_check(sim->core);
+        sim_ledger_dealt(sim, &actions);
         for (uint32_t i = 0; i < actions.n && sim->core; i++) {
                 if (sim->crash_in && --sim->crash_in == 0)
                         sim_server_crash(sim);

@@ -16,6 +16,7 @@
 #define SIM_SWEEP 8 /* scenario: the fixed job in which everything is tried at every event */
 #define SIM_JOBS 3
 #define SIM_DAEMONS 8
+#define SIM_CALM_MS 3000
 #define SIM_SLOTS 3
 #define SIM_ITEMS 32
 #define SIM_RESULTS 8
@@ -92,6 +93,7 @@ struct sim_group {
         uint64_t task[SIM_DAEMONS]; /* by rank; 0: not sent */
         struct mfl_group group;     /* as one of them was told */
         bool counted, ended;        /* ended: some member was told Alone before it counted */
+        bool calm;                  /* formed when the faults were long over: nothing may end it */
 };
 
 struct sim_slot {
@@ -142,7 +144,8 @@ struct sim_combine {
         uint64_t serial, ranks, deadline;
         struct mfl_group group;
         uint32_t leader, n_ready; /* n_ready: parts of the sum, of 8 bytes each */
-        bool open, fails, hangs;  /* open: the others' sums are mapped */
+        bool open, fails;         /* open: the others' sums are mapped */
+        bool hangs, sleeps;       /* to its deadline; until it is stopped */
         bool wanted[SIM_PARAMS];  /* granted, and not ready yet */
         int64_t sum[SIM_PARAMS];
 };
@@ -173,7 +176,8 @@ struct sim_daemon {
         uint64_t computing_task;
         enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
         uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
-        uint64_t params_from, params_until;
+        uint64_t params_from, params_until, params_task;
+        uint32_t n_combine_failed; /* messages sent */
         uint64_t communicator;
         bool communicator_open;
         uint32_t combine_fail, combine_hang, shm_full; /* how many of its next ones go wrong so */
@@ -280,7 +284,7 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a);
 void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot);
 struct sim_group *sim_ledger_group(struct sim *sim, uint64_t number);  /* NULL: none */
 struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task); /* the last one that it was in */
-void sim_ledger_grouped(struct sim *sim, const struct sim_job *job);
+void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions);
 
 /* daemon.c */
 struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const struct mfl_agent_event *event);
@@ -298,6 +302,7 @@ void sim_daemon_free(struct sim *sim, uint32_t i);
 /* faults.c */
 void sim_setup(struct sim *sim);
 void sim_fault(struct sim *sim);
+void sim_end_faults(struct sim *sim);
 void sim_script(struct sim *sim, uint32_t step);
 
 #endif
