@@ -4,6 +4,7 @@
 
 #include "client/trainer_internal.h"
 #include "common/digest.h"
+#include "common/log.h"
 
 int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_error *err)
 {
@@ -199,6 +200,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         int r = trainer_job_prepare(
                 trainer, run->job, run->request->task->kind, n, run->request->task->n_items, err);
+        run->unprepared = r != 0;
         if (r)
                 return r;
         trainer_pool_run(&trainer->pool, n, fn, run);
@@ -232,8 +234,9 @@ static int run_eval(struct trainer_run *run, struct mfl_error *err)
         return r ? r : run_threads(run, run->n_units, trainer_eval_worker, err);
 }
 
-int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
-        struct mfl_train_result **ret_result, struct mfl_error *err)
+/* *ret_crowded: it may fit without a place that the group reaches. */
+static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request *request, bool alone,
+        struct mfl_train_result **ret_result, bool *ret_crowded, struct mfl_error *err)
 {
         struct trainer_job *job;
         int r = trainer_job_get(trainer, request, &job, err);
@@ -242,14 +245,33 @@ int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request 
         struct trainer_result *owned = mfl_calloc(1, sizeof(*owned));
         if (!owned)
                 return mfl_fail_memory(err, sizeof(*owned), "a result");
-        struct trainer_run run = {.trainer = trainer, .job = job, .request = request, .result = &owned->base};
+        struct trainer_run run = {
+                .trainer = trainer, .job = job, .request = request, .result = &owned->base, .alone = alone};
         init_run(&run);
         r = request->task->kind == MFL_TASK_TRAIN ? run_train(&run, owned, err) : run_eval(&run, err);
         deinit_run(&run);
         if (r) {
+                *ret_crowded = r == MFL_INVALID && run.unprepared && owned->base.grouped;
                 mfl_trainer_result_free(trainer, &owned->base);
                 return r;
         }
         *ret_result = &owned->base;
         return 0;
+}
+
+int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct mfl_train_result **ret_result, struct mfl_error *err)
+{
+        struct mfl_error why = {{0}};
+        bool crowded = false;
+        int r = run_once(trainer, request, false, ret_result, &crowded, &why);
+        if (crowded) {
+                mfl_log(MFL_LOG_INFO,
+                        "%s: an update is uploaded alone: a sum for the node takes the room: %s",
+                        request->task->job, why.text);
+                r = run_once(trainer, request, true, ret_result, &crowded, &why);
+        }
+        if (r && err)
+                *err = why;
+        return r;
 }

@@ -34,7 +34,7 @@ int trainer_group_place(struct trainer_run *run, struct trainer_result *result, 
 {
         const struct mfl_task *task = run->request->task;
         struct mfl_error why;
-        if (!task->group.group || task->single_updates || !result->base.n)
+        if (!task->group.group || run->alone || task->single_updates || !result->base.n)
                 return 0;
         int r = MFL_INVALID;
         if (task->group.collective == MFL_COLLECTIVE_SHM)

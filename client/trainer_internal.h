@@ -187,6 +187,8 @@ struct trainer_run {
         int code;
         struct mfl_error err;
         int64_t *sum;         /* MFL_ENCODING_I64 */
+        bool alone;           /* no place that the group reaches is wanted */
+        bool unprepared;      /* networks or data were not to be had */
         struct mfl_sum *held; /* where networks' sums go first, if not NULL */
         uint64_t stripe;      /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];

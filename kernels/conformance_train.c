@@ -88,6 +88,7 @@ struct training {
         struct mfl_group_steps groups[GROUPS_MAX];
         int64_t eval_loss;
         uint64_t eval_correct;
+        bool moved; /* see moves_agree */
 };
 
 static void make_data(struct mfl_dataset *set, const struct train_case *kase)
@@ -170,6 +171,37 @@ static void results_init(struct training *t, size_t first, size_t groups)
                         .step_first = 4};
 }
 
+/* A sum that outlives the network's gets, each time it is moved there, what sum_take gave; and the network's
+ * is 0 then. */
+static bool moves_agree(const struct conf_backend *b, struct mfl_net *net, const struct mfl_fixed *fixed,
+        const uint64_t *weight, const int64_t *acc, size_t n)
+{
+        struct mfl_error err;
+        struct mfl_sum *sum = NULL;
+        uint64_t n_bad[GROUPS_MAX];
+        bool same = true;
+        if (!b->ops->sum_new)
+                return true;
+        MFL_CLEANUP_FREE int64_t *got = mfl_calloc(n, sizeof *got);
+        mfl_assert(got);
+        conf_must(b->ops->sum_new(b->device, n, &sum, &err), &err);
+        for (int64_t times = 1; times <= 3; times++) {
+                if (times == 3)
+                        conf_must(b->ops->sum_clear(sum, &err), &err);
+                conf_must(b->ops->sum_add(net, fixed, weight, n_bad, &err), &err);
+                conf_must(b->ops->sum_move(net, sum, &err), &err);
+                conf_must(b->ops->sum_read(sum, got, &err), &err);
+                for (size_t i = 0; i < n; i++)
+                        same = same && got[i] == (times == 2 ? 2 : 1) * acc[i];
+        }
+        memset(got, 0, n * sizeof *got);
+        conf_must(b->ops->sum_take(net, got, &err), &err);
+        for (size_t i = 0; i < n; i++)
+                same = same && got[i] == 0;
+        b->ops->sum_free(sum);
+        return same && b->ops->sum_bytes(n) >= n * sizeof *got;
+}
+
 /* Trains groups [first, first + groups); results of group first + g are at place g. */
 static void train(const struct conf_backend *b, struct training *t, const struct train_case *kase,
         size_t first, size_t groups)
@@ -200,6 +232,7 @@ static void train(const struct conf_backend *b, struct training *t, const struct
         if (b->ops->sum_add) {
                 conf_must(b->ops->sum_add(net, &fixed, weight, n_bad, &err), &err);
                 conf_must(b->ops->sum_take(net, t->acc, &err), &err);
+                t->moved = moves_agree(b, net, &fixed, weight, t->acc, n);
         }
         for (uint32_t i = 0; i < SAMPLES; i++)
                 all[i] = SAMPLES - 1 - i;
@@ -362,6 +395,9 @@ static void test_training(const struct conf_backend *b, const struct train_case 
         conf_report(single_agrees(b, kase, &seven, 0) && single_agrees(b, kase, &seven, 5),
                 "%s: train %s: groups of 1 equal those of 7", b->label, kase->name);
         conf_report(update_agrees(b, &seven), "%s: train %s: update is exact", b->label, kase->name);
+        if (b->ops->sum_new)
+                conf_report(seven.moved, "%s: train %s: a sum that is moved is the sum that is taken",
+                        b->label, kase->name);
         training_deinit(&seven);
 }
 

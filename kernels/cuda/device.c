@@ -6,7 +6,7 @@
  * (MFL_INVALID), a device that is broken (negative).
  */
 #include "kernels/cuda/dnn.h"
-#include "kernels/cuda/net.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/cuda/selftest.h"
 
 #include <stdio.h>
@@ -114,7 +114,7 @@ static int selftest(struct mfl_device *device, void (*report)(void *user, bool o
                 return rc;
         rc = mfl_cuda_selftest(&context, strstr(device->info.name, "emulated") != NULL, report, user, err);
         mfl_cuda_context_deinit(&context);
-        return rc;
+        return rc ? rc : mfl_cuda_nccl_selftest(device, report, user, err);
 }
 
 __attribute__((visibility("default"))) extern const struct mfl_backend_ops mfl_backend_module;
@@ -135,6 +135,13 @@ const struct mfl_backend_ops mfl_backend_module = {
         .params_get = mfl_cuda_params_get,
         .sum_add = mfl_cuda_net_sum_add,
         .sum_take = mfl_cuda_net_sum_take,
+        .sum_new = mfl_cuda_sum_new,
+        .sum_free = mfl_cuda_sum_free,
+        .sum_clear = mfl_cuda_sum_clear,
+        .sum_move = mfl_cuda_sum_move,
+        .sum_read = mfl_cuda_sum_read,
+        .sum_bytes = mfl_cuda_sum_bytes,
+        .comm = &mfl_cuda_comm,
         .fuse = mfl_cuda_fuse,
         .step = mfl_cuda_step,
         .eval = mfl_cuda_eval,

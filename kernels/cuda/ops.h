@@ -242,6 +242,9 @@ struct mfl_cuda_sum {
 };
 cudaError_t mfl_cuda_sum_count(const struct mfl_cuda_sum *a, cudaStream_t stream);
 cudaError_t mfl_cuda_sum_add(const struct mfl_cuda_sum *a, cudaStream_t stream);
+/* to[i] += from[place[i]], i in [0, n): a sum in the backend's order into one in the graph's. */
+cudaError_t mfl_cuda_sum_gather(
+        uint64_t n, const uint32_t *place, const int64_t *from, int64_t *to, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

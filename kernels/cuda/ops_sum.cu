@@ -128,7 +128,33 @@ MFL_KERNEL(sum_add, struct sum)
                 add_sums(&a, i, n, sum);
 }
 
+/* ---- gather ---- */
+
+struct gather_sum {
+        int64_t n;
+        const uint32_t *place;
+        const int64_t *from;
+        int64_t *to;
+};
+
+/* Unsigned, where wrapping is defined. */
+MFL_KERNEL(sum_gather, struct gather_sum)
+{
+        int64_t i = MFL_GLOBAL_INDEX;
+        if (i < a.n)
+                a.to[i] = (int64_t)((uint64_t)a.to[i] + (uint64_t)a.from[a.place[i]]);
+}
+
 /* ---- host ---- */
+
+MFL_HOST cudaError_t mfl_cuda_sum_gather(
+        uint64_t n, const uint32_t *place, const int64_t *from, int64_t *to, cudaStream_t stream)
+{
+        struct gather_sum b = {(int64_t)n, place, from, to};
+        if (n > (uint64_t)1 << 32)
+                return cudaErrorInvalidValue;
+        return mfl_ops_launch_flat((const void *)(sum_gather), (int64_t)n, 1, stream, &b);
+}
 
 static cudaError_t sum_of(const struct mfl_cuda_sum *a, struct sum *ret_sum)
 {

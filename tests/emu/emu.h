@@ -7,6 +7,8 @@
  *     MFL_EMU_MEMORY=BYTES                        of the device; 8 GiB
  *     MFL_EMU_SM=80|86|89|90                      compute capability and what follows from it; 90
  *     MFL_EMU_DEVICES=N                           1; 0: no device
+ *     MFL_EMU_FIRST=N                             0; number of the first one on its host: several processes
+ * are given one card each, and NCCL tells cards apart by it
  */
 #ifndef MFL_TESTS_EMU_H
 #define MFL_TESTS_EMU_H
@@ -33,10 +35,22 @@ void mfl_emu_fail_at(const char *name, long n);
 bool mfl_emu_failed(void);
 void mfl_emu_set_memory(uint64_t bytes);
 void mfl_emu_set_sm(int sm);
+void mfl_emu_set_devices(int n);
 /* Device memory that is allocated now; tests look for leaks with it. */
 uint64_t mfl_emu_memory_used(void);
 /* Works that wait in streams. */
 unsigned mfl_emu_pending(void);
+
+/* ---- the emulated NCCL: nccl.c says how it behaves ---- */
+
+/* From the n-th look on (from 0) the communicator of this rank tells `error` (a ncclResult_t); error 0: none.
+ * Of all communicators of this process that have the rank. */
+void mfl_emu_nccl_async(int rank, int error, int n);
+/* Aborts do not come back until this is called with false. */
+void mfl_emu_nccl_hang_abort(bool hang);
+/* Communicators that were neither destroyed nor aborted, and registered buffers. */
+int mfl_emu_nccl_open(void);
+int mfl_emu_nccl_registered(void);
 
 /* ---- for the emulated cuDNN and cuBLASLt ---- */
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <time.h>
 
 static pthread_mutex_t lock;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -102,6 +103,14 @@ cudaError_t mfl_emu_leave(cudaError_t status)
                 last = status;
         pthread_mutex_unlock(&lock);
         return status;
+}
+
+void mfl_emu_pause(void)
+{
+        struct timespec nap = {.tv_nsec = 100000};
+        pthread_mutex_unlock(&lock);
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&lock);
 }
 
 void mfl_emu_set_sticky(cudaError_t status)

@@ -16,7 +16,9 @@
 struct mfl_emu_work {
         const char *name;
         cudaError_t (*run)(struct mfl_emu_work *work);
-        void (*drop)(struct mfl_emu_work *work); /* with the last reference; may be NULL */
+        void (*drop)(struct mfl_emu_work *work);  /* with the last reference; may be NULL */
+        bool (*ready)(struct mfl_emu_work *work); /* false: it waits for somebody else than this device (asked
+                                                     when it is the stream's next); NULL: true */
         int refs;
         union {
                 struct {
@@ -35,6 +37,7 @@ struct mfl_emu_work {
                         size_t bytes;
                 } set;
                 void (*library)(void *args);
+                void *pointer;
                 struct {
                         cudaHostFn_t call;
                         void *data;
@@ -132,5 +135,10 @@ void mfl_emu_graphs_reset(void);
 /* ---- memory (runtime_memory.c) ---- */
 
 void mfl_emu_memory_reset(void);
+/* Device memory that only mfl_emu_library_free may free. */
+cudaError_t mfl_emu_library_alloc(void **ret, size_t bytes);
+cudaError_t mfl_emu_library_free(void *p);
+/* Lets other threads and processes go on for a moment, for work that waits for them. */
+void mfl_emu_pause(void);
 
 #endif

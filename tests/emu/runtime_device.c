@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static struct {
-        int sm, n;
+        int sm, n, first;
         uint64_t memory;
 } settings;
 static _Thread_local int current;
@@ -13,10 +13,11 @@ static _Thread_local int current;
 static void read_settings(void)
 {
         const char *sm = getenv("MFL_EMU_SM"), *n = getenv("MFL_EMU_DEVICES"),
-                   *memory = getenv("MFL_EMU_MEMORY");
+                   *memory = getenv("MFL_EMU_MEMORY"), *first = getenv("MFL_EMU_FIRST");
         if (settings.sm)
                 return;
         settings.n = n ? atoi(n) : 1;
+        settings.first = first ? atoi(first) : 0;
         settings.memory = memory ? strtoull(memory, NULL, 0) : (uint64_t)8 << 30;
         settings.sm = sm ? atoi(sm) : 90;
 }
@@ -25,6 +26,12 @@ void mfl_emu_set_memory(uint64_t bytes)
 {
         read_settings();
         settings.memory = bytes;
+}
+
+void mfl_emu_set_devices(int n)
+{
+        read_settings();
+        settings.n = n;
 }
 
 void mfl_emu_set_sm(int sm)
@@ -133,7 +140,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
                 {cudaDevAttrAsyncEngineCount, 3},
                 {cudaDevAttrUnifiedAddressing, 1},
                 {cudaDevAttrStreamPrioritiesSupported, 1},
-                {cudaDevAttrPciBusId, device + 1},
+                {cudaDevAttrPciBusId, settings.first + device + 1},
                 {cudaDevAttrPciDeviceId, 0},
                 {cudaDevAttrPciDomainId, 0},
         };
@@ -174,10 +181,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
                         .l2CacheSize = l->l2,
                         .concurrentKernels = 1,
                         .unifiedAddressing = 1,
-                        .pciBusID = device + 1};
+                        .pciBusID = settings.first + device + 1};
                 snprintf(prop->name, sizeof prop->name, "emulated GPU (sm_%d)", l->sm);
                 memcpy(prop->uuid.bytes, "emulated GPU 0", 14);
-                prop->uuid.bytes[15] = (char)device;
+                prop->uuid.bytes[15] = (char)(settings.first + device);
         }
         return mfl_emu_leave(status);
 }
@@ -187,7 +194,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
         cudaError_t status = mfl_emu_enter("cudaDeviceGetPCIBusId");
         if (!status && bad_device(device))
                 status = cudaErrorInvalidDevice;
-        if (!status && snprintf(pciBusId, (size_t)len, "0000:%02X:00.0", device + 1) >= len)
+        if (!status && snprintf(pciBusId, (size_t)len, "0000:%02X:00.0", settings.first + device + 1) >= len)
                 status = cudaErrorInvalidValue;
         return mfl_emu_leave(status);
 }

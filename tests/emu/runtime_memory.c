@@ -19,6 +19,7 @@ struct block {
         unsigned char *p;
         size_t bytes;
         enum kind kind;
+        bool library; /* not for cudaFree */
 };
 static struct block *blocks;
 static uint64_t used;
@@ -79,10 +80,10 @@ static cudaError_t allocate(void **ret, size_t bytes, enum kind kind, void *own)
         return cudaSuccess;
 }
 
-static cudaError_t release(void *p, enum kind kind)
+static cudaError_t release(void *p, enum kind kind, bool library)
 {
         struct block *b = find(p, 0); /* to the front */
-        if (!b || b->p != p || b->kind != kind)
+        if (!b || b->p != p || b->kind != kind || b->library != library)
                 return cudaErrorInvalidValue;
         blocks = b->next;
         used -= charge(b);
@@ -102,7 +103,7 @@ static cudaError_t release(void *p, enum kind kind)
 void mfl_emu_memory_reset(void)
 {
         while (blocks)
-                (void)release(blocks->p, blocks->kind);
+                (void)release(blocks->p, blocks->kind, blocks->library);
 }
 
 /* cudaFree and cudaFreeHost wait for all work. */
@@ -110,7 +111,7 @@ static cudaError_t drain_and_release(void *p, enum kind kind)
 {
         if (!p)
                 return cudaSuccess;
-        cudaError_t status = mfl_emu_drain(NULL), freed = release(p, kind);
+        cudaError_t status = mfl_emu_drain(NULL), freed = release(p, kind, false);
         return status ? status : freed;
 }
 
@@ -128,6 +129,23 @@ cudaError_t cudaFree(void *devPtr)
 {
         cudaError_t status = mfl_emu_enter_unsafe("cudaFree");
         return mfl_emu_leave(status ? status : drain_and_release(devPtr, DEVICE));
+}
+
+cudaError_t mfl_emu_library_alloc(void **ret, size_t bytes)
+{
+        cudaError_t status = mfl_emu_enter(NULL);
+        if (!status)
+                status = allocate(ret, bytes, DEVICE, NULL);
+        if (!status)
+                blocks->library = true;
+        return mfl_emu_leave(status);
+}
+
+/* Waits for nothing, as unmapping does: work that still uses it is a fault. */
+cudaError_t mfl_emu_library_free(void *p)
+{
+        cudaError_t status = mfl_emu_enter(NULL);
+        return mfl_emu_leave(status ? status : release(p, DEVICE, true));
 }
 
 cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags)

@@ -51,6 +51,8 @@ static bool ready(const struct CUstream_st *s)
         const struct mfl_emu_op *op = s->head;
         if (!op || (op->wait && op->event->done < op->version))
                 return false;
+        if (op->work && op->work->ready && !op->work->ready(op->work))
+                return false;
         if (blocking(s))
                 return !legacy.head || legacy.head->serial > op->serial;
         for (const struct CUstream_st *o = legacy.next; s == &legacy && o; o = o->next)
@@ -129,20 +131,34 @@ static bool busy(const struct CUstream_st *stream)
         return stream && stream->head;
 }
 
-static void run_next(const struct CUstream_st *wanted)
+/* Some stream's next work waits for another thread or process. */
+static bool waits_outside(void)
+{
+        for (const struct CUstream_st *s = &legacy; s; s = s->next)
+                if (s->head && s->head->work && s->head->work->ready)
+                        return true;
+        return false;
+}
+
+/* False: nothing can run now, but it may later. */
+static bool run_next(const struct CUstream_st *wanted)
 {
         struct CUstream_st *s = choose(wanted);
+        if (!s && waits_outside())
+                return false;
         if (!s) {
                 mfl_emu_fault_after("all streams wait for each other's events");
                 abort();
         }
         run_one(s);
+        return true;
 }
 
 cudaError_t mfl_emu_drain(struct CUstream_st *stream)
 {
         while (busy(stream))
-                run_next(stream);
+                if (!run_next(stream))
+                        mfl_emu_pause();
         return mfl_emu_sticky();
 }
 
@@ -160,8 +176,8 @@ static cudaError_t append(struct CUstream_st *s, struct mfl_emu_op op)
         s->tail = new;
         if (op.event)
                 op.event->n_queued++;
-        for (n_pending++; n_pending > PENDING_MAX;)
-                run_next(s);
+        for (n_pending++; n_pending > PENDING_MAX && run_next(s);)
+                ;
         return cudaSuccess;
 }
 
@@ -375,7 +391,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
         if (!status)
                 status = check_event(e);
         while (!status && e->done < e->recorded)
-                run_next(NULL);
+                if (!run_next(NULL))
+                        mfl_emu_pause();
         return mfl_emu_leave(status);
 }
 

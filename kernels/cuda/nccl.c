@@ -1,0 +1,702 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators between the GPUs of one host: kernels/cuda/nccl.h says how and why.
+ *
+ * Happy path: a unique id is made and passed on, every rank opens with it, sums are reduced range by range,
+ * the communicator is finalised and destroyed.
+ * Ways to fail, all MFL_COMM_BROKEN with NCCL's own text: a rank that never comes, dies or hangs (deadline),
+ * the caller's cancel, an error that NCCL reports, at once or later. After any of them the communicator has
+ * been aborted when the call returns. Negative: the device itself is broken.
+ */
+#include "kernels/cuda/nccl.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "kernels/cuda/nccl_load.h"
+
+_Static_assert(MFL_COMM_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "a unique id");
+
+struct enrolled {
+        const void *memory;
+        void *handle;
+        struct enrolled *next;
+};
+
+struct mfl_comm {
+        struct mfl_comm *next;
+        struct mfl_device *device;
+        const struct mfl_nccl *nccl;
+        ncclComm_t handle; /* NULL: aborted. A thread of NCCL's may write it while it opens */
+        bool stuck;
+        uint32_t rank, n_ranks;
+        uint64_t range;
+        cudaStream_t stream, copies;
+        cudaEvent_t added[MFL_NCCL_SLOTS], copied[MFL_NCCL_SLOTS];
+        int64_t *ring; /* on the device, of slots; when this rank was a root before */
+        bool ring_library;
+        int64_t *pinned;
+        pthread_mutex_t busy; /* reductions, and taking a sum out of the list */
+        struct enrolled *enrolled;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static struct mfl_comm *comms;
+static struct mfl_comm *lost; /* closed, but stuck: NCCL's threads may still use what lies there */
+static atomic_bool any_stuck;
+static struct {
+        uint64_t range;
+        uint32_t abort_ms, finalize_ms;
+} tuned;
+
+void mfl_cuda_nccl_tune(uint64_t range, uint32_t abort_ms, uint32_t finalize_ms)
+{
+        tuned.range = range;
+        tuned.abort_ms = abort_ms;
+        tuned.finalize_ms = finalize_ms;
+}
+
+static uint32_t abort_ms(void)
+{
+        return tuned.abort_ms ? tuned.abort_ms : MFL_NCCL_ABORT_MS;
+}
+
+/* ---- polling ---- */
+
+struct patience {
+        uint64_t end_ns;
+        uint32_t deadline_ms, n_polls;
+        struct mfl_comm_control *control; /* NULL: nobody cancels */
+};
+
+static struct patience patience_of(uint32_t deadline_ms, struct mfl_comm_control *control)
+{
+        return (struct patience){mfl_now_ns() + (uint64_t)deadline_ms * 1000000u, deadline_ms, 0, control};
+}
+
+/* MFL_COMM_BROKEN when there is no more patience. */
+static int check_patience(const struct patience *p, const char *what, struct mfl_error *err)
+{
+        if (p->control && atomic_load(&p->control->cancel))
+                return mfl_fail(err, MFL_COMM_BROKEN, "NCCL: %s: cancelled", what);
+        if (mfl_now_ns() >= p->end_ns)
+                return mfl_fail(err, MFL_COMM_BROKEN,
+                        "NCCL: %s: not done within %u ms: another rank is late or gone", what,
+                        p->deadline_ms);
+        return 0;
+}
+
+/* A launch takes tens of microseconds, a range hundreds, a late rank seconds: first the processor is only
+ * offered to others, then given up for longer and longer. */
+static int be_patient(struct patience *p, const char *what, struct mfl_error *err)
+{
+        struct timespec nap = {.tv_nsec = p->n_polls < 1000 ? 20000 : 500000};
+        if (p->n_polls++ < 50)
+                sched_yield();
+        else
+                nanosleep(&nap, NULL);
+        return check_patience(p, what, err);
+}
+
+static int fail_nccl(
+        const struct mfl_comm *comm, ncclResult_t result, const char *what, struct mfl_error *err)
+{
+        const char *last = comm->nccl->last_error(NULL);
+        return mfl_fail(err, MFL_COMM_BROKEN, "NCCL: %s: %s%s%s", what, comm->nccl->error_string(result),
+                last && *last ? ": " : "", last ? last : "");
+}
+
+static ncclComm_t handle_of(const struct mfl_comm *comm)
+{
+        return __atomic_load_n(&comm->handle, __ATOMIC_ACQUIRE);
+}
+
+/* What NCCL found out since. ret_busy: the last call is not done yet. */
+static int check_async(struct mfl_comm *comm, const char *what, bool *ret_busy, struct mfl_error *err)
+{
+        ncclResult_t state = ncclSuccess, result = comm->nccl->get_async_error(handle_of(comm), &state);
+        if (result != ncclSuccess)
+                return fail_nccl(comm, result, what, err);
+        if (state != ncclSuccess && state != ncclInProgress)
+                return fail_nccl(comm, state, what, err);
+        *ret_busy = state == ncclInProgress;
+        return 0;
+}
+
+/* A call has returned `result`: waits until it is done. */
+static int settle(struct mfl_comm *comm, ncclResult_t result, struct patience *p, const char *what,
+        struct mfl_error *err)
+{
+        bool busy = result == ncclInProgress;
+        if (result != ncclSuccess && !busy)
+                return fail_nccl(comm, result, what, err);
+        int rc = 0;
+        while (!rc && busy) {
+                rc = check_async(comm, what, &busy, err);
+                if (!rc && busy)
+                        rc = be_patient(p, what, err);
+        }
+        return rc;
+}
+
+/* ---- calls that may never come back ---- */
+
+struct errand {
+        ncclResult_t (*call)(ncclComm_t handle);
+        ncclComm_t handle;
+        pthread_mutex_t lock;
+        pthread_cond_t changed;
+        bool done, abandoned;
+};
+
+static void free_errand(struct errand *e)
+{
+        pthread_cond_destroy(&e->changed);
+        pthread_mutex_destroy(&e->lock);
+        free(e);
+}
+
+static void *run_errand(void *arg)
+{
+        struct errand *e = arg;
+        (void)e->call(e->handle);
+        pthread_mutex_lock(&e->lock);
+        e->done = true;
+        bool abandoned = e->abandoned;
+        pthread_cond_signal(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+        if (abandoned)
+                free_errand(e);
+        return NULL;
+}
+
+static struct errand *start_errand(ncclResult_t (*call)(ncclComm_t handle), ncclComm_t handle)
+{
+        struct errand *e = mfl_calloc(1, sizeof *e);
+        pthread_condattr_t attr;
+        pthread_attr_t detached;
+        pthread_t thread;
+        sigset_t all, old;
+        if (!e)
+                return NULL;
+        e->call = call;
+        e->handle = handle;
+        pthread_mutex_init(&e->lock, NULL);
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(&e->changed, &attr);
+        pthread_condattr_destroy(&attr);
+        pthread_attr_init(&detached);
+        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        int failed = pthread_create(&thread, &detached, run_errand, e);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        pthread_attr_destroy(&detached);
+        if (!failed)
+                return e;
+        free_errand(e);
+        return NULL;
+}
+
+/* False: it did not come back in time. Without a thread to be had, it is called here. */
+static bool call_in_time(ncclResult_t (*call)(ncclComm_t handle), ncclComm_t handle, uint32_t ms)
+{
+        struct errand *e = start_errand(call, handle);
+        struct timespec end;
+        int late = 0;
+        if (!e) {
+                (void)call(handle);
+                return true;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += ms / 1000;
+        end.tv_nsec += (long)(ms % 1000) * 1000000;
+        if (end.tv_nsec >= 1000000000) {
+                end.tv_sec++;
+                end.tv_nsec -= 1000000000;
+        }
+        pthread_mutex_lock(&e->lock);
+        while (!e->done && late != ETIMEDOUT)
+                late = pthread_cond_timedwait(&e->changed, &e->lock, &end);
+        bool done = e->done;
+        e->abandoned = !done;
+        pthread_mutex_unlock(&e->lock);
+        if (done)
+                free_errand(e);
+        return done;
+}
+
+/* ---- memory and registration ---- */
+
+int mfl_cuda_nccl_alloc(
+        uint64_t bytes, const char *what, void **ret_memory, bool *ret_library, struct mfl_error *err)
+{
+        const struct mfl_nccl *nccl;
+        size_t free_bytes = 0, total_bytes = 0;
+        *ret_library = false;
+        if (mfl_nccl_load(&nccl, NULL))
+                return mfl_cuda_alloc(bytes, what, ret_memory, err);
+        ncclResult_t result = nccl->alloc(ret_memory, (size_t)bytes);
+        *ret_library = result == ncclSuccess;
+        if (result == ncclSuccess)
+                return 0;
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+        return mfl_fail(err, MFL_INVALID,
+                "%s: ncclMemAlloc: %s: %llu bytes wanted, %zu free of the device's %zu", what,
+                nccl->error_string(result), (unsigned long long)bytes, free_bytes, total_bytes);
+}
+
+void mfl_cuda_nccl_free(void *memory, bool library)
+{
+        const struct mfl_nccl *nccl;
+        if (library && !mfl_nccl_load(&nccl, NULL))
+                (void)nccl->free(memory);
+        else
+                (void)cudaFree(memory);
+}
+
+static int enroll(struct mfl_comm *comm, void *memory, uint64_t bytes, struct mfl_error *err)
+{
+        struct enrolled *e;
+        for (e = comm->enrolled; e; e = e->next)
+                if (e->memory == memory)
+                        return 0;
+        e = mfl_calloc(1, sizeof *e);
+        if (!e)
+                return mfl_fail_memory(err, sizeof *e, "a registered buffer");
+        ncclResult_t result = comm->nccl->enroll(comm->handle, memory, (size_t)bytes, &e->handle);
+        if (result != ncclSuccess) {
+                free(e);
+                return fail_nccl(comm, result, "register a buffer", err);
+        }
+        e->memory = memory;
+        e->next = comm->enrolled;
+        comm->enrolled = e;
+        return 0;
+}
+
+/* memory NULL: all. After an abort NCCL has forgotten them itself. */
+static void expel(struct mfl_comm *comm, const void *memory)
+{
+        for (struct enrolled **link = &comm->enrolled, *e; (e = *link);) {
+                if (memory && e->memory != memory) {
+                        link = &e->next;
+                        continue;
+                }
+                if (comm->handle && !comm->stuck)
+                        (void)comm->nccl->expel(comm->handle, e->handle);
+                *link = e->next;
+                free(e);
+        }
+}
+
+bool mfl_cuda_nccl_forget(const struct mfl_sum *sum)
+{
+        pthread_mutex_lock(&lock);
+        for (struct mfl_comm *comm = comms; comm; comm = comm->next) {
+                pthread_mutex_lock(&comm->busy);
+                expel(comm, sum->memory);
+                pthread_mutex_unlock(&comm->busy);
+        }
+        pthread_mutex_unlock(&lock);
+        return !atomic_load(&any_stuck);
+}
+
+/* ---- giving up ---- */
+
+/* What an aborted kernel leaves in the streams comes to its end soon. */
+static bool drain(const struct mfl_comm *comm)
+{
+        const cudaStream_t streams[] = {comm->stream, comm->copies};
+        struct patience p = patience_of(abort_ms(), NULL);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(streams); i++)
+                while (streams[i] && cudaStreamQuery(streams[i]) == cudaErrorNotReady)
+                        if (be_patient(&p, "abort", NULL))
+                                return false;
+        return true;
+}
+
+/* Leaves no kernel and no thread behind, or says that the communicator is stuck. */
+static void give_up(struct mfl_comm *comm)
+{
+        ncclComm_t handle = handle_of(comm);
+        if (!handle || comm->stuck)
+                return;
+        if (!call_in_time(comm->nccl->abort, handle, abort_ms()) || !drain(comm)) {
+                comm->stuck = true;
+                atomic_store(&any_stuck, true);
+                return;
+        }
+        comm->handle = NULL;
+        expel(comm, NULL);
+}
+
+/* True: it is gone in good order. That takes all ranks, so not for long. */
+static bool finish(struct mfl_comm *comm)
+{
+        struct patience p = patience_of(tuned.finalize_ms ? tuned.finalize_ms : MFL_NCCL_FINALIZE_MS, NULL);
+        expel(comm, NULL);
+        if (settle(comm, comm->nccl->finalize(comm->handle), &p, "finalize", NULL))
+                return false;
+        if (!call_in_time(comm->nccl->destroy, comm->handle, abort_ms())) {
+                comm->stuck = true;
+                atomic_store(&any_stuck, true);
+                return true;
+        }
+        comm->handle = NULL;
+        return true;
+}
+
+static void free_comm(struct mfl_comm *comm)
+{
+        if (comm->ring)
+                mfl_cuda_nccl_free(comm->ring, comm->ring_library);
+        if (comm->pinned)
+                (void)cudaFreeHost(comm->pinned);
+        for (int i = 0; i < MFL_NCCL_SLOTS; i++) {
+                if (comm->added[i])
+                        (void)cudaEventDestroy(comm->added[i]);
+                if (comm->copied[i])
+                        (void)cudaEventDestroy(comm->copied[i]);
+        }
+        if (comm->stream)
+                (void)cudaStreamDestroy(comm->stream);
+        if (comm->copies)
+                (void)cudaStreamDestroy(comm->copies);
+        pthread_mutex_destroy(&comm->busy);
+        free(comm);
+}
+
+static void close_comm(struct mfl_comm *comm)
+{
+        if (!comm)
+                return;
+        (void)cudaSetDevice(comm->device->ordinal);
+        pthread_mutex_lock(&lock);
+        for (struct mfl_comm **link = &comms; *link; link = &(*link)->next)
+                if (*link == comm) {
+                        *link = comm->next;
+                        break;
+                }
+        pthread_mutex_unlock(&lock);
+        if (comm->handle && !comm->stuck && !finish(comm))
+                give_up(comm);
+        if (!comm->stuck) {
+                free_comm(comm);
+                return;
+        }
+        pthread_mutex_lock(&lock);
+        comm->next = lost;
+        lost = comm;
+        pthread_mutex_unlock(&lock);
+}
+
+/* ---- opening ---- */
+
+static int find_nccl(const struct mfl_device *device, const struct mfl_nccl **ret_nccl, struct mfl_error *err)
+{
+        if (atomic_load(&any_stuck))
+                return mfl_fail(err, MFL_INVALID,
+                        "NCCL: a communicator of this process could not be aborted: it takes a new process");
+        if (!strncmp(device->info.uuid, "MIG", 3))
+                return mfl_fail(err, MFL_INVALID, "NCCL: %s is a MIG instance, which NCCL does not reach",
+                        device->info.uuid);
+        return mfl_nccl_load(ret_nccl, err);
+}
+
+static int get_version(struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err)
+{
+        const struct mfl_nccl *nccl;
+        int rc = find_nccl(device, &nccl, err);
+        if (rc)
+                return rc;
+        *ret_version = (uint32_t)nccl->version;
+        snprintf(text, 64, "NCCL %d.%d.%d", nccl->version / 10000, nccl->version / 100 % 100,
+                nccl->version % 100);
+        return 0;
+}
+
+static int make_id(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], struct mfl_error *err)
+{
+        ncclUniqueId unique;
+        struct mfl_comm none = {.device = device};
+        int rc = find_nccl(device, &none.nccl, err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaSetDevice(device->ordinal), "set device", err);
+        if (rc)
+                return rc;
+        ncclResult_t result = none.nccl->get_unique_id(&unique);
+        if (result != ncclSuccess)
+                return fail_nccl(&none, result, "make a unique id", err);
+        memcpy(id, unique.internal, MFL_COMM_ID_BYTES);
+        return 0;
+}
+
+static int make_streams(struct mfl_comm *comm, struct mfl_error *err)
+{
+        cudaStream_t *streams[] = {&comm->stream, &comm->copies};
+        int rc = mfl_cuda_check(cudaSetDevice(comm->device->ordinal), "set device", err);
+        for (size_t i = 0; !rc && i < MFL_ARRAY_SIZE(streams); i++)
+                rc = mfl_cuda_check(
+                        cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking), "create a stream", err);
+        for (int i = 0; !rc && i < MFL_NCCL_SLOTS; i++) {
+                rc = mfl_cuda_check(cudaEventCreateWithFlags(&comm->added[i], cudaEventDisableTiming),
+                        "create an event", err);
+                if (!rc)
+                        rc = mfl_cuda_check(
+                                cudaEventCreateWithFlags(&comm->copied[i], cudaEventDisableTiming),
+                                "create an event", err);
+        }
+        return rc;
+}
+
+static int init(
+        struct mfl_comm *comm, const uint8_t id[MFL_COMM_ID_BYTES], struct patience *p, struct mfl_error *err)
+{
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        ncclUniqueId unique;
+        config.blocking = 0;
+        memcpy(unique.internal, id, MFL_COMM_ID_BYTES);
+        int rc = check_patience(p, "open a communicator", err);
+        if (rc)
+                return rc;
+        ncclResult_t result =
+                comm->nccl->init(&comm->handle, (int)comm->n_ranks, unique, (int)comm->rank, &config);
+        rc = settle(comm, result, p, "open a communicator", err);
+        if (rc)
+                give_up(comm);
+        return rc;
+}
+
+static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+        uint32_t n_ranks, uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_comm **ret_comm,
+        struct mfl_error *err)
+{
+        const struct mfl_nccl *nccl;
+        struct patience p = patience_of(deadline_ms, control);
+        mfl_assert(rank < n_ranks);
+        int rc = find_nccl(device, &nccl, err);
+        if (rc)
+                return rc;
+        struct mfl_comm *comm = mfl_calloc(1, sizeof *comm);
+        if (!comm)
+                return mfl_fail_memory(err, sizeof *comm, "a communicator");
+        *comm = (struct mfl_comm){.device = device,
+                .nccl = nccl,
+                .rank = rank,
+                .n_ranks = n_ranks,
+                .range = tuned.range ? tuned.range : MFL_NCCL_RANGE};
+        pthread_mutex_init(&comm->busy, NULL);
+        rc = make_streams(comm, err);
+        if (!rc)
+                rc = init(comm, id, &p, err);
+        if (rc) {
+                close_comm(comm);
+                return rc;
+        }
+        pthread_mutex_lock(&lock);
+        comm->next = comms;
+        comms = comm;
+        pthread_mutex_unlock(&lock);
+        *ret_comm = comm;
+        return 0;
+}
+
+/* ---- reducing ---- */
+
+struct reduction {
+        struct mfl_comm *comm;
+        struct mfl_sum *own;
+        uint32_t root;
+        int64_t *out;
+        uint64_t n_ranges, issued, done;
+        struct patience patience;
+        struct mfl_error *err;
+};
+
+static uint64_t count_of(const struct reduction *r, uint64_t i)
+{
+        return MFL_MIN(r->comm->range, r->own->n - i * r->comm->range);
+}
+
+/* Before anything is in a stream: allocating may wait for the whole device. */
+static int prepare_root(struct mfl_comm *comm, struct mfl_error *err)
+{
+        size_t bytes = MFL_NCCL_SLOTS * (size_t)comm->range * sizeof(int64_t);
+        void *memory = NULL;
+        int rc = 0;
+        if (!comm->ring) {
+                rc = mfl_cuda_nccl_alloc(bytes, "a ring of partial sums", &memory, &comm->ring_library, err);
+                comm->ring = memory;
+        }
+        if (!rc && !comm->pinned) {
+                cudaError_t status = cudaMallocHost(&memory, bytes);
+                rc = status == cudaErrorMemoryAllocation
+                             ? mfl_fail(err, MFL_INVALID, "%zu bytes of pinned memory are not to be had",
+                                       bytes)
+                             : mfl_cuda_check(status, "allocate pinned memory", err);
+                if (rc == MFL_INVALID)
+                        (void)cudaGetLastError(); /* it stays the thread's until it is read */
+                comm->pinned = rc ? NULL : memory;
+        }
+        rc = rc ? rc : enroll(comm, comm->ring, bytes, err);
+        return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc; /* the others wait */
+}
+
+static int issue(struct reduction *r)
+{
+        struct mfl_comm *comm = r->comm;
+        uint64_t at = r->issued * comm->range, slot = r->issued % MFL_NCCL_SLOTS;
+        size_t n = (size_t)count_of(r, r->issued);
+        int64_t *to = r->out ? comm->ring + slot * comm->range : NULL;
+        ncclResult_t result = comm->nccl->reduce(
+                r->own->memory + at, to, n, ncclInt64, ncclSum, (int)r->root, comm->handle, comm->stream);
+        int rc = settle(comm, result, &r->patience, "reduce", r->err);
+        if (!rc)
+                rc = mfl_cuda_check(
+                        cudaEventRecord(comm->added[slot], comm->stream), "record an event", r->err);
+        if (rc || !r->out) {
+                r->issued++;
+                return rc;
+        }
+        rc = mfl_cuda_check(
+                cudaStreamWaitEvent(comm->copies, comm->added[slot], 0), "wait for an event", r->err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaMemcpyAsync(comm->pinned + slot * comm->range, to, n * sizeof *to,
+                                            cudaMemcpyDeviceToHost, comm->copies),
+                        "copy a range of the sum", r->err);
+        if (!rc)
+                rc = mfl_cuda_check(
+                        cudaEventRecord(comm->copied[slot], comm->copies), "record an event", r->err);
+        r->issued++;
+        return rc;
+}
+
+/* Sees to the oldest range that is under way. */
+static int follow(struct reduction *r)
+{
+        struct mfl_comm *comm = r->comm;
+        uint64_t at = r->done * comm->range, n = count_of(r, r->done), slot = r->done % MFL_NCCL_SLOTS;
+        cudaError_t status = cudaEventQuery(r->out ? comm->copied[slot] : comm->added[slot]);
+        if (status == cudaErrorNotReady) {
+                bool busy;
+                int rc = check_async(comm, "reduce", &busy, r->err);
+                return rc ? rc : be_patient(&r->patience, "reduce", r->err);
+        }
+        if (status != cudaSuccess)
+                return mfl_cuda_check(status, "reduce", r->err);
+        if (r->out) {
+                memcpy(r->out + at, comm->pinned + slot * comm->range, (size_t)n * sizeof *r->out);
+                atomic_store(&r->patience.control->ready, at + n);
+        }
+        r->patience.n_polls = 0;
+        r->done++;
+        return check_patience(&r->patience, "reduce", r->err);
+}
+
+/* A slot is taken again when its range has left it for `out`, so no stream has to wait for one. */
+static int run(struct reduction *r)
+{
+        struct mfl_comm *comm = r->comm;
+        uint64_t bytes = MFL_MAX(r->own->n, 1) * sizeof(int64_t);
+        int rc = mfl_cuda_check(cudaSetDevice(comm->device->ordinal), "set device", r->err);
+        if (!rc)
+                rc = check_patience(&r->patience, "reduce", r->err);
+        if (!rc)
+                rc = enroll(comm, r->own->memory, bytes, r->err);
+        if (!rc && r->out)
+                rc = prepare_root(comm, r->err);
+        while (!rc && r->done < r->n_ranges)
+                rc = r->issued < MFL_MIN(r->n_ranges, r->done + MFL_NCCL_SLOTS) ? issue(r) : follow(r);
+        return rc;
+}
+
+static int reduce(struct mfl_comm *comm, struct mfl_sum *own, uint32_t root, int64_t *out,
+        uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_error *err)
+{
+        struct reduction r = {.comm = comm,
+                .own = own,
+                .root = root,
+                .out = out,
+                .n_ranges = (own->n + comm->range - 1) / comm->range,
+                .patience = patience_of(deadline_ms, control),
+                .err = err};
+        mfl_assert(root < comm->n_ranks && (root == comm->rank) == (out != NULL));
+        mfl_assert(own->device == comm->device);
+        pthread_mutex_lock(&comm->busy);
+        int rc = comm->handle && !comm->stuck
+                         ? run(&r)
+                         : mfl_fail(err, MFL_COMM_BROKEN, "NCCL: reduce: the communicator was aborted");
+        if (rc)
+                give_up(comm);
+        pthread_mutex_unlock(&comm->busy);
+        return rc;
+}
+
+const struct mfl_comm_ops mfl_cuda_comm = {
+        .version = get_version,
+        .id = make_id,
+        .open = open_comm,
+        .reduce = reduce,
+        .close = close_comm,
+};
+
+/* ---- self-test ---- */
+
+#define SELFTEST_N (3 * MFL_NCCL_RANGE / 2)
+#define SELFTEST_MS 60000
+
+/* Alone with itself, over more than one range. */
+static int selftest(
+        struct mfl_device *device, struct mfl_sum *sum, int64_t *host, bool *ret_same, struct mfl_error *err)
+{
+        struct mfl_comm_control control = {0};
+        struct mfl_comm *comm = NULL;
+        uint8_t id[MFL_COMM_ID_BYTES];
+        int64_t *out = host + sum->n;
+        for (uint64_t i = 0; i < sum->n; i++)
+                host[i] = (int64_t)(i * 0x9e3779b97f4a7c15u);
+        int rc = mfl_cuda_check(
+                cudaMemcpy(sum->memory, host, (size_t)sum->n * sizeof *host, cudaMemcpyHostToDevice),
+                "fill a sum", err);
+        if (!rc)
+                rc = make_id(device, id, err);
+        if (!rc)
+                rc = open_comm(device, id, 0, 1, SELFTEST_MS, &control, &comm, err);
+        if (!rc)
+                rc = reduce(comm, sum, 0, out, SELFTEST_MS, &control, err);
+        *ret_same = !rc && !memcmp(host, out, (size_t)sum->n * sizeof *host) &&
+                    atomic_load(&control.ready) == sum->n;
+        close_comm(comm);
+        return rc;
+}
+
+int mfl_cuda_nccl_selftest(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
+        void *user, struct mfl_error *err)
+{
+        char version[64], text[640];
+        uint32_t number;
+        bool same = false;
+        struct mfl_sum *sum = NULL;
+        struct mfl_error why = {""};
+        if (get_version(device, version, &number, &why)) {
+                report(user, true, why.text);
+                return 0;
+        }
+        MFL_CLEANUP_FREE int64_t *host = mfl_malloc(2 * SELFTEST_N * sizeof *host);
+        if (!host)
+                return mfl_fail_memory(err, 2 * SELFTEST_N * sizeof *host, "a self-test");
+        int rc = mfl_cuda_sum_new(device, SELFTEST_N, &sum, &why);
+        if (!rc)
+                rc = selftest(device, sum, host, &same, &why);
+        mfl_cuda_sum_free(sum);
+        snprintf(text, sizeof text, "%s: one rank alone gets its own sum%s%s", version, rc ? ": " : "",
+                rc ? why.text : "");
+        if (rc < 0)
+                return mfl_fail(err, rc, "%s", why.text);
+        report(user, same, text);
+        return 0;
+}
