@@ -103,6 +103,10 @@ static void send_models(struct fake_conn *c, const Mfl__Envelope *e)
 }
 
 static bool with_gpu;
+/* An id and a name, as long as both may be. */
+#define NODE_OF_GPU                                                                                          \
+        "0123456789abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopq"                                    \
+        "/0123456789abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopq"
 
 static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
 {
@@ -129,6 +133,7 @@ static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
         d.n_data_sets = 1;
         d.data_sets = sets;
         g.name = "n1-gpu3";
+        g.node = NODE_OF_GPU;
         g.backend = "cuda";
         g.state = "idle";
         g.device = "Some GPU";
@@ -254,6 +259,8 @@ static void test_gpus(void **state)
                                     "\"temperature\":null,\"power_watts\":350.5}",
                 0, NULL);
         assert_true(json_equal(gpu, wanted));
+        json_t *node = json_object_get(json_array_get(json_object_get(list, "daemons"), 1), "node");
+        assert_string_equal(json_string_value(node), NODE_OF_GPU);
         json_decref(list);
         json_decref(wanted);
         with_gpu = false;

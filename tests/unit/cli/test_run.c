@@ -3,6 +3,8 @@
  * Whole runs are tested end to end, with the real server and daemons. */
 #include <stdio.h>
 
+#include "cli/run.h"
+#include "common/fs.h"
 #include "tests/unit/cli/fake.h"
 
 #define TEXT                                                                                                 \
@@ -121,12 +123,42 @@ static void test_daemons_die(void **state)
         fake_close(&f);
 }
 
+/* The table of rounds, to the letter: scripts find columns by number, too, so new ones come last. */
+static void test_rounds_csv(void **state)
+{
+        struct mfl_watch_round rounds[2] = {{.info = fake_round(1, -1)}, {.info = fake_round(2, 0.5)}};
+        struct mfl_run run = {.watch = {.all = rounds, .n = 2}};
+        struct mfl_error err = {""};
+        const char *path = fake_path("rounds.csv");
+        char *text;
+        size_t bytes;
+        rounds[1].info.bytes_up = 10;
+        rounds[1].info.bytes_down = 5;
+        rounds[1].info.bytes_up_alone = 40;
+        rounds[1].info.bytes_down_alone = 20;
+        rounds[1].info.daemons = 4;
+        rounds[1].digest[31] = 0xef;
+        mfl_strcpy(run.out, sizeof run.out, path);
+        *strrchr(run.out, '/') = '\0';
+        if (mfl_run_write_rounds(&run, &err) || mfl_fs_read(path, 10000, &text, &bytes, &err))
+                fail_msg("%s", err.text);
+        assert_string_equal(text, "round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_"
+                                  "rejected,bytes_up,bytes_down,"
+                                  "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone\n"
+                                  "1,,,0,0,0,4,0,0,0,0.000,0,0,"
+                                  "0000000000000000000000000000000000000000000000000000000000000000,0,0\n"
+                                  "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
+                                  "00000000000000000000000000000000000000000000000000000000000000ef,40,20\n");
+        free(text);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_server_dies),
                 cmocka_unit_test(test_daemons_die),
+                cmocka_unit_test(test_rounds_csv),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
