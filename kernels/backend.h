@@ -19,7 +19,9 @@
 #ifndef MFL_KERNELS_BACKEND_H
 #define MFL_KERNELS_BACKEND_H
 
+#ifndef __cplusplus /* kernels see this header too, as C++, which has no such types */
 #include <stdatomic.h>
+#endif
 
 #include "common/base.h"
 #include "common/data/dataset.h"
@@ -116,11 +118,15 @@ enum {
 };
 
 /* What the starter of a call may watch and do meanwhile, from any thread. Zeroed before the call. */
+#ifndef __cplusplus
 struct mfl_comm_control {
         atomic_bool cancel; /* the call returns MFL_COMM_BROKEN soon */
         _Atomic uint64_t
                 ready; /* elements of the sum in the host's memory that are final, from the first on */
 };
+#else
+struct mfl_comm_control;
+#endif
 
 /* Communicators among devices; every function blocks but polls its control and its deadline, so none hangs
  * with a rank that died. A communicator belongs to one thread at a time. */

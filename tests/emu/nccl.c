@@ -353,9 +353,7 @@ ncclResult_t ncclGetVersion(int *version)
 const char *ncclGetErrorString(ncclResult_t result)
 {
         static const char *const texts[] = {"no error", "unhandled cuda error", "unhandled system error",
-                "internal error", "invalid argument", "invalid usage",
-                "remote process exited or there was a "
-                "network error",
+                "internal error", "invalid argument", "invalid usage", "remote process exited",
                 "NCCL operation in progress"};
         return (unsigned)result < ncclNumResults ? texts[result] : "unknown result code";
 }
