@@ -3,7 +3,7 @@
 """Daemons of one host, that add their updates in shared memory (shm) and that each upload their own (solo): bytes over TCP,
 rounds a second and memory, for a model of 1.66 million parameters that is trained for one step of two samples a client.
 
-    nodes.py [--daemons 1 2 4 8] [--rounds 12] [--clients 8] [--model fedavg-cnn] [--mbit 0]
+    nodes.py [--daemons 1 2 4 8] [--rounds 12] [--clients 16] [--model fedavg-cnn] [--mbit 0]
 
 Every run is a server of its own with the same job, so the last column, the digest of the last round, must be the same
 everywhere. Bytes are the server's count, a round's median. Memory is sampled twenty times a second: the server's highest
@@ -144,7 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--daemons", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--model", default="fedavg-cnn")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--mbit", type=float, default=0)

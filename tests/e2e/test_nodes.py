@@ -364,7 +364,7 @@ def test_two_hosts_are_two_groups(cluster, expected, own_memory):
         close_hosts(c, hosts)
 
 
-SLOW = dict(JOB, training={'steps': 60, 'epochs': None, 'batch': 10})
+SLOW = dict(JOB, training={'steps': 40, 'epochs': None, 'batch': 10})
 
 
 def cut_in_mid_round(c, hosts, job):
