@@ -5,54 +5,33 @@
  *     mfl-bench-device fusion    clients a second for 1, 2, 4, .. --groups clients at once
  *     mfl-bench-device five      5 clients of --steps steps: one after another, in 5 threads, fused
  *     mfl-bench-device process   one process of several: the wall time of --steps steps, from --start-at on
+ *     mfl-bench-device sum       exact sums on the device, beside filling as much of its memory
+ *     mfl-bench-device reduce    one rank of --ranks: adds the ranks' sums, and compares (device_sum.c)
  *     mfl-bench-device repeat    trains --repeats times the same; one digest, or exit status 1
  *
  * Options: --backend NAME (cuda) --model PRESET (lenet5) --batch N (10) --groups G (1) --precision P (fp32)
  * --fast --steps N (0: as many as --seconds need) --seconds S (1) --repeats N (100) --start-at UNIX_SECONDS
- * (so that several processes begin at once). Output: one line of JSON for each measurement.
+ * (so that several processes begin at once). reduce: --rank R --ranks N --id-file PATH (by which rank 0 tells
+ * the others the communicator) --deadline MS --die (this rank is killed before the second reduction). Output:
+ * one line of JSON for each measurement.
  *
  * Data: random byte images in the device's memory, 60 batches of them. A measurement takes whole calls of the
  * backend, as long as those of the trainer, after one that is not counted.
  */
+#include "bench/device.h"
+
 #include <getopt.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "common/digest.h"
-#include "kernels/backend.h"
 
 #define BATCHES 60
 #define GROUPS_MAX 4096
 
-struct bench {
-        const char *backend, *model;
-        int batch, groups, precision, repeats;
-        bool fast;
-        uint32_t steps;
-        double seconds, start_at;
-        const struct mfl_backend_ops *ops;
-        struct mfl_device *device;
-        struct mfl_graph *graph;
-        struct mfl_dataset set;
-        struct mfl_device_data *data;
-        float *params;
-};
-
-/* A network with the index tables of one call. */
-struct cohort {
-        struct bench *bench;
-        struct mfl_net *net;
-        int groups;
-        uint32_t n_steps;
-        uint32_t *index, *count;
-        struct mfl_group_steps *steps;
-        pthread_t thread;
-};
-
 static const char *const precisions[] = {"fp32", "tf32", "bf16", "fp16"};
 
-static void must(int rc, const struct mfl_error *err)
+void bench_must(int rc, const struct mfl_error *err)
 {
         if (!rc)
                 return;
@@ -88,11 +67,11 @@ static void open_bench(struct bench *b)
 {
         struct mfl_error err;
         struct mfl_shape shape = input_of(b->model);
-        must(mfl_backend_open(b->backend, &b->ops, &err), &err);
-        must(b->ops->device_open(&b->device, &err), &err);
-        must(mfl_graph_preset(b->model, &shape, 10, &b->graph, &err), &err);
+        bench_must(mfl_backend_open(b->backend, &b->ops, &err), &err);
+        bench_must(b->ops->device_open(&b->device, &err), &err);
+        bench_must(mfl_graph_preset(b->model, &shape, 10, &b->graph, &err), &err);
         make_set(b);
-        must(b->ops->data_new(b->device, &b->set, &b->set.train, true, &b->data, &err), &err);
+        bench_must(b->ops->data_new(b->device, &b->set, &b->set.train, true, &b->data, &err), &err);
         b->params = mfl_malloc((size_t)b->graph->n * sizeof *b->params);
         mfl_assert(b->params);
         mfl_graph_init_params(b->graph, 1, b->params);
@@ -119,24 +98,24 @@ static struct mfl_net_options options_of(const struct bench *b, int groups)
                 .shared_start = b->ops->params_base != NULL};
 }
 
-static void cohort_start(struct cohort *c)
+void bench_cohort_start(struct cohort *c)
 {
         struct bench *b = c->bench;
         struct mfl_error err;
         if (b->ops->params_base)
-                must(b->ops->params_base(c->net, b->params, &err), &err);
+                bench_must(b->ops->params_base(c->net, b->params, &err), &err);
         for (int g = 0; g < c->groups; g++)
-                must(b->ops->params_set(c->net, g, b->ops->params_base ? NULL : b->params, &err), &err);
+                bench_must(b->ops->params_set(c->net, g, b->ops->params_base ? NULL : b->params, &err), &err);
 }
 
-static void cohort_init(struct cohort *c, struct bench *b, int groups, uint32_t n_steps)
+void bench_cohort_init(struct cohort *c, struct bench *b, int groups, uint32_t n_steps)
 {
         struct mfl_error err;
         struct mfl_net_options options = options_of(b, groups);
         struct mfl_rng rng = mfl_rng_new(2, MFL_RNG_TEST, 0, 0);
         size_t rows = (size_t)n_steps * (size_t)b->batch;
         *c = (struct cohort){.bench = b, .groups = groups, .n_steps = n_steps};
-        must(b->ops->net_new(b->device, b->graph, &options, &c->net, &err), &err);
+        bench_must(b->ops->net_new(b->device, b->graph, &options, &c->net, &err), &err);
         c->index = mfl_malloc((size_t)groups * rows * sizeof *c->index);
         c->count = mfl_malloc(n_steps * sizeof *c->count);
         c->steps = mfl_calloc((size_t)groups, sizeof *c->steps);
@@ -149,10 +128,10 @@ static void cohort_init(struct cohort *c, struct bench *b, int groups, uint32_t 
                 c->steps[g] = (struct mfl_group_steps){.index = c->index + (size_t)g * rows,
                         .count = c->count,
                         .dropout = mfl_rng_derive(3, MFL_RNG_DROPOUT, (uint64_t)g, 1)};
-        cohort_start(c);
+        bench_cohort_start(c);
 }
 
-static void cohort_deinit(struct cohort *c)
+void bench_cohort_deinit(struct cohort *c)
 {
         c->bench->ops->net_free(c->net);
         free(c->index);
@@ -160,11 +139,11 @@ static void cohort_deinit(struct cohort *c)
         free(c->steps);
 }
 
-static void cohort_step(struct cohort *c)
+void bench_cohort_step(struct cohort *c)
 {
         struct mfl_error err;
         struct mfl_sgd sgd = {.lr = 0.01f};
-        must(c->bench->ops->step(c->net, c->bench->data, c->steps, c->n_steps, &sgd, &err), &err);
+        bench_must(c->bench->ops->step(c->net, c->bench->data, c->steps, c->n_steps, &sgd, &err), &err);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -187,9 +166,9 @@ static void fit_call(struct cohort *c)
 {
         uint32_t most = c->n_steps;
         for (c->n_steps = c->bench->steps ? most : 1;; c->n_steps = MFL_MIN(2 * c->n_steps, most)) {
-                cohort_step(c);
+                bench_cohort_step(c);
                 uint64_t begin = mfl_now_ns();
-                cohort_step(c);
+                bench_cohort_step(c);
                 if (mfl_now_ns() - begin > 15000000 || c->n_steps == most)
                         return;
         }
@@ -202,24 +181,24 @@ static double time_cohort(struct bench *b, int groups, double *ret_host)
         struct cohort c;
         double times[10000], total = 0;
         size_t n = 0;
-        cohort_init(&c, b, groups, steps_at_most(b, groups));
+        bench_cohort_init(&c, b, groups, steps_at_most(b, groups));
         fit_call(&c);
         uint64_t busy = b->ops->busy_ns ? b->ops->busy_ns(c.net) : 0;
         do {
                 uint64_t begin = mfl_now_ns();
-                cohort_step(&c);
+                bench_cohort_step(&c);
                 double ns = (double)(mfl_now_ns() - begin);
                 times[n++] = ns / c.n_steps;
                 total += ns;
         } while ((total < b->seconds * 1e9 || n < 5) && n < MFL_ARRAY_SIZE(times));
         busy = b->ops->busy_ns ? b->ops->busy_ns(c.net) - busy : 0;
         *ret_host = b->ops->busy_ns ? 1 - (double)busy / total : -1;
-        cohort_deinit(&c);
+        bench_cohort_deinit(&c);
         qsort(times, n, sizeof *times, compare_doubles);
         return times[n / 2];
 }
 
-static void print_head(const struct bench *b, const char *what, int groups)
+void bench_print_head(const struct bench *b, const char *what, int groups)
 {
         struct mfl_device_info info;
         b->ops->device_info(b->device, &info);
@@ -235,7 +214,7 @@ static int bench_step(struct bench *b)
         double host, ns = time_cohort(b, b->groups, &host);
         uint64_t forward, training;
         mfl_graph_flops(b->graph, &forward, &training);
-        print_head(b, "step", b->groups);
+        bench_print_head(b, "step", b->groups);
         printf(", \"us\": %.3f, \"tflops\": %.4f, \"host_share\": %.4f}\n", ns * 1e-3,
                 (double)training * b->batch * b->groups / ns * 1e-3, host);
         return 0;
@@ -247,7 +226,7 @@ static int bench_fusion(struct bench *b)
         for (int g = 1; g <= b->groups; g *= 2) {
                 double ns = time_cohort(b, g, &host);
                 one = g == 1 ? ns : one;
-                print_head(b, "fusion", g);
+                bench_print_head(b, "fusion", g);
                 printf(", \"us\": %.3f, \"client_steps_per_s\": %.1f, \"gain\": %.2f}\n", ns * 1e-3,
                         g / ns * 1e9, one * g / ns);
                 fflush(stdout);
@@ -261,7 +240,7 @@ static int bench_fusion(struct bench *b)
 
 static void *run_thread(void *arg)
 {
-        cohort_step(arg);
+        bench_cohort_step(arg);
         return NULL;
 }
 
@@ -271,8 +250,8 @@ static double time_five(struct bench *b, int n, int groups, bool threads)
         struct cohort c[FIVE];
         double times[31];
         for (int i = 0; i < n; i++) {
-                cohort_init(&c[i], b, groups, b->steps);
-                cohort_step(&c[i]);
+                bench_cohort_init(&c[i], b, groups, b->steps);
+                bench_cohort_step(&c[i]);
         }
         for (size_t t = 0; t < MFL_ARRAY_SIZE(times); t++) {
                 uint64_t begin = mfl_now_ns();
@@ -280,14 +259,14 @@ static double time_five(struct bench *b, int n, int groups, bool threads)
                         if (threads)
                                 mfl_assert(!pthread_create(&c[i].thread, NULL, run_thread, &c[i]));
                         else
-                                cohort_step(&c[i]);
+                                bench_cohort_step(&c[i]);
                 }
                 for (int i = 0; threads && i < n; i++)
                         pthread_join(c[i].thread, NULL);
                 times[t] = (double)(mfl_now_ns() - begin) * 1e-6;
         }
         for (int i = 0; i < n; i++)
-                cohort_deinit(&c[i]);
+                bench_cohort_deinit(&c[i]);
         qsort(times, MFL_ARRAY_SIZE(times), sizeof *times, compare_doubles);
         return times[MFL_ARRAY_SIZE(times) / 2];
 }
@@ -303,7 +282,7 @@ static int bench_five(struct bench *b)
         b->steps = b->steps ? b->steps : 10;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(ways); i++) {
                 double ms = time_five(b, ways[i].n, ways[i].groups, ways[i].threads);
-                print_head(b, "five", ways[i].groups);
+                bench_print_head(b, "five", ways[i].groups);
                 printf(", \"way\": \"%s\", \"steps\": %u, \"ms\": %.4f}\n", ways[i].way, b->steps, ms);
         }
         return 0;
@@ -317,11 +296,11 @@ static void digest_of(struct bench *b, struct cohort *c, uint8_t digest[MFL_SHA2
         size_t n = (size_t)b->graph->n;
         float *all = mfl_malloc((size_t)c->groups * n * sizeof *all);
         mfl_assert(all);
-        cohort_start(c);
-        cohort_step(c);
+        bench_cohort_start(c);
+        bench_cohort_step(c);
         for (int g = 0; g < c->groups; g++)
-                must(b->ops->params_get(c->net, g, all + (size_t)g * n, &err), &err);
-        must(mfl_sha256(all, (size_t)c->groups * n * sizeof *all, digest, &err), &err);
+                bench_must(b->ops->params_get(c->net, g, all + (size_t)g * n, &err), &err);
+        bench_must(mfl_sha256(all, (size_t)c->groups * n * sizeof *all, digest, &err), &err);
         free(all);
 }
 
@@ -336,14 +315,14 @@ static int bench_repeat(struct bench *b)
         struct cohort c;
         uint8_t first[MFL_SHA256_BYTES], again[MFL_SHA256_BYTES];
         int n_other = 0;
-        cohort_init(&c, b, b->groups, b->steps ? b->steps : 20);
+        bench_cohort_init(&c, b, b->groups, b->steps ? b->steps : 20);
         digest_of(b, &c, first);
         for (int i = 1; i < b->repeats; i++) {
                 digest_of(b, &c, again);
                 n_other += memcmp(first, again, sizeof first) != 0;
         }
-        cohort_deinit(&c);
-        print_head(b, "repeat", b->groups);
+        bench_cohort_deinit(&c);
+        bench_print_head(b, "repeat", b->groups);
         printf(", \"repeats\": %d, \"differ\": %d, \"digest\": \"", b->repeats, n_other);
         print_digest(first);
         printf("\"}\n");
@@ -365,24 +344,26 @@ static int bench_process(struct bench *b)
 {
         struct cohort c;
         b->steps = b->steps ? b->steps : 10;
-        cohort_init(&c, b, b->groups, b->steps);
-        cohort_step(&c);
+        bench_cohort_init(&c, b, b->groups, b->steps);
+        bench_cohort_step(&c);
         wait_for_start(b);
         uint64_t begin = mfl_now_ns();
         for (int i = 0; i < 31; i++)
-                cohort_step(&c);
-        print_head(b, "process", b->groups);
+                bench_cohort_step(&c);
+        bench_print_head(b, "process", b->groups);
         printf(", \"steps\": %u, \"ms\": %.4f}\n", b->steps, (double)(mfl_now_ns() - begin) * 1e-6 / 31);
-        cohort_deinit(&c);
+        bench_cohort_deinit(&c);
         return 0;
 }
 
 static int usage(void)
 {
         fprintf(stderr,
-                "usage: mfl-bench-device step|fusion|five|process|repeat [--backend NAME] [--model PRESET]\n"
+                "usage: mfl-bench-device step|fusion|five|process|repeat|sum|reduce [--backend NAME] "
+                "[--model PRESET]\n"
                 "       [--batch N] [--groups G] [--precision fp32|tf32|bf16|fp16] [--fast] [--steps N]\n"
-                "       [--seconds S] [--repeats N] [--start-at UNIX_SECONDS]\n");
+                "       [--seconds S] [--repeats N] [--start-at UNIX_SECONDS]\n"
+                "       [--rank R --ranks N --id-file PATH] [--deadline MS] [--die]\n");
         return 2;
 }
 
@@ -391,7 +372,8 @@ static bool parse(struct bench *b, int argc, char **argv)
         static const struct option options[] = {{"backend", 1, 0, 'b'}, {"model", 1, 0, 'm'},
                 {"batch", 1, 0, 'n'}, {"groups", 1, 0, 'g'}, {"precision", 1, 0, 'p'}, {"fast", 0, 0, 'f'},
                 {"steps", 1, 0, 's'}, {"seconds", 1, 0, 't'}, {"repeats", 1, 0, 'r'}, {"start-at", 1, 0, 'a'},
-                {0}};
+                {"rank", 1, 0, 'R'}, {"ranks", 1, 0, 'N'}, {"id-file", 1, 0, 'i'}, {"deadline", 1, 0, 'd'},
+                {"die", 0, 0, 'x'}, {0}};
         for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
                 switch (o) {
                 case 'b':
@@ -426,12 +408,27 @@ static bool parse(struct bench *b, int argc, char **argv)
                 case 'a':
                         b->start_at = atof(optarg);
                         break;
+                case 'R':
+                        b->rank = (uint32_t)atoi(optarg);
+                        break;
+                case 'N':
+                        b->n_ranks = (uint32_t)atoi(optarg);
+                        break;
+                case 'i':
+                        b->id_file = optarg;
+                        break;
+                case 'd':
+                        b->deadline_ms = (uint32_t)atoi(optarg);
+                        break;
+                case 'x':
+                        b->die = true;
+                        break;
                 default:
                         return false;
                 }
         }
         return b->batch > 0 && b->groups > 0 && b->groups <= GROUPS_MAX && b->precision < 4 &&
-               b->repeats > 0 && b->steps <= MFL_STEPS_MAX && optind + 1 == argc;
+               b->repeats > 0 && b->steps <= MFL_STEPS_MAX && b->rank < b->n_ranks && optind + 1 == argc;
 }
 
 int main(int argc, char **argv)
@@ -440,9 +437,16 @@ int main(int argc, char **argv)
                 const char *name;
                 int (*run)(struct bench *b);
         } modes[] = {{"step", bench_step}, {"fusion", bench_fusion}, {"five", bench_five},
-                {"process", bench_process}, {"repeat", bench_repeat}};
-        struct bench b = {
-                .backend = "cuda", .model = "lenet5", .batch = 10, .groups = 1, .repeats = 100, .seconds = 1};
+                {"process", bench_process}, {"repeat", bench_repeat}, {"sum", bench_sum},
+                {"reduce", bench_reduce}};
+        struct bench b = {.backend = "cuda",
+                .model = "lenet5",
+                .batch = 10,
+                .groups = 1,
+                .repeats = 100,
+                .seconds = 1,
+                .n_ranks = 1,
+                .deadline_ms = 60000};
         if (!parse(&b, argc, argv))
                 return usage();
         for (size_t i = 0; i < MFL_ARRAY_SIZE(modes); i++) {

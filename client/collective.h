@@ -46,8 +46,8 @@ struct mfl_collective;
 struct mfl_collective_ops {
         const char *name;
         enum mfl_collective_kind kind;
-        /* Blocks; on the thread that owns the device. MFL_COLLECTIVE_BROKEN with the reason; negative only
-         * when this process can't go on. */
+        /* Blocks; one at a time, on one thread, which need not be the one that trains. MFL_COLLECTIVE_BROKEN
+         * with the reason; negative only when this process can't go on. */
         int (*combine)(
                 struct mfl_collective *collective, const struct mfl_combine *combine, struct mfl_error *err);
         /* nccl: the communicator of the groups to come, opened beside the training; NULL elsewhere. `id`

@@ -179,47 +179,12 @@ static void on_noted(uv_async_t *async)
         }
 }
 
-struct communicator {
-        struct mfl_work work;
-        struct mfl_compute *compute;
-        struct mfl_group group;
-        bool make;
-        uint8_t id[MFL_COMMUNICATOR_ID_BYTES];
-};
-
-static void run_communicator(struct mfl_work *work)
-{
-        struct communicator *c = MFL_CONTAINER_OF(work, struct communicator, work);
-        struct mfl_error err = {{0}};
-        int r = mfl_trainer_communicator(
-                c->compute->trainer, &c->group, c->make ? NULL : c->id, note_communicator, c->compute, &err);
-        if (r)
-                note_communicator(c->compute, c->group.communicator, NULL, err.text);
-}
-
-static void on_communicator_done(struct mfl_work *work)
-{
-        free(MFL_CONTAINER_OF(work, struct communicator, work));
-}
-
+/* Opened by the collective's own thread. */
 static int start_communicator(
         void *arg, const struct mfl_group *group, const uint8_t *id, struct mfl_error *err)
 {
         struct mfl_compute *compute = arg;
-        struct communicator *c = mfl_calloc(1, sizeof(*c));
-        if (!c)
-                return mfl_fail_memory(err, sizeof(*c), "a communicator");
-        c->work = (struct mfl_work){.run = run_communicator, .done = on_communicator_done};
-        c->compute = compute;
-        c->group = *group;
-        c->make = !id;
-        if (id)
-                memcpy(c->id, id, sizeof(c->id));
-        int r = mfl_worker_submit(&compute->combiner, &c->work);
-        if (!r)
-                return 0;
-        free(c);
-        return mfl_fail(err, r, "the worker's queue is full");
+        return mfl_trainer_communicator(compute->trainer, group, id, note_communicator, compute, err);
 }
 
 static void listen_communicators(void *arg, mfl_communicator_cb cb, void *user)

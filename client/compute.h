@@ -7,8 +7,8 @@
  * these on a worker of their own: when the server orders one, the daemon may be at its next task, perhaps of
  * another job, and the whole node's sum would wait for that. Nothing stands against it: shm needs no device;
  * NCCL's reduce has a stream of its own, backend.h lets several threads use a device, and a communicator is
- * touched by the combines' worker only. What is added was finished before it was announced, and is not
- * changed.
+ * touched by the combines' worker, and by the collective's own thread while nothing is combined. What is
+ * added was finished before it was announced, and is not changed.
  */
 #ifndef MFL_CLIENT_COMPUTE_H
 #define MFL_CLIENT_COMPUTE_H

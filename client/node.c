@@ -101,7 +101,11 @@ int mfl_client_node_open(struct mfl_client_node *node, const struct mfl_client_c
 {
         char nccl[64] = "";
         if (config->collective == MFL_CLIENT_COLLECTIVE_SOLO) {
-                mfl_strcpy(node->text, sizeof(node->text), "solo: as it is configured (collective: solo)");
+                static const char why[] = "as it is configured (collective: solo)";
+                snprintf(node->text, sizeof(node->text), "solo: %s", why);
+                mfl_strcpy(node->reach.memory_reason, sizeof(node->reach.memory_reason), why);
+                mfl_strcpy(node->reach.nccl_reason, sizeof(node->reach.nccl_reason), why);
+                node->has_reach = true;
                 return 0;
         }
         int r = open_nccl(node, config, ops, device, nccl, err);

@@ -140,7 +140,8 @@ enum mfl_core_event_kind {
         MFL_EV_HEARD,           /* bytes came from connection conn */
         MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived. Not to be delivered after the slot's
                                    SLOT_FREE */
-        MFL_EV_ADDED,   /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why */
+        MFL_EV_ADDED,   /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why. Not ok
+                           also   instead of a grant: there is no slot of that kind */
         MFL_EV_APPLIED, /* answers APPLY; digest of the new params; ok = false: not finite, the job fails */
         MFL_EV_CHECKPOINTED, /* answers CHECKPOINT */
         MFL_EV_COMMITTED,    /* answers COMMIT */

@@ -379,6 +379,11 @@ void mfl_core_group_added(struct mfl_core *core, struct core_group *group, bool 
                 mfl_core_update_count(core, counted[i]);
 }
 
+void mfl_core_group_unopened(struct mfl_core *core, struct core_group *group, const char *reason)
+{
+        end_group(core, group, NULL, false, reason);
+}
+
 /* ---- messages ---- */
 
 static struct core_task *member_by(const struct core_daemon *daemon, uint64_t group, uint64_t communicator)

@@ -420,6 +420,8 @@ void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const c
 void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_group_weight(const struct core_group *group);
 void mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
+/* There is no slot for its sum. */
+void mfl_core_group_unopened(struct mfl_core *core, struct core_group *group, const char *reason);
 void mfl_core_group_adding(struct core_group *group);
 void mfl_core_group_added(struct mfl_core *core, struct core_group *group, bool ok, const char *reason);
 void mfl_core_group_failed(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);

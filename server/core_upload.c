@@ -271,9 +271,25 @@ void mfl_core_upload_complete(struct mfl_core *core, struct core_job *job, uint3
                 act_slot(core, MFL_ACT_SLOT_FREE, update);
 }
 
+/* No memory could be had for a slot, or none that fits: nothing was granted, and nothing will come. */
+static void unopened(struct mfl_core *core, struct core_update *update, const char *reason)
+{
+        if (update->group) {
+                mfl_core_group_unopened(core, update->group, reason);
+                return;
+        }
+        mfl_core_update_unslot(core, update);
+        refuse_invalid(core, update, reason);
+}
+
 void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, bool ok, const char *reason)
 {
         struct core_update *update = slot < job->n_slots ? job->slots[slot] : NULL;
+        if (!ok && (!update || update->state == UPDATE_FILLING)) {
+                if (update)
+                        unopened(core, update, reason);
+                return;
+        }
         mfl_assert(update && update->state == UPDATE_ADDING && job->n_adding && job->n_pending);
         job->n_adding--;
         job->n_pending--;
@@ -350,6 +366,8 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                 return "wrong size";
         if (mfl_job_needs_single_updates(job->spec) && a->item_count != 1)
                 return "this job wants one update per client";
+        if (mfl_job_needs_single_updates(job->spec) && a->encoding != MFL_ENCODING_F32)
+                return "this job wants float32";
         if (!a->weight || a->weight / n_clients >= MFL_WEIGHT_MAX)
                 return "impossible weight";
         if (job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM && a->weight != n_clients)

@@ -20,7 +20,7 @@
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
 {
-        return spec->data.partition == MFL_PARTITION_LOCAL || mfl_job_needs_single_updates(spec);
+        return mfl_job_needs_single_updates(spec);
 }
 
 static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)

@@ -5,9 +5,10 @@
  *
  * MEMORY. Uniform blocks, one for the current params and one per slot, 4n bytes each when only f32 updates
  * can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for single updates, which go to a spill
- * file) and 4n per state vector of the strategy. So fedavg over f32 with 2 slots takes 5 copies of the model,
- * over i64 with 1 slot 6, of which 5 are in memory: the part of a block that params leave over is given back
- * to the system while they hold it. APPLY needs a free block for the new params. After it the old params'
+ * file) and 4n per state vector of the strategy. So the median with 2 slots takes 3 copies of the model,
+ * fedavg with 1 slot 6, of which 5 are in memory: the part of a block that params leave over is given back to
+ * the system while they hold it. A `local` job has one client a daemon, but a node's daemons add theirs, so
+ * its slots take sums as well. APPLY needs a free block for the new params. After it the old params'
  * block becomes a slot's, as soon as the last reference to it is gone. Blocks that somebody still holds (old
  * params being sent, a slot freed in the middle of a chunk) are replaced when a slot needs one, by at most
  * MFL_RUNTIME_SPARE extra blocks, reserved from the budget then; beyond that slot_open answers MFL_BUSY. The
@@ -76,7 +77,7 @@ struct mfl_runtime_options {
         struct mfl_budget *budget; /* NULL: no limit */
 };
 
-/* True when every update of the job is of one client, so f32 (4n bytes) is all that can come. */
+/* True when the job needs every client's update by itself, so f32 (4n bytes) is all that can come. */
 bool mfl_runtime_f32_only(const struct mfl_job *spec);
 /* Bytes that a job takes with so many slots, without spare blocks. */
 uint64_t mfl_runtime_bytes(const struct mfl_job *spec, uint64_t n, uint32_t n_slots);

@@ -6,7 +6,7 @@
  * (MFL_INVALID), a device that is broken (negative).
  */
 #include "kernels/cuda/dnn.h"
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/comm.h"
 #include "kernels/cuda/selftest.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators between the GPUs of one host: kernels/cuda/nccl.h says how and why.
+/* Communicators between the GPUs of one host: kernels/cuda/comm.h says how and why.
  *
  * Happy path: a unique id is made and passed on, every rank opens with it, sums are reduced range by range,
  * the communicator is finalised and destroyed.
@@ -7,7 +7,7 @@
  * the caller's cancel, an error that NCCL reports, at once or later. After any of them the communicator has
  * been aborted when the call returns. Negative: the device itself is broken.
  */
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/comm.h"
 
 #include <sched.h>
 #include <signal.h>

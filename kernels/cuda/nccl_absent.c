@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without nccl.h: sums, but no communicators, and the reason for whoever asks. */
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/comm.h"
 
 static int no_version(struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err)
 {

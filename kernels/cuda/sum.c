@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums that outlive the task they come from, in the graph's flat order, in memory that communicators can use.
  */
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/comm.h"
 
 static int enter(const struct mfl_sum *sum, struct mfl_error *err)
 {

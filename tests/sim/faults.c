@@ -95,20 +95,24 @@ static void setup_nodes(struct sim *sim)
 
 static void setup_golden(struct sim *sim)
 {
-        sim->n_daemons = sim->scenario == SIM_SWEEP ? 4 : 2;
+        sim->n_daemons = sim->scenario >= SIM_SWEEP ? 4 : 2;
         sim->n_jobs = sim->scenario == 4 ? 2 : 1;
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 setup_daemon(sim, i, false);
                 sim->daemon[i].info.workers = 1;
                 if (sim->scenario >= 6)
                         join_node(sim, i, i / 2, 20 + i / 2);
+                if (sim->scenario == SIM_SWEEP_NCCL) {
+                        give_gpu(sim, i, i);
+                        sim->daemon[i].info.reach.nccl = 22809;
+                }
         }
         for (uint32_t i = 0; i < sim->n_jobs; i++) {
                 setup_job(sim, i, false);
                 struct mfl_job *spec = &sim->job[i].spec;
                 spec->rounds = 2;
                 spec->data.partition = MFL_PARTITION_IID;
-                spec->data.clients = sim->scenario == SIM_SWEEP ? 8 : 4;
+                spec->data.clients = sim->scenario >= SIM_SWEEP ? 8 : 4;
                 spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
                 spec->selection.clients = spec->selection.daemons_max = 0;
                 spec->selection.daemons_min = 1;

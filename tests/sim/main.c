@@ -4,6 +4,7 @@
  *   mfl-sim --seed N [--trace]      one seed again
  *   mfl-sim --bug B --seeds A..B    succeeds when the planted bug B is found; --bugs A..B: all of them
  *   mfl-sim --golden NAME [FILE]    prints a scenario's trace, or compares it with FILE
+ *   mfl-sim [--bug B] --sweep       harms each daemon of two nodes in each way at each event of a job
  *   mfl-sim --list
  */
 #include "tests/sim/sim.h"
@@ -112,17 +113,13 @@ static void add_groups(const struct sim *sim, struct totals *totals)
         totals->regrouped += sim->n_regrouped;
 }
 
-static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, struct totals *ret_totals)
+static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals)
 {
-        struct sim *sim = calloc(1, sizeof *sim);
-        sim->seed = seed;
-        sim->trace = trace;
-        sim->scenario = scenario;
-        *current_seed = seed;
+        *current_seed = sim->seed;
         bool ok = setjmp(failed) == 0;
         if (ok)
                 sim_run(sim);
-        else if (trace)
+        else if (sim->trace)
                 dump(sim);
         if (ret_lines) {
                 *ret_lines = sim->lines ? sim->lines : strdup("");
@@ -135,6 +132,16 @@ static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, 
         }
         if (ok) /* a failure may have come in the middle of anything */
                 sim_deinit(sim);
+        return ok;
+}
+
+static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, struct totals *ret_totals)
+{
+        struct sim *sim = calloc(1, sizeof *sim);
+        sim->seed = seed;
+        sim->trace = trace;
+        sim->scenario = scenario;
+        bool ok = run_sim(sim, ret_lines, ret_totals);
         free(sim);
         return ok;
 }
@@ -255,6 +262,67 @@ static void on_abort(int signal)
                 _exit(1);
 }
 
+/* ---- everything at every event ---- */
+
+static const char *const harms[] = {"killed", "stopped for 6 s", "cut off", "lost without a word"};
+
+/* One daemon; the daemons of one node; all. */
+static const uint32_t victims[] = {1, 2, 4, 8, 3, 15};
+
+static struct sim *new_sweep(int scenario, uint64_t at, uint32_t daemons, enum sim_harm harm)
+{
+        struct sim *sim = calloc(1, sizeof *sim);
+        sim->seed = 1;
+        sim->scenario = scenario;
+        sim->inject_at = at;
+        sim->inject_daemons = daemons;
+        sim->inject_what = harm;
+        return sim;
+}
+
+static bool sweep_one(struct sim *sim, const float *want, struct totals *totals)
+{
+        uint64_t at = sim->inject_at;
+        bool ok = run_sim(sim, NULL, totals),
+             same = memcmp(want, sim->job[0].params, SIM_PARAMS * sizeof *want) == 0;
+        if (ok && !same)
+                snprintf(failure, sizeof failure, "the model is not that of the clean run");
+        if (!ok || !same)
+                printf("sweep %d: daemons %x %s after event %llu: %s\n", sim->scenario, sim->inject_daemons,
+                        harms[sim->inject_what], (unsigned long long)at, failure);
+        free(sim);
+        return ok && same;
+}
+
+static int sweep(int scenario)
+{
+        struct totals totals = {0};
+        uint64_t n_runs = 0, n_failed = 0;
+        struct sim *clean = new_sweep(scenario, 0, 0, SIM_KILL);
+        if (!run_sim(clean, NULL, &totals)) {
+                printf("sweep %d: the clean run failed: %s\n", scenario, failure);
+                return 1;
+        }
+        bool grouped = totals.counted == 2 * clean->job[0].spec.rounds && !totals.ended;
+        if (!grouped)
+                printf("sweep %d: the clean run counted %llu groups\n", scenario,
+                        (unsigned long long)totals.counted);
+        for (uint64_t at = clean->first_round_at; at <= clean->n_events && n_failed < 10; at++)
+                for (size_t d = 0; d < MFL_ARRAY_SIZE(victims); d++)
+                        for (int harm = 0; harm < SIM_HARMS; harm++, n_runs++)
+                                n_failed +=
+                                        !sweep_one(new_sweep(scenario, at, victims[d], (enum sim_harm)harm),
+                                                clean->job[0].params, &totals);
+        printf("sweep by %s: %llu runs from event %llu to %llu, %llu failed; %llu groups, %llu counted, %llu "
+               "ended early\n",
+                scenario == SIM_SWEEP ? "shm" : "nccl", (unsigned long long)n_runs,
+                (unsigned long long)clean->first_round_at, (unsigned long long)clean->n_events,
+                (unsigned long long)n_failed, (unsigned long long)totals.groups,
+                (unsigned long long)totals.counted, (unsigned long long)totals.ended);
+        free(clean);
+        return n_failed > 0 || !grouped;
+}
+
 static bool range(const char *text, uint64_t *ret_from, uint64_t *ret_to)
 {
         unsigned long long from, to;
@@ -285,7 +353,10 @@ int main(int argc, char **argv)
                 bool more = i + 1 < argc;
                 if (strcmp(argv[i], "--list") == 0)
                         return list();
-                else if (strcmp(argv[i], "--golden") == 0 && more)
+                else if (strcmp(argv[i], "--sweep") == 0) {
+                        mfl_sim_bug = bug;
+                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL);
+                } else if (strcmp(argv[i], "--golden") == 0 && more)
                         return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
                 else if (strcmp(argv[i], "--trace") == 0)
                         trace = true;
@@ -300,7 +371,7 @@ int main(int argc, char **argv)
                 } else {
                         fprintf(stderr,
                                 "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, "
-                                "--golden NAME [FILE], --list\n",
+                                "--golden NAME [FILE], --sweep, --list\n",
                                 argv[i]);
                         return 2;
                 }

@@ -298,6 +298,7 @@ static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
         for (int s = 0; s < SIM_SLOTS; s++)
                 sim_check(sim, !job->slots[s].open, "round %u begins with slot %d open", round, s);
         job->opened = round;
+        sim->first_round_at = sim->first_round_at ? sim->first_round_at : sim->n_events;
         job->n_in = 0;
         job->weight_in = 0;
         memset(job->sum, 0, sizeof job->sum);

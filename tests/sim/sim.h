@@ -13,7 +13,9 @@
 #include "server/core.h"
 
 #define SIM_PARAMS 6
-#define SIM_SWEEP 8 /* scenario: the fixed job in which everything is tried at every event */
+/* Scenarios: the fixed job in which everything is tried at every event. */
+#define SIM_SWEEP 8
+#define SIM_SWEEP_NCCL 9
 #define SIM_JOBS 3
 #define SIM_DAEMONS 8
 #define SIM_CALM_MS 3000
@@ -199,8 +201,9 @@ struct sim {
         uint32_t n_updates, updates_capacity;
         struct sim_group *groups;
         uint32_t n_groups, groups_capacity;
-        uint64_t inject_at; /* after so many events, inject_what to inject_daemon; 0: not */
-        uint32_t inject_daemon;
+        uint64_t first_round_at; /* n_events when it began */
+        uint64_t inject_at;      /* after so many events, inject_what to inject_daemons; 0: not */
+        uint32_t inject_daemons; /* bits */
         enum sim_harm inject_what;
         uint64_t n_params_read; /* from another daemon of the node */
         uint64_t n_regrouped;   /* rounds after the faults in which nodes were grouped, as they must */

@@ -369,7 +369,9 @@ static void run_until(
                 handle(sim, &event);
                 free_event(&event);
                 if (sim->n_events == sim->inject_at)
-                        sim_harm(sim, sim->inject_daemon, sim->inject_what);
+                        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                                if (sim->inject_daemons >> i & 1)
+                                        sim_harm(sim, i, sim->inject_what);
         }
 }
 
@@ -377,8 +379,9 @@ void sim_run(struct sim *sim)
 {
         sim_setup(sim);
         run_until(sim, all_over, 180000, "jobs do not end within 180 s after the last fault");
-        if (sim->scenario)
+        if (sim->scenario && sim->scenario < SIM_SWEEP)
                 return;
-        sim_end_faults(sim);
+        if (!sim->scenario)
+                sim_end_faults(sim);
         run_until(sim, is_settled, 30000, "results are left 30 s after the last job's end");
 }

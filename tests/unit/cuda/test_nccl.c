@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/comm.h"
 #include "tests/emu/emu.h"
 
 extern const struct mfl_backend_ops mfl_backend_module;

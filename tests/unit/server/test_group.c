@@ -335,6 +335,10 @@ static void test_single_updates(void **state)
         bed_up(&bed, 1);
         bed_add_job(&bed);
         bed_expect(&bed, "d00: train 1 of 2 from 1\nd01: train 2 of 2 from 1\n");
+        struct mfl_announce a = bed_announcement(&bed, 1, false);
+        a.item_count = a.weight = 1;
+        bed_announce_as(&bed, 1, &a); /* such a job's slots have no room for int64 */
+        bed_expect(&bed, "d01: refused 2: this job wants float32\n");
         bed_end(&bed);
 }
 

@@ -239,6 +239,24 @@ static void test_sum_takes_too_long(void **state)
         bed_end(&bed);
 }
 
+/* The runtime has no slot for what was announced, and says so at once. */
+static void test_no_slot(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start_combine(&bed);
+        bed_added(&bed, 0, false);
+        bed_expect(&bed,
+                "free 0 of 4\nd00: alone 1: not finite\nd01: alone 2: not finite\nd02: alone 3: not finite\n"
+                "open 0 for 1: 32 bytes, weight 2, client 0\nd00: grant 0 for 1\n"
+                "open 1 for 2: 32 bytes, weight 2, client 1\nd01: grant 1 for 2\n"
+                "open 2 for 3: 32 bytes, weight 2, client 2\nd02: grant 2 for 3\n");
+        bed_added(&bed, 1, false);
+        bed_added(&bed, 1, false); /* it is free by now */
+        bed_expect(&bed, "free 1 of 2\nd01: refused 2: not finite\n");
+        bed_end(&bed);
+}
+
 static void test_task_fails(void **state)
 {
         (void)state;
@@ -296,6 +314,7 @@ int main(void)
                 cmocka_unit_test(test_refused_sum),
                 cmocka_unit_test(test_combine_fails),
                 cmocka_unit_test(test_sum_takes_too_long),
+                cmocka_unit_test(test_no_slot),
                 cmocka_unit_test(test_task_fails),
                 cmocka_unit_test(test_job_stops),
         };

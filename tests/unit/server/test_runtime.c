@@ -233,11 +233,14 @@ static void memory_is_a_few_copies_and_comes_back(void **state)
         fixture_init(&f, MFL_STRATEGY_FEDAVG, SIDE);
         uint64_t copy = f.n * sizeof(float);
         assert_int_equal(mfl_runtime_bytes(&f.spec, f.n, 1), 6 * copy);
-        f.spec.data.partition = MFL_PARTITION_LOCAL;
-        assert_int_equal(mfl_runtime_bytes(&f.spec, f.n, 2), 5 * copy);
-        mfl_budget_init(&budget, 5 * copy);
+        f.spec.aggregation.strategy = MFL_STRATEGY_MEDIAN;
+        assert_int_equal(mfl_runtime_bytes(&f.spec, f.n, 2), 3 * copy);
+        f.spec.aggregation.strategy = MFL_STRATEGY_FEDAVG;
+        f.spec.data.partition = MFL_PARTITION_LOCAL; /* a node's daemons add their clients' updates */
+        assert_int_equal(mfl_runtime_bytes(&f.spec, f.n, 2), 8 * copy);
+        mfl_budget_init(&budget, 8 * copy);
         open_with_budget(&f, &budget, 2, 0, &rt);
-        assert_int_equal(mfl_budget_used(&budget), 5 * copy);
+        assert_int_equal(mfl_budget_used(&budget), 8 * copy);
         assert_int_equal(mfl_runtime_slots(rt), 2);
         mfl_runtime_close(rt);
         assert_int_equal(mfl_budget_used(&budget), 0);
@@ -245,11 +248,11 @@ static void memory_is_a_few_copies_and_comes_back(void **state)
         assert_int_equal(mfl_runtime_slots(rt), 2);
         struct mfl_params *params = mfl_runtime_params(rt, NULL);
         mfl_runtime_close(rt);
-        assert_int_equal(mfl_budget_used(&budget), copy); /* params outlive the job */
+        assert_int_equal(mfl_budget_used(&budget), 2 * copy); /* params, in their block, outlive the job */
         assert_true(isfinite(params->v[f.n - 1]));
         mfl_params_unref(params);
         assert_int_equal(mfl_budget_used(&budget), 0);
-        mfl_budget_init(&budget, 4 * copy - 1);
+        mfl_budget_init(&budget, 6 * copy - 1);
         open_with_budget(&f, &budget, 2, MFL_RUNTIME_MEMORY, &rt);
         assert_int_equal(mfl_budget_used(&budget), 0);
         fixture_deinit(&f);

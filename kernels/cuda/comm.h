@@ -41,8 +41,8 @@
  * the server orders the reduction when every member is ready, and what overlaps are the three stages above
  * and the upload.
  */
-#ifndef MFL_KERNELS_CUDA_NCCL_H
-#define MFL_KERNELS_CUDA_NCCL_H
+#ifndef MFL_KERNELS_CUDA_COMM_H
+#define MFL_KERNELS_CUDA_COMM_H
 
 #include <pthread.h>
 
