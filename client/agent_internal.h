@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the agent share. agent.c keeps the connection and its timers; agent_task.c tasks, params,
- * results; agent_group.c what they have to do with the other daemons of the node. */
+ * results; agent_upload.c their uploads; agent_group.c what they have to do with the other daemons of the
+ * node. */
 #ifndef MFL_CLIENT_AGENT_INTERNAL_H
 #define MFL_CLIENT_AGENT_INTERNAL_H
 
@@ -111,16 +112,21 @@ void mfl_agent_trace(struct mfl_agent *agent, const char *fmt, ...) MFL_PRINTF(2
 struct agent_task *mfl_agent_find_wire(struct mfl_agent *agent, uint64_t wire);
 struct agent_task *mfl_agent_find_number(struct mfl_agent *agent, uint64_t number);
 void mfl_agent_open_params(struct mfl_agent *agent, struct agent_task *task);
+void mfl_agent_drop_task(struct mfl_agent *agent, struct agent_task *task); /* must not be computed */
 void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg);
 void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_event *event);
 void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event);
-void mfl_agent_sent(struct mfl_agent *agent, uint64_t task, uint32_t update);
 void mfl_agent_welcomed(struct mfl_agent *agent);
 void mfl_agent_lost(struct mfl_agent *agent); /* uploads begin anew after the next Welcome */
 void mfl_agent_schedule(struct mfl_agent *agent);
 void mfl_agent_abort_all(struct mfl_agent *agent);
 void mfl_agent_tasks_free(struct mfl_agent *agent);
 void mfl_agent_tasks_check(const struct mfl_agent *agent);
+
+/* ---- agent_upload.c ---- */
+void mfl_agent_granted(struct mfl_agent *agent, const struct mfl_msg *msg);
+void mfl_agent_answered(struct mfl_agent *agent, const struct mfl_msg *msg);
+void mfl_agent_sent(struct mfl_agent *agent, uint64_t task, uint32_t update);
 
 /* ---- agent_group.c ---- */
 bool mfl_agent_group_message(struct mfl_agent *agent, const struct mfl_msg *msg); /* false: not of a group */

@@ -44,7 +44,7 @@ static void free_task(struct agent_task *task)
 }
 
 /* A task goes; memory that its result has in the shell goes with it. */
-static void drop_task(struct mfl_agent *agent, struct agent_task *task)
+void mfl_agent_drop_task(struct mfl_agent *agent, struct agent_task *task)
 {
         struct agent_task **at = &agent->tasks;
         mfl_assert(task->state != TASK_COMPUTE && task->state != TASK_ABORT);
@@ -62,7 +62,7 @@ static void abort_task(struct mfl_agent *agent, struct agent_task *task)
                 task->state = TASK_ABORT;
                 mfl_agent_act(agent, MFL_AGENT_ACT_ABORT)->task_number = task->task.task;
         } else if (task->state != TASK_ABORT)
-                drop_task(agent, task);
+                mfl_agent_drop_task(agent, task);
 }
 
 void mfl_agent_tasks_free(struct mfl_agent *agent)
@@ -123,7 +123,7 @@ static void report_failure(struct mfl_agent *agent, struct agent_task *task)
         msg->failed.task = task->wire;
         msg->failed.permanent = task->permanent;
         mfl_strcpy(msg->failed.reason, sizeof msg->failed.reason, task->reason);
-        drop_task(agent, task);
+        mfl_agent_drop_task(agent, task);
 }
 
 static void fail_task(struct mfl_agent *agent, struct agent_task *task, bool permanent, const char *reason)
@@ -302,74 +302,6 @@ static void on_params_gone(struct mfl_agent *agent, const struct mfl_msg *msg)
         fail_task(agent, task, false, "the server has its params no more");
 }
 
-/* ---- uploads ---- */
-
-/* NULL when they are not all within the update's bytes, or memory is out. */
-static struct mfl_range *copy_ranges(struct mfl_agent *agent, const struct mfl_msg *msg, uint64_t bytes)
-{
-        uint32_t n = msg->update.n_ranges;
-        for (uint32_t i = 0; i < n; i++) {
-                const struct mfl_range *range = &msg->update.ranges[i];
-                if (range->offset <= bytes && range->bytes <= bytes - range->offset)
-                        continue;
-                mfl_agent_trace(
-                        agent, "a grant of bytes that task %u does not have", (uint32_t)msg->update.task);
-                return NULL;
-        }
-        struct mfl_range *ranges = mfl_calloc(n, sizeof *ranges);
-        if (!ranges)
-                agent->error = -ENOMEM;
-        else if (n)
-                memcpy(ranges, msg->update.ranges, n * sizeof *ranges);
-        return ranges;
-}
-
-/* Of the task's own update; or of its group's sum, which is as large, where this daemon makes it. */
-static void on_grant(struct mfl_agent *agent, const struct mfl_msg *msg)
-{
-        struct agent_task *own = mfl_agent_find_wire(agent, msg->update.task);
-        struct agent_task *task = own ? own : mfl_agent_group_led(agent, msg->update.task);
-        if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
-                return;
-        struct agent_update *update = &task->updates[msg->update.update];
-        if (update->state == UPDATE_DONE)
-                return;
-        struct mfl_range *ranges = copy_ranges(agent, msg, update->announce.bytes);
-        if (!ranges)
-                return;
-        if (own)
-                update->state = UPDATE_UPLOADING;
-        struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_UPLOAD);
-        action->task_number = task->task.task;
-        action->wire_task = msg->update.task;
-        action->combined = !own && !MFL_SIM_BUG(15);
-        action->update = msg->update.update;
-        action->n_ranges = msg->update.n_ranges;
-        action->ranges = ranges;
-}
-
-static void on_answer(struct mfl_agent *agent, const struct mfl_msg *msg)
-{
-        struct agent_task *task = mfl_agent_find_wire(agent, msg->update.task);
-        if (!task || task->state != TASK_RESULT || msg->update.update >= task->n_updates)
-                return;
-        task->updates[msg->update.update].state = UPDATE_DONE;
-        if (msg->kind == MFL_MSG_REFUSED)
-                mfl_agent_trace(agent, "update %u of task %u is refused: %.180s", msg->update.update,
-                        (uint32_t)task->wire, msg->update.reason);
-        for (uint32_t i = 0; i < task->n_updates; i++)
-                if (task->updates[i].state != UPDATE_DONE)
-                        return;
-        drop_task(agent, task);
-}
-
-void mfl_agent_sent(struct mfl_agent *agent, uint64_t number, uint32_t update)
-{
-        struct agent_task *task = mfl_agent_find_number(agent, number);
-        if (task && update < task->n_updates && task->updates[update].state == UPDATE_UPLOADING)
-                task->updates[update].state = UPDATE_SENT;
-}
-
 void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         switch (msg->kind) {
@@ -386,11 +318,11 @@ void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg)
                 on_params_gone(agent, msg);
                 break;
         case MFL_MSG_GRANT:
-                on_grant(agent, msg);
+                mfl_agent_granted(agent, msg);
                 break;
         case MFL_MSG_ACCEPTED:
         case MFL_MSG_REFUSED:
-                on_answer(agent, msg);
+                mfl_agent_answered(agent, msg);
                 break;
         default:
                 if (!mfl_agent_group_message(agent, msg))
@@ -463,7 +395,7 @@ static void drop_old_evals(struct mfl_agent *agent)
                 n++;
         }
         if (n > AGENT_EVALS_MAX)
-                drop_task(agent, oldest);
+                mfl_agent_drop_task(agent, oldest);
 }
 
 void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *event)
@@ -474,14 +406,14 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
         if (!event->ok) {
                 task->state = TASK_FAILED;
                 if (aborted)
-                        drop_task(agent, task);
+                        mfl_agent_drop_task(agent, task);
                 else
                         fail_task(agent, task, event->permanent, event->reason);
                 return;
         }
         task->state = TASK_RESULT;
         if (aborted) {
-                drop_task(agent, task);
+                mfl_agent_drop_task(agent, task);
                 return;
         }
         bool train = task->task.kind == MFL_TASK_TRAIN;
@@ -512,7 +444,7 @@ static bool make_room(struct mfl_agent *agent)
         if (n < agent->options.results_max)
                 return true;
         if (orphan)
-                drop_task(agent, orphan);
+                mfl_agent_drop_task(agent, orphan);
         return orphan && n == agent->options.results_max;
 }
 

@@ -2,11 +2,11 @@
 /* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
  *
  * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
- * core_task.c keeps tasks and core_upload.c uploads; core_node.c knows which daemons form a node,
- * core_group.c how they add their updates, core_comm.c which communicators they hold; core_view.c answers
- * lists; round.c decides about one job's rounds, round_deal.c who does what in them, round_speed.c learns how
- * fast; scheduler.c says whose turn it is. Memory that runs out is remembered in core->error and returned by
- * step; until then every function leaves the structures in a state that mfl_core_free can take.
+ * core_task.c keeps tasks, core_announce.c and core_upload.c uploads; core_node.c knows which daemons form a
+ * node, core_group.c how they add their updates, core_comm.c which communicators they hold; core_view.c
+ * answers lists; round.c decides about one job's rounds, round_deal.c who does what in them, round_speed.c
+ * learns how fast; scheduler.c says whose turn it is. Memory that runs out is remembered in core->error and
+ * returned by step; until then every function leaves the structures in a state that mfl_core_free can take.
  */
 #ifndef MFL_SERVER_CORE_INTERNAL_H
 #define MFL_SERVER_CORE_INTERNAL_H
@@ -358,20 +358,31 @@ void mfl_core_task_offline(struct mfl_core *core, struct core_task *task);
 void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task);
 void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg);
 
-/* ---- core_upload.c ---- */
+/* ---- core_announce.c ---- */
 void mfl_core_announced(
         struct mfl_core *core, struct core_daemon *daemon, const struct mfl_announce *announce);
+
+/* ---- core_upload.c ---- */
 void mfl_core_upload_complete(struct mfl_core *core, struct core_job *job, uint32_t slot);
 void mfl_core_added(struct mfl_core *core, struct core_job *job, uint32_t slot, bool ok, const char *reason);
 void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job);
 /* Forgets a QUEUED or FILLING update, or one that has left its group, as if it had never been announced. */
 void mfl_core_update_drop(struct mfl_core *core, struct core_update *update);
 void mfl_core_update_free(struct core_update *update);
-/* The rest is for groups. It waits for a slot, for itself or as its group's leader. */
+/* It waits for a slot, for itself or as its group's leader. */
 void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update);
 /* It waits for no slot, and has none. */
 void mfl_core_update_unslot(struct mfl_core *core, struct core_update *update);
+/* FILLING: asks for the bytes that are missing. */
+void mfl_core_update_grant(struct mfl_core *core, struct core_update *update);
 void mfl_core_update_count(struct mfl_core *core, struct core_update *update);
+/* It is not valid, and no better if it comes again. */
+void mfl_core_update_refuse(struct mfl_core *core, struct core_update *update, const char *reason);
+/* To nobody, if the daemon is NULL or lost. */
+void mfl_core_send_accepted(
+        struct mfl_core *core, struct core_daemon *daemon, uint64_t task, uint32_t update);
+void mfl_core_send_refused(struct mfl_core *core, struct core_daemon *daemon, uint64_t task, uint32_t update,
+        enum mfl_refused code, const char *reason);
 
 /* ---- core_node.c ---- */
 /* info is what Hello says now: true when it says the same as daemon->info about where the daemon is. */

@@ -176,6 +176,8 @@ void sim_end_faults(struct sim *sim)
 {
         sim->faults_end = sim->now;
         sim->quiet = true;
+        uint64_t back_at = MFL_MAX(sim->now, sim->stalled_to); /* what was put off comes only then */
+        sim->calm_at = UINT64_MAX;
         sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = 0;
         sim->crash_ahead = false;
@@ -186,6 +188,7 @@ void sim_end_faults(struct sim *sim)
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 struct sim_daemon *d = &sim->daemon[i];
                 d->slow = 1;
+                back_at = MFL_MAX(back_at, d->stalled_to);
                 d->stalled_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
                 d->combine_fail = d->combine_hang = d->shm_full = 0;
@@ -197,6 +200,7 @@ void sim_end_faults(struct sim *sim)
         }
         if (!sim->server_restarting)
                 sim_server_start(sim);
+        sim->calm_at = back_at + SIM_CALM_MS;
 }
 
 static void restart_later(struct sim *sim, uint32_t i)

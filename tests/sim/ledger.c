@@ -92,8 +92,8 @@ static void check_group(struct sim *sim, const struct mfl_group *g)
                 }
 }
 
-/* The faults are so long over that everybody who was lost is back, or known to be; and nobody holds a result
- * of an earlier start of the server, which may be of a kind that a group can't add. */
+/* Faults are no excuse any more; and nobody holds a result of an earlier start of the server, which may be of
+ * a kind that a group can't add. */
 static bool is_calm(const struct sim *sim)
 {
         for (uint32_t i = 0; i < sim->n_daemons; i++)
@@ -102,7 +102,7 @@ static bool is_calm(const struct sim *sim)
                         if (result->used && result->n_updates && result->task >> 32 != sim->boot)
                                 return false;
                 }
-        return sim->quiet && !sim->scenario && sim->now >= sim->faults_end + SIM_CALM_MS;
+        return sim->quiet && !sim->scenario && sim->now >= sim->calm_at;
 }
 
 static void remember_group(struct sim *sim, const struct mfl_task *t)
@@ -144,6 +144,8 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
         case MFL_MSG_TASK:
                 remember_task(sim, &msg->task);
                 check_fetcher(sim, d, msg->task.params_from);
+                d->told_from = msg->task.params_from;
+                memcpy(d->told_digest, msg->task.params_digest, MFL_DIGEST_BYTES);
                 if (msg->task.group.group)
                         remember_group(sim, &msg->task);
                 break;
@@ -163,6 +165,17 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
                 break;
         default:;
         }
+}
+
+/* While nothing goes wrong, params come to a node once. After a new start of the server the one that is to
+ * fetch them may have the result already. */
+void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest)
+{
+        const struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
+        bool other = d->told_from && d->told_from != d->info.instance &&
+                     memcmp(d->told_digest, digest, MFL_DIGEST_BYTES) == 0;
+        sim_check(sim, !other || sim->boot > 1 || !is_calm(sim),
+                "daemon %s fetches params that another one fetches for it", d->info.name);
 }
 
 /* ---- what is dealt ---- */

@@ -467,6 +467,7 @@ static void take_chunk(struct sim *sim, uint32_t conn, const struct sim_packet *
 
 static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
 {
+        sim_ledger_fetched(sim, conn, msg->params.digest);
         struct sim_job *job = sim_job(sim, msg->params.job);
         uint8_t digest[MFL_DIGEST_BYTES];
         const float *params = job->params;

@@ -103,7 +103,7 @@ struct sim_slot {
         uint64_t task, item, weight, bytes, serial;
         uint32_t update;
         enum mfl_encoding encoding;
-        uint8_t data[SIM_UPDATE_BYTES];
+        _Alignas(8) uint8_t data[SIM_UPDATE_BYTES];
         bool have[SIM_PARAMS]; /* per 8 bytes */
 };
 
@@ -159,7 +159,7 @@ struct sim_result {
         uint64_t task;
         struct mfl_task t; /* items owned */
         uint32_t n_updates;
-        uint8_t data[SIM_ITEMS][SIM_UPDATE_BYTES];
+        _Alignas(8) uint8_t data[SIM_ITEMS][SIM_UPDATE_BYTES];
         uint64_t bytes;
 };
 
@@ -179,6 +179,8 @@ struct sim_daemon {
         enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
         uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
         uint64_t params_from, params_until, params_task;
+        uint64_t told_from; /* by the last task that was sent to it */
+        uint8_t told_digest[MFL_DIGEST_BYTES];
         uint32_t n_combine_failed; /* messages sent */
         uint64_t communicator;
         bool communicator_open;
@@ -201,6 +203,8 @@ struct sim {
         uint32_t n_updates, updates_capacity;
         struct sim_group *groups;
         uint32_t n_groups, groups_capacity;
+        uint64_t
+                calm_at; /* the faults are so long over that everybody who was lost is back, or known to be */
         uint64_t first_round_at; /* n_events when it began */
         uint64_t inject_at;      /* after so many events, inject_what to inject_daemons; 0: not */
         uint32_t inject_daemons; /* bits */
@@ -287,6 +291,7 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a);
 void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot);
 struct sim_group *sim_ledger_group(struct sim *sim, uint64_t number);  /* NULL: none */
 struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task); /* the last one that it was in */
+void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest);
 void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions);
 
 /* daemon.c */

@@ -315,8 +315,6 @@ struct mfl_core_daemon_view bed_view(struct bed *bed, const char *name)
 
 void bed_expect_at(struct bed *bed, const char *text, const char *file, int at)
 {
-        if (strcmp(bed->log, text) != 0)
-                print_error("%s:%d: expected\n%sgot\n%s", file, at, text, bed->log);
-        _assert_true(strcmp(bed->log, text) == 0, "the expected actions", file, at);
+        _assert_string_equal(bed->log, text, file, at);
         bed->log[0] = '\0';
 }
