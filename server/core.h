@@ -71,12 +71,12 @@
  *   GATHER: members announce with the group's number. A member that announces without it, or is lost, is out.
  *     When one is ready, the rest has as long again as that one took, 2 s at least, but not more than half of
  *     what is left to the deadline; who is late then is out.
- *   COMBINE: all are ready, two at least: Combine, to the leader (the first that is ready) or, for nccl, to
- *     all. The leader's update stands in the queue for a slot for all of them: SLOT_OPEN, GRANT, SLOT_ADD and
- *     SLOT_FREE name the group as task, update 0, and the sum of the weights. A leader that was granted has
- *     the time of Combine, and that of an upload at 1 MiB/s.
- *   ADDING: the sum is here whole. It counts whatever happens to the members now. ADDED: each member's update
- *     counts, under its own task.
+ *   COMBINE: all are ready, two at least, and for nccl the communicator's id is with all: Combine, to the
+ * leader (the first that is ready) or, for nccl, to all. The leader's update stands in the queue for a slot
+ * for all of them: SLOT_OPEN, GRANT, SLOT_ADD and SLOT_FREE name the group as task, update 0, and the sum of
+ * the weights. A leader that was granted has the time of Combine, and that of an upload at 1 MiB/s. ADDING:
+ * the sum is here whole. It counts whatever happens to the members now. ADDED: each member's update counts,
+ * under its own task.
  *
  * A member that is out before ADDING ends the whole group, if it is to be combined or adds by nccl, as
  * CombineFailed, a lack of time and a refused sum do; so does the last but one member that leaves. Each

@@ -208,12 +208,18 @@ static void combine(struct mfl_core *core, struct core_group *group)
         mfl_core_update_enqueue(core, update_of(group, group->leader));
 }
 
+/* A deadline to combine should not pass while the leader makes an id. */
+static bool has_communicator(const struct mfl_core *core, const struct core_group *group)
+{
+        return group->collective != MFL_COLLECTIVE_NCCL || mfl_core_comm_is_passed(core, group->communicator);
+}
+
 static void settle(struct mfl_core *core, struct core_group *group, const char *reason)
 {
         uint32_t n_ready, n = count_members(group, &n_ready);
         if (n < 2)
                 end_group(core, group, NULL, false, reason);
-        else if (n_ready == n)
+        else if (n_ready == n && has_communicator(core, group))
                 combine(core, group);
         else if (!n_ready)
                 group->limit_ms = CORE_NEVER;
@@ -310,9 +316,12 @@ static void give_up(struct mfl_core *core, struct core_group *group)
 static void lose_patience(struct mfl_core *core, struct core_group *group)
 {
         static const char late[] = "the others of the node take longer";
-        uint32_t n_ready;
-        count_members(group, &n_ready);
-        if (group->collective == MFL_COLLECTIVE_NCCL) {
+        static const char no_id[] = "the communicator takes too long";
+        uint32_t n_ready, n = count_members(group, &n_ready);
+        if (n_ready == n) {
+                mfl_core_comm_lost(core, group->communicator, true, no_id);
+                end_group(core, group, NULL, false, no_id);
+        } else if (group->collective == MFL_COLLECTIVE_NCCL) {
                 end_group(core, group, NULL, false, late);
         } else if (n_ready > 1) {
                 combine(core, group);
@@ -410,7 +419,7 @@ void mfl_core_group_communicator(struct mfl_core *core, struct core_daemon *daem
 {
         uint64_t number = msg->communicator.communicator;
         struct core_task *task = number ? member_by(daemon, 0, number) : NULL;
-        const struct core_group *group = task ? task->group : NULL;
+        struct core_group *group = task ? task->group : NULL;
         char reason[MFL_REASON_BYTES];
         if (!group)
                 return; /* of no group at hand: the next one gets another number */
@@ -427,4 +436,5 @@ void mfl_core_group_communicator(struct mfl_core *core, struct core_daemon *daem
                 mfl_core_send(core, group->members[r].task->daemon, MFL_MSG_COMMUNICATOR_ID)->communicator =
                         msg->communicator;
         mfl_core_comm_passed(core, number);
+        settle(core, group, "");
 }

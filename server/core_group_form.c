@@ -27,13 +27,25 @@ static void add_member(struct core_group *group, struct core_daemon *daemon)
         member->instance = daemon->info.instance;
         member->task = daemon->tasks;
         member->task->group = group;
+        member->task->was_grouped = true;
         group->workers += MFL_MAX(daemon->info.workers, 1u);
+}
+
+/* A daemon has one communicator at a time, and the one of a group that is not done is needed. */
+static bool is_in_another(const struct core_daemon *daemon, const struct core_group *group)
+{
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (task->group && task->group != group && task->group->communicator)
+                        return true;
+        return false;
 }
 
 static void choose_collective(
         struct mfl_core *core, struct core_group *group, const struct core_node *node, bool nccl)
 {
         group->collective = MFL_COLLECTIVE_SHM;
+        for (uint32_t r = 0; r < group->n_members; r++)
+                nccl = nccl && !is_in_another(group->members[r].task->daemon, group);
         group->communicator = nccl ? mfl_core_comm_number(core, group, node) : 0;
         if (group->communicator)
                 group->collective = MFL_COLLECTIVE_NCCL;
@@ -147,7 +159,7 @@ static void check_member(const struct core_group *group, const struct core_task 
                 mfl_assert(update->state == UPDATE_GROUPED);
 }
 
-static uint32_t check_group(const struct core_group *group)
+static uint32_t check_group(const struct mfl_core *core, const struct core_group *group)
 {
         uint32_t n = 0, n_ready = 0;
         mfl_assert(group->n_members >= 2 && group->n_members <= MFL_GROUP_MAX);
@@ -161,8 +173,9 @@ static uint32_t check_group(const struct core_group *group)
                 n_ready += task->n_covered > 0;
         }
         mfl_assert(n >= 2 && (n == group->n_members || group->collective != MFL_COLLECTIVE_NCCL));
+        bool lacks_id = group->communicator != 0 && !mfl_core_comm_is_passed(core, group->communicator);
         if (group->state == GROUP_GATHER)
-                mfl_assert(n_ready < n && (group->limit_ms == CORE_NEVER) == (n_ready == 0));
+                mfl_assert((n_ready < n || lacks_id) && (group->limit_ms == CORE_NEVER) == (n_ready == 0));
         else
                 mfl_assert(group->members[group->leader].task != NULL);
         return n;
@@ -171,11 +184,10 @@ static uint32_t check_group(const struct core_group *group)
 void mfl_core_group_check(const struct mfl_core *core, const struct core_job *job)
 {
         uint32_t n = 0, n_tasks = 0;
-        (void)core;
         for (const struct core_group *group = job->groups; group; group = group->next) {
                 mfl_assert(group->job == job);
                 mfl_assert(job->phase == PHASE_TRAIN || group->state == GROUP_ADDING);
-                n += check_group(group);
+                n += check_group(core, group);
         }
         for (const struct core_task *task = job->tasks; task; task = task->job_next)
                 n_tasks += task->group != NULL;

@@ -102,7 +102,8 @@ struct core_task {
         uint32_t n_covered;       /* items that some update has */
         bool unmeasured;          /* its time says nothing of its daemon's speed; see round_speed.h */
         struct core_group *group; /* NULL: alone, or not any more in one */
-        uint64_t params_from;     /* as in Task; 0 again once it is alone */
+        bool was_grouped;
+        uint64_t params_from; /* as in Task; 0 again once it is alone */
 };
 
 /* A node: daemons that can reach each other's memory, lost ones in their grace time included. A daemon that

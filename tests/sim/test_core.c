@@ -12,8 +12,9 @@ struct bed {
         struct mfl_core_actions actions;
         struct mfl_job spec;
         uint64_t now, n_events;
-        uint32_t n_commits, n_closed, n_refused;
-        bool hold_disk; /* checkpoints and commits are answered by the test */
+        uint32_t n_commits, n_closed, n_refused, n_combines;
+        uint32_t per_node; /* daemons; 0: none reaches another */
+        bool hold_disk;    /* checkpoints and commits are answered by the test */
         uint32_t n_applied, n_checkpoints, n_released, last_round;
         char reason[MFL_REASON_BYTES];
         struct mfl_task *tasks; /* sent, to be announced; items are not kept */
@@ -51,6 +52,7 @@ static void answer(struct bed *bed, const struct mfl_core_action *action)
         case MFL_ACT_SEND:
                 if (action->msg.kind == MFL_MSG_TASK)
                         keep_task(bed, action->conn, &action->msg.task);
+                bed->n_combines += action->msg.kind == MFL_MSG_COMBINE;
                 bed->n_refused += action->msg.kind == MFL_MSG_REFUSED;
                 break;
         case MFL_ACT_CLOSE:
@@ -146,7 +148,20 @@ static void add_daemon(struct bed *bed, uint32_t i)
         struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
         struct mfl_daemon_info info = {.instance = i + 1, .workers = 1, .n_data_sets = 1, .data_sets = &data};
         snprintf(info.name, sizeof info.name, "d%05u", i);
+        if (bed->per_node) {
+                info.has_reach = true;
+                info.reach.memory_space = i / bed->per_node + 1; /* containers of one host */
+                info.reach.nccl = 22809;
+                snprintf(info.device_uuid, sizeof info.device_uuid, "GPU-%u", i);
+        }
         feed(bed, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = i + 1, .daemon = &info});
+}
+
+static void pass_id(struct bed *bed, uint32_t conn, uint64_t communicator)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_COMMUNICATOR_ID,
+                .communicator = {.communicator = communicator, .made = true}};
+        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
 }
 
 static void announce_all(struct bed *bed)
@@ -161,7 +176,10 @@ static void announce_all(struct bed *bed)
                         .weight = t->n_items,
                         .bytes = t->n_params * 8,
                         .encoding = MFL_ENCODING_I64,
+                        .group = t->group.group,
                         .job = "j-000001"};
+                if (t->group.communicator && t->group.rank == 0)
+                        pass_id(bed, conn, t->group.communicator);
                 feed(bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
         }
 }
@@ -281,10 +299,11 @@ static void test_stop_while_rounds_overlap(void **state)
         end(&bed);
 }
 
-static void large_job(uint32_t n)
+static void large_job(uint32_t n, uint32_t per_node)
 {
         struct bed bed;
         assert_int_equal(start(&bed, n), 0);
+        bed.per_node = per_node;
         uint64_t t0 = mfl_now_ns();
         run_job(&bed, n);
         double us = (double)(mfl_now_ns() - t0) / 1e3 / (double)bed.n_events;
@@ -292,6 +311,7 @@ static void large_job(uint32_t n)
         mfl_core_check(bed.core);
         assert_int_equal(bed.n_commits, 2);
         assert_int_equal(bed.n_refused + bed.n_closed, 0);
+        assert_int_equal(bed.n_combines, per_node ? 2 * n : 0); /* to every member, in both rounds */
         assert_true(us < 500); /* quadratic costs would be milliseconds; slow builds are allowed for */
         end(&bed);
 }
@@ -299,8 +319,9 @@ static void large_job(uint32_t n)
 static void test_large_jobs(void **state)
 {
         (void)state;
-        large_job(1000);
-        large_job(10000);
+        large_job(1000, 0);
+        large_job(10000, 0);
+        large_job(10000, 8);
 }
 
 static void test_no_memory(void **state)

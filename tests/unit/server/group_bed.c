@@ -313,6 +313,13 @@ struct mfl_core_daemon_view bed_view(struct bed *bed, const char *name)
         return view;
 }
 
+void bed_expect_alone(struct bed *bed, const char *name, enum mfl_collective_kind collective, const char *why)
+{
+        struct mfl_core_daemon_view view = bed_view(bed, name);
+        assert_string_equal(view.alone, why);
+        assert_int_equal(view.collective, collective);
+}
+
 void bed_expect_at(struct bed *bed, const char *text, const char *file, int at)
 {
         _assert_string_equal(bed->log, text, file, at);

@@ -64,6 +64,9 @@ void bed_added(struct bed *bed, uint32_t slot, bool ok);
 void bed_job_event(struct bed *bed, enum mfl_core_event_kind kind);
 struct mfl_core_daemon_view bed_view(struct bed *bed, const char *name);
 
+void bed_expect_alone(
+        struct bed *bed, const char *name, enum mfl_collective_kind collective, const char *why);
+
 /* The lines since the last time are exactly these. */
 #define bed_expect(bed, text) bed_expect_at(bed, text, __FILE__, __LINE__)
 void bed_expect_at(struct bed *bed, const char *text, const char *file, int line);

@@ -1,25 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which daemons form a node and what is told of the others, and groups that add by nccl: communicators, their
- * failures, and when NCCL is left alone. */
+/* Which daemons form a node, what is told of the others, and what keeps a node from NCCL. */
 #include "tests/unit/server/group_bed.h"
-
-/* ---- what is shown ---- */
-
-static void expect_alone(
-        struct bed *bed, const char *name, enum mfl_collective_kind collective, const char *why)
-{
-        struct mfl_core_daemon_view view = bed_view(bed, name);
-        assert_string_equal(view.alone, why);
-        assert_int_equal(view.collective, collective);
-}
 
 /* The first daemon is as bed_info says, and the second one otherwise. */
 static void expect_strangers(struct bed *bed, const char *here, const char *there)
 {
         bed_up(bed, 0);
         bed_up(bed, 1);
-        expect_alone(bed, "d00", MFL_COLLECTIVE_SOLO, here);
-        expect_alone(bed, "d01", MFL_COLLECTIVE_SOLO, there);
+        bed_expect_alone(bed, "d00", MFL_COLLECTIVE_SOLO, here);
+        bed_expect_alone(bed, "d01", MFL_COLLECTIVE_SOLO, there);
         bed_end(bed);
         bed_start(bed, 4);
 }
@@ -57,11 +46,11 @@ static void test_lost_daemon(void **state)
         bed.info[0].reach.network_space = bed.info[1].reach.network_space = 0; /* both unknown: equal */
         bed_up(&bed, 0);
         bed_up(&bed, 1);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "");
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "");
         assert_true(bed_view(&bed, "d00").leader && !bed_view(&bed, "d01").leader);
         bed_down(&bed, 0);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SOLO, "it is not connected");
-        expect_alone(&bed, "d01", MFL_COLLECTIVE_SOLO, "no other daemon on its node");
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SOLO, "it is not connected");
+        bed_expect_alone(&bed, "d01", MFL_COLLECTIVE_SOLO, "no other daemon on its node");
         assert_false(bed_view(&bed, "d01").leader);
         bed_end(&bed);
 }
@@ -72,8 +61,8 @@ static void expect_no_nccl(struct bed *bed, const char *here, const char *there)
         bed_gpu(bed, 0);
         bed_up(bed, 0);
         bed_up(bed, 1);
-        expect_alone(bed, "d00", MFL_COLLECTIVE_SHM, here);
-        expect_alone(bed, "d01", MFL_COLLECTIVE_SHM, there);
+        bed_expect_alone(bed, "d00", MFL_COLLECTIVE_SHM, here);
+        bed_expect_alone(bed, "d01", MFL_COLLECTIVE_SHM, there);
         bed_end(bed);
         bed_start(bed, 4);
 }
@@ -98,14 +87,14 @@ static void test_why_not_nccl(void **state)
         bed_gpu(&bed, 2);
         for (uint32_t i = 0; i < 3; i++)
                 bed_up(&bed, i);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "d01: shares GPU-2 with d02");
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "d01: shares GPU-2 with d02");
         bed_end(&bed);
         bed_start(&bed, 4);
         bed_gpu(&bed, 0);
         bed_gpu(&bed, 1)->device_memory++;
         bed_up(&bed, 0);
         bed_up(&bed, 1);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_NCCL, "");
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_NCCL, "");
         assert_true(bed_view(&bed, "d01").leader && !bed_view(&bed, "d00").leader); /* more memory */
         bed_end(&bed);
 }
@@ -174,278 +163,13 @@ static void test_daemon_moves(void **state)
         strcpy(bed.info[1].node, "other");
         bed_up(&bed, 1);
         expect_label(&bed, 1, "other");
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SOLO, "no other daemon on its node");
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SOLO, "no other daemon on its node");
         bed_down(&bed, 1);
         strcpy(bed.info[1].node, "host");
         bed.info[1].device_memory = 5;
         bed_up(&bed, 1);
         assert_true(bed_view(&bed, "d01").leader);
         bed_end(&bed);
-}
-
-/* ---- nccl ---- */
-
-static void send_id(struct bed *bed, uint32_t i, uint64_t communicator, bool made)
-{
-        struct mfl_msg msg = {.kind = MFL_MSG_COMMUNICATOR_ID};
-        msg.communicator.communicator = communicator;
-        msg.communicator.made = made;
-        msg.communicator.id[0] = 42;
-        strcpy(msg.communicator.reason, made ? "" : "no socket");
-        bed_send(bed, i, &msg);
-}
-
-static void start_gpus(struct bed *bed, uint32_t n)
-{
-        bed_start(bed, 2 * n);
-        bed->spec.rounds = 10;
-        for (uint32_t i = 0; i < n; i++)
-                bed_gpu(bed, i);
-        bed_run(bed, n);
-        bed->log[0] = '\0';
-}
-
-static const struct mfl_group *group_of(struct bed *bed, uint32_t i)
-{
-        return &bed_task(bed, i)->group;
-}
-
-static void announce_all(struct bed *bed, uint32_t n)
-{
-        for (uint32_t i = 0; i < n; i++)
-                bed_announce(bed, i, true);
-}
-
-/* What is in the slots counts, and the next round begins. */
-static void finish_round(struct bed *bed)
-{
-        uint32_t round = bed->task[bed->n_tasks - 1].round;
-        while (bed->task[bed->n_tasks - 1].round == round) {
-                for (uint32_t s = 0; s < bed->n_slots; s++) {
-                        if (!(bed->granted >> s & 1))
-                                continue;
-                        bed_complete(bed, s);
-                        bed_added(bed, s, true);
-                }
-                assert_non_null(strstr(bed->log, "apply"));
-                bed_job_event(bed, MFL_EV_APPLIED);
-                bed_job_event(bed, MFL_EV_CHECKPOINTED);
-                bed_job_event(bed, MFL_EV_COMMITTED);
-        }
-        bed->log[0] = '\0';
-}
-
-static void test_nccl(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 3);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_NCCL);
-        uint64_t number = group_of(&bed, 0)->communicator;
-        assert_true(number && number == group_of(&bed, 2)->communicator);
-        send_id(&bed, 1, number, true); /* only the leader makes it */
-        send_id(&bed, 0, number + 1, true);
-        send_id(&bed, 0, 0, true);
-        bed_expect(&bed, "");
-        send_id(&bed, 0, number, true);
-        bed_expect(&bed, "d01: id of 5 is 42\nd02: id of 5 is 42\n");
-        send_id(&bed, 0, number, true); /* once */
-        bed_expect(&bed, "");
-        announce_all(&bed, 3);
-        bed_expect(&bed, "d00: combine 4, ranks 7, leader 0, 10000 ms\n"
-                         "d01: combine 4, ranks 7, leader 0, 10000 ms\n"
-                         "d02: combine 4, ranks 7, leader 0, 10000 ms\n"
-                         "open 0 for 4: 32 bytes, weight 6, client 0\nd00: grant 0 for 4\n");
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator == number && group_of(&bed, 0)->group != number);
-        expect_alone(&bed, "d01", MFL_COLLECTIVE_NCCL, "");
-        bed_end(&bed);
-}
-
-/* NCCL can't do without one of the communicator's ranks. */
-static void test_nccl_is_all_or_none(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 3);
-        uint64_t number = group_of(&bed, 0)->communicator;
-        send_id(&bed, 0, number, true);
-        bed.log[0] = '\0';
-        bed_announce(&bed, 0, true);
-        bed_announce(&bed, 1, false);
-        bed_expect(&bed, "d00: alone 1: its update is not for the group\n"
-                         "d02: alone 3: its update is not for the group\n"
-                         "open 0 for 1: 32 bytes, weight 2, client 0\nd00: grant 0 for 1\n"
-                         "open 1 for 2: 32 bytes, weight 2, client 1\nd01: grant 1 for 2\n");
-        bed_announce(&bed, 2, true);
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator == number); /* nothing was combined with it */
-        bed_announce(&bed, 0, true);
-        bed_wait(&bed, 2000);
-        bed_expect(&bed, "d00: alone 6: the others of the node take longer\n"
-                         "d01: alone 7: the others of the node take longer\n"
-                         "d02: alone 8: the others of the node take longer\n"
-                         "open 0 for 6: 32 bytes, weight 2, client 0\nd00: grant 0 for 6\n");
-        bed_announce(&bed, 1, true);
-        bed_announce(&bed, 2, true);
-        finish_round(&bed);
-        bed_announce(&bed, 0, true);
-        bed_down(&bed, 2); /* it may have missed the id: nothing was ever added with it */
-        assert_non_null(strstr(bed.log, "d01: alone 11: its connection is lost\n"));
-        bed_up(&bed, 2);
-        bed_announce(&bed, 1, false);
-        bed_announce(&bed, 2, false);
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator > number);
-        bed_end(&bed);
-}
-
-static void fail_round(struct bed *bed, uint32_t n)
-{
-        send_id(bed, 0, group_of(bed, 0)->communicator, true);
-        announce_all(bed, n);
-        bed->log[0] = '\0';
-        bed_combine_failed(bed, n - 1, group_of(bed, 0)->group);
-        assert_non_null(strstr(bed->log, "d00: alone"));
-        finish_round(bed);
-}
-
-static void test_nccl_fails_twice(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 2);
-        uint64_t first = group_of(&bed, 0)->communicator;
-        fail_round(&bed, 2);
-        uint64_t second = group_of(&bed, 0)->communicator;
-        assert_true(second > first);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_NCCL, "");
-        fail_round(&bed, 2);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_SHM);
-        assert_true(group_of(&bed, 0)->communicator == 0);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "nccl failed twice: daemon d01: it broke");
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_SHM);
-        bed_gpu(&bed, 2); /* another daemon: everybody gets another chance */
-        bed_up(&bed, 2);
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_int_equal(group_of(&bed, 0)->n_members, 3);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_NCCL);
-        bed_end(&bed);
-}
-
-/* A success in between: the failures are not in a row. */
-static void test_nccl_recovers(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 2);
-        for (int i = 0; i < 3; i++) {
-                uint64_t number = group_of(&bed, 0)->communicator;
-                fail_round(&bed, 2);
-                assert_true(group_of(&bed, 0)->communicator > number);
-                send_id(&bed, 0, group_of(&bed, 0)->communicator, true);
-                announce_all(&bed, 2);
-                finish_round(&bed);
-        }
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_NCCL);
-        bed_end(&bed);
-}
-
-static void test_communicator_fails(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 2);
-        send_id(&bed, 0, group_of(&bed, 0)->communicator, false);
-        bed_expect(&bed, "d00: alone 1: daemon d00: no socket\nd01: alone 2: daemon d00: no socket\n");
-        send_id(&bed, 0, group_of(&bed, 0)->communicator, true); /* of no group any more */
-        bed_expect(&bed, "");
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        send_id(&bed, 1, group_of(&bed, 0)->communicator, false); /* a member could not open it */
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_SHM);
-        expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "nccl failed twice: daemon d01: no socket");
-        bed_end(&bed);
-}
-
-/* A new process has no communicator; its group is another one. */
-static void test_member_restarts(void **state)
-{
-        (void)state;
-        struct bed bed;
-        start_gpus(&bed, 2);
-        uint64_t number = group_of(&bed, 0)->communicator;
-        send_id(&bed, 0, number, true);
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator == number);
-        bed_down(&bed, 1);
-        bed_up(&bed, 1); /* the same process: it has it still */
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator == number);
-        bed.info[1].instance = 99;
-        bed_up(&bed, 1);
-        announce_all(&bed, 2);
-        finish_round(&bed);
-        assert_true(group_of(&bed, 0)->communicator > number);
-        assert_true(group_of(&bed, 0)->members[1] == 99);
-        bed_end(&bed);
-}
-
-static void test_mixed_node_adds_by_shm(void **state)
-{
-        (void)state;
-        struct bed bed;
-        bed_start(&bed, 6);
-        bed_gpu(&bed, 1);
-        bed_gpu(&bed, 2);
-        bed_run(&bed, 3);
-        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_SHM);
-        /* GPUs first, and they fetch. */
-        assert_true(group_of(&bed, 0)->members[0] == 2 && group_of(&bed, 0)->members[2] == 1);
-        assert_true(bed_task(&bed, 0)->params_from == 2);
-        bed_end(&bed);
-}
-
-static void run_gpus(struct bed *bed)
-{
-        bed->spec.rounds = 2;
-        for (uint32_t i = 0; i < 2; i++)
-                bed_gpu(bed, i);
-        bed_run(bed, 2);
-        if (bed->n_tasks != 2)
-                return;
-        send_id(bed, 0, group_of(bed, 0)->communicator, true);
-        announce_all(bed, 2);
-        bed_combine_failed(bed, 1, group_of(bed, 0)->group);
-}
-
-static void test_no_memory(void **state)
-{
-        (void)state;
-        for (long n = 0;; n++) {
-                struct bed bed;
-                mfl_alloc_fail_at(n);
-                bed_start(&bed, 4);
-                if (bed.core) {
-                        run_gpus(&bed);
-                        bed_end(&bed);
-                }
-                bool struck = mfl_alloc_failed();
-                mfl_alloc_fail_at(-1);
-                if (!struck) {
-                        assert_int_equal(bed.r, 0);
-                        assert_non_null(strstr(bed.log, "d01: grant 1 for 2\n"));
-                        return;
-                }
-                assert_int_equal(bed.r, -ENOMEM);
-        }
 }
 
 int main(void)
@@ -456,14 +180,6 @@ int main(void)
                 cmocka_unit_test(test_why_not_nccl),
                 cmocka_unit_test(test_two_namespaces),
                 cmocka_unit_test(test_daemon_moves),
-                cmocka_unit_test(test_nccl),
-                cmocka_unit_test(test_nccl_is_all_or_none),
-                cmocka_unit_test(test_nccl_fails_twice),
-                cmocka_unit_test(test_nccl_recovers),
-                cmocka_unit_test(test_communicator_fails),
-                cmocka_unit_test(test_member_restarts),
-                cmocka_unit_test(test_mixed_node_adds_by_shm),
-                cmocka_unit_test(test_no_memory),
         };
         return cmocka_run_group_tests_name("node", tests, NULL, NULL);
 }
