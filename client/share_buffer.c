@@ -110,7 +110,7 @@ static int reserve(const struct mfl_share_buffer *buffer, struct mfl_error *err)
         return mfl_share_fail_errno(err, buffer->share, "", "reserve memory in", "");
 }
 
-/* Zeroing pages takes as long as the first round's training may have to spare: it is done here, not there. */
+/* Pages are zeroed here, before the first round is trained, and not when its sum is laid out. */
 static int map_and_touch(struct mfl_share_buffer *buffer, struct mfl_error *err)
 {
         void *data = mmap(NULL, buffer->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buffer->fd, 0);

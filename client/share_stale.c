@@ -21,6 +21,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "common/fs.h"
 #include "common/log.h"
 
 #define TRIES 1000
@@ -123,7 +124,8 @@ static void remove_dead(const struct mfl_share *share, const char *name, uint64_
         int fd = openat(share->fd, name, OPEN_FLAGS);
         if (fd < 0)
                 return;
-        if (!flock(fd, LOCK_EX | LOCK_NB) && mfl_share_is_named(share, fd, name)) {
+        if (!mfl_fs_fault("share-stale-opened", name) && !flock(fd, LOCK_EX | LOCK_NB) &&
+                mfl_share_is_named(share, fd, name)) {
                 if (kind == MFL_SHARE_FILE_LOCK)
                         each_file(share, remove_file, instance);
                 unlinkat(share->fd, name, 0);

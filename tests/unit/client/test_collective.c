@@ -5,9 +5,11 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -319,6 +321,59 @@ static void what_is_ready_is_final(void **state)
         close_node(node);
 }
 
+/* A slice that can't be read when its turn comes. */
+#define BLOCKED 3
+
+static struct {
+        struct mfl_comm_control control;
+        void *page;
+        size_t bytes;
+        atomic_uint_least64_t ready;
+} blocked;
+
+/* Long enough for another thread to go on. */
+static void on_blocked(int number)
+{
+        usleep(20000);
+        atomic_store(&blocked.ready, atomic_load(&blocked.control.ready));
+        if (mprotect(blocked.page, blocked.bytes, PROT_READ))
+                abort();
+}
+
+/* All that lies before the blocked slice must have been told by then, and with two threads nothing after. */
+static void add_past_a_blocked_slice(uint32_t threads)
+{
+        atomic_store(&blocked.control.ready, 0);
+        const uint64_t n = 5 * MFL_ADDER_SLICE;
+        blocked.bytes = MFL_ADDER_SLICE * 8;
+        int64_t *in = mmap(NULL, n * 8, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(in != MAP_FAILED);
+        blocked.page = in + BLOCKED * MFL_ADDER_SLICE;
+        assert_int_equal(mprotect(blocked.page, blocked.bytes, PROT_NONE), 0);
+        struct sigaction action = {.sa_handler = on_blocked}, before;
+        assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
+        struct mfl_adder *adder = NULL;
+        int64_t *out = new_out(n);
+        assert_int_equal(mfl_adder_new(threads, &adder, &err), 0);
+        struct mfl_addition addition = {
+                .k = 1, .n = n, .in = {in}, .out = out, .end_ms = UINT64_MAX, .control = &blocked.control};
+        assert_int_equal(mfl_adder_run(adder, &addition), MFL_ADDER_DONE);
+        assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+        uint64_t ready = atomic_load(&blocked.ready);
+        assert_true(ready <= BLOCKED * MFL_ADDER_SLICE);
+        assert_true(ready == BLOCKED * MFL_ADDER_SLICE || threads > 1);
+        assert_true(atomic_load(&blocked.control.ready) == n && out[0] == 0 && out[n - 1] == 0);
+        mfl_adder_free(adder);
+        free(out);
+        munmap(in, n * 8);
+}
+
+static void what_is_final_is_told_at_once_and_nothing_else(void **state)
+{
+        add_past_a_blocked_slice(1);
+        add_past_a_blocked_slice(2);
+}
+
 /* ---- broken ---- */
 
 static void expect_broken(struct mfl_collective *collective, const struct node *node, const char *text)
@@ -545,9 +600,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
         const struct CMUnitTest tests[] = {TEST(sums_are_exact), TEST(the_largest_group_is_added),
                 TEST(out_may_lie_anywhere), TEST(only_the_leader_adds), TEST(sums_of_round_after_round),
-                TEST(what_is_ready_is_final), TEST(a_missing_member_is_named),
-                TEST(orders_that_do_not_fit_are_refused), TEST(stopped_and_killed_members_are_added),
-                TEST(what_is_cancelled_stops), TEST(what_is_cancelled_midway_is_final_as_far_as_it_came),
-                TEST(keys_tell_groups_apart), TEST(allocation_failures_are_swept)};
+                TEST(what_is_ready_is_final), TEST(what_is_final_is_told_at_once_and_nothing_else),
+                TEST(a_missing_member_is_named), TEST(orders_that_do_not_fit_are_refused),
+                TEST(stopped_and_killed_members_are_added), TEST(what_is_cancelled_stops),
+                TEST(what_is_cancelled_midway_is_final_as_far_as_it_came), TEST(keys_tell_groups_apart),
+                TEST(allocation_failures_are_swept)};
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "client/share.h"
+#include "common/fs.h"
 
 #define BYTES ((uint64_t)300 * 1000) /* no multiple of a page */
 #define OWNER ((uint64_t)0xa11ce)
@@ -362,6 +363,51 @@ static void readers_see_whole_buffers(void **state)
         mfl_share_close(reader);
 }
 
+/* What somebody else does while this process is between two calls. */
+struct between {
+        struct mfl_share *owner;
+        struct mfl_share_buffer *buffer;
+        int at, n;  /* passages to come before it strikes; those it struck at */
+        bool again; /* is published again, under the same key */
+};
+
+static int withdraw_and_write(void *user, const char *point, const char *path)
+{
+        struct between *b = user;
+        if (strcmp(point, "share-view-opened") || b->at-- > 0)
+                return 0;
+        b->n++;
+        mfl_share_withdraw(b->buffer);
+        assert_true(mfl_share_idle(b->buffer));
+        memset(mfl_share_buffer_data(b->buffer), 9, BYTES);
+        if (b->again)
+                publish(b->buffer, key_a);
+        b->at = 1000;
+        return 0;
+}
+
+static void what_is_withdrawn_between_opening_and_locking_is_not_read(void **state)
+{
+        struct mfl_share *owner = open_share(OWNER), *reader = open_share(READER);
+        struct between b = {.owner = owner, .buffer = new_buffer(owner, 1)};
+        publish(b.buffer, key_a);
+        mfl_fs_set_fault_hook(withdraw_and_write, &b);
+        assert_int_equal(try_view(reader, OWNER, key_a, BYTES), MFL_NOT_FOUND);
+        assert_int_equal(b.n, 1);
+        assert_true(mfl_share_idle(b.buffer));
+        publish(b.buffer, key_a);
+        b.at = 0;
+        b.again = true;
+        struct mfl_share_view *view = open_view(reader, OWNER, key_a);
+        mfl_fs_set_fault_hook(NULL, NULL);
+        assert_int_equal(b.n, 2);
+        assert_true(sees(view, 9));
+        mfl_share_view_close(view);
+        mfl_share_buffer_free(b.buffer);
+        mfl_share_close(owner);
+        mfl_share_close(reader);
+}
+
 /* ---- deaths ---- */
 
 static _Noreturn void own_until_killed(int tell)
@@ -420,6 +466,35 @@ static void a_killed_owner_leaves_readers_alone(void **state)
         mfl_share_view_close(view);
         mfl_share_close(next);
         mfl_share_close(reader);
+}
+
+/* Another one removes the dead one's files first, and a process of the same number starts. */
+static int overtake(void *user, const char *point, const char *path)
+{
+        struct between *b = user;
+        if (strcmp(point, "share-stale-opened") || b->n++)
+                return 0;
+        mfl_share_close(open_share(READER));
+        assert_int_equal(count_files_of(OWNER), 0);
+        b->owner = open_share(OWNER);
+        b->buffer = new_buffer(b->owner, 1);
+        return 0;
+}
+
+static void a_starter_that_is_overtaken_removes_nothing(void **state)
+{
+        struct between b = {0};
+        kill_owner(start_owner());
+        mfl_fs_set_fault_hook(overtake, &b);
+        struct mfl_share *share = open_share(OTHER);
+        mfl_fs_set_fault_hook(NULL, NULL);
+        assert_true(b.n >= 1);
+        assert_int_equal(count_files_of(OWNER), 2);
+        publish(b.buffer, key_a);
+        assert_int_equal(try_view(share, OWNER, key_a, BYTES), 0);
+        mfl_share_buffer_free(b.buffer);
+        mfl_share_close(b.owner);
+        mfl_share_close(share);
 }
 
 static void a_stopped_owner_is_alive(void **state)
@@ -629,8 +704,11 @@ static void only_own_files_are_read(void **state)
         assert_int_equal(truncate(path, BYTES + 1), 0);
         assert_int_equal(try_view(share, OWNER, key_a, BYTES), MFL_INVALID);
         assert_int_equal(truncate(path, BYTES), 0);
-        if (!chown(path, 12345, (gid_t)-1))
+        if (!chown(path, 12345, (gid_t)-1)) {
                 assert_int_equal(try_view(share, OWNER, key_a, BYTES), MFL_INVALID);
+                assert_int_equal(chown(path, geteuid(), (gid_t)-1), 0);
+        }
+        assert_int_equal(try_view(share, OWNER, key_a, BYTES), 0);
         snprintf(other, sizeof other, "%s/other", dir);
         assert_int_equal(rename(path, other), 0);
         assert_int_equal(symlink(other, path), 0);
@@ -801,7 +879,9 @@ int main(void)
         const struct CMUnitTest tests[] = {TEST(a_published_buffer_is_read),
                 TEST(a_view_cannot_be_written_to), TEST(a_key_is_of_one_buffer_and_a_buffer_of_one_key),
                 TEST(a_map_is_kept_as_long_as_the_buffer), TEST(directories_have_numbers),
-                TEST(readers_see_whole_buffers), TEST(a_killed_owner_leaves_readers_alone),
+                TEST(readers_see_whole_buffers),
+                TEST(what_is_withdrawn_between_opening_and_locking_is_not_read),
+                TEST(a_starter_that_is_overtaken_removes_nothing), TEST(a_killed_owner_leaves_readers_alone),
                 TEST(a_stopped_owner_is_alive), TEST(a_killed_reader_lets_go), TEST(an_instance_lives_once),
                 TEST(starters_do_not_remove_each_other), TEST(leftovers_are_told_from_the_rest),
                 TEST(what_is_in_the_way_is_not_followed), TEST(only_own_files_are_read),
