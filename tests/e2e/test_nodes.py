@@ -81,7 +81,7 @@ def test_one_upload_and_one_download_for_a_node(cluster, expected, k):
     stop_all(c)
 
 
-@pytest.mark.parametrize('k', [2, 4])
+@pytest.mark.parametrize('k', [2, 4, 8])
 def test_solo_is_k_times_that(cluster, expected, k):
     c = make_nodes(cluster, ['solo'] * k)
     job, digests = c.run_job(**JOB)
@@ -282,6 +282,26 @@ def test_nothing_to_share_in(cluster, expected):
     assert lost['collective'] == 'solo' and not lost['leader'] and 'nowhere' in lost['alone']
     assert 'nowhere' in c.daemons['lost'].log()
     stop_all(c)
+
+
+def test_memory_of_their_own(cluster, expected):
+    """Two containers of one host, each with its own /dev/shm: not grouped, and `mfl daemons` says what differs."""
+    c = cluster(0)
+    other = c.share()
+    c.share_dir = None
+    mine = c.share()
+    for name, folder in (('a1', mine), ('b1', other), ('a2', mine)):
+        c.start_daemon(name, data=DATA, share_dir=folder)
+    c.wait_daemons(3)
+    job, digests = c.run_job(**JOB)
+    assert digests == expected(**JOB)
+    assert [up for up, _ in traffic(c, job)] == [2 * 8 * c.info(job)['n_params']] * 4
+    shown = shown_daemons(c)
+    assert {d: shown[d]['node'] for d in shown} == {'a1': 'n1/a1', 'a2': 'n1/a1', 'b1': 'n1/b1'}
+    assert shown['b1']['collective'] == 'solo' and shown['b1']['alone'] == 'another /dev/shm than a1', shown['b1']
+    stop_all(c)
+    assert os.listdir(other) == []
+    os.rmdir(other)
 
 
 @lab.in_lab

@@ -217,7 +217,8 @@ def test_short_freeze_is_waited_for(trio, expected):
 
 # 0.6 million parameters: a sum of several chunks; evaluated rounds, dealt by speed.
 LARGE = {'rounds': 8, 'data': {'clients': 9}, 'training': {'steps': 4, 'epochs': None, 'batch': 4},
-         'model': {'layers': ['flatten', {'dense': {'units': 1200}}, 'relu', {'dense': {'units': 420}}, 'relu', {'dense': {'units': 4}}]}}
+         'model': {'layers': ['flatten', {'dense': {'units': 1200}}, 'relu', {'dense': {'units': 420}}, 'relu',
+                              {'dense': {'units': 4}}]}}
 
 
 @pytest.fixture(scope='module')
