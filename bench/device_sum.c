@@ -208,8 +208,11 @@ static int run_rank(struct summing *s, const uint8_t *id)
                 bool exact = !out || is_total(s, out);
                 print_rank(b, s->n);
                 printf(", \"open_ms\": %.1f, \"first_ms\": %.2f, \"ms\": %.3f, \"gb_per_s\": %.2f, "
-                       "\"read_ms\": %.3f, \"exact\": %s}\n",
-                        open_ms, first, ms, 8e-6 * (double)s->n / ms, read_ms, exact ? "true" : "false");
+                       "\"read_ms\": %.3f%s}\n",
+                        open_ms, first, ms, 8e-6 * (double)s->n / ms, read_ms,
+                        !out    ? ""
+                        : exact ? ", \"exact\": true"
+                                : ", \"exact\": false");
                 rc = !exact;
         }
         free(times);

@@ -5,11 +5,11 @@
     gpu.py [--build DIR] [--minutes 9] [--out DIR] [--only PART ...] [--backend cuda]
 
 Parts, in the order of what they are worth: conformance (every operator and precision against the reference), repeats (one
-digest), memcheck (compute-sanitizer), speed (steps, beside PyTorch on the same card), five and fusion (clients at once),
+digest), sums (exact sums on the device, and between devices by NCCL), memcheck (compute-sanitizer), speed (steps, beside PyTorch on the same card), five and fusion (clients at once),
 layers (each layer's share of the chip), job (pfl-cifar through server and daemon). A part that finds its time spent is left
 out and named. It needs no network. What it found missing is said first; where there is no device it says so and ends with
 status 77. All results go to OUT/gpu.json too. --backend cpu or reference runs the same parts without a GPU, to try this
-script itself.
+script itself; --backend cuda with MFL_MODULE_DIR naming the tests' emulated module tries the parts of CUDA, slowly.
 """
 import argparse
 import ctypes
@@ -20,6 +20,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -50,6 +51,8 @@ class Gpu:
             self.env["MFL_MODULE_DIR"] = str(self.build / "kernels" / options.backend)
         folders = library_folders() + [f for f in self.env.get("LD_LIBRARY_PATH", "").split(":") if f]
         self.env["LD_LIBRARY_PATH"] = ":".join(folders)
+        # The tests' module: no speed is to be had from it.
+        self.emulated = pathlib.Path(self.env.get("MFL_MODULE_DIR", "."), "libmfl_cuda_emulated.so").exists()
 
     def program(self, path):
         return str(self.build / path)
@@ -154,7 +157,7 @@ def report_machine(gpu):
     for name, value in rows:
         print(f"{name:<26}{value}")
     gpu.results.append({"machine": dict(rows)})
-    if gpu.options.backend != "cuda":
+    if gpu.options.backend != "cuda" or gpu.emulated:
         return True
     return bool(out) and bool(module) and not rows[2][1].startswith("missing")
 
@@ -186,6 +189,87 @@ def repeats(gpu):
                             "--repeats", count, "--steps", 10)
         gpu.check(f"repeats {model} {precision}", bool(lines) and lines[0]["differ"] == 0,
                   f"{lines[0]['repeats']} runs, {lines[0]['differ']} differ" if lines else "did not run")
+
+
+def cards(gpu):
+    """What CUDA_VISIBLE_DEVICES (or, emulated, MFL_EMU_FIRST) says for each card."""
+    if gpu.emulated:
+        return ["0", "1"]
+    visible = gpu.env.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return visible.split(",")
+    smi = shutil.which("nvidia-smi")
+    out = subprocess.run([smi, "-L"], capture_output=True, text=True).stdout if smi else ""
+    return [str(i) for i, _ in enumerate(line for line in out.splitlines() if line.startswith("GPU "))]
+
+
+def ranks(gpu, places, model, repeats, deadline_ms, dies=None):
+    """One process for each of places, pairs of a card and a host's name for NCCL (None: its own): what they print, and
+    their exit statuses. A host's name of its own makes ranks on one card look like several hosts: a trick for tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank, (card, host) in enumerate(places):
+            env = dict(gpu.env, **{"MFL_EMU_FIRST" if gpu.emulated else "CUDA_VISIBLE_DEVICES": card})
+            if host:
+                env["NCCL_HOSTID"] = host
+            command = [gpu.program("bench/mfl-bench-device"), "reduce", "--backend", gpu.options.backend, "--model", model,
+                       "--rank", str(rank), "--ranks", str(len(places)), "--id-file", os.path.join(folder, "id"),
+                       "--repeats", str(repeats), "--deadline", str(deadline_ms)]
+            children.append(subprocess.Popen(command + (["--die"] if rank == dies else []), env=env, text=True,
+                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        end, outs = time.monotonic() + max(5, min(90, gpu.clock.left())), []
+        for child in children:
+            try:
+                outs.append(child.communicate(timeout=max(1, end - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                outs.append((child.communicate()[0] or "", "hung"))
+        return [json_lines(out) for out, _ in outs], [c.returncode for c in children], [err for _, err in outs]
+
+
+def reduce_with(gpu, name, places, model):
+    lines, statuses, errors = ranks(gpu, places, model, 20, 60000)
+    if 77 in statuses:
+        gpu.notes.append(f"sums: {name}: {errors[statuses.index(77)].strip()[-160:]}")
+        return
+    first = lines[0][0] if lines[0] else {}
+    gpu.results += [dict(line, way=name) for each in lines for line in each]
+    gpu.check(f"NCCL {name}", statuses == [0] * len(places) and bool(first.get("exact")),
+              f"{first['params']} sums, exact, opened in {first['open_ms']} ms, {first['ms']} ms = {first['gb_per_s']} GB/s, "
+              f"to the host alone {first['read_ms']} ms" if first.get("exact") else
+              f"statuses {statuses}: {' | '.join(e.strip()[-160:] for e in errors if e)}")
+
+
+def die_with(gpu, name, places, model):
+    """The last rank is killed; the others must notice by their deadline, abort, and end by themselves."""
+    lines, statuses, errors = ranks(gpu, places, model, 3, 5000, dies=len(places) - 1)
+    if 77 in statuses:
+        return
+    left = [line for each in lines[:-1] for line in each if "broken_ms" in line]
+    gpu.results += [dict(line, way=name + ", one killed") for line in left]
+    gpu.check(f"NCCL {name}, one killed", statuses == [3] * (len(places) - 1) + [-9] and len(left) == len(places) - 1,
+              f"noticed after {max(x['broken_ms'] for x in left)} ms, closed in {max(x['close_ms'] for x in left)} ms: "
+              f"{left[0]['text'][:100]}" if left else f"statuses {statuses}: {' | '.join(e.strip()[-160:] for e in errors if e)}")
+
+
+def sums(gpu):
+    here, model = cards(gpu), "lenet5" if gpu.emulated else "resnet18"
+    for groups in (1,) if gpu.emulated else (1, 8):
+        gpu.measure("sum", "--model", model, "--groups", groups)
+    if gpu.options.backend != "cuda":
+        return
+    one = here[0] if here else "0"
+    layouts = [(f"{k} ranks on one card (NCCL_HOSTID)", [(one, f"bench-{i}") for i in range(k)]) for k in (2, 4)]
+    if len(here) > 1:
+        layouts.insert(0, (f"{len(here)} cards", [(card, None) for card in here]))
+    else:
+        gpu.notes.append("sums: one card: NCCL between cards did not run")
+    for name, places in layouts:
+        if gpu.clock.left() < 40:
+            gpu.notes.append(f"sums: {name}: left out, {gpu.clock.left():.0f} s were left")
+            continue
+        reduce_with(gpu, name, places, model)
+        die_with(gpu, name, places, model)
 
 
 def memcheck(gpu):
@@ -263,7 +347,7 @@ def job(gpu):
             gpu.notes.append("pfl-cifar: " + ("cut off" if status is None else out.strip()[-160:]))
 
 
-PARTS = [("conformance", conformance, 30), ("repeats", repeats, 15), ("speed", speed, 20), ("five", five, 12),
+PARTS = [("conformance", conformance, 30), ("repeats", repeats, 15), ("speed", speed, 20), ("sums", sums, 40), ("five", five, 12),
          ("fusion", fusion, 25), ("job", job, 30), ("torch", torch_speed, 40), ("layers", layers, 15),
          ("memcheck", memcheck, 30)]
 
@@ -320,6 +404,25 @@ def table_fusion(gpu):
         row("against one client alone", *[f"{r['gain']:.1f}" for r in mine])
 
 
+def table_sums(gpu):
+    rows = [r for r in gpu.results if r.get("bench") == "sum"]
+    if rows:
+        print()
+        row("exact sums on the device", "clients", "params", "us", "GB/s", "of filling")
+        row(*["---"] * 6)
+        for r in rows:
+            fill = next(f["gb_per_s"] for f in rows if f["way"] == "fill" and f["groups"] == r["groups"])
+            row(r["way"], r["groups"], r["params"], f"{r['us']:.1f}", f"{r['gb_per_s']:.1f}", f"{r['gb_per_s'] / fill:.0%}")
+    rows = [r for r in gpu.results if r.get("bench") == "reduce" and r["rank"] == 0 and "ms" in r]
+    if rows:
+        print()
+        row("NCCL, sums to the host of rank 0", "params", "opening ms", "first ms", "ms", "GB/s", "to the host alone ms")
+        row(*["---"] * 7)
+        for r in rows:
+            row(r["way"], r["params"], f"{r['open_ms']:.0f}", f"{r['first_ms']:.1f}", f"{r['ms']:.2f}", f"{r['gb_per_s']:.2f}",
+                f"{r['read_ms']:.2f}")
+
+
 def table_rest(gpu):
     for r in gpu.results:
         if r.get("bench") == "pfl-cifar":
@@ -358,6 +461,7 @@ def main():
     table_speed(gpu)
     table_five(gpu)
     table_fusion(gpu)
+    table_sums(gpu)
     table_rest(gpu)
     return 1 if gpu.failed else 0
 

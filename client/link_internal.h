@@ -29,6 +29,7 @@ struct link_params {
         uint8_t digest[MFL_DIGEST_BYTES];
         uint64_t n, have, hashed; /* floats: in all, received, hashed */
         struct link_store store;
+        struct link_store copy;          /* what others of the node read, where tasks here read another */
         uint64_t from;                   /* instance of the daemon whose copy is waited for; 0: not waiting */
         uint64_t since_ms, deadline_ms;  /* of that wait */
         struct mfl_share_buffer *absent; /* tells others that these won't come */

@@ -9,6 +9,7 @@ static void free_params(struct link_params *params)
 {
         mfl_sha256_deinit(&params->sha);
         link_store_free(&params->store);
+        link_store_free(&params->copy);
         mfl_share_buffer_free(params->absent);
         free(params);
 }
@@ -30,6 +31,8 @@ static void unlink_params(struct mfl_link *link, struct link_params *params)
         params->from = 0;
         if (params->store.buffer)
                 mfl_share_withdraw(params->store.buffer);
+        if (params->copy.buffer)
+                mfl_share_withdraw(params->copy.buffer);
 }
 
 void link_params_forget(struct mfl_link *link, const char *job)
@@ -108,6 +111,44 @@ static void tell_absent(struct link_params *params, const struct mfl_error *why)
         mfl_strcpy(link->told_no_room, sizeof(link->told_no_room), params->job);
         if (!mfl_share_buffer_new(link->options.share, 1, &params->absent, &err))
                 publish(params, params->absent);
+}
+
+/* This daemon is to have them for the node, and holds them where the others can't read: in a view of one that
+ * had them before, or in private memory. Copied on the loop: that is rare, and takes less than their way from
+ * the server did. */
+static void copy_to_share(struct link_params *params)
+{
+        struct link_store copy = {0};
+        struct mfl_error err, no_room = {{0}};
+        int r = link_store_new(params->link, params->n, &copy, &no_room, &err);
+        if (r || !copy.buffer) {
+                link_store_free(&copy);
+                if (!params->absent)
+                        tell_absent(params, *no_room.text ? &no_room : &err);
+                return;
+        }
+        memcpy(copy.data, params->store.data, params->n * sizeof(float));
+        publish(params, copy.buffer);
+        mfl_share_buffer_free(params->absent);
+        params->absent = NULL;
+        if (params->refs) {
+                params->copy = copy;
+        } else {
+                link_store_free(&params->store);
+                params->store = copy;
+        }
+}
+
+/* Of params that are here. Another job's of the same digest may have taken the name, or it went with them. */
+static void offer(struct link_params *params, const struct mfl_task *task)
+{
+        const struct mfl_link *link = params->link;
+        if (params->store.buffer)
+                publish(params, params->store.buffer);
+        else if (params->copy.buffer)
+                publish(params, params->copy.buffer);
+        else if (link->options.share && params->n && task->params_from == link->options.agent.info.instance)
+                copy_to_share(params);
 }
 
 static void get_store(struct mfl_link *link, struct link_params *params)
@@ -269,9 +310,8 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
         if (!params)
                 return;
         params->used = ++link->clock;
-        /* Another job's params of the same digest may have taken the name, or it went with them. */
-        if (params->ready && params->store.buffer)
-                publish(params, params->store.buffer);
+        if (params->ready)
+                offer(params, task);
         if (may_wait(params, task))
                 wait_for(params, task->params_from);
         else

@@ -6,7 +6,8 @@
 
 The folder has the layout of a build folder, with the libraries that its programs need in lib/, where `./dev gpu --pack`
 links them to look; except for the compiler's own and those of CUDA: the C library there must not be older than here, and
-CUDA's come from a toolkit or from Python's packages of it. There: `./dev gpu --kit KIT_DIR` in a copy of these sources.
+CUDA's (and NCCL, which is opened when it is first used) come from a toolkit or from Python's packages of it. There:
+`./dev gpu --kit KIT_DIR` in a copy of these sources.
 """
 import pathlib
 import shutil

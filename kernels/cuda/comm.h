@@ -5,9 +5,9 @@
  * opening it costs 1 ms and 3 MiB once its file is cached, 40 ms when it is not, for 12 thousand relocations
  * and 148 constructors; and a daemon without neighbours has no use for it. With it come two settings of the
  * process's environment: NCCL_COMM_BLOCKING=0, since only communicators that do not block can be given up,
- * and NCCL_SOCKET_IFNAME=lo unless it is set, since all ranks are on one host: NCCL's own choice is the first
- * interface that is not the loopback, where its unauthenticated bootstrap socket would listen to the network
- * and break when that interface does.
+ * and NCCL_SOCKET_IFNAME==lo (that interface exactly) unless it is set, since all ranks are on one host:
+ * NCCL's own choice is the first interface that is not the loopback, where its unauthenticated bootstrap
+ * socket would listen to the network and break when that interface does.
  *
  * How one reduction goes, at the root. Ranges of MFL_NCCL_RANGE elements; a ring of MFL_NCCL_SLOTS of them:
  *

@@ -37,6 +37,7 @@ struct mfl_comm {
         int64_t *ring; /* on the device, of slots; when this rank was a root before */
         bool ring_library;
         int64_t *pinned;
+        void *scratch;        /* of the first reduction */
         pthread_mutex_t busy; /* reductions, and taking a sum out of the list */
         struct enrolled *enrolled;
 };
@@ -258,7 +259,8 @@ void mfl_cuda_nccl_free(void *memory, bool library)
                 (void)cudaFree(memory);
 }
 
-static int enroll(struct mfl_comm *comm, void *memory, uint64_t bytes, struct mfl_error *err)
+static int enroll(
+        struct mfl_comm *comm, void *memory, uint64_t bytes, struct patience *p, struct mfl_error *err)
 {
         struct enrolled *e;
         for (e = comm->enrolled; e; e = e->next)
@@ -268,9 +270,10 @@ static int enroll(struct mfl_comm *comm, void *memory, uint64_t bytes, struct mf
         if (!e)
                 return mfl_fail_memory(err, sizeof *e, "a registered buffer");
         ncclResult_t result = comm->nccl->enroll(comm->handle, memory, (size_t)bytes, &e->handle);
-        if (result != ncclSuccess) {
+        int rc = settle(comm, result, p, "register a buffer", err);
+        if (rc) {
                 free(e);
-                return fail_nccl(comm, result, "register a buffer", err);
+                return rc;
         }
         e->memory = memory;
         e->next = comm->enrolled;
@@ -356,6 +359,8 @@ static void free_comm(struct mfl_comm *comm)
                 mfl_cuda_nccl_free(comm->ring, comm->ring_library);
         if (comm->pinned)
                 (void)cudaFreeHost(comm->pinned);
+        if (comm->scratch)
+                (void)cudaFree(comm->scratch);
         for (int i = 0; i < MFL_NCCL_SLOTS; i++) {
                 if (comm->added[i])
                         (void)cudaEventDestroy(comm->added[i]);
@@ -471,6 +476,34 @@ static int init(
         return rc;
 }
 
+/* A reduction of one element: connections and kernels are made by the first one, which takes as long as
+ * opening and so belongs beside the training, too. */
+static int warm_up(struct mfl_comm *comm, struct patience *p, struct mfl_error *err)
+{
+        int rc = mfl_cuda_alloc(2 * sizeof(int64_t), "a first reduction", &comm->scratch, err);
+        if (!rc)
+                rc = mfl_cuda_check(cudaMemsetAsync(comm->scratch, 0, 2 * sizeof(int64_t), comm->stream),
+                        "a first reduction", err);
+        if (!rc) {
+                int64_t *one = comm->scratch;
+                ncclResult_t result = comm->nccl->reduce(one, comm->rank == 0 ? one + 1 : NULL, 1, ncclInt64,
+                        ncclSum, 0, comm->handle, comm->stream);
+                rc = settle(comm, result, p, "reduce for the first time", err);
+        }
+        cudaError_t status = cudaSuccess;
+        while (!rc && (status = cudaStreamQuery(comm->stream)) == cudaErrorNotReady) {
+                bool busy;
+                rc = check_async(comm, "reduce for the first time", &busy, err);
+                if (!rc)
+                        rc = be_patient(p, "reduce for the first time", err);
+        }
+        if (!rc)
+                rc = mfl_cuda_check(status, "reduce for the first time", err);
+        if (rc)
+                give_up(comm);
+        return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc;
+}
+
 static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
         uint32_t n_ranks, uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_comm **ret_comm,
         struct mfl_error *err)
@@ -493,6 +526,8 @@ static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYT
         rc = make_streams(comm, err);
         if (!rc)
                 rc = init(comm, id, &p, err);
+        if (!rc)
+                rc = warm_up(comm, &p, err);
         if (rc) {
                 close_comm(comm);
                 return rc;
@@ -523,7 +558,7 @@ static uint64_t count_of(const struct reduction *r, uint64_t i)
 }
 
 /* Before anything is in a stream: allocating may wait for the whole device. */
-static int prepare_root(struct mfl_comm *comm, struct mfl_error *err)
+static int prepare_root(struct mfl_comm *comm, struct patience *p, struct mfl_error *err)
 {
         size_t bytes = MFL_NCCL_SLOTS * (size_t)comm->range * sizeof(int64_t);
         void *memory = NULL;
@@ -542,7 +577,7 @@ static int prepare_root(struct mfl_comm *comm, struct mfl_error *err)
                         (void)cudaGetLastError(); /* it stays the thread's until it is read */
                 comm->pinned = rc ? NULL : memory;
         }
-        rc = rc ? rc : enroll(comm, comm->ring, bytes, err);
+        rc = rc ? rc : enroll(comm, comm->ring, bytes, p, err);
         return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc; /* the others wait */
 }
 
@@ -606,9 +641,9 @@ static int run(struct reduction *r)
         if (!rc)
                 rc = check_patience(&r->patience, "reduce", r->err);
         if (!rc)
-                rc = enroll(comm, r->own->memory, bytes, r->err);
+                rc = enroll(comm, r->own->memory, bytes, &r->patience, r->err);
         if (!rc && r->out)
-                rc = prepare_root(comm, r->err);
+                rc = prepare_root(comm, &r->patience, r->err);
         while (!rc && r->done < r->n_ranges)
                 rc = r->issued < MFL_MIN(r->n_ranges, r->done + MFL_NCCL_SLOTS) ? issue(r) : follow(r);
         return rc;

@@ -46,7 +46,7 @@ static int load(struct mfl_error *err)
 {
         struct mfl_nccl found;
         /* Before it looks: kernels/cuda/comm.h says why. */
-        if (setenv("NCCL_COMM_BLOCKING", "0", 1) || setenv("NCCL_SOCKET_IFNAME", "lo", 0))
+        if (setenv("NCCL_COMM_BLOCKING", "0", 1) || setenv("NCCL_SOCKET_IFNAME", "=lo", 0))
                 return mfl_fail_memory(err, 64, "NCCL's environment");
         void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
         if (!library)

@@ -9,14 +9,16 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         struct sim_job *job = &sim->job[i];
         struct mfl_job *spec = &job->spec;
         snprintf(job->id, sizeof job->id, "j-%06u", i + 1);
-        bool local = sim_chance(sim, 25);
+        bool local = sim_chance(sim, sim->node_faults ? 10 : 25);
         spec->seed = sim->seed * 7 + i;
-        spec->rounds =
-                sim->scenario || !sim_chance(sim, 15) ? 1 + sim_below(sim, 4) : 30 + sim_below(sim, 40);
+        spec->rounds = sim->scenario || !sim_chance(sim, sim->node_faults ? 80 : 10)
+                               ? 1 + sim_below(sim, 4)
+                               : 30 + sim_below(sim, 40);
         mfl_strcpy(spec->data.name, sizeof spec->data.name, second_data && sim_chance(sim, 50) ? "d1" : "d0");
         spec->data.partition = local ? MFL_PARTITION_LOCAL : MFL_PARTITION_IID;
         spec->data.clients = local ? 0 : 1 + sim_below(sim, 16);
-        spec->aggregation.strategy = sim_chance(sim, 20) ? MFL_STRATEGY_MEDIAN : MFL_STRATEGY_FEDAVG;
+        spec->aggregation.strategy =
+                sim_chance(sim, sim->node_faults ? 5 : 20) ? MFL_STRATEGY_MEDIAN : MFL_STRATEGY_FEDAVG;
         spec->aggregation.weighting = sim_chance(sim, 50) ? MFL_WEIGHT_UNIFORM : MFL_WEIGHT_SAMPLES;
         spec->aggregation.delta_max = 16;
         spec->selection.clients = local || sim_chance(sim, 50) ? 0 : 1 + sim_below(sim, spec->data.clients);
@@ -78,7 +80,7 @@ static void give_gpu(struct sim *sim, uint32_t i, uint32_t card)
  * have GPUs, now and then two daemons on one. */
 static void setup_nodes(struct sim *sim)
 {
-        uint32_t n_nodes = 1 + sim_below(sim, 3);
+        uint32_t n_nodes = 1 + sim_below(sim, sim->node_faults ? 2 : 3);
         bool gpus[3] = {sim_chance(sim, 40), sim_chance(sim, 40), sim_chance(sim, 40)};
         bool shared = sim_chance(sim, 20), containers = sim_chance(sim, 15);
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
@@ -146,15 +148,16 @@ void sim_setup(struct sim *sim)
                 setup_golden(sim);
         else {
                 bool second_data = sim_chance(sim, 40);
-                sim->n_daemons = 1 + sim_below(sim, SIM_DAEMONS);
+                sim->node_faults = sim_chance(sim, 25);
+                sim->n_daemons = sim->node_faults ? 3 + sim_below(sim, 6) : 1 + sim_below(sim, SIM_DAEMONS);
                 sim->n_jobs = sim_chance(sim, 50) ? 1 : 1 + sim_below(sim, SIM_JOBS);
                 for (uint32_t i = 0; i < sim->n_daemons; i++)
                         setup_daemon(sim, i, second_data);
                 for (uint32_t i = 0; i < sim->n_jobs; i++)
                         setup_job(sim, i, second_data);
-                if (sim_chance(sim, 75))
+                if (sim->node_faults || sim_chance(sim, 70))
                         setup_nodes(sim);
-                sim->faults_end = sim_below(sim, 8000);
+                sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);
                 sim->fault_gap = 50 + sim_below(sim, 1500);
                 sim->duplicate = sim_chance(sim, 30) ? 10 : 0;
                 sim_at(sim, sim_below(sim, 1000), SIM_FAULT);
@@ -228,7 +231,8 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
-        switch (sim_below(sim, 27)) {
+        bool node = sim->node_faults && sim_chance(sim, 80);
+        switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 27)) {
         case 0:
         case 1:
         case 2:

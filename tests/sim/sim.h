@@ -231,6 +231,7 @@ struct sim {
         bool quiet, server_restarting; /* quiet: faults are over */
         bool barred;                   /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
+        bool node_faults; /* most faults are those of groups */
         uint32_t n_ahead; /* crashes while daemons trained from params that were never committed */
         int scenario;     /* 0: seeded faults; else a golden one */
         bool trace;

@@ -67,7 +67,7 @@ struct world {
         uint32_t n_connections, n_closed;
         uint8_t *upload;
         uint64_t n_uploaded, upload_task;
-        bool combined;
+        bool combined, handed_on;
 };
 
 /* ---- server ---- */
@@ -216,6 +216,32 @@ static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, 
         return 0;
 }
 
+/* The second daemon, which reads the first one's copy, is now to have them for the node. */
+static void hand_on(struct world *w)
+{
+        uint64_t items[N_ITEMS];
+        struct mfl_msg task = {.kind = MFL_MSG_TASK, .task = task_of(w, 1, items)};
+        task.task.task = GROUP + 1;
+        task.task.kind = MFL_TASK_EVAL;
+        task.task.n_items = 1;
+        task.task.items[0] = 0;
+        task.task.params_from = 2;
+        task.task.group = (struct mfl_group){0};
+        send_msg(&w->daemons[1], &task, NULL);
+}
+
+static void on_eval(struct world *w)
+{
+        struct mfl_error err;
+        struct mfl_share_view *view;
+        uint64_t bytes = w->graph->n * sizeof(float);
+        assert_int_equal(mfl_share_view_open(w->daemons[0].share, 2, w->digest, bytes, &view, &err), 0);
+        assert_memory_equal(mfl_share_view_data(view), w->params, bytes);
+        mfl_share_view_close(view);
+        w->handed_on = true;
+        stop_all(w);
+}
+
 static void take_chunk(struct world *w, const Mfl__Chunk *chunk, size_t bytes)
 {
         assert_int_equal(chunk->task, GROUP);
@@ -227,7 +253,10 @@ static void take_chunk(struct world *w, const Mfl__Chunk *chunk, size_t bytes)
                 struct mfl_msg accepted = {.kind = MFL_MSG_ACCEPTED, .update = {.task = TASK + i + 1}};
                 send_msg(&w->daemons[i], &accepted, NULL);
         }
-        stop_all(w);
+        if (w->way == FETCHER_FIRST)
+                hand_on(w);
+        else
+                stop_all(w);
 }
 
 static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload,
@@ -247,6 +276,8 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 answer_get(d, msg.params.offset);
         } else if (msg.kind == MFL_MSG_ANNOUNCE) {
                 on_announce(d, &msg.announce);
+        } else if (msg.kind == MFL_MSG_EVAL_RESULT) {
+                on_eval(d->w);
         } else if (msg.kind == MFL_MSG_COMBINE_FAILED || msg.kind == MFL_MSG_TASK_FAILED) {
                 fail_msg("%s", msg.cancel.reason);
         }
@@ -507,10 +538,10 @@ static void params_come_down_once_and_a_sum_goes_up_once(void **state)
         end_world(w);
 }
 
-static void params_held_since_long_are_read(void **state)
+static void params_held_since_long_are_read_and_handed_on(void **state)
 {
         struct world *w = new_world(FETCHER_FIRST);
-        assert_true(w->combined);
+        assert_true(w->combined && w->handed_on);
         check_sum(w);
         end_world(w);
 }
@@ -542,7 +573,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(params_come_down_once_and_a_sum_goes_up_once),
-                cmocka_unit_test(params_held_since_long_are_read),
+                cmocka_unit_test(params_held_since_long_are_read_and_handed_on),
                 cmocka_unit_test(without_room_each_fetches_for_itself),
                 cmocka_unit_test(a_dead_fetcher_is_not_waited_for),
                 cmocka_unit_test(alone_ends_the_wait),

@@ -24,7 +24,7 @@ static void loads(void **state)
         assert_int_equal(mfl_nccl_load(&again, &err), 0);
         assert_ptr_equal(again, nccl);
         assert_string_equal(getenv("NCCL_COMM_BLOCKING"), "0");
-        assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "lo");
+        assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo");
 }
 
 static void makes_unique_ids(void **state)
