@@ -221,6 +221,13 @@ static bool may_bar(const struct sim *sim)
         return true;
 }
 
+/* Never sooner than what was drawn before: what was put off then comes no earlier. */
+static uint64_t draw_standstill(struct sim *sim, uint64_t before)
+{
+        uint64_t to = sim->now + sim_below(sim, 6000);
+        return MFL_MAX(to, before);
+}
+
 void sim_fault(struct sim *sim)
 {
         if (sim->quiet)
@@ -281,14 +288,14 @@ void sim_fault(struct sim *sim)
                 sim_at(sim, sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
                 break;
         case 17:
-                d->stalled_to = sim->now + sim_below(sim, 6000);
+                d->stalled_to = draw_standstill(sim, d->stalled_to);
                 break;
         case 19:
                 sim->crash_ahead = true;
                 sim->disk_slow = 1 + sim_below(sim, 100); /* so that there is time for it */
                 break;
         case 18:
-                sim->stalled_to = sim->now + sim_below(sim, 6000);
+                sim->stalled_to = draw_standstill(sim, sim->stalled_to);
                 break;
         case 20:
                 d->combine_fail = 1;

@@ -145,6 +145,7 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
                 remember_task(sim, &msg->task);
                 check_fetcher(sim, d, msg->task.params_from);
                 d->told_from = msg->task.params_from;
+                d->told_conn = conn;
                 memcpy(d->told_digest, msg->task.params_digest, MFL_DIGEST_BYTES);
                 if (msg->task.group.group)
                         remember_group(sim, &msg->task);
@@ -172,7 +173,7 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
 void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest)
 {
         const struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
-        bool other = d->told_from && d->told_from != d->info.instance &&
+        bool other = d->told_from && d->told_from != d->info.instance && d->told_conn == conn &&
                      memcmp(d->told_digest, digest, MFL_DIGEST_BYTES) == 0;
         sim_check(sim, !other || sim->boot > 1 || !is_calm(sim),
                 "daemon %s fetches params that another one fetches for it", d->info.name);

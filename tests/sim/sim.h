@@ -179,7 +179,8 @@ struct sim_daemon {
         enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
         uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
         uint64_t params_from, params_until, params_task;
-        uint64_t told_from; /* by the last task that was sent to it */
+        uint64_t told_from; /* by the last task that was sent to it, on connection told_conn */
+        uint32_t told_conn;
         uint8_t told_digest[MFL_DIGEST_BYTES];
         uint32_t n_combine_failed; /* messages sent */
         uint64_t communicator;
