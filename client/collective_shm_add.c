@@ -177,11 +177,16 @@ static void *run_thread(void *arg)
         return NULL;
 }
 
-/* Signals are for the threads of the program that wait for them. */
+/* Signals are for the threads of the program that wait for them; but for those that a thread brings upon
+ * itself, which kill the process unseen where they are blocked. */
 static int start_threads(struct mfl_adder *adder, struct mfl_error *err)
 {
         sigset_t all, before;
         sigfillset(&all);
+        sigdelset(&all, SIGSEGV);
+        sigdelset(&all, SIGBUS);
+        sigdelset(&all, SIGFPE);
+        sigdelset(&all, SIGILL);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         int r = 0;
         while (!r && adder->n_started + 1 < adder->n_threads) {
