@@ -50,9 +50,11 @@ struct mfl_collective_ops {
          * with the reason; negative only when this process can't go on. */
         int (*combine)(
                 struct mfl_collective *collective, const struct mfl_combine *combine, struct mfl_error *err);
-        /* nccl: the communicator of the groups to come, opened beside the training; NULL elsewhere. `id`
-         * NULL: this rank makes it, and made is called, on any thread, with it or with NULL and the reason.
-         */
+        /* nccl: the communicator of the groups to come, opened beside the training; NULL elsewhere. Any
+         * thread; returns at once. `id` NULL: this rank makes it, and made is called, on any thread, with it
+         * or with NULL and the reason. With or without `id`, made (which may be NULL) is called with NULL and
+         * the reason when the opening fails later on, unless a newer order or close took it back. A number
+         * that is known is not opened again. */
         int (*communicator)(struct mfl_collective *collective, const struct mfl_group *group,
                 const uint8_t *id,
                 void (*made)(void *user, uint64_t communicator, const uint8_t *id, const char *reason),

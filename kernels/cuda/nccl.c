@@ -7,40 +7,11 @@
  * the caller's cancel, an error that NCCL reports, at once or later. After any of them the communicator has
  * been aborted when the call returns. Negative: the device itself is broken.
  */
-#include "kernels/cuda/comm.h"
-
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
-#include <time.h>
 
-#include "kernels/cuda/nccl_load.h"
+#include "kernels/cuda/nccl_internal.h"
 
 _Static_assert(MFL_COMM_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "a unique id");
-
-struct enrolled {
-        const void *memory;
-        void *handle;
-        struct enrolled *next;
-};
-
-struct mfl_comm {
-        struct mfl_comm *next;
-        struct mfl_device *device;
-        const struct mfl_nccl *nccl;
-        ncclComm_t handle; /* NULL: aborted. A thread of NCCL's may write it while it opens */
-        bool stuck;
-        uint32_t rank, n_ranks;
-        uint64_t range;
-        cudaStream_t stream, copies;
-        cudaEvent_t added[MFL_NCCL_SLOTS], copied[MFL_NCCL_SLOTS];
-        int64_t *ring; /* on the device, of slots; when this rank was a root before */
-        bool ring_library;
-        int64_t *pinned;
-        void *scratch;        /* of the first reduction */
-        pthread_mutex_t busy; /* reductions, and taking a sum out of the list */
-        struct enrolled *enrolled;
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
 static struct mfl_comm *comms;
@@ -61,172 +32,6 @@ void mfl_cuda_nccl_tune(uint64_t range, uint32_t abort_ms, uint32_t finalize_ms)
 static uint32_t abort_ms(void)
 {
         return tuned.abort_ms ? tuned.abort_ms : MFL_NCCL_ABORT_MS;
-}
-
-/* ---- polling ---- */
-
-struct patience {
-        uint64_t end_ns;
-        uint32_t deadline_ms, n_polls;
-        struct mfl_comm_control *control; /* NULL: nobody cancels */
-};
-
-static struct patience patience_of(uint32_t deadline_ms, struct mfl_comm_control *control)
-{
-        return (struct patience){mfl_now_ns() + (uint64_t)deadline_ms * 1000000u, deadline_ms, 0, control};
-}
-
-/* MFL_COMM_BROKEN when there is no more patience. */
-static int check_patience(const struct patience *p, const char *what, struct mfl_error *err)
-{
-        if (p->control && atomic_load(&p->control->cancel))
-                return mfl_fail(err, MFL_COMM_BROKEN, "NCCL: %s: cancelled", what);
-        if (mfl_now_ns() >= p->end_ns)
-                return mfl_fail(err, MFL_COMM_BROKEN,
-                        "NCCL: %s: not done within %u ms: another rank is late or gone", what,
-                        p->deadline_ms);
-        return 0;
-}
-
-/* A launch takes tens of microseconds, a range hundreds, a late rank seconds: first the processor is only
- * offered to others, then given up for longer and longer. */
-static int be_patient(struct patience *p, const char *what, struct mfl_error *err)
-{
-        struct timespec nap = {.tv_nsec = p->n_polls < 1000 ? 20000 : 500000};
-        if (p->n_polls++ < 50)
-                sched_yield();
-        else
-                nanosleep(&nap, NULL);
-        return check_patience(p, what, err);
-}
-
-static int fail_nccl(
-        const struct mfl_comm *comm, ncclResult_t result, const char *what, struct mfl_error *err)
-{
-        const char *last = comm->nccl->last_error(NULL);
-        return mfl_fail(err, MFL_COMM_BROKEN, "NCCL: %s: %s%s%s", what, comm->nccl->error_string(result),
-                last && *last ? ": " : "", last ? last : "");
-}
-
-static ncclComm_t handle_of(const struct mfl_comm *comm)
-{
-        return __atomic_load_n(&comm->handle, __ATOMIC_ACQUIRE);
-}
-
-/* What NCCL found out since. ret_busy: the last call is not done yet. */
-static int check_async(struct mfl_comm *comm, const char *what, bool *ret_busy, struct mfl_error *err)
-{
-        ncclResult_t state = ncclSuccess, result = comm->nccl->get_async_error(handle_of(comm), &state);
-        if (result != ncclSuccess)
-                return fail_nccl(comm, result, what, err);
-        if (state != ncclSuccess && state != ncclInProgress)
-                return fail_nccl(comm, state, what, err);
-        *ret_busy = state == ncclInProgress;
-        return 0;
-}
-
-/* A call has returned `result`: waits until it is done. */
-static int settle(struct mfl_comm *comm, ncclResult_t result, struct patience *p, const char *what,
-        struct mfl_error *err)
-{
-        bool busy = result == ncclInProgress;
-        if (result != ncclSuccess && !busy)
-                return fail_nccl(comm, result, what, err);
-        int rc = 0;
-        while (!rc && busy) {
-                rc = check_async(comm, what, &busy, err);
-                if (!rc && busy)
-                        rc = be_patient(p, what, err);
-        }
-        return rc;
-}
-
-/* ---- calls that may never come back ---- */
-
-struct errand {
-        ncclResult_t (*call)(ncclComm_t handle);
-        ncclComm_t handle;
-        pthread_mutex_t lock;
-        pthread_cond_t changed;
-        bool done, abandoned;
-};
-
-static void free_errand(struct errand *e)
-{
-        pthread_cond_destroy(&e->changed);
-        pthread_mutex_destroy(&e->lock);
-        free(e);
-}
-
-static void *run_errand(void *arg)
-{
-        struct errand *e = arg;
-        (void)e->call(e->handle);
-        pthread_mutex_lock(&e->lock);
-        e->done = true;
-        bool abandoned = e->abandoned;
-        pthread_cond_signal(&e->changed);
-        pthread_mutex_unlock(&e->lock);
-        if (abandoned)
-                free_errand(e);
-        return NULL;
-}
-
-static struct errand *start_errand(ncclResult_t (*call)(ncclComm_t handle), ncclComm_t handle)
-{
-        struct errand *e = mfl_calloc(1, sizeof *e);
-        pthread_condattr_t attr;
-        pthread_attr_t detached;
-        pthread_t thread;
-        sigset_t all, old;
-        if (!e)
-                return NULL;
-        e->call = call;
-        e->handle = handle;
-        pthread_mutex_init(&e->lock, NULL);
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        pthread_cond_init(&e->changed, &attr);
-        pthread_condattr_destroy(&attr);
-        pthread_attr_init(&detached);
-        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        int failed = pthread_create(&thread, &detached, run_errand, e);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-        pthread_attr_destroy(&detached);
-        if (!failed)
-                return e;
-        free_errand(e);
-        return NULL;
-}
-
-/* False: it did not come back in time. Without a thread to be had, it is called here. */
-static bool call_in_time(ncclResult_t (*call)(ncclComm_t handle), ncclComm_t handle, uint32_t ms)
-{
-        struct errand *e = start_errand(call, handle);
-        struct timespec end;
-        int late = 0;
-        if (!e) {
-                (void)call(handle);
-                return true;
-        }
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        end.tv_sec += ms / 1000;
-        end.tv_nsec += (long)(ms % 1000) * 1000000;
-        if (end.tv_nsec >= 1000000000) {
-                end.tv_sec++;
-                end.tv_nsec -= 1000000000;
-        }
-        pthread_mutex_lock(&e->lock);
-        while (!e->done && late != ETIMEDOUT)
-                late = pthread_cond_timedwait(&e->changed, &e->lock, &end);
-        bool done = e->done;
-        e->abandoned = !done;
-        pthread_mutex_unlock(&e->lock);
-        if (done)
-                free_errand(e);
-        return done;
 }
 
 /* ---- memory and registration ---- */
@@ -259,7 +64,7 @@ void mfl_cuda_nccl_free(void *memory, bool library)
                 (void)cudaFree(memory);
 }
 
-static int enroll(
+int mfl_nccl_enroll(
         struct mfl_comm *comm, void *memory, uint64_t bytes, struct patience *p, struct mfl_error *err)
 {
         struct enrolled *e;
@@ -270,7 +75,7 @@ static int enroll(
         if (!e)
                 return mfl_fail_memory(err, sizeof *e, "a registered buffer");
         ncclResult_t result = comm->nccl->enroll(comm->handle, memory, (size_t)bytes, &e->handle);
-        int rc = settle(comm, result, p, "register a buffer", err);
+        int rc = mfl_nccl_settle(comm, result, p, "register a buffer", err);
         if (rc) {
                 free(e);
                 return rc;
@@ -314,21 +119,21 @@ bool mfl_cuda_nccl_forget(const struct mfl_sum *sum)
 static bool drain(const struct mfl_comm *comm)
 {
         const cudaStream_t streams[] = {comm->stream, comm->copies};
-        struct patience p = patience_of(abort_ms(), NULL);
+        struct patience p = mfl_nccl_patience(abort_ms(), NULL);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(streams); i++)
                 while (streams[i] && cudaStreamQuery(streams[i]) == cudaErrorNotReady)
-                        if (be_patient(&p, "abort", NULL))
+                        if (mfl_nccl_be_patient(&p, "abort", NULL))
                                 return false;
         return true;
 }
 
 /* Leaves no kernel and no thread behind, or says that the communicator is stuck. */
-static void give_up(struct mfl_comm *comm)
+void mfl_nccl_give_up(struct mfl_comm *comm)
 {
-        ncclComm_t handle = handle_of(comm);
+        ncclComm_t handle = mfl_nccl_handle(comm);
         if (!handle || comm->stuck)
                 return;
-        if (!call_in_time(comm->nccl->abort, handle, abort_ms()) || !drain(comm)) {
+        if (!mfl_nccl_call_in_time(comm->nccl->abort, handle, abort_ms()) || !drain(comm)) {
                 comm->stuck = true;
                 atomic_store(&any_stuck, true);
                 return;
@@ -340,11 +145,12 @@ static void give_up(struct mfl_comm *comm)
 /* True: it is gone in good order. That takes all ranks, so not for long. */
 static bool finish(struct mfl_comm *comm)
 {
-        struct patience p = patience_of(tuned.finalize_ms ? tuned.finalize_ms : MFL_NCCL_FINALIZE_MS, NULL);
+        struct patience p =
+                mfl_nccl_patience(tuned.finalize_ms ? tuned.finalize_ms : MFL_NCCL_FINALIZE_MS, NULL);
         expel(comm, NULL);
-        if (settle(comm, comm->nccl->finalize(comm->handle), &p, "finalize", NULL))
+        if (mfl_nccl_settle(comm, comm->nccl->finalize(comm->handle), &p, "finalize", NULL))
                 return false;
-        if (!call_in_time(comm->nccl->destroy, comm->handle, abort_ms())) {
+        if (!mfl_nccl_call_in_time(comm->nccl->destroy, comm->handle, abort_ms())) {
                 comm->stuck = true;
                 atomic_store(&any_stuck, true);
                 return true;
@@ -388,7 +194,7 @@ static void close_comm(struct mfl_comm *comm)
                 }
         pthread_mutex_unlock(&lock);
         if (comm->handle && !comm->stuck && !finish(comm))
-                give_up(comm);
+                mfl_nccl_give_up(comm);
         if (!comm->stuck) {
                 free_comm(comm);
                 return;
@@ -435,7 +241,7 @@ static int make_id(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], str
                 return rc;
         ncclResult_t result = none.nccl->get_unique_id(&unique);
         if (result != ncclSuccess)
-                return fail_nccl(&none, result, "make a unique id", err);
+                return mfl_nccl_fail(&none, result, "make a unique id", err);
         memcpy(id, unique.internal, MFL_COMM_ID_BYTES);
         return 0;
 }
@@ -465,14 +271,14 @@ static int init(
         ncclUniqueId unique;
         config.blocking = 0;
         memcpy(unique.internal, id, MFL_COMM_ID_BYTES);
-        int rc = check_patience(p, "open a communicator", err);
+        int rc = mfl_nccl_check_patience(p, "open a communicator", err);
         if (rc)
                 return rc;
         ncclResult_t result =
                 comm->nccl->init(&comm->handle, (int)comm->n_ranks, unique, (int)comm->rank, &config);
-        rc = settle(comm, result, p, "open a communicator", err);
+        rc = mfl_nccl_settle(comm, result, p, "open a communicator", err);
         if (rc)
-                give_up(comm);
+                mfl_nccl_give_up(comm);
         return rc;
 }
 
@@ -488,19 +294,19 @@ static int warm_up(struct mfl_comm *comm, struct patience *p, struct mfl_error *
                 int64_t *one = comm->scratch;
                 ncclResult_t result = comm->nccl->reduce(one, comm->rank == 0 ? one + 1 : NULL, 1, ncclInt64,
                         ncclSum, 0, comm->handle, comm->stream);
-                rc = settle(comm, result, p, "reduce for the first time", err);
+                rc = mfl_nccl_settle(comm, result, p, "reduce for the first time", err);
         }
         cudaError_t status = cudaSuccess;
         while (!rc && (status = cudaStreamQuery(comm->stream)) == cudaErrorNotReady) {
                 bool busy;
-                rc = check_async(comm, "reduce for the first time", &busy, err);
+                rc = mfl_nccl_check_async(comm, "reduce for the first time", &busy, err);
                 if (!rc)
-                        rc = be_patient(p, "reduce for the first time", err);
+                        rc = mfl_nccl_be_patient(p, "reduce for the first time", err);
         }
         if (!rc)
                 rc = mfl_cuda_check(status, "reduce for the first time", err);
         if (rc)
-                give_up(comm);
+                mfl_nccl_give_up(comm);
         return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc;
 }
 
@@ -509,7 +315,7 @@ static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYT
         struct mfl_error *err)
 {
         const struct mfl_nccl *nccl;
-        struct patience p = patience_of(deadline_ms, control);
+        struct patience p = mfl_nccl_patience(deadline_ms, control);
         mfl_assert(rank < n_ranks);
         int rc = find_nccl(device, &nccl, err);
         if (rc)
@@ -540,142 +346,11 @@ static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYT
         return 0;
 }
 
-/* ---- reducing ---- */
-
-struct reduction {
-        struct mfl_comm *comm;
-        struct mfl_sum *own;
-        uint32_t root;
-        int64_t *out;
-        uint64_t n_ranges, issued, done;
-        struct patience patience;
-        struct mfl_error *err;
-};
-
-static uint64_t count_of(const struct reduction *r, uint64_t i)
-{
-        return MFL_MIN(r->comm->range, r->own->n - i * r->comm->range);
-}
-
-/* Before anything is in a stream: allocating may wait for the whole device. */
-static int prepare_root(struct mfl_comm *comm, struct patience *p, struct mfl_error *err)
-{
-        size_t bytes = MFL_NCCL_SLOTS * (size_t)comm->range * sizeof(int64_t);
-        void *memory = NULL;
-        int rc = 0;
-        if (!comm->ring) {
-                rc = mfl_cuda_nccl_alloc(bytes, "a ring of partial sums", &memory, &comm->ring_library, err);
-                comm->ring = memory;
-        }
-        if (!rc && !comm->pinned) {
-                cudaError_t status = cudaMallocHost(&memory, bytes);
-                rc = status == cudaErrorMemoryAllocation
-                             ? mfl_fail(err, MFL_INVALID, "%zu bytes of pinned memory are not to be had",
-                                       bytes)
-                             : mfl_cuda_check(status, "allocate pinned memory", err);
-                if (rc == MFL_INVALID)
-                        (void)cudaGetLastError(); /* it stays the thread's until it is read */
-                comm->pinned = rc ? NULL : memory;
-        }
-        rc = rc ? rc : enroll(comm, comm->ring, bytes, p, err);
-        return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc; /* the others wait */
-}
-
-static int issue(struct reduction *r)
-{
-        struct mfl_comm *comm = r->comm;
-        uint64_t at = r->issued * comm->range, slot = r->issued % MFL_NCCL_SLOTS;
-        size_t n = (size_t)count_of(r, r->issued);
-        int64_t *to = r->out ? comm->ring + slot * comm->range : NULL;
-        ncclResult_t result = comm->nccl->reduce(
-                r->own->memory + at, to, n, ncclInt64, ncclSum, (int)r->root, comm->handle, comm->stream);
-        int rc = settle(comm, result, &r->patience, "reduce", r->err);
-        if (!rc)
-                rc = mfl_cuda_check(
-                        cudaEventRecord(comm->added[slot], comm->stream), "record an event", r->err);
-        if (rc || !r->out) {
-                r->issued++;
-                return rc;
-        }
-        rc = mfl_cuda_check(
-                cudaStreamWaitEvent(comm->copies, comm->added[slot], 0), "wait for an event", r->err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemcpyAsync(comm->pinned + slot * comm->range, to, n * sizeof *to,
-                                            cudaMemcpyDeviceToHost, comm->copies),
-                        "copy a range of the sum", r->err);
-        if (!rc)
-                rc = mfl_cuda_check(
-                        cudaEventRecord(comm->copied[slot], comm->copies), "record an event", r->err);
-        r->issued++;
-        return rc;
-}
-
-/* Sees to the oldest range that is under way. */
-static int follow(struct reduction *r)
-{
-        struct mfl_comm *comm = r->comm;
-        uint64_t at = r->done * comm->range, n = count_of(r, r->done), slot = r->done % MFL_NCCL_SLOTS;
-        cudaError_t status = cudaEventQuery(r->out ? comm->copied[slot] : comm->added[slot]);
-        if (status == cudaErrorNotReady) {
-                bool busy;
-                int rc = check_async(comm, "reduce", &busy, r->err);
-                return rc ? rc : be_patient(&r->patience, "reduce", r->err);
-        }
-        if (status != cudaSuccess)
-                return mfl_cuda_check(status, "reduce", r->err);
-        if (r->out) {
-                memcpy(r->out + at, comm->pinned + slot * comm->range, (size_t)n * sizeof *r->out);
-                atomic_store(&r->patience.control->ready, at + n);
-        }
-        r->patience.n_polls = 0;
-        r->done++;
-        return check_patience(&r->patience, "reduce", r->err);
-}
-
-/* A slot is taken again when its range has left it for `out`, so no stream has to wait for one. */
-static int run(struct reduction *r)
-{
-        struct mfl_comm *comm = r->comm;
-        uint64_t bytes = MFL_MAX(r->own->n, 1) * sizeof(int64_t);
-        int rc = mfl_cuda_check(cudaSetDevice(comm->device->ordinal), "set device", r->err);
-        if (!rc)
-                rc = check_patience(&r->patience, "reduce", r->err);
-        if (!rc)
-                rc = enroll(comm, r->own->memory, bytes, &r->patience, r->err);
-        if (!rc && r->out)
-                rc = prepare_root(comm, &r->patience, r->err);
-        while (!rc && r->done < r->n_ranges)
-                rc = r->issued < MFL_MIN(r->n_ranges, r->done + MFL_NCCL_SLOTS) ? issue(r) : follow(r);
-        return rc;
-}
-
-static int reduce(struct mfl_comm *comm, struct mfl_sum *own, uint32_t root, int64_t *out,
-        uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_error *err)
-{
-        struct reduction r = {.comm = comm,
-                .own = own,
-                .root = root,
-                .out = out,
-                .n_ranges = (own->n + comm->range - 1) / comm->range,
-                .patience = patience_of(deadline_ms, control),
-                .err = err};
-        mfl_assert(root < comm->n_ranks && (root == comm->rank) == (out != NULL));
-        mfl_assert(own->device == comm->device);
-        pthread_mutex_lock(&comm->busy);
-        int rc = comm->handle && !comm->stuck
-                         ? run(&r)
-                         : mfl_fail(err, MFL_COMM_BROKEN, "NCCL: reduce: the communicator was aborted");
-        if (rc)
-                give_up(comm);
-        pthread_mutex_unlock(&comm->busy);
-        return rc;
-}
-
 const struct mfl_comm_ops mfl_cuda_comm = {
         .version = get_version,
         .id = make_id,
         .open = open_comm,
-        .reduce = reduce,
+        .reduce = mfl_nccl_reduce,
         .close = close_comm,
 };
 
@@ -702,7 +377,7 @@ static int selftest(
         if (!rc)
                 rc = open_comm(device, id, 0, 1, SELFTEST_MS, &control, &comm, err);
         if (!rc)
-                rc = reduce(comm, sum, 0, out, SELFTEST_MS, &control, err);
+                rc = mfl_nccl_reduce(comm, sum, 0, out, SELFTEST_MS, &control, err);
         *ret_same = !rc && !memcmp(host, out, (size_t)sum->n * sizeof *host) &&
                     atomic_load(&control.ready) == sum->n;
         close_comm(comm);
