@@ -7,11 +7,11 @@
  *
  * Mapping is not free: on one core of a Xeon (Sapphire Rapids, a virtual machine) 200 MB cost 5.8 ms of page
  * faults (4.2 with MAP_POPULATE, but then by one thread) and 2.1 ms to unmap, and adding them to a sum 9 to
- * 12 ms. So a closed view lets go of the lock but keeps the map, and the next view of
- * the same file takes it. Which file it is, is told by its number, which no other file can have as long as
- * the map holds it. Kept maps take no memory while their files have names; without a name they would keep the
- * memory of a buffer that its owner gave up, so those are unmapped whenever a view is opened, and all of them
- * whenever this daemon gives up a buffer.
+ * 12 ms. So a closed view lets go of the lock but keeps the map, and the next view of the same file takes it.
+ * Which file it is, is told by its number, which no other file can have as long as the map holds it. Kept
+ * maps take no memory while their files have names; without a name they would keep the memory of a buffer
+ * that its owner gave up, so those are unmapped whenever a view is opened, and all of them whenever this
+ * daemon gives up a buffer.
  */
 #include "client/share_internal.h"
 

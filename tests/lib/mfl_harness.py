@@ -11,9 +11,11 @@ import os
 import random
 import select
 import signal
+import shutil
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -154,6 +156,7 @@ class Cluster:
             f.write(''.join('%s: %s\n' % item for item in settings.items()))
         self.server, self.address = None, None
         self.daemons, self.others = {}, []
+        self.share_dir = None
 
     def __enter__(self):
         return self
@@ -166,18 +169,30 @@ class Cluster:
 
     # -- processes --
 
-    def start_server(self, env=None, ready=True, prefix=()):
+    def start_server(self, env=None, ready=True, prefix=(), listen='127.0.0.1:0'):
         """Starts it, or starts it again at the same address. With ready=False it may end before it listens."""
-        self.server = Server(self, env, self.address or '127.0.0.1:0', prefix)
+        self.server = Server(self, env, self.address or listen, prefix)
         address = self.server.wait_ready()
         if ready:
             assert address, 'the server did not start: ' + self.server.log()[-2000:]
         self.address = address or self.address
         return self.server
 
-    def daemon_argv(self, name, workers=1, data=(TINY,), backend='reference', server=None, node='n1', more=()):
-        argv = [program('mfl-client'), '--server', server or self.address, '--name', name, '--workers', str(workers),
-                '--backend', backend, '--node', node, '--exit-with-stdin']
+    def share(self):
+        """From here on the daemons share memory in a directory of this cluster's own, so that what lies there is theirs."""
+        self.share_dir = self.share_dir or tempfile.mkdtemp(prefix='test-of-mfl-', dir='/dev/shm')
+        return self.share_dir
+
+    def shared_files(self):
+        return sorted(os.listdir(self.share_dir))
+
+    def daemon_argv(self, name, workers=1, data=(TINY,), backend='reference', server=None, node='n1', collective=None,
+                    share_dir=None, prefix=(), more=()):
+        """node None: its own idea of it. prefix: a command that runs it."""
+        argv = [*prefix, program('mfl-client'), '--server', server or self.address, '--name', name, '--workers', str(workers),
+                '--backend', backend, '--exit-with-stdin']
+        for key, value in (('--node', node), ('--collective', collective), ('--share-dir', share_dir or self.share_dir)):
+            argv += [key, value] if value else []
         for one in data:
             argv += ['--data', one]
         return argv + list(more)
@@ -193,6 +208,8 @@ class Cluster:
         processes = [*self.daemons.values(), *self.others, *([self.server] if self.server else [])]
         for p in processes:
             p.kill()
+        if self.share_dir:
+            shutil.rmtree(self.share_dir, ignore_errors=True)
 
     def check_alive(self):
         """The server and every daemon that was not ended on purpose still run."""
@@ -239,6 +256,12 @@ class Cluster:
     def rounds(self, job):
         with self.operator() as o:
             return o.rounds(job)
+
+    def nodes(self, job):
+        """{round: [what each node's part in it cost]}, by the nodes' names."""
+        with self.operator() as o:
+            costs = o.request('show_job', {'job': job})['nodes']
+        return {r: sorted((n for n in costs if n['round'] == r), key=lambda n: n['node']) for r in {n['round'] for n in costs}}
 
     def digests(self, job):
         """Digest of every round, in order; asserts that no round is missing or there twice."""
