@@ -120,7 +120,7 @@ struct mfl_server {
         uv_signal_t sigterm, sigint, sighup;
         uv_timer_t status, watchdog; /* what the service manager is told; service.c */
         uint64_t watchdog_ms;        /* 0: nobody waits for signs of life */
-        char status_text[256];
+        char status_text[400];
         uv_pipe_t stdin_pipe;
         struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
         struct mfl_core *core;
@@ -232,8 +232,9 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope 
 int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope,
         size_t payload_bytes, struct mfl_error *err);
 void mfl_operator_forget(struct mfl_session *session);
-/* A daemon that was drained before a restart of the server, or before its own, stays so. */
-void mfl_operator_drain_again(struct mfl_server *server, const char *daemon);
+/* By its name or with all others. A daemon that was drained before a restart of the server, or before its
+ * own, stays so. */
+bool mfl_operator_is_drained(struct mfl_server *server, const char *daemon);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_server *server);
 void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt,
