@@ -14,7 +14,7 @@ import mfl_harness as h
 
 
 class Manager:
-    """Receives what services tell: lists of assignments, as they came."""
+    """Receives what services tell, line by line. Who waits for something else must poll: a full socket makes them wait."""
 
     def __init__(self, directory):
         self.path = os.path.join(str(directory), 'notify')
@@ -183,7 +183,7 @@ def test_watchdog_and_a_disk_that_hangs(cluster, manager):
     c.start_daemon('d1')
     job = c.submit(rounds=3)
     manager.wait('READY=1')
-    h.wait_until(lambda: 'no sign of life to the service manager' in c.server.log(), 20, 'the end of signs of life')
+    h.wait_until(lambda: manager.poll() and 'no sign of life to the service manager' in c.server.log(), 20, 'the end of signs of life')
     manager.forget()
     time.sleep(0.5)
     assert 'WATCHDOG=1' not in manager.poll()
