@@ -11,48 +11,7 @@ import time
 import pytest
 
 import mfl_harness as h
-
-
-class Manager:
-    """Receives what services tell, line by line. Who waits for something else must poll: a full socket makes them wait."""
-
-    def __init__(self, directory):
-        self.path = os.path.join(str(directory), 'notify')
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(self.path)
-        self.heard = []
-
-    def env(self, watchdog_ms=0, **more):
-        env = {'NOTIFY_SOCKET': self.path, **more}
-        if watchdog_ms:
-            env['WATCHDOG_USEC'] = str(watchdog_ms * 1000)
-        return env
-
-    def poll(self):
-        self.socket.settimeout(0)
-        while True:
-            try:
-                self.heard += self.socket.recv(4096).decode().splitlines()
-            except BlockingIOError:
-                return self.heard
-
-    def wait(self, what, timeout=20):
-        """The first line from here on that begins with it; what came before is forgotten."""
-        def found():
-            self.poll()
-            for i, line in enumerate(self.heard):
-                if line.startswith(what):
-                    del self.heard[:i + 1]
-                    return line
-            return None
-        try:
-            return h.wait_until(found, timeout, what)
-        except TimeoutError as e:
-            raise TimeoutError('%s; heard: %s' % (e, self.heard[-20:])) from None
-
-    def forget(self):
-        self.poll()
-        self.heard.clear()
+from mfl_manager import Manager
 
 
 @pytest.fixture
@@ -407,12 +366,3 @@ def test_instance(cluster, instance, name):
         assert c.wait_daemons(1)[0]['name'] == name
     else:
         assert daemon.wait(20) == 2 and "expected a GPU's index" in daemon.log()
-
-
-def test_instance_of_a_gpu_is_demanded(cluster):
-    """The backend that the harness gives uses no GPU; the name tells which instance it is."""
-    c = cluster(0)
-    daemon = c.start_daemon('site', more=('--instance', '7'))
-    daemon_ended = h.wait_until(lambda: not daemon.alive() or 'site-gpu7' in daemon.log(), 20, 'a line')
-    assert daemon_ended
-    assert 'site-gpu7' in daemon.log() or daemon.wait(1) == 78
