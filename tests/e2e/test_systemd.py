@@ -93,7 +93,7 @@ def adapt_units(directory):
         text = re.sub(r'^WatchdogSec=.*', 'WatchdogSec=2', text, flags=re.M)
         # `meson test` may run in a home or temporary folder, where these let nothing be seen or written; and /proc is one of
         # this namespace, which can't be mounted over again.
-        text = re.sub(r'^(ProtectHome|PrivateTmp|ProtectSystem|ProcSubset|ProtectProc|ProtectKernelTunables|ProtectKernelLogs)=.*\n', '', text, flags=re.M)
+        text = re.sub(r'^(ProtectHome|PrivateTmp|PrivateMounts|ProtectSystem|ProcSubset|ProtectProc|ProtectKernelTunables|ProtectKernelLogs)=.*\n', '', text, flags=re.M)
         text = text.replace('[Service]\n', '[Service]\nStandardError=append:%s/units.log\n' % directory)
         path.write_text(text)
     return units
@@ -202,6 +202,12 @@ def test_target(systemd):
     systemd.run('%s submit %s --watch --server %s' % (h.program('mfl'), job, address(systemd)))
     first = pid(systemd, unit)
     systemd.ctl('reload', unit)
+    assert pid(systemd, unit) == first
+    def reloads():
+        return (systemd.dir / 'units.log').read_text().count('configuration read again: log_level info; other keys')
+    h.wait_until(lambda: reloads() == 1, 10, 'a reload')
+    systemd.ctl('reload', 'mfl-client.target')
+    h.wait_until(lambda: reloads() == 2, 10, 'a reload of all')
     assert pid(systemd, unit) == first
     systemd.ctl('kill', '--signal=SIGKILL', unit)
     systemd.wait(unit, 'NRestarts', '^1$')
