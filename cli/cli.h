@@ -45,7 +45,7 @@ struct mfl_cli_options {
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         int64_t daemons, threads, rows, classes, timeout; /* -1: not given */
-        bool json, watch, follow, undo, wait, keep_state, nodes, help, version;
+        bool json, watch, follow, undo, wait, all, keep_state, nodes, help, version;
 };
 
 struct mfl_cli;

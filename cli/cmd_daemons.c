@@ -57,10 +57,16 @@ int mfl_cmd_drain(struct mfl_cli *cli)
         struct mfl_error err;
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__Drain drain = MFL__DRAIN__INIT;
-        if (strlen(cli->argument[0]) >= MFL_NAME_BYTES)
+        const char *name = cli->argument[0];
+        if (cli->options.all == (name != NULL))
+                return mfl_cli_report_text(
+                        cli, MFL_CLI_USAGE, "mfl drain wants the name of a daemon, or --all");
+        if (name && strlen(name) >= MFL_NAME_BYTES)
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "a daemon's name has at most %d bytes", MFL_NAME_BYTES - 1);
-        drain.daemon = (char *)(uintptr_t)cli->argument[0];
+        if (name)
+                drain.daemon = (char *)(uintptr_t)name;
+        drain.all = cli->options.all;
         drain.undo = cli->options.undo;
         drain.wait = cli->options.wait;
         request.body_case = MFL__ENVELOPE__BODY_DRAIN;
@@ -69,9 +75,10 @@ int mfl_cmd_drain(struct mfl_cli *cli)
         if (!r)
                 r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_DONE, &answer, &err);
         if (!r && cli->json)
-                r = mfl_json_print(stdout,
-                        json_pack("{ss ss}", "daemon", cli->argument[0], "text", answer->done->text), &err);
+                r = mfl_json_print(
+                        stdout, json_pack("{ss? ss}", "daemon", name, "text", answer->done->text), &err);
         else if (!r)
-                printf("%s: %s\n", cli->argument[0], *answer->done->text ? answer->done->text : "done");
+                printf("%s%s%s\n", name ? name : "", name ? ": " : "",
+                        *answer->done->text ? answer->done->text : "done");
         return mfl_cli_report(cli, r, &err);
 }

@@ -98,13 +98,20 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "columns are left out; into a file go all of them.\n"
                 "\nExample:\n"
                 "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"},
-        {"drain", "DAEMON", "give a daemon no more work", 1, 1, "undo wait", mfl_cmd_drain,
+        {"drain", "DAEMON|--all", "give a daemon, or all of them, no more work", 0, 1, "all undo wait",
+                mfl_cmd_drain,
                 "For an upgrade or a reboot: what it works on is finished, and with --wait the command "
                 "returns when\n"
-                "it is idle.\n"
+                "it is idle. It holds over restarts until --undo.\n"
+                "With --all every daemon is drained, and those that come later are, too; jobs wait. When "
+                "'mfl drain --all\n"
+                "--wait' returns, the server and the daemons can be restarted or upgraded and no training is "
+                "lost.\n"
+                "Undoing --all leaves drained those that were drained by name.\n"
                 "\nExamples:\n"
-                "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client\n"
-                "  mfl drain node7 --undo\n"},
+                "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client.target\n"
+                "  mfl drain node7 --undo\n"
+                "  mfl drain --all --wait && apt upgrade && mfl drain --all --undo\n"},
         {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
                 mfl_cmd_data,
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"

@@ -49,7 +49,7 @@ static const char json_text[] =
         "Celsius)\n"
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
-        "  drain           {\"daemon\": name, \"text\": T}\n"
+        "  drain           {\"daemon\": name or null (--all), \"text\": T}\n"
         "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
         "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"
         "  presets         {\"presets\": [{\"name\", \"summary\"}]}\n"

@@ -42,6 +42,7 @@ static const struct option options[] = {
         {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "what each of the last 100 rounds cost each node", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "give it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
+        {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that come later", 0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
                 "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
                 0, 0},

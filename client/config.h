@@ -50,7 +50,9 @@ struct mfl_client_config {
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         bool exit_with_stdin;
-        bool help, version; /* asked for: nothing else counts */
+        char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; it has been put into gpu and name */
+        uint32_t instances;                  /* this many daemons share the machine's memory; 0: unknown */
+        bool help, version;                  /* asked for: nothing else counts */
 };
 
 /* Everything that a process needs, from its arguments. MFL_INVALID: wrong configuration (exit status 78);

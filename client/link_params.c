@@ -106,8 +106,8 @@ static void tell_absent(struct link_params *params, const struct mfl_error *why)
         struct mfl_link *link = params->link;
         struct mfl_error err;
         if (strcmp(link->told_no_room, params->job))
-                mfl_log(MFL_LOG_INFO, "params of %s are not shared with other daemons: %s", params->job,
-                        why->text);
+                mfl_log_job(MFL_LOG_INFO, params->job, "params of %s are not shared with other daemons: %s",
+                        params->job, why->text);
         mfl_strcpy(link->told_no_room, sizeof(link->told_no_room), params->job);
         if (!mfl_share_buffer_new(link->options.share, 1, &params->absent, &err))
                 publish(params, params->absent);

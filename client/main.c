@@ -7,7 +7,8 @@
  *   - one loop thread (connection, timers, signals), one worker that runs the trainer, one that adds a
  * group's sums, one that hashes params;
  *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
- * once.
+ * once;
+ *   - SIGHUP reads the configuration again (service.h).
  *
  * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a backend that isn't there
  * (78); the server sends it away for good, a broken device, no memory (1).
@@ -24,9 +25,11 @@
 #include "client/gpu_sample.h"
 #include "client/link.h"
 #include "client/node.h"
+#include "client/service.h"
 #include "client/supervise.h"
 #include "common/budget.h"
 #include "common/log.h"
+#include "common/systemd.h"
 #include "proto/stream.h"
 
 #define EXIT_CONFIG 78
@@ -51,6 +54,7 @@ struct client {
         struct mfl_worker hasher;
         struct mfl_link *link;
         uv_signal_t sigterm, sigint;
+        struct mfl_client_service service;
         union {
                 uv_handle_t handle;
                 uv_stream_t stream;
@@ -138,7 +142,7 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 int r = mfl_memory_total(&limit, err);
                 if (r)
                         return r;
-                limit = limit / 5 * 4;
+                limit = limit / 5 * 4 / MFL_MAX(c->config.instances, 1u);
         }
         mfl_budget_init(&c->budget, limit);
         struct mfl_trainer_options options = {.ops = c->pin.ops,
@@ -205,6 +209,7 @@ static void stop(struct client *c, const char *why)
         if (c->stopping)
                 return;
         c->stopping = true;
+        mfl_systemd_notify("STOPPING=1");
         mfl_log(MFL_LOG_INFO, "stopping: %s", why);
         mfl_link_stop(c->link);
 }
@@ -259,6 +264,7 @@ static void on_link_closed(void *user)
         mfl_compute_close(&c->compute, NULL);
         mfl_worker_close(&c->hasher, NULL);
         mfl_gpu_sampler_close(&c->sampler);
+        mfl_client_service_close(&c->service);
         uv_close((uv_handle_t *)&c->sigterm, NULL);
         uv_close((uv_handle_t *)&c->sigint, NULL);
         if (c->in_open)
@@ -277,6 +283,8 @@ static void on_exit_wanted(struct mfl_link *link, int status, const char *reason
 static void on_online(struct mfl_link *link, bool online)
 {
         struct client *c = mfl_link_user(link);
+        mfl_systemd_status(online ? "%s: connected to %s" : "%s: the connection to %s is lost; trying again",
+                c->config.name, c->config.server);
         if (!online)
                 return;
         mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
@@ -367,6 +375,7 @@ static int open_loop(struct client *c, struct mfl_error *err)
         c->sigterm.data = c->sigint.data = c;
         uv_signal_start(&c->sigterm, on_signal, SIGTERM);
         uv_signal_start(&c->sigint, on_signal, SIGINT);
+        mfl_client_service_open(&c->service, &c->loop);
         return watch_stdin(c, err);
 }
 
@@ -396,6 +405,8 @@ static int fail(int r, const struct mfl_error *err)
 static int run(struct client *c, int argc, char **argv)
 {
         struct mfl_error err = {{0}};
+        c->service.argc = argc;
+        c->service.argv = argv;
         int r = mfl_client_config_init(&c->config, argc, argv, &err);
         mfl_log_init("mfl-client", (enum mfl_log_level)c->config.log_level);
         if (r)
@@ -418,6 +429,9 @@ static int run(struct client *c, int argc, char **argv)
                 mfl_client_node_close(&c->node);
                 _exit(fail(r, &err));
         }
+        char text[384];
+        snprintf(text, sizeof(text), "%s: up, trying to reach %s", c->config.name, c->config.server);
+        mfl_client_service_ready(text);
         uv_run(&c->loop, UV_RUN_DEFAULT);
         close_node(c);
         /* NVML is still at work on another thread, or hangs. */

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include "client/config.h"
+#include "client/gpu.h"
 #include "common/fs.h"
 #include "common/yaml.h"
 
 #define DEFAULT_DATA "fashion-mnist=idx:/usr/share/datasets/fashion-mnist"
 #define DEFAULT_DATA_DIR "/usr/share/datasets/fashion-mnist"
+#define INSTANCE_TEXT "a GPU's index such as 3, GPU-..., MIG-..., or cpu"
 
 const char mfl_client_help[] =
         "usage: mfl-client [options]\n"
@@ -18,6 +20,9 @@ const char mfl_client_help[] =
         "machine without a GPU. It stays connected, works on whatever jobs the server has, and comes back "
         "by\n"
         "itself when the connection is lost. SIGTERM ends it at once without harm: other daemons take over.\n"
+        "SIGHUP reads the file again and takes log_level over. `mfl drain NAME --wait` before SIGTERM lets "
+        "it finish\n"
+        "what it works on.\n"
         "\n"
         "  --server HOST:PORT   the server (default 127.0.0.1:7433, or $MFL_SERVER)\n"
         "  --name NAME          this daemon's name, unique and the same after a restart (default: host "
@@ -60,6 +65,11 @@ const char mfl_client_help[] =
         "come\n"
         "                       before it\n"
         "  --log-level LEVEL    error, warning, info, debug (default info)\n"
+        "  --instance ID        one of several daemons that share a configuration file, as units of systemd "
+        "do: a GPU's\n"
+        "                       index, GPU-..., MIG-..., or cpu. It is --gpu ID, and the name gets its "
+        "ending, such\n"
+        "                       as NAME-gpu3; $MFL_CLIENT_INSTANCES daemons share the memory\n"
         "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
         "  --help, --version\n"
         "\n"
@@ -88,6 +98,7 @@ enum option_id {
         OPT_COLLECTIVE,
         OPT_SHARE_DIR,
         OPT_STDIN,
+        OPT_INSTANCE,
         OPT_LEVEL,
         OPT_HELP,
         OPT_VERSION,
@@ -109,6 +120,7 @@ static const struct option options[] = {
         {"collective", required_argument, NULL, OPT_COLLECTIVE},
         {"share-dir", required_argument, NULL, OPT_SHARE_DIR},
         {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
+        {"instance", required_argument, NULL, OPT_INSTANCE},
         {"log-level", required_argument, NULL, OPT_LEVEL},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
@@ -228,6 +240,10 @@ static int set_option(struct mfl_client_config *config, int id, const char *arg,
         case OPT_STDIN:
                 config->exit_with_stdin = true;
                 return 0;
+        case OPT_INSTANCE:
+                if (!*arg || !mfl_strcpy(config->instance, sizeof(config->instance), arg))
+                        return mfl_fail(err, MFL_CONFIG_USAGE, "--instance: expected " INSTANCE_TEXT);
+                return 0;
         case OPT_LEVEL:
                 if (!mfl_log_level_parse(arg, &level))
                         return mfl_fail(err, MFL_CONFIG_USAGE,
@@ -269,6 +285,40 @@ static int scan(
         return r;
 }
 
+/* NAME-gpu3, NAME-GPU-5d1c2b3a, NAME-cpu: the beginning is cut so that the ending, which tells instances
+ * apart, fits. */
+static void name_instance(struct mfl_client_config *config, const struct mfl_gpu_id *id)
+{
+        char tail[32];
+        if (!strcmp(config->instance, "cpu"))
+                strcpy(tail, "-cpu");
+        else if (id->kind == MFL_GPU_INDEX)
+                mfl_snprintf(tail, sizeof(tail), "-gpu%u", id->index);
+        else
+                mfl_snprintf(tail, sizeof(tail), "-%.12s", config->instance);
+        size_t room = MFL_NAME_BYTES - 1 - strlen(tail);
+        if (strlen(config->name) > room)
+                config->name[room] = 0;
+        strcat(config->name, tail);
+}
+
+static int apply_instance(struct mfl_client_config *config, struct mfl_error *err)
+{
+        const char *count = getenv("MFL_CLIENT_INSTANCES");
+        struct mfl_gpu_id id;
+        bool cpu = !strcmp(config->instance, "cpu");
+        if (!*config->instance)
+                return 0;
+        if (!mfl_gpu_id_parse(cpu ? "none" : config->instance, &id) || (!cpu && id.kind == MFL_GPU_NONE))
+                return mfl_fail(err, MFL_CONFIG_USAGE, "--instance %.100s: expected " INSTANCE_TEXT,
+                        config->instance);
+        strcpy(config->gpu, cpu ? "none" : config->instance);
+        name_instance(config, &id);
+        long n = count ? strtol(count, NULL, 10) : 0;
+        config->instances = n > 0 && n <= 1024 ? (uint32_t)n : 0;
+        return 0;
+}
+
 int mfl_client_config_init(
         struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err)
 {
@@ -280,6 +330,8 @@ int mfl_client_config_init(
                 r = set_option(config, OPT_SERVER, server, err);
         if (!r)
                 r = scan(config, argc, argv, false, err);
+        if (!r)
+                r = apply_instance(config, err);
         if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
         return r;

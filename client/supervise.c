@@ -5,8 +5,9 @@
  *   - what children write is passed on line by line, with "gpu3| " in front;
  *   - a child that dies is started again after its delay;
  *   - SIGTERM, SIGINT or the end of standard input: passed on as that signal, then all are waited for; a
- * second signal kills them. Fails by: no GPU to be found; a child that can't be started (tried again as if it
- * had died).
+ * second signal kills them;
+ *   - SIGHUP is passed on: children read their configuration again. Fails by: no GPU to be found; a child
+ * that can't be started (tried again as if it had died).
  */
 #include "client/supervise.h"
 
@@ -16,9 +17,11 @@
 #include <uv.h>
 
 #include "client/gpu_pin.h"
+#include "client/service.h"
 #include "client/supervise_core.h"
 #include "common/budget.h"
 #include "common/log.h"
+#include "common/systemd.h"
 
 #define LINE_BYTES 4096
 
@@ -54,6 +57,8 @@ struct child {
 struct supervisor {
         uv_loop_t loop;
         uv_signal_t sigterm, sigint;
+        struct mfl_client_service service;
+        char **environment; /* of children */
         uv_pipe_t stdin_pipe;
         char stdin_ignored[256];
         char program[4096];
@@ -116,6 +121,7 @@ static void close_timers(struct supervisor *s)
                 uv_close((uv_handle_t *)&s->children[i].timer, NULL);
         uv_close((uv_handle_t *)&s->sigterm, NULL);
         uv_close((uv_handle_t *)&s->sigint, NULL);
+        mfl_client_service_close(&s->service);
         if (s->watches_stdin)
                 uv_close((uv_handle_t *)&s->stdin_pipe, NULL);
 }
@@ -196,6 +202,7 @@ static int spawn(struct child *child)
         uv_process_options_t options = {.exit_cb = on_child_exit,
                 .file = child->supervisor->program,
                 .args = child->argv,
+                .env = child->supervisor->environment,
                 .flags = UV_PROCESS_DETACHED,
                 .stdio = stdio,
                 .stdio_count = 3};
@@ -253,6 +260,7 @@ static void stop(struct supervisor *s, int number, const char *why)
                 return;
         }
         s->stopping = true;
+        mfl_systemd_notify("STOPPING=1");
         mfl_log(MFL_LOG_INFO, "stopping %u daemons: %s", s->n, why);
         signal_children(s, number);
         close_timers(s);
@@ -261,6 +269,16 @@ static void stop(struct supervisor *s, int number, const char *why)
 static void on_signal(uv_signal_t *handle, int number)
 {
         stop(handle->data, number, strsignal(number));
+}
+
+static void on_reload(void *user)
+{
+        struct supervisor *s = user;
+        for (uint32_t i = 0; i < s->n; i++) {
+                struct child *child = &s->children[i];
+                if (child->core.state == MFL_CHILD_RUNNING && !uv_is_closing((uv_handle_t *)&child->process))
+                        uv_process_kill(&child->process, SIGHUP);
+        }
 }
 
 static void on_stdin_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
@@ -355,6 +373,28 @@ static int find_gpus(
         return r;
 }
 
+/* A child that told the manager that it is ready, or stops, would be taken for this process. */
+static int make_environment(struct supervisor *s, struct mfl_error *err)
+{
+        static const char *const own[] = {"NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID=",
+                /* Children find their device by --gpu; what was set for the parent would contradict it. */
+                "CUDA_VISIBLE_DEVICES="};
+        size_t n = 0, n_kept = 0;
+        while (environ[n])
+                n++;
+        s->environment = mfl_calloc(n + 1, sizeof(char *));
+        if (!s->environment)
+                return mfl_fail_memory(err, (n + 1) * sizeof(char *), "the environment of children");
+        for (size_t i = 0; i < n; i++) {
+                bool keep = true;
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(own); k++)
+                        keep = keep && strncmp(environ[i], own[k], strlen(own[k])) != 0;
+                if (keep)
+                        s->environment[n_kept++] = environ[i];
+        }
+        return 0;
+}
+
 static int open_loop(struct supervisor *s, struct mfl_error *err)
 {
         size_t bytes = sizeof(s->program);
@@ -367,6 +407,9 @@ static int open_loop(struct supervisor *s, struct mfl_error *err)
         s->sigterm.data = s->sigint.data = s->stdin_pipe.data = s;
         uv_signal_start(&s->sigterm, on_signal, SIGTERM);
         uv_signal_start(&s->sigint, on_signal, SIGINT);
+        s->service.on_reload = on_reload;
+        s->service.user = s;
+        mfl_client_service_open(&s->service, &s->loop);
         for (uint32_t i = 0; i < s->n; i++) {
                 uv_timer_init(&s->loop, &s->children[i].timer);
                 s->children[i].timer.data = &s->children[i];
@@ -390,12 +433,13 @@ static void watch_stdin(struct supervisor *s)
 static void run_children(struct supervisor *s, bool exit_with_stdin, int *ret_status)
 {
         const struct mfl_child *cores[MFL_GPUS_MAX];
-        /* Children find their device by --gpu; what was set for the parent would contradict it. */
-        unsetenv("CUDA_VISIBLE_DEVICES");
         for (uint32_t i = 0; i < s->n; i++) {
                 cores[i] = &s->children[i].core;
                 start_child(&s->children[i]);
         }
+        char text[64];
+        snprintf(text, sizeof(text), "watching over %u daemons", s->n);
+        mfl_client_service_ready(text);
         if (exit_with_stdin)
                 watch_stdin(s);
         uv_run(&s->loop, UV_RUN_DEFAULT);
@@ -418,13 +462,20 @@ int mfl_supervise_run(const struct mfl_client_config *config, int argc, char *co
         if (!r)
                 r = init_children(s, config, gpus, argc, argv, err);
         if (!r)
+                r = make_environment(s, err);
+        if (!r) {
+                s->service.argc = argc;
+                s->service.argv = argv;
                 r = open_loop(s, err);
+        }
         if (!r)
                 run_children(s, config->exit_with_stdin, ret_status);
         for (uint32_t i = 0; s && i < s->n; i++)
                 free(s->children[i].argv);
-        if (s)
+        if (s) {
                 free(s->children);
+                free(s->environment);
+        }
         free(s);
         free(gpus);
         return r;

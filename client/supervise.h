@@ -4,7 +4,8 @@
  *
  * Children get the parent's own arguments and, after them, those that make them children. They are sessions
  * of their own, so that a terminal's Ctrl-C reaches them once, through the parent; and they hold a pipe from
- * it as standard input with --exit-with-stdin, so they end when it does, however it ends.
+ * it as standard input with --exit-with-stdin, so they end when it does, however it ends. The service manager
+ * hears the parent alone; SIGHUP is passed on.
  */
 #ifndef MFL_CLIENT_SUPERVISE_H
 #define MFL_CLIENT_SUPERVISE_H

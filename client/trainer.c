@@ -266,7 +266,7 @@ int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request 
         bool crowded = false;
         int r = run_once(trainer, request, false, ret_result, &crowded, &why);
         if (crowded) {
-                mfl_log(MFL_LOG_INFO,
+                mfl_log_job(MFL_LOG_INFO, request->task->job,
                         "%s: an update is uploaded alone: a sum for the node takes the room: %s",
                         request->task->job, why.text);
                 r = run_once(trainer, request, true, ret_result, &crowded, &why);

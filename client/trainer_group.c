@@ -51,7 +51,8 @@ int trainer_group_place(struct trainer_run *run, struct trainer_result *result, 
         result->base.grouped = r == 0;
         result->kind = task->group.collective;
         if (r && !run->job->told_ungrouped)
-                mfl_log(MFL_LOG_INFO, "%s: updates are uploaded alone: %s", run->job->id, why.text);
+                mfl_log_job(MFL_LOG_INFO, run->job->id, "%s: updates are uploaded alone: %s", run->job->id,
+                        why.text);
         run->job->told_ungrouped |= r != 0;
         return 0;
 }

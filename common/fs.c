@@ -16,7 +16,7 @@ static struct {
         pthread_once_t once;
         char point[64];
         atomic_long countdown; /* passages left until it strikes; 0: off or done */
-        int code;              /* 1: exit; -errno: fail */
+        int code;              /* 1: exit; 2: hang; -errno: fail */
 } env_fault = {.once = PTHREAD_ONCE_INIT};
 
 /* A wrong value ends the process: a test that believes to inject a fault must not pass without. */
@@ -31,6 +31,8 @@ static void read_env_fault(void)
                 goto wrong;
         if (!strcmp(action, "exit"))
                 env_fault.code = 1;
+        else if (!strcmp(action, "hang"))
+                env_fault.code = 2;
         else if (!strcmp(action, "enospc"))
                 env_fault.code = -ENOSPC;
         else if (!strcmp(action, "eio"))
@@ -40,7 +42,7 @@ static void read_env_fault(void)
         atomic_store(&env_fault.countdown, n);
         return;
 wrong:
-        fprintf(stderr, "MFL_FAULT: expected POINT:N:exit|enospc|eio, got '%s'\n", text);
+        fprintf(stderr, "MFL_FAULT: expected POINT:N:exit|hang|enospc|eio, got '%s'\n", text);
         _exit(2);
 }
 
@@ -61,8 +63,10 @@ int mfl_fs_fault(const char *point, const char *path)
         if (!env_fault.code || strcmp(point, env_fault.point) ||
                 atomic_fetch_sub(&env_fault.countdown, 1) != 1)
                 return 0;
-        if (env_fault.code > 0)
+        if (env_fault.code == 1)
                 _exit(MFL_FS_FAULT_STATUS);
+        while (env_fault.code == 2) /* as a disk that never answers */
+                pause();
         return env_fault.code;
 }
 

@@ -47,9 +47,9 @@ int mfl_fs_sync_dir(const char *path, struct mfl_error *err);
  * and fsync-dir. Other modules may have points of their own ("before-db-commit") by calling mfl_fs_fault.
  *
  * A test sets a hook, which may return -errno to make the step fail, or end the process. A test of real
- * processes sets the environment variable MFL_FAULT=POINT:N:exit|enospc|eio, and the N-th passage (from 1) of
- * POINT in the process then exits at once with status MFL_FS_FAULT_STATUS (no destructors, no flushing: as
- * kill -9), or fails that way. */
+ * processes sets the environment variable MFL_FAULT=POINT:N:exit|hang|enospc|eio, and the N-th passage (from
+ * 1) of POINT in the process then exits at once with status MFL_FS_FAULT_STATUS (no destructors, no flushing:
+ * as kill -9), or fails that way. */
 #define MFL_FS_FAULT_STATUS 99
 typedef int mfl_fs_fault_hook(void *user, const char *point, const char *path);
 /* For all threads; set it while no other thread uses files. NULL turns it off. */

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/systemd.h"
+
 #define TEXT_BYTES 2048
 
 static struct {
@@ -30,6 +32,11 @@ void mfl_log_init(const char *program, enum mfl_log_level level)
         atomic_store(&logger.level, (int)level);
 }
 
+void mfl_log_set_level(enum mfl_log_level level)
+{
+        atomic_store(&logger.level, (int)level);
+}
+
 bool mfl_log_shows(enum mfl_log_level level)
 {
         return (int)level <= atomic_load_explicit(&logger.level, memory_order_relaxed);
@@ -45,13 +52,16 @@ void mfl_log_set_sink(mfl_log_sink *sink, void *user)
 
 /* systemd.exec(5): the variable may be inherited by a program whose stderr went elsewhere, so it is compared.
  */
-static bool stderr_is_journal(void)
+static bool stderr_is_journal(bool *ret_socket)
 {
         const char *stream = getenv("JOURNAL_STREAM");
         unsigned long long device, inode;
         struct stat st;
-        return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && !fstat(STDERR_FILENO, &st) &&
-               st.st_dev == device && st.st_ino == inode;
+        if (!stream || sscanf(stream, "%llu:%llu", &device, &inode) != 2 || fstat(STDERR_FILENO, &st) ||
+                st.st_dev != device || st.st_ino != inode)
+                return false;
+        *ret_socket = S_ISSOCK(st.st_mode);
+        return true;
 }
 
 static void replace_controls(char *text)
@@ -61,13 +71,16 @@ static void replace_controls(char *text)
                         *c = '?';
 }
 
-static void write_line(enum mfl_log_level level, const char *text)
+static void write_line(enum mfl_log_level level, const char *job, const char *text)
 {
+        bool is_socket = false;
         char line[TEXT_BYTES + 128];
         int len;
         const char *tag = level == MFL_LOG_INFO ? "" : level_names[level];
         const char *colon = level == MFL_LOG_INFO ? "" : ": ";
-        if (stderr_is_journal()) {
+        if (stderr_is_journal(&is_socket)) {
+                if (is_socket && mfl_systemd_journal(logger.program, journal_priorities[level], job, text))
+                        return;
                 len = snprintf(line, sizeof line, "<%d>%s\n", journal_priorities[level], text);
         } else {
                 time_t now = time(NULL);
@@ -81,25 +94,40 @@ static void write_line(enum mfl_log_level level, const char *text)
         (void)written;
 }
 
-void mfl_log(enum mfl_log_level level, const char *fmt, ...)
+static MFL_PRINTF(3, 0) void log_line(enum mfl_log_level level, const char *job, const char *fmt, va_list ap)
 {
-        if (!mfl_log_shows(level))
-                return;
         int saved = errno;
         char text[TEXT_BYTES];
-        va_list ap;
-        va_start(ap, fmt);
         int len = vsnprintf(text, sizeof text, fmt, ap);
-        va_end(ap);
         if (len >= (int)sizeof text)
                 memcpy(text + sizeof text - 4, "...", 4);
         replace_controls(text);
         pthread_mutex_lock(&logger.lock);
-        write_line(level, text);
+        write_line(level, job, text);
         if (logger.sink)
                 logger.sink(logger.user, level, text);
         pthread_mutex_unlock(&logger.lock);
         errno = saved;
+}
+
+void mfl_log(enum mfl_log_level level, const char *fmt, ...)
+{
+        va_list ap;
+        if (!mfl_log_shows(level))
+                return;
+        va_start(ap, fmt);
+        log_line(level, "", fmt, ap);
+        va_end(ap);
+}
+
+void mfl_log_job(enum mfl_log_level level, const char *job, const char *fmt, ...)
+{
+        va_list ap;
+        if (!mfl_log_shows(level))
+                return;
+        va_start(ap, fmt);
+        log_line(level, job, fmt, ap);
+        va_end(ap);
 }
 
 const char *mfl_log_level_name(enum mfl_log_level level)

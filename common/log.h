@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines on stderr: "HH:MM:SS mfl-server: warning: text", or with the journal's "<4>" priority in front
- * and no time when stderr is the journal ($JOURNAL_STREAM names its device and inode). One line is one write.
- * Control characters in the text, which may come from a peer, are replaced by '?'. Any thread.
+ * and no time when stderr is a service manager's ($JOURNAL_STREAM names its device and inode). One line is
+ * one write. Where that stream is the journal's own socket, lines are entries of the journal with fields
+ * instead (systemd.h). Control characters in the text, which may come from a peer, are replaced by '?'. Any
+ * thread.
  */
 #ifndef MFL_COMMON_LOG_H
 #define MFL_COMMON_LOG_H
@@ -22,6 +24,12 @@ bool mfl_log_shows(enum mfl_log_level level);
 
 /* Formats one line; text over 2000 bytes is cut and ends with "...". Never fails, leaves errno alone. */
 void mfl_log(enum mfl_log_level level, const char *fmt, ...) MFL_PRINTF(2, 3);
+
+/* The same with a field for the journal, MFL_JOB=job, that the text need not name; "" for none. */
+void mfl_log_job(enum mfl_log_level level, const char *job, const char *fmt, ...) MFL_PRINTF(3, 4);
+
+/* From now on this is the least important level that is shown; any thread. */
+void mfl_log_set_level(enum mfl_log_level level);
 
 /* Also hands every line that is shown to sink (NULL: to nobody), without time and program. Called under the
  * log's lock, on the thread that logs: sink must be quick and must not log. */

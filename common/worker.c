@@ -55,9 +55,11 @@ static void run_thread(void *arg)
                         uv_cond_wait(&worker->changed, &worker->lock);
                         continue;
                 }
+                worker->since_ms = MFL_MAX(mfl_now_ms(), 1u);
                 uv_mutex_unlock(&worker->lock);
                 work->run(work);
                 uv_mutex_lock(&worker->lock);
+                worker->since_ms = 0;
                 append(&worker->finished, work);
                 uv_async_send(&worker->wakeup);
         }
@@ -166,6 +168,14 @@ int mfl_worker_submit(struct mfl_worker *worker, struct mfl_work *work)
 uint32_t mfl_worker_pending(const struct mfl_worker *worker)
 {
         return worker->n_pending;
+}
+
+uint64_t mfl_worker_running_ms(struct mfl_worker *worker)
+{
+        uv_mutex_lock(&worker->lock);
+        uint64_t since_ms = worker->since_ms;
+        uv_mutex_unlock(&worker->lock);
+        return since_ms ? mfl_now_ms() - since_ms : 0;
 }
 
 void mfl_worker_close(struct mfl_worker *worker, mfl_worker_close_cb *cb)

@@ -41,10 +41,11 @@ struct mfl_worker {
         char name[16];
         uv_async_t wakeup; /* of the loop */
         uv_thread_t thread;
-        uv_mutex_t lock; /* of the lists, stop and stopped */
+        uv_mutex_t lock; /* of the lists, stop, stopped and since_ms */
         uv_cond_t changed;
         struct mfl_work_list queued, finished;
         bool stop, stopped;
+        uint64_t since_ms; /* when the work at hand was begun; 0: there is none */
         /* Of the loop thread. */
         bool closing, joined;
         uint32_t n_pending, queue_max;
@@ -62,6 +63,10 @@ int mfl_worker_submit(struct mfl_worker *worker, struct mfl_work *work) MFL_MUST
 
 /* How much work was submitted and is not yet done. */
 uint32_t mfl_worker_pending(const struct mfl_worker *worker);
+
+/* For how long the work at hand has been running, in ms; 0 when the thread has nothing to do. What never gets
+ * small again is stuck. */
+uint64_t mfl_worker_running_ms(struct mfl_worker *worker);
 
 /* Lets the work that runs finish, cancels the rest, calls done for all of it, then cb (may be NULL), after
  * which the memory is the caller's again. A second call does nothing, and its cb is not called. */

@@ -76,6 +76,14 @@ static int check_pull_begin(const void *message, struct mfl_error *err)
         return check_shape("PullBegin.input", m->n_input, m->input, err);
 }
 
+static int check_drain(const void *message, struct mfl_error *err)
+{
+        const Mfl__Drain *m = message;
+        if (m->all == (*m->daemon != '\0'))
+                return INVALID("Drain.daemon: expected a name, or none and `all`");
+        return 0;
+}
+
 static int check_hello(const void *message, struct mfl_error *err)
 {
         const Mfl__Hello *m = message;
@@ -356,7 +364,7 @@ static const struct message_rules messages[] = {
                 {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
                 {"clients_per_second", FLOAT}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
-        MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
+        MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
         MESSAGE(failure, NULL, {"code", ENUM}, {"text", NOTE}),
 };

@@ -50,7 +50,9 @@ static const char help_text[] =
         "  insecure_listen: false\n"
         "\n"
         "What was committed survives any crash: after a restart every unfinished job goes on from its last\n"
-        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing.\n"
+        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file "
+        "again\n"
+        "and takes log_level over; connections stay.\n"
         "\n"
         "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.\n";
 
@@ -177,6 +179,9 @@ int mfl_server_config_load(
         int code, r;
         set_defaults(&config);
         *ret_usage = false;
+        config.argc = argc;
+        config.argv = argv;
+        optind = 1; /* a reload reads the arguments once more */
         opterr = 0;
         while ((code = getopt_long(argc, argv, "", options, NULL)) != -1)
                 if (code == OPT_CONFIG) {

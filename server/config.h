@@ -17,6 +17,8 @@ struct mfl_server_config {
         uint32_t log_level;   /* position in error, warn, info, debug */
         bool insecure_listen; /* plain TCP on an address other than loopback */
         int ready_fd;         /* -1: none; command line only */
+        int argc;             /* what it was read from, for a reload; borrowed */
+        char **argv;
         bool exit_with_stdin; /* command line only */
 };
 

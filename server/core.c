@@ -198,7 +198,7 @@ static void settle(struct mfl_core *core)
 static void daemon_event(struct mfl_core *core, const struct mfl_core_event *event)
 {
         if (event->kind == MFL_EV_DAEMON_UP) {
-                mfl_core_daemon_up(core, event->conn, event->daemon);
+                mfl_core_daemon_up(core, event->conn, event->daemon, event->drained);
                 return;
         }
         struct core_daemon *daemon = mfl_core_map_get(&core->by_conn, event->conn);

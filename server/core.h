@@ -173,6 +173,7 @@ struct mfl_core_event {
                 } drain;
         };
         bool ok;
+        bool drained; /* DAEMON_UP: it gets no work from its first moment on, as after DRAIN */
         char reason[MFL_REASON_BYTES];
 };
 

@@ -285,7 +285,8 @@ static void tell_jobs_of_arrival(struct mfl_core *core, struct core_daemon *daem
         core->sched_dirty = true;
 }
 
-void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info)
+void mfl_core_daemon_up(
+        struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info, bool drained)
 {
         uint64_t key = mfl_core_name_key(info->name);
         struct core_daemon *daemon = mfl_core_map_get(&core->by_key, key);
@@ -319,6 +320,7 @@ void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_d
                 return;
         }
         daemon->conn = conn;
+        daemon->draining |= drained; /* before the scheduler sees it */
         daemon->heard_ms = core->now_ms;
         if (daemon->job)
                 daemon->job->n_leased_up++;

@@ -314,7 +314,8 @@ struct core_job *mfl_core_job(const struct mfl_core *core, const char *id);
 uint64_t mfl_core_number(struct mfl_core *core);
 
 /* ---- core_daemon.c ---- */
-void mfl_core_daemon_up(struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info);
+void mfl_core_daemon_up(
+        struct mfl_core *core, uint32_t conn, const struct mfl_daemon_info *info, bool drained);
 void mfl_core_daemon_down(struct mfl_core *core, struct core_daemon *daemon, const char *why);
 /* Says Bye; its tasks have their grace time. */
 void mfl_core_daemon_close(

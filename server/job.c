@@ -299,7 +299,7 @@ static void run_prepare(struct mfl_work *work)
         job->prepared_stored = !r;
         if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it
                       then */
-                mfl_log(MFL_LOG_WARN, "%s", op->err.text);
+                mfl_log_job(MFL_LOG_WARN, job->id, "%s", op->err.text);
         else
                 op->status = r;
 }
@@ -361,8 +361,8 @@ static void done_state(struct mfl_work *work)
         struct mfl_server_job *job = op->job;
         if (op->status > 0) {
                 if (!job->state_unwritten)
-                        mfl_log(MFL_LOG_WARN, "%s: its state is not on disk, tried again: %s", job->id,
-                                op->err.text);
+                        mfl_log_job(MFL_LOG_WARN, job->id, "%s: its state is not on disk, tried again: %s",
+                                job->id, op->err.text);
                 job->state_unwritten = true;
                 op->status = 0;
         } else if (!op->status && op->state == job->state) {
@@ -397,8 +397,9 @@ void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_
 {
         enum mfl_job_state state = action->job_state.state;
         if (state != job->state || strcmp(job->reason, action->reason))
-                mfl_log(state == MFL_JOB_FAILED ? MFL_LOG_WARN : MFL_LOG_INFO, "%s (%s): %s%s%s", job->id,
-                        job->spec->name, state_name(state), action->reason[0] ? ": " : "", action->reason);
+                mfl_log_job(state == MFL_JOB_FAILED ? MFL_LOG_WARN : MFL_LOG_INFO, job->id, "%s (%s): %s%s%s",
+                        job->id, job->spec->name, state_name(state), action->reason[0] ? ": " : "",
+                        action->reason);
         job->state = state;
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
         if (state >= MFL_JOB_DONE && !job->finished_unix_ms) {

@@ -5,7 +5,7 @@
  *   - configuration and state directory: a wrong key or a second server on the same state ends it here, with
  * 78 or 1;
  *   - unfinished jobs are added to the core before the first connection is taken;
- *   - once listening, the address goes to --ready-fd;
+ *   - once listening, the address goes to --ready-fd, and the service manager is told (service.c);
  *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it: connections are told Bye, the
  * workers finish what they run, nothing committed is lost.
  */
@@ -76,6 +76,7 @@ int main(int argc, char **argv)
                 return r == MFL_INVALID ? EXIT_CONFIG : 1;
         }
         r = report_ready(&config, mfl_server_address(server), &err);
+        mfl_service_ready(server);
         if (!r)
                 r = mfl_server_run(server, &err);
         if (r)

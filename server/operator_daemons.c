@@ -2,6 +2,8 @@
 /* Daemons as operators see them, and draining them. */
 #include "server/operator.h"
 
+#include <stdio.h>
+
 #define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
 
 /* ---- daemons ---- */
@@ -106,6 +108,10 @@ void mfl_operator_daemons(struct mfl_session *session, uint64_t request)
         mfl_session_send(session, &envelope);
 }
 
+#define ALL                                                                                                  \
+        "*" /* in the list of drained names: every daemon, also those to come. No daemon can have that name  \
+             */
+
 struct mfl_drain_wait {
         struct mfl_drain_wait *next;
         uint32_t conn;
@@ -126,17 +132,33 @@ static const char *daemon_state(struct mfl_server *server, const char *name)
         return "";
 }
 
+/* What a drain waits for, by name or ALL. */
+static bool is_draining(struct mfl_server *server, const char *name)
+{
+        bool all = !strcmp(name, ALL);
+        uint32_t n = mfl_core_daemon_count(server->core);
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_core_daemon_view view;
+                mfl_core_daemon_view(server->core, i, &view);
+                if ((all || !strcmp(view.info->name, name)) && !strcmp(view.state, "draining"))
+                        return true;
+        }
+        return false;
+}
+
+static void answer_drained(struct mfl_session *session, uint64_t request, const char *name);
+
 void mfl_operator_check_drains(struct mfl_server *server)
 {
         struct mfl_drain_wait **at = &server->drains, *wait;
         while ((wait = *at)) {
-                if (!strcmp(daemon_state(server, wait->daemon), "draining")) {
+                if (is_draining(server, wait->daemon)) {
                         at = &wait->next;
                         continue;
                 }
                 struct mfl_session *session = mfl_session_find(server, wait->conn);
                 if (session)
-                        mfl_operator_done(session, wait->request, "drained");
+                        answer_drained(session, wait->request, wait->daemon);
                 *at = wait->next;
                 free(wait);
         }
@@ -157,10 +179,9 @@ static char *drained_name(struct mfl_server *server, const char *daemon)
         return NULL;
 }
 
-void mfl_operator_drain_again(struct mfl_server *server, const char *daemon)
+bool mfl_operator_is_drained(struct mfl_server *server, const char *daemon)
 {
-        if (drained_name(server, daemon))
-                feed_drain(server, daemon, true);
+        return drained_name(server, daemon) || drained_name(server, ALL);
 }
 
 /* Keeps the list in memory as the database will have it. */
@@ -188,35 +209,112 @@ static void run_drain(struct mfl_work *work)
 
 static void wait_for_drain(struct mfl_session *session, uint64_t request, const char *daemon);
 
+/* Those that a Drain of all is told about: connected, and of them at work or drained. */
+struct drain_count {
+        uint32_t n, n_drained, n_at_work;
+};
+
+static struct drain_count count_drained(struct mfl_server *server)
+{
+        struct drain_count count = {0};
+        uint32_t n = mfl_core_daemon_count(server->core);
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_core_daemon_view view;
+                mfl_core_daemon_view(server->core, i, &view);
+                count.n += view.conn != 0;
+                count.n_drained += !strcmp(view.state, "drained");
+                count.n_at_work += !strcmp(view.state, "draining");
+        }
+        return count;
+}
+
+static void answer_all(struct mfl_server *server, struct mfl_session *session, uint64_t request)
+{
+        struct drain_count count = count_drained(server);
+        char text[200];
+        if (!drained_name(server, ALL))
+                snprintf(text, sizeof text, "%u of %u connected daemons take work; %u stay drained by name",
+                        count.n - count.n_drained - count.n_at_work, count.n,
+                        count.n_drained + count.n_at_work);
+        else if (count.n_at_work)
+                snprintf(text, sizeof text, "%u of %u connected daemons are still at work", count.n_at_work,
+                        count.n);
+        else
+                snprintf(text, sizeof text,
+                        "no daemon is at work (%u connected): it is safe to restart or upgrade the server "
+                        "and daemons",
+                        count.n);
+        mfl_operator_done(session, request, text);
+}
+
+/* A wait is over. */
+static void answer_drained(struct mfl_session *session, uint64_t request, const char *name)
+{
+        if (!strcmp(name, ALL))
+                answer_all(session->server, session, request);
+        else
+                mfl_operator_done(session, request, "drained");
+}
+
 static void answer_drain(struct mfl_request *op, struct mfl_session *session)
 {
-        const char *state = daemon_state(op->server, op->name);
         if (!session)
                 return;
-        if (op->wait && !strcmp(state, "draining"))
+        if (op->wait && op->which && is_draining(op->server, op->name))
                 wait_for_drain(session, op->request, op->name);
+        else if (!strcmp(op->name, ALL))
+                answer_all(op->server, session, op->request);
         else
-                mfl_operator_done(session, op->request, state);
+                mfl_operator_done(session, op->request, daemon_state(op->server, op->name));
+}
+
+/* Their names first: an event may take a daemon out of the core's list. */
+static int feed_drain_all(struct mfl_server *server)
+{
+        uint32_t n = mfl_core_daemon_count(server->core);
+        char(*names)[MFL_NAME_BYTES] = mfl_calloc(n, sizeof *names);
+        if (!names)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_core_daemon_view view;
+                mfl_core_daemon_view(server->core, i, &view);
+                mfl_strcpy(names[i], sizeof names[i], view.info->name);
+        }
+        for (uint32_t i = 0; i < n; i++)
+                feed_drain(server, names[i], mfl_operator_is_drained(server, names[i]));
+        free(names);
+        return 0;
+}
+
+static int carry_out_drain(struct mfl_server *server, const char *name, bool on)
+{
+        int r = note_drained(server, name, on);
+        if (r)
+                return r;
+        if (!strcmp(name, ALL))
+                return feed_drain_all(server);
+        feed_drain(server, name, mfl_operator_is_drained(server, name));
+        return 0;
 }
 
 void mfl_operator_drain(struct mfl_session *session, uint64_t request, const Mfl__Drain *drain)
 {
         struct mfl_server *server = session->server;
-        if (!*daemon_state(server, drain->daemon)) {
+        const char *name = drain->all ? ALL : drain->daemon;
+        if (!drain->all && !*daemon_state(server, name)) {
                 mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND,
-                        "there is no daemon '%s'", drain->daemon);
+                        "there is no daemon '%s'", name);
                 return;
         }
         struct mfl_request *op = mfl_request_new(session, request, "", run_drain, answer_drain);
         if (!op)
                 return;
-        if (note_drained(server, drain->daemon, !drain->undo)) {
+        if (carry_out_drain(server, name, !drain->undo)) {
                 mfl_request_free(op);
                 mfl_operator_no_memory(session, MFL_NAME_BYTES, "names of daemons");
                 return;
         }
-        feed_drain(server, drain->daemon, !drain->undo);
-        mfl_strcpy(op->name, sizeof op->name, drain->daemon);
+        mfl_strcpy(op->name, sizeof op->name, name);
         op->which = !drain->undo;
         op->wait = drain->wait;
         mfl_request_start(op, session);

@@ -40,7 +40,8 @@ static void answer_submit(struct mfl_request *op, struct mfl_session *session)
                 if (r < 0)
                         mfl_server_fatal(op->server, r, &err);
                 else if (!r)
-                        mfl_log(MFL_LOG_INFO, "%s (%s): submitted", op->new_job, job->spec->name);
+                        mfl_log_job(MFL_LOG_INFO, op->new_job, "%s (%s): submitted", op->new_job,
+                                job->spec->name);
         }
         if (!session || r < 0)
                 return;

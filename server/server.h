@@ -108,13 +108,19 @@ struct mfl_server_job {
 /* ---- the server ---- */
 
 #define MFL_SESSION_BUCKETS 4096
+#define MFL_SERVER_LISTENERS_MAX 8
+#define MFL_LISTEN_BACKLOG 4096
 
 struct mfl_server {
         struct mfl_server_config config;
         uv_loop_t loop;
-        uv_tcp_t listener;
+        uint32_t n_listeners;
+        uv_tcp_t listeners[MFL_SERVER_LISTENERS_MAX];
         uv_timer_t tick, flush;
-        uv_signal_t sigterm, sigint;
+        uv_signal_t sigterm, sigint, sighup;
+        uv_timer_t status, watchdog; /* what the service manager is told; service.c */
+        uint64_t watchdog_ms;        /* 0: nobody waits for signs of life */
+        char status_text[400];
         uv_pipe_t stdin_pipe;
         struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
         struct mfl_core *core;
@@ -151,6 +157,22 @@ uint64_t mfl_server_now(struct mfl_server *server);
 /* Ends the process in good order with this text: memory, disk or database are broken. */
 void mfl_server_fatal(struct mfl_server *server, int code, const struct mfl_error *err);
 uint64_t mfl_unix_ms(void);
+
+/* shell.c: whether the configuration lets the server listen there. text is the address for people. */
+int mfl_server_may_listen(
+        struct mfl_server *server, const struct sockaddr *address, const char *text, struct mfl_error *err);
+
+/* service.c */
+/* Starts the watchdog and the status line, and listens for SIGHUP. Does nothing harmful where no manager is.
+ */
+void mfl_service_open(struct mfl_server *server);
+/* Listens on the sockets that the service manager has opened, all of them; *ret_n: how many. */
+int mfl_service_listen(struct mfl_server *server, uint32_t *ret_n, struct mfl_error *err);
+/* Everything is loaded, and callers are taken. */
+void mfl_service_ready(struct mfl_server *server);
+/* Reads the configuration again and takes over what can change while the server runs. A configuration that is
+ * wrong changes nothing, and the log says what is wrong with it. No connection notices. */
+void mfl_server_reload(struct mfl_server *server);
 
 /* session.c */
 void mfl_session_on_connection(uv_stream_t *listener, int status);
@@ -210,8 +232,9 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Envelope 
 int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *envelope,
         size_t payload_bytes, struct mfl_error *err);
 void mfl_operator_forget(struct mfl_session *session);
-/* A daemon that was drained before a restart of the server, or before its own, stays so. */
-void mfl_operator_drain_again(struct mfl_server *server, const char *daemon);
+/* By its name or with all others. A daemon that was drained before a restart of the server, or before its
+ * own, stays so. */
+bool mfl_operator_is_drained(struct mfl_server *server, const char *daemon);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_server *server);
 void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt,

@@ -153,8 +153,8 @@ static int greet_daemon(struct mfl_session *session, const Mfl__Envelope *envelo
         if (r)
                 return r;
         struct mfl_core_event event = {.kind = MFL_EV_DAEMON_UP, .conn = session->conn, .daemon = &msg.hello};
+        event.drained = mfl_operator_is_drained(session->server, msg.hello.name);
         mfl_server_feed(session->server, &event); /* the core sends Welcome */
-        mfl_operator_drain_again(session->server, msg.hello.name);
         mfl_msg_deinit(&msg);
         return 0;
 }

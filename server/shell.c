@@ -11,11 +11,11 @@
 #include <sys/time.h>
 
 #include "common/log.h"
+#include "common/systemd.h"
 #include "server/server.h"
 
 #define WORKER_QUEUE_MAX 65536
 #define FLUSH_EVERY_MS 200
-#define LISTEN_BACKLOG 4096
 
 uint64_t mfl_unix_ms(void)
 {
@@ -83,7 +83,7 @@ static void send_msg(struct mfl_server *server, const struct mfl_core_action *ac
 static void trace(struct mfl_server *server, const struct mfl_core_action *action)
 {
         uint64_t seq;
-        mfl_log(action->job[0] ? MFL_LOG_DEBUG : MFL_LOG_INFO, "%s%s%s", action->job,
+        mfl_log_job(action->job[0] ? MFL_LOG_DEBUG : MFL_LOG_INFO, action->job, "%s%s%s", action->job,
                 action->job[0] ? ": " : "", action->reason);
         mfl_store_log(server->store, action->job, action->reason, &seq);
         mfl_watch_log(server, action->job, seq, mfl_unix_ms(), action->reason);
@@ -281,40 +281,54 @@ static void on_flush(uv_timer_t *timer)
 
 /* ---- open ---- */
 
-static int open_listener(struct mfl_server *server, struct mfl_error *err)
+int mfl_server_may_listen(
+        struct mfl_server *server, const struct sockaddr *address, const char *text, struct mfl_error *err)
 {
-        char host[256], port[32];
-        struct addrinfo *info, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-        const char *listen = server->config.listen;
-        int r = mfl_address_parse(listen, host, sizeof host, port, sizeof port, err);
-        if (r)
-                return r;
-        r = getaddrinfo(host[0] ? host : NULL, port, &hints, &info);
-        if (r)
-                return mfl_fail(err, MFL_INVALID, "listen: %s: %s", listen, gai_strerror(r));
-        if (!mfl_address_is_loopback(info->ai_addr) && !server->config.insecure_listen) {
-                freeaddrinfo(info);
+        if (mfl_address_is_loopback(address))
+                return 0;
+        if (!server->config.insecure_listen)
                 return mfl_fail(err, MFL_INVALID,
                         "listen: %s is not a loopback address, and this build speaks plain TCP only: whoever "
                         "reaches "
                         "the port could submit jobs and read models; listen on 127.0.0.1 and tunnel, or say "
                         "--insecure-listen on a network that you trust",
-                        listen);
+                        text);
+        mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered", text);
+        return 0;
+}
+
+static int open_listener(struct mfl_server *server, struct mfl_error *err)
+{
+        uint32_t n_given;
+        char host[256], port[32];
+        struct addrinfo *info, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+        const char *listen = server->config.listen;
+        int r = mfl_service_listen(server, &n_given, err);
+        if (r || n_given)
+                return r;
+        r = mfl_address_parse(listen, host, sizeof host, port, sizeof port, err);
+        if (r)
+                return r;
+        r = getaddrinfo(host[0] ? host : NULL, port, &hints, &info);
+        if (r)
+                return mfl_fail(err, MFL_INVALID, "listen: %s: %s", listen, gai_strerror(r));
+        r = mfl_server_may_listen(server, info->ai_addr, listen, err);
+        if (r) {
+                freeaddrinfo(info);
+                return r;
         }
-        if (!mfl_address_is_loopback(info->ai_addr))
-                mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered",
-                        listen);
-        uv_tcp_init(&server->loop, &server->listener);
-        server->listener.data = server;
-        r = uv_tcp_bind(&server->listener, info->ai_addr, 0);
+        uv_tcp_t *listener = &server->listeners[server->n_listeners++];
+        uv_tcp_init(&server->loop, listener);
+        listener->data = server;
+        r = uv_tcp_bind(listener, info->ai_addr, 0);
         freeaddrinfo(info);
         if (!r)
-                r = uv_listen((uv_stream_t *)&server->listener, LISTEN_BACKLOG, mfl_session_on_connection);
+                r = uv_listen((uv_stream_t *)listener, MFL_LISTEN_BACKLOG, mfl_session_on_connection);
         if (r)
                 return mfl_fail(err, -1, "listen on %s: %s", listen, uv_strerror(r));
         struct sockaddr_storage addr;
         int len = sizeof addr;
-        uv_tcp_getsockname(&server->listener, (struct sockaddr *)&addr, &len);
+        uv_tcp_getsockname(listener, (struct sockaddr *)&addr, &len);
         int bound = ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
                                                      : ((struct sockaddr_in *)&addr)->sin_port);
         snprintf(server->address, sizeof server->address, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host,
@@ -342,8 +356,8 @@ static int open_jobs(struct mfl_server *server, struct mfl_error *err)
                 if (!r && (job->state == MFL_JOB_WAITING || job->state == MFL_JOB_RUNNING)) {
                         r = mfl_server_job_start(job, err);
                         if (!r)
-                                mfl_log(MFL_LOG_INFO, "%s (%s) goes on after round %u of %u", job->id,
-                                        job->spec->name, job->committed, job->spec->rounds);
+                                mfl_log_job(MFL_LOG_INFO, job->id, "%s (%s) goes on after round %u of %u",
+                                        job->id, job->spec->name, job->committed, job->spec->rounds);
                 }
         }
         mfl_store_jobs_deinit(&rows);
@@ -380,6 +394,7 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
         uv_timer_init(&server->loop, &server->flush);
         uv_signal_init(&server->loop, &server->sigterm);
         uv_signal_init(&server->loop, &server->sigint);
+        mfl_service_open(server);
         server->tick.data = server->flush.data = server->sigterm.data = server->sigint.data = server;
         uv_signal_start(&server->sigterm, on_signal, SIGTERM);
         uv_signal_start(&server->sigint, on_signal, SIGINT);
@@ -464,13 +479,18 @@ static void close_handle(uv_handle_t *handle, void *arg)
 void mfl_server_close(struct mfl_server *server)
 {
         struct mfl_server_job *job;
+        mfl_systemd_notify("STOPPING=1");
         server->stopping = true;
         for (struct mfl_session *s = server->sessions; s; s = s->next)
                 mfl_stream_close(&s->stream, "the server is stopping", true);
         mfl_worker_close(&server->compute, NULL);
         mfl_worker_close(&server->disk, NULL);
         uv_timer_stop(&server->flush);
-        close_handle((uv_handle_t *)&server->listener, NULL);
+        for (uint32_t i = 0; i < server->n_listeners; i++)
+                close_handle((uv_handle_t *)&server->listeners[i], NULL);
+        close_handle((uv_handle_t *)&server->sighup, NULL);
+        close_handle((uv_handle_t *)&server->status, NULL);
+        close_handle((uv_handle_t *)&server->watchdog, NULL);
         close_handle((uv_handle_t *)&server->tick, NULL);
         close_handle((uv_handle_t *)&server->flush, NULL);
         close_handle((uv_handle_t *)&server->sigterm, NULL);

@@ -172,7 +172,8 @@ int mfl_store_resume(
         struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);
 
 /* ---- daemons ---- */
-/* Daemons that an administrator has drained stay so over a restart of the server. */
+/* Daemons that an administrator has drained stay so over a restart of the server. "*", which is no daemon's
+ * name, stands for all of them. */
 int mfl_store_drain(struct mfl_store *store, const char *daemon, bool on, struct mfl_error *err);
 struct mfl_store_names {
         uint32_t n;

@@ -33,6 +33,7 @@ LIBRARIES = [
     (r"isa-l(\.h|/.*)$", ["common/crc32c.c"], "ISA-L"),
     (r"(dnnl|oneapi/).*", ["kernels/cpu/*"], "oneDNN"),
     (r"jansson\.h$", ["common/model/safetensors.c", "cli/*", "server/*"], "jansson"),
+    (r"systemd/.*", ["common/systemd.c"], "libsystemd"),
     (r"microhttpd\.h$", ["server/http*.c"], "libmicrohttpd"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
@@ -102,6 +103,7 @@ SELF_TEST_BAD = [
     ("server/core.c", "<sqlite3.h>"), ("common/job.c", "<yaml.h>"), ("proto/frame.c", "<isa-l.h>"),
     ("proto/frame.c", "<isa-l/crc.h>"), ("kernels/reference/x.c", "<dnnl.h>"),
     ("client/x.c", "<oneapi/dnnl/dnnl.h>"), ("common/job.c", "<jansson.h>"), ("client/x.c", "<jansson.h>"),
+    ("server/x.c", "<systemd/sd-daemon.h>"),
     ("server/core.c", "<uv.h>"), ("server/round_close.c", "<uv.h>"), ("server/scheduler.h", "<uv.h>"),
     ("client/agent.c", "<uv.h>"), ("common/model/graph.c", "<uv.h>"), ("common/data/x.c", "<uv.h>"),
     ("kernels/cpu/x.c", "<uv.h>"), ("server/core.c", "<time.h>"), ("server/round.c", "<stdio.h>"),
@@ -111,7 +113,7 @@ SELF_TEST_GOOD = [
     ("server/x.c", '"kernels/backend.h"'), ("client/x.c", '"proto/frame.h"'), ("cli/x.c", '"proto/frame.h"'),
     ("tests/sim/x.c", '"server/core.h"'), ("tests/unit/x.c", "<sqlite3.h>"), ("bench/x.c", '"client/agent.h"'),
     ("kernels/cuda/x.cu", "<cudnn.h>"), ("client/collective_nccl.c", "<nccl.h>"), ("server/store_sql.c", "<sqlite3.h>"),
-    ("common/digest.c", "<openssl/evp.h>"), ("common/yaml.c", "<yaml.h>"), ("common/job.c", '"common/yaml.h"'),
+    ("common/digest.c", "<openssl/evp.h>"), ("common/systemd.c", "<systemd/sd-daemon.h>"), ("common/yaml.c", "<yaml.h>"), ("common/job.c", '"common/yaml.h"'),
     ("server/main.c", "<uv.h>"), ("common/worker.h", "<uv.h>"), ("server/main.c", "<time.h>"),
     ("server/core.c", "<string.h>"), ("common/model/safetensors.c", "<jansson.h>"), ("cli/x.c", "<jansson.h>"),
     ("proto/x.c", '"mfl.pb-c.h"'),

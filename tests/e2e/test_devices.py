@@ -16,6 +16,7 @@ import pytest
 
 import mfl_harness as h
 import mfl_wire
+from mfl_manager import Manager
 
 NVML = os.path.join(h.BUILD, 'tests', 'lib', 'nvml')
 A, B, C = ('GPU-aaaa%d111-0000-0000-0000-000000000000' % i for i in range(3))
@@ -370,6 +371,39 @@ def test_a_daemon_for_each_gpu(cluster, env):
     assert not any(alive(p) for p in pids.values())
     assert 'all 3 daemons have ended' in parent.log()
     assert not [f for f in os.listdir(env['MFL_GPU_LOCK_DIR']) if f.endswith('.lock')]
+
+
+def test_a_manager_hears_the_parent_alone(cluster, env, folder):
+    """Ready is who watches over all; SIGHUP reaches every daemon, and the work goes on."""
+    if 'libsystemd' not in subprocess.run(['ldd', h.program('mfl-client')], capture_output=True, text=True, check=False).stdout:
+        pytest.skip('built without libsystemd')
+    c = cluster(daemons=0)
+    manager = Manager(folder)
+    parent = all_gpus(c, {**env, **manager.env(watchdog_ms=300)})
+    manager.wait('READY=1')
+    c.wait_daemons(3)
+    manager.wait('WATCHDOG=1')
+    assert {line for line in manager.poll() if line != 'WATCHDOG=1'} <= {'STATUS=watching over 3 daemons'}
+    parent.signal(signal.SIGHUP)
+    manager.wait('RELOADING=1')
+    manager.wait('READY=1')
+    h.wait_until(lambda: manager.poll() and parent.log().count('configuration read again') == 4, 20, 'reloads')
+    c.wait_daemons(3)
+    assert parent.stop() == 0, parent.log()
+    manager.wait('STOPPING=1')
+    assert not [line for line in manager.poll() if line.startswith(('READY', 'STATUS'))]
+
+
+def test_instances_of_a_unit(cluster, env):
+    """As mfl-client@1.service and mfl-client@GPU-....service run them, of one configuration."""
+    c = cluster(daemons=0)
+    c.start_daemon('lab', env=env, more=['--instance', '1'])
+    c.wait_daemons(1)
+    c.start_daemon('lab', env=env, more=['--instance', C])
+    assert sorted(d['name'] for d in c.wait_daemons(2)) == ['lab-GPU-aaaa2111', 'lab-gpu1']
+    assert gpu_of(c, 'lab-gpu1')['uuid'] == B and gpu_of(c, 'lab-GPU-aaaa2111')['uuid'] == C
+    done = client('--name', 'lab', '--instance', '7', env=env)
+    assert done.returncode == 78 and 'GPU 7: there is no such device' in done.stderr
 
 
 def test_some_gpus(cluster, env):

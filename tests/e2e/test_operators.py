@@ -209,6 +209,42 @@ def test_drain(cluster):
     assert c.info('j-000001')['state'] == 'done'
 
 
+def test_drain_all(cluster):
+    """Nothing is at work when it returns, daemons that come later or back get nothing, over a restart of the server too; and
+    then the job goes on."""
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(name='all-drain', rounds=6, training={'steps': 30, 'epochs': None})
+    wait_training(c, job, 2)
+    said = c.mfl('drain', '--all', '--wait', timeout=20).stdout
+    assert 'safe to restart' in said and '2 connected' in said
+    assert [state_of(c, d) for d in ('d1', 'd2')] == ['drained'] * 2
+    c.start_daemon('d3')
+    c.wait_daemons(3)
+    assert state_of(c, 'd3') == 'drained', 'one that comes later gets work'
+    c.mfl('drain', 'd2', '--undo')
+    assert state_of(c, 'd2') == 'drained', 'one by one is no way out of all'
+    c.mfl('drain', 'd3')
+    assert c.server.stop() == 0
+    c.start_server()
+    c.wait_daemons(3)
+    assert {state_of(c, d) for d in c.daemons} == {'drained'}
+    assert c.info(job)['state'] in ('running', 'waiting')
+    assert '1 stay drained by name' in c.mfl('drain', '--all', '--undo').stdout
+    c.wait_job(job)
+    assert state_of(c, 'd3') == 'drained'
+    for wrong in (['drain'], ['drain', 'd1', '--all']):
+        assert 'wants the name of a daemon, or --all' in c.mfl(*wrong, status=None).stderr
+
+
+def test_drain_is_checked(cluster):
+    c = cluster(0)
+    for wrong in ({'daemon': 'd1', 'all': True}, {'wait': True}):
+        with c.operator() as o, pytest.raises((mfl_wire.Closed, mfl_wire.Failure)):
+            o.request('drain', wrong)
+    c.check_alive()
+
+
 def test_daemon_says_goodbye(cluster):
     """SIGTERM: the daemon leaves at once, its clients go to the other one, its exit status is 0."""
     c = cluster(2)

@@ -187,8 +187,8 @@ static void answer_all(struct fake *f, struct fake_conn *c, const Mfl__Envelope 
                 send_daemons(c, e);
                 return;
         case MFL__ENVELOPE__BODY_DRAIN:
-                snprintf(asked, sizeof asked, "drain %s %d %d", e->drain->daemon, e->drain->undo,
-                        e->drain->wait);
+                snprintf(asked, sizeof asked, "drain %s %d %d%s", e->drain->daemon, e->drain->undo,
+                        e->drain->wait, e->drain->all ? " all" : "");
                 send_done(c, e, "idle");
                 return;
         default:
@@ -226,6 +226,8 @@ static void test_json(void **state)
                 "clone j-000001");
         check(&f, "drain n1 --wait --json", 0, "{\"daemon\":\"n1\",\"text\":\"idle\"}", "drain n1 0 1");
         check(&f, "drain n1 --undo --json", 0, "{\"daemon\":\"n1\",\"text\":\"idle\"}", "drain n1 1 0");
+        check(&f, "drain --all --wait --json", 0, "{\"daemon\":null,\"text\":\"idle\"}", "drain  0 1 all");
+        check(&f, "drain --all --undo --json", 0, "{\"daemon\":null,\"text\":\"idle\"}", "drain  1 0 all");
         check(&f, "daemons --json", 0,
                 "{\"daemons\":[{\"name\":\"n1\",\"node\":null,\"address\":null,\"backend\":\"cpu\","
                 "\"device\":null,"

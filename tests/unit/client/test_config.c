@@ -106,6 +106,32 @@ static int read_arguments(const char *a, const char *b, const char *c, const cha
         return mfl_client_config_init(&config, argc, argv, &err);
 }
 
+static void instances_have_names_of_their_own(void **state)
+{
+        assert_int_equal(read_arguments("--name", "site", "--instance", "3"), 0);
+        assert_string_equal(config.gpu, "3");
+        assert_string_equal(config.name, "site-gpu3");
+        assert_int_equal(config.instances, 0);
+        mfl_client_config_deinit(&config);
+        setenv("MFL_CLIENT_INSTANCES", "8", 1);
+        assert_int_equal(read_arguments("--instance", "MIG-0123456789abcdef", "--name",
+                                 "a-name-of-63-letters-a-name-of-63-letters-a-name-of-63-letters-"),
+                0);
+        assert_string_equal(config.gpu, "MIG-0123456789abcdef");
+        assert_string_equal(config.name, "a-name-of-63-letters-a-name-of-63-letters-a-name-o-MIG-01234567");
+        assert_int_equal(config.instances, 8);
+        mfl_client_config_deinit(&config);
+        assert_int_equal(read_arguments("--instance", "cpu", "--gpu", "2"), 0);
+        assert_string_equal(config.gpu, "none");
+        mfl_client_config_deinit(&config);
+        unsetenv("MFL_CLIENT_INSTANCES");
+        const char *const wrong[] = {"none", "all", "0,1", "x", "-1"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(wrong); i++) {
+                assert_int_equal(read_arguments("--instance", wrong[i], NULL, NULL), MFL_CONFIG_USAGE);
+                mfl_client_config_deinit(&config);
+        }
+}
+
 /* A child's arguments follow its parent's, so the later of two must count. */
 static void gpus_are_named_by_options(void **state)
 {
@@ -225,6 +251,7 @@ int main(void)
                 cmocka_unit_test(mistakes_are_named),
                 cmocka_unit_test(a_data_set_fits_into_an_argument),
                 cmocka_unit_test(gpus_are_named_by_options),
+                cmocka_unit_test(instances_have_names_of_their_own),
                 cmocka_unit_test(a_collective_is_chosen_by_its_name),
                 cmocka_unit_test(options_come_before_environment_and_file),
                 cmocka_unit_test(defaults_are_valid_names),

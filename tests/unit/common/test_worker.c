@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 enum { MANY = 500 };
 
@@ -199,6 +200,23 @@ static void signals_stay_on_the_loop_thread(void **state)
         assert_false(sigismember(&set, SIGTERM));
 }
 
+static void it_tells_for_how_long_work_runs(void **state)
+{
+        uv_sem_t go;
+        struct timespec nap = {.tv_nsec = 1000000};
+        uv_sem_init(&go, 0);
+        assert_int_equal(mfl_worker_running_ms(&t.worker), 0);
+        t.items[0].wait_for = &go;
+        submit(0);
+        while (mfl_worker_running_ms(&t.worker) < 3)
+                nanosleep(&nap, NULL);
+        uv_sem_post(&go);
+        while (mfl_worker_running_ms(&t.worker))
+                nanosleep(&nap, NULL);
+        run_until_done(1);
+        uv_sem_destroy(&go);
+}
+
 #define WORKER_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -211,6 +229,7 @@ int main(void)
                 WORKER_TEST(closing_from_done_gives_everyone_one_callback),
                 WORKER_TEST(closing_an_idle_worker),
                 WORKER_TEST(signals_stay_on_the_loop_thread),
+                WORKER_TEST(it_tells_for_how_long_work_runs),
         };
         return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }

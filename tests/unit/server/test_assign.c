@@ -512,6 +512,32 @@ static void test_taken_task_comes_back_in_pieces(void **state)
         end(&bed);
 }
 
+/* With a job that waits for somebody, a daemon that comes drained has no task for a moment either. */
+static void test_comes_drained(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, 3);
+        boot(&bed);
+        struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
+        struct mfl_daemon_info info = {
+                .name = "d0", .instance = 1, .workers = 1, .n_data_sets = 1, .data_sets = &data};
+        bed.ms[0] = 10;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP,
+                           .conn = 1 + DAEMONS * bed.boot,
+                           .daemon = &info,
+                           .drained = true});
+        struct mfl_core_daemon_view view;
+        mfl_core_daemon_view(bed.core, 0, &view);
+        assert_string_equal(view.state, "drained");
+        wait_ms(&bed, 20000);
+        assert_int_equal(bed.n_work, 0);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DRAIN, .drain = {.name = "d0", .on = false}});
+        wait_ms(&bed, 2000);
+        assert_int_equal(next_work(&bed).n, 3);
+        end(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -526,6 +552,7 @@ int main(void)
                 cmocka_unit_test(test_modulo),
                 cmocka_unit_test(test_restart_deals_the_same),
                 cmocka_unit_test(test_taken_task_comes_back_in_pieces),
+                cmocka_unit_test(test_comes_drained),
         };
         return cmocka_run_group_tests_name("assign", tests, NULL, NULL);
 }

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon as a service: readiness, status and signs of life for its manager, and SIGHUP.
+ *
+ * A daemon is ready when it is up and tries to reach its server: a server that is away for a while is no
+ * reason to hold a boot up or to start daemons again. The status line tells whether it is connected. Signs of
+ * life come from the loop; the worker that trains may be busy for as long as the work takes.
+ *
+ * Loop thread only. Without a manager only SIGHUP is left of it.
+ */
+#ifndef MFL_CLIENT_SERVICE_H
+#define MFL_CLIENT_SERVICE_H
+
+#include <uv.h>
+
+#include "client/config.h"
+
+struct mfl_client_service {
+        int argc; /* borrowed, as argv */
+        char *const *argv;
+        uv_signal_t sighup;
+        uv_timer_t watchdog;
+        void (*on_reload)(void *user); /* after the configuration was read again; may be NULL */
+        void *user;
+};
+
+/* argc, argv, on_reload and user are set. Starts the watchdog's timer, which keeps no loop alive, and listens
+ * for SIGHUP: the configuration is read again and log_level taken over; a wrong one changes nothing. */
+void mfl_client_service_open(struct mfl_client_service *service, uv_loop_t *loop);
+/* Says READY, with the status line. */
+void mfl_client_service_ready(const char *status);
+/* Says that the end has begun, and closes the handles. Idempotent. */
+void mfl_client_service_close(struct mfl_client_service *service);
+
+#endif
