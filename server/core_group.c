@@ -421,8 +421,11 @@ void mfl_core_group_communicator(struct mfl_core *core, struct core_daemon *daem
         struct core_task *task = number ? member_by(daemon, 0, number) : NULL;
         struct core_group *group = task ? task->group : NULL;
         char reason[MFL_REASON_BYTES];
-        if (!group)
-                return; /* of no group at hand: the next one gets another number */
+        if (!group) {
+                if (!msg->communicator.made)
+                        mfl_core_comm_broken(core, number, daemon->info.instance);
+                return;
+        }
         if (!msg->communicator.made) {
                 mfl_snprintf(reason, sizeof reason, "daemon %s: %.160s", daemon->info.name,
                         msg->communicator.reason);

@@ -409,6 +409,8 @@ bool mfl_core_comm_is_passed(const struct mfl_core *core, uint64_t number);
 void mfl_core_comm_proven(struct mfl_core *core, uint64_t number);
 /* It can't be used again; failed: and NCCL is to blame. */
 void mfl_core_comm_lost(struct mfl_core *core, uint64_t number, bool failed, const char *reason);
+/* A member has it no more: the next group of them gets another one. */
+void mfl_core_comm_broken(struct mfl_core *core, uint64_t number, uint64_t instance);
 /* A member may have missed its id. */
 void mfl_core_comm_cut(struct mfl_core *core, uint64_t instance);
 /* The node has other daemons than before; instance, if not 0, is gone. */
