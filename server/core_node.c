@@ -6,9 +6,11 @@
  */
 #include "server/core_internal.h"
 
+/* Two hosts that don't say which they are may have the same spaces, and members are known to each other by
+ * their instance numbers, of which 0 means nobody. */
 static bool is_reachable(const struct mfl_daemon_info *info)
 {
-        return info->has_reach && info->reach.memory_space;
+        return info->has_reach && info->reach.memory_space && info->node[0] && info->instance;
 }
 
 static bool is_mig(const struct core_daemon *daemon)
@@ -272,6 +274,8 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
                 mfl_strcpy(reason, MFL_REASON_BYTES, "it does not say how others can reach it");
         else if (!a->memory_space)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%.200s", a->memory_reason);
+        else if (!have->instance)
+                mfl_strcpy(reason, MFL_REASON_BYTES, "its instance number is 0");
         else if (!other->info.has_reach)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s does not say how to reach it", other->info.name);
         else if (a->user != b->user)
@@ -281,6 +285,8 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another network namespace than %s", other->info.name);
         else if (!b->memory_space)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s: %.180s", other->info.name, b->memory_reason);
+        else if (!other->info.instance)
+                mfl_snprintf(reason, MFL_REASON_BYTES, "%s: its instance number is 0", other->info.name);
         else
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another /dev/shm than %s", other->info.name);
 }
