@@ -11,13 +11,12 @@
  */
 #include "server/core_internal.h"
 
+/* What a group adds of a task is all of it in one update. */
 static struct core_update *update_of(const struct core_group *group, uint32_t rank)
 {
         const struct core_task *task = group->members[rank].task;
-        for (uint32_t i = 0; task && i < task->n_items; i++)
-                if (task->updates[i] && task->updates[i]->group == group)
-                        return task->updates[i];
-        return NULL;
+        struct core_update *update = task && task->cover[0] ? task->updates[task->cover[0] - 1] : NULL;
+        return update && update->group == group ? update : NULL;
 }
 
 static uint32_t rank_of(const struct core_task *task)
