@@ -159,10 +159,14 @@ void mfl_core_groups_free(struct core_job *job)
 
 /* ---- gathering ---- */
 
-static uint32_t combine_ms(const struct core_job *job)
+/* Of a round that ends before, half: a sum that hangs until the round is over is nobody's fault, and the next
+ * attempt would hang in the same way. */
+static uint32_t combine_ms(const struct mfl_core *core, const struct core_job *job)
 {
         uint64_t ms = CORE_COMBINE_MS + job->n_params * 8 * 1000 / CORE_COMBINE_BYTES_PER_S;
-        return (uint32_t)MFL_MIN(ms, (uint64_t)3600000);
+        if (job->deadline_ms != CORE_NEVER)
+                ms = MFL_MIN(ms, job->deadline_ms > core->now_ms ? (job->deadline_ms - core->now_ms) / 2 : 0);
+        return (uint32_t)MFL_MIN(MFL_MAX(ms, (uint64_t)1), (uint64_t)3600000);
 }
 
 static void send_combine(struct mfl_core *core, const struct core_group *group, uint32_t rank, uint64_t ranks)
@@ -171,7 +175,7 @@ static void send_combine(struct mfl_core *core, const struct core_group *group, 
         msg->combine.group = group->number;
         msg->combine.ranks = ranks;
         msg->combine.leader = group->leader;
-        msg->combine.deadline_ms = combine_ms(group->job);
+        msg->combine.deadline_ms = combine_ms(core, group->job);
 }
 
 /* Who is not ready uploads by itself when it is; it need not be told. */
@@ -350,7 +354,8 @@ void mfl_core_group_timers(struct mfl_core *core, struct core_job *job, uint64_t
 void mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
 {
         const struct core_job *job = group->job;
-        group->limit_ms = core->now_ms + combine_ms(job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
+        group->limit_ms =
+                core->now_ms + combine_ms(core, job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
         mfl_core_wake(core, group->limit_ms);
 }
 

@@ -284,10 +284,15 @@ static void test_deadline(void **state)
         bed_announce(&bed, 0, true);
         bed_announce(&bed, 1, true);
         bed_wait(&bed, 1000);
-        bed_expect(&bed, "d00: combine 4, ranks 3, leader 0, 10000 ms\n"
+        bed_expect(&bed, "d00: combine 4, ranks 3, leader 0, 500 ms\n"
                          "open 0 for 4: 32 bytes, weight 4, client 0\nd00: grant 0 for 4\n");
-        bed_wait(&bed, 1000);
-        bed_expect(&bed, "free 0 of 4\nd02: cancel 3\nd01: cancel 2\nd00: cancel 1\n"
+        bed_wait(&bed, 500); /* a sum that hangs does not take them through the deadline */
+        bed_expect(&bed, "free 0 of 4\nd00: alone 1: the sum takes too long\n"
+                         "d01: alone 2: the sum takes too long\n"
+                         "open 0 for 1: 32 bytes, weight 2, client 0\nd00: grant 0 for 1\n"
+                         "open 1 for 2: 32 bytes, weight 2, client 1\nd01: grant 1 for 2\n");
+        bed_wait(&bed, 500);
+        bed_expect(&bed, "free 1 of 2\nfree 0 of 1\nd02: cancel 3\nd01: cancel 2\nd00: cancel 1\n"
                          "d00: train 5 of 2 from 1, group 8 by shm, rank 0 of 3, workers 6\n"
                          "d01: train 6 of 2 from 1, group 8 by shm, rank 1 of 3, workers 6\n"
                          "d02: train 7 of 2 from 1, group 8 by shm, rank 2 of 3, workers 6\n");
