@@ -132,16 +132,33 @@ bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src)
         return n == len;
 }
 
+/* Where the last character of text[0 .. n) begins, if it is not whole; else n. */
+static size_t whole_characters(const char *text, size_t n)
+{
+        size_t at = n;
+        while (at > 0 && n - at < 3 && ((uint8_t)text[at - 1] & 0xc0) == 0x80)
+                at--;
+        uint8_t lead = at > 0 ? (uint8_t)text[at - 1] : 0;
+        size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+        return bytes > n - at + 1 ? at - 1 : n;
+}
+
 int mfl_vsnprintf(char *dst, size_t dst_bytes, const char *fmt, va_list ap)
 {
-        return vsnprintf(dst, dst_bytes, fmt, ap);
+        int n = vsnprintf(dst, dst_bytes, fmt, ap);
+        if (n <= 0 || !dst_bytes)
+                return n;
+        bool fits = (size_t)n < dst_bytes;
+        size_t whole = whole_characters(dst, fits ? (size_t)n : dst_bytes - 1);
+        dst[whole] = '\0';
+        return fits ? (int)whole : n;
 }
 
 int mfl_snprintf(char *dst, size_t dst_bytes, const char *fmt, ...)
 {
         va_list ap;
         va_start(ap, fmt);
-        int n = vsnprintf(dst, dst_bytes, fmt, ap);
+        int n = mfl_vsnprintf(dst, dst_bytes, fmt, ap);
         va_end(ap);
         return n;
 }

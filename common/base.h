@@ -79,7 +79,9 @@ static inline void mfl_freep(void *p)
 /* Bounded copy that always terminates; returns false when it had to cut. */
 bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src);
 
-/* snprintf and vsnprintf, for files that may not see stdio.h (the pure cores): formatting is no I/O. */
+/* snprintf and vsnprintf, for files that may not see stdio.h (the pure cores): formatting is no I/O. A
+ * character of UTF-8 that was cut in two at the end, by the room or by a precision, is left out: the wire
+ * takes no half ones. */
 int mfl_snprintf(char *dst, size_t dst_bytes, const char *fmt, ...) MFL_PRINTF(3, 4);
 int mfl_vsnprintf(char *dst, size_t dst_bytes, const char *fmt, va_list ap)
         __attribute__((format(printf, 3, 0)));

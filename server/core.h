@@ -59,14 +59,16 @@
  * others' they are the very same pieces.
  *
  * Nodes. Daemons whose Hello.node, user, network space and memory space are equal form a node, if they have a
- * memory space (server/core_node.c). Its order is that of device memory, the largest first, then of the
- * bus, then of names: who comes first has the most room for the others' sums, and is the same each time. Of
- * a node's daemons that work for a job, the first fetches the params (Task.params_from).
+ * memory space, and neither an empty node nor instance 0 (server/core_node.c). Its order is that of device
+ * memory, the largest first, then of the bus, then of names: who comes first has the most room for the
+ * others' sums, and is the same each time. Of a node's daemons that work for a job, the first fetches the
+ * params (Task.params_from).
  *
  * Groups. Those of a node that get exactly one training task in the same dealing form a group, in the node's
- * order, 64 members at most; not for jobs that need single updates. Who gets which items does not depend on
- * it. A group adds by nccl if each member has a GPU of its own, not a MIG instance, and all have the same
- * version of NCCL; else by shm (server/core_group_form.c). Its life (server/core_group.c):
+ * order, 64 members at most, each with an instance of its own; not for jobs that need single updates. Who
+ * gets which items does not depend on it. A group adds by nccl if each member has a GPU of its own, not a MIG
+ * instance, and all have the same version of NCCL; else by shm (server/core_group_form.c). Its life
+ * (server/core_group.c):
  *
  *   GATHER: members announce with the group's number. A member that announces without it, or is lost, is out.
  *     When one is ready, the rest has as long again as that one took, 2 s at least, but not more than half of
@@ -74,9 +76,9 @@
  *   COMBINE: all are ready, two at least, and for nccl the communicator's id is with all: Combine, to the
  * leader (the first that is ready) or, for nccl, to all. The leader's update stands in the queue for a slot
  * for all of them: SLOT_OPEN, GRANT, SLOT_ADD and SLOT_FREE name the group as task, update 0, and the sum of
- * the weights. A leader that was granted has the time of Combine, and that of an upload at 1 MiB/s. ADDING:
- * the sum is here whole. It counts whatever happens to the members now. ADDED: each member's update counts,
- * under its own task.
+ * the weights. Combine has its time, but not more than half of what is left to the deadline. A leader that
+ * was granted has as long, and the time of an upload at 1 MiB/s. ADDING: the sum is here whole. It counts
+ * whatever happens to the members now. ADDED: each member's update counts, under its own task.
  *
  * A member that is out before ADDING ends the whole group, if it is to be combined or adds by nccl, as
  * CombineFailed, a lack of time and a refused sum do; so does the last but one member that leaves. Each
@@ -84,9 +86,9 @@
  * Alone also goes to a daemon with nothing announced yet whose params were to come from one that is lost. A
  * task that is sent again after a reconnect is alone.
  * A communicator's number stays the same for the same members in the same ranks, until a combine with it has
- * failed, or a member's connection broke before the first one. The leader's CommunicatorId is passed on once;
- * if it can't be made that is a failure of the group as any other. After two failures in a row the same
- * members add by shm until the daemons of their node change.
+ * failed, it has broken at one of them meanwhile, or a member's connection broke before the first one. The
+ * leader's CommunicatorId is passed on once; if it can't be made that is a failure of the group as any other.
+ * After two failures in a row the same members add by shm until the daemons of their node change.
  */
 #ifndef MFL_SERVER_CORE_H
 #define MFL_SERVER_CORE_H

@@ -115,6 +115,13 @@ void mfl_core_comm_lost(struct mfl_core *core, uint64_t number, bool failed, con
         mfl_strcpy(comm->reason, sizeof comm->reason, reason);
 }
 
+void mfl_core_comm_broken(struct mfl_core *core, uint64_t number, uint64_t instance)
+{
+        struct core_comm *comm = find(core, number);
+        if (comm && has(comm, instance))
+                comm->number = 0;
+}
+
 void mfl_core_comm_cut(struct mfl_core *core, uint64_t instance)
 {
         for (struct core_comm *comm = core->comms; comm; comm = comm->next)

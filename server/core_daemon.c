@@ -196,6 +196,7 @@ static void remove_daemon(struct mfl_core *core, struct core_daemon *daemon)
 static void detach(struct mfl_core *core, struct core_daemon *daemon)
 {
         mfl_core_map_remove(&core->by_conn, daemon->conn);
+        core->changes++;
         daemon->conn = 0;
         daemon->lost_ms = core->now_ms;
         daemon->n_specs = 0;
@@ -319,6 +320,7 @@ void mfl_core_daemon_up(
                 core->error = -ENOMEM;
                 return;
         }
+        core->changes++;
         daemon->conn = conn;
         daemon->draining |= drained; /* before the scheduler sees it */
         daemon->heard_ms = core->now_ms;

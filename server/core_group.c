@@ -11,13 +11,12 @@
  */
 #include "server/core_internal.h"
 
+/* What a group adds of a task is all of it in one update. */
 static struct core_update *update_of(const struct core_group *group, uint32_t rank)
 {
         const struct core_task *task = group->members[rank].task;
-        for (uint32_t i = 0; task && i < task->n_items; i++)
-                if (task->updates[i] && task->updates[i]->group == group)
-                        return task->updates[i];
-        return NULL;
+        struct core_update *update = task && task->cover[0] ? task->updates[task->cover[0] - 1] : NULL;
+        return update && update->group == group ? update : NULL;
 }
 
 static uint32_t rank_of(const struct core_task *task)
@@ -160,10 +159,14 @@ void mfl_core_groups_free(struct core_job *job)
 
 /* ---- gathering ---- */
 
-static uint32_t combine_ms(const struct core_job *job)
+/* Of a round that ends before, half: a sum that hangs until the round is over is nobody's fault, and the next
+ * attempt would hang in the same way. */
+static uint32_t combine_ms(const struct mfl_core *core, const struct core_job *job)
 {
         uint64_t ms = CORE_COMBINE_MS + job->n_params * 8 * 1000 / CORE_COMBINE_BYTES_PER_S;
-        return (uint32_t)MFL_MIN(ms, (uint64_t)3600000);
+        if (job->deadline_ms != CORE_NEVER)
+                ms = MFL_MIN(ms, job->deadline_ms > core->now_ms ? (job->deadline_ms - core->now_ms) / 2 : 0);
+        return (uint32_t)MFL_MIN(MFL_MAX(ms, (uint64_t)1), (uint64_t)3600000);
 }
 
 static void send_combine(struct mfl_core *core, const struct core_group *group, uint32_t rank, uint64_t ranks)
@@ -172,7 +175,7 @@ static void send_combine(struct mfl_core *core, const struct core_group *group, 
         msg->combine.group = group->number;
         msg->combine.ranks = ranks;
         msg->combine.leader = group->leader;
-        msg->combine.deadline_ms = combine_ms(group->job);
+        msg->combine.deadline_ms = combine_ms(core, group->job);
 }
 
 /* Who is not ready uploads by itself when it is; it need not be told. */
@@ -351,7 +354,8 @@ void mfl_core_group_timers(struct mfl_core *core, struct core_job *job, uint64_t
 void mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
 {
         const struct core_job *job = group->job;
-        group->limit_ms = core->now_ms + combine_ms(job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
+        group->limit_ms =
+                core->now_ms + combine_ms(core, job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
         mfl_core_wake(core, group->limit_ms);
 }
 
@@ -421,8 +425,11 @@ void mfl_core_group_communicator(struct mfl_core *core, struct core_daemon *daem
         struct core_task *task = number ? member_by(daemon, 0, number) : NULL;
         struct core_group *group = task ? task->group : NULL;
         char reason[MFL_REASON_BYTES];
-        if (!group)
-                return; /* of no group at hand: the next one gets another number */
+        if (!group) {
+                if (!msg->communicator.made)
+                        mfl_core_comm_broken(core, number, daemon->info.instance);
+                return;
+        }
         if (!msg->communicator.made) {
                 mfl_snprintf(reason, sizeof reason, "daemon %s: %.160s", daemon->info.name,
                         msg->communicator.reason);

@@ -20,6 +20,16 @@ static bool is_candidate(const struct mfl_core *core, const struct core_daemon *
         return daemon->conn && daemon->deal == core->deal && daemon->n_dealt == 1;
 }
 
+/* A confused or hostile daemon may give another one's number as its own. Members tell each other apart by it.
+ */
+static bool has_instance(const struct core_group *group, uint64_t instance)
+{
+        for (uint32_t r = 0; r < group->n_members; r++)
+                if (group->members[r].instance == instance)
+                        return true;
+        return false;
+}
+
 /* Its task of this deal is the newest of its tasks. */
 static void add_member(struct core_group *group, struct core_daemon *daemon)
 {
@@ -51,6 +61,15 @@ static void choose_collective(
                 group->collective = MFL_COLLECTIVE_NCCL;
 }
 
+/* All of its members but one had that one's number: there is nobody to add with. */
+static void dissolve(struct core_job *job, struct core_group *group)
+{
+        group->members[0].task->group = NULL;
+        group->members[0].task->was_grouped = false;
+        job->groups = group->next;
+        free(group);
+}
+
 /* The next n candidates from *at on. */
 static void form_group(struct mfl_core *core, struct core_job *job, const struct core_node *node, uint32_t n,
         bool nccl, struct core_daemon **at)
@@ -67,13 +86,21 @@ static void form_group(struct mfl_core *core, struct core_job *job, const struct
         group->limit_ms = CORE_NEVER;
         group->next = job->groups;
         job->groups = group;
-        for (; group->n_members < n; *at = (*at)->node_next)
-                if (is_candidate(core, *at))
+        for (; n > 0; *at = (*at)->node_next) {
+                if (!is_candidate(core, *at))
+                        continue;
+                if (!has_instance(group, (*at)->info.instance))
                         add_member(group, *at);
+                n--;
+        }
+        if (group->n_members < 2) {
+                dissolve(job, group);
+                return;
+        }
         choose_collective(core, group, node, nccl);
         mfl_core_node_label(group->members[0].task->daemon, label);
         mfl_core_trace(core, job, "round %u: group %u: %u daemons of node %s add by %s, daemon %s leads",
-                job->round, (uint32_t)group->number, n, label,
+                job->round, (uint32_t)group->number, group->n_members, label,
                 group->collective == MFL_COLLECTIVE_NCCL ? "nccl" : "shm",
                 group->members[0].task->daemon->info.name);
 }

@@ -112,9 +112,12 @@ struct core_node {
         uint64_t key;
         struct core_host *host;
         struct core_node *host_next;
-        struct core_daemon *first; /* in the node's order */
+        struct core_daemon *first;         /* in the node's order */
+        const struct core_daemon *by_name; /* the first by name: the node is labelled after it */
         uint32_t n;
-        uint64_t deal; /* the last one that looked at it */
+        uint64_t deal;                        /* the last one that looked at it */
+        const struct core_daemon *sharers[2]; /* of one GPU; as of core->changes = sharers_of */
+        uint64_t sharers_of;
 };
 
 /* The nodes of one Hello.node. */
@@ -291,6 +294,7 @@ struct mfl_core {
         struct core_map by_conn, by_key, tasks, nodes, hosts;
         struct core_comm *comms;
         uint64_t deal;
+        uint64_t changes; /* rises whenever a daemon comes or goes */
 
         struct core_job *jobs, **jobs_end;
         uint32_t job_serial;
@@ -410,6 +414,8 @@ bool mfl_core_comm_is_passed(const struct mfl_core *core, uint64_t number);
 void mfl_core_comm_proven(struct mfl_core *core, uint64_t number);
 /* It can't be used again; failed: and NCCL is to blame. */
 void mfl_core_comm_lost(struct mfl_core *core, uint64_t number, bool failed, const char *reason);
+/* A member has it no more: the next group of them gets another one. */
+void mfl_core_comm_broken(struct mfl_core *core, uint64_t number, uint64_t instance);
 /* A member may have missed its id. */
 void mfl_core_comm_cut(struct mfl_core *core, uint64_t instance);
 /* The node has other daemons than before; instance, if not 0, is gone. */

@@ -6,9 +6,11 @@
  */
 #include "server/core_internal.h"
 
+/* Two hosts that don't say which they are may have the same spaces, and members are known to each other by
+ * their instance numbers, of which 0 means nobody. */
 static bool is_reachable(const struct mfl_daemon_info *info)
 {
-        return info->has_reach && info->reach.memory_space;
+        return info->has_reach && info->reach.memory_space && info->node[0] && info->instance;
 }
 
 static bool is_mig(const struct core_daemon *daemon)
@@ -109,8 +111,18 @@ int mfl_core_node_enter(struct mfl_core *core, struct core_daemon *daemon)
         *at = daemon;
         daemon->node = node;
         node->n++;
+        if (!node->by_name || strcmp(daemon->info.name, node->by_name->info.name) < 0)
+                node->by_name = daemon;
         mfl_core_comm_change(core, node, 0);
         return 0;
+}
+
+static void find_by_name(struct core_node *node)
+{
+        node->by_name = node->first;
+        for (const struct core_daemon *d = node->first; d; d = d->node_next)
+                if (strcmp(d->info.name, node->by_name->info.name) < 0)
+                        node->by_name = d;
 }
 
 void mfl_core_node_leave(struct mfl_core *core, struct core_daemon *daemon)
@@ -125,6 +137,8 @@ void mfl_core_node_leave(struct mfl_core *core, struct core_daemon *daemon)
         *at = daemon->node_next;
         daemon->node = NULL;
         daemon->node_next = NULL;
+        if (node->by_name == daemon)
+                find_by_name(node);
         if (--node->n)
                 return;
         struct core_node **link = &node->host->first;
@@ -142,10 +156,7 @@ void mfl_core_node_leave(struct mfl_core *core, struct core_daemon *daemon)
 void mfl_core_node_label(const struct core_daemon *daemon, char ret_node[MFL_NODE_BYTES])
 {
         const struct core_node *node = daemon->node;
-        const char *first = daemon->info.name;
-        for (const struct core_daemon *d = node ? node->first : NULL; d; d = d->node_next)
-                if (strcmp(d->info.name, first) < 0)
-                        first = d->info.name;
+        const char *first = node ? node->by_name->info.name : daemon->info.name;
         if (!daemon->info.node[0])
                 mfl_strcpy(ret_node, MFL_NODE_BYTES, first);
         else if (node && node->host->n_nodes > 1)
@@ -194,17 +205,17 @@ static bool obstacle_with(
 {
         const struct mfl_daemon_info *have = &daemon->info, *o = &other->info;
         char why[MFL_REASON_BYTES], here[16], there[16];
-        version_text(have->reach.nccl, here);
-        version_text(o->reach.nccl, there);
         if (!o->device_uuid[0])
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s has no GPU", o->name);
         else if (own_obstacle(other, why))
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s: %.180s", o->name, why);
         else if (strcmp(have->device_uuid, o->device_uuid) == 0)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "shares %s with %s", have->device_uuid, o->name);
-        else if (have->reach.nccl != o->reach.nccl)
+        else if (have->reach.nccl != o->reach.nccl) {
+                version_text(have->reach.nccl, here);
+                version_text(o->reach.nccl, there);
                 mfl_snprintf(reason, MFL_REASON_BYTES, "NCCL %s here, %s at %s", here, there, o->name);
-        else
+        } else
                 return false;
         return true;
 }
@@ -228,11 +239,29 @@ bool mfl_core_node_nccl(const struct core_node *node, uint64_t deal)
         return true;
 }
 
-/* Why not NCCL, seen from one of its GPUs: its own reason, or one that others have among themselves. */
+/* The first two of its connected daemons that share a GPU. Looked for once until a daemon comes or goes: a
+ * list asks for every daemon of the node. */
+static void find_sharers(const struct mfl_core *core, struct core_node *node)
+{
+        if (node->sharers_of == core->changes)
+                return;
+        node->sharers_of = core->changes;
+        node->sharers[0] = node->sharers[1] = NULL;
+        for (const struct core_daemon *d = node->first; d; d = d->node_next)
+                for (const struct core_daemon *o = d->conn ? d->node_next : NULL; o; o = o->node_next)
+                        if (o->conn && strcmp(d->info.device_uuid, o->info.device_uuid) == 0) {
+                                node->sharers[0] = d;
+                                node->sharers[1] = o;
+                                return;
+                        }
+}
+
+/* Why not NCCL, seen from one of its GPUs: its own reason, or the only one that others can have among
+ * themselves when each of them could add with this one. */
 static bool tell_no_nccl(
         const struct mfl_core *core, const struct core_daemon *daemon, char reason[MFL_REASON_BYTES])
 {
-        char why[MFL_REASON_BYTES];
+        struct core_node *node = daemon->node;
         const char *failed = mfl_core_comm_reason(core, daemon->info.instance);
         if (obstacle(daemon, 0, reason))
                 return true;
@@ -240,12 +269,12 @@ static bool tell_no_nccl(
                 mfl_snprintf(reason, MFL_REASON_BYTES, "nccl failed twice: %.200s", failed);
                 return true;
         }
-        for (const struct core_daemon *d = daemon->node->first; d; d = d->node_next)
-                if (d->conn && obstacle(d, 0, why)) {
-                        mfl_snprintf(reason, MFL_REASON_BYTES, "%s: %.180s", d->info.name, why);
-                        return true;
-                }
-        return false;
+        find_sharers(core, node);
+        if (!node->sharers[0])
+                return false;
+        mfl_snprintf(reason, MFL_REASON_BYTES, "%s: shares %s with %s", node->sharers[0]->info.name,
+                node->sharers[0]->info.device_uuid, node->sharers[1]->info.name);
+        return true;
 }
 
 /* Of the daemons of its host, the first by name among those that are of another node. */
@@ -272,6 +301,8 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
                 mfl_strcpy(reason, MFL_REASON_BYTES, "it does not say how others can reach it");
         else if (!a->memory_space)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%.200s", a->memory_reason);
+        else if (!have->instance)
+                mfl_strcpy(reason, MFL_REASON_BYTES, "its instance number is 0");
         else if (!other->info.has_reach)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s does not say how to reach it", other->info.name);
         else if (a->user != b->user)
@@ -281,6 +312,8 @@ static void tell_alone(const struct core_daemon *daemon, char reason[MFL_REASON_
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another network namespace than %s", other->info.name);
         else if (!b->memory_space)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s: %.180s", other->info.name, b->memory_reason);
+        else if (!other->info.instance)
+                mfl_snprintf(reason, MFL_REASON_BYTES, "%s: its instance number is 0", other->info.name);
         else
                 mfl_snprintf(reason, MFL_REASON_BYTES, "another /dev/shm than %s", other->info.name);
 }
@@ -334,6 +367,7 @@ static uint32_t check_node(const struct core_node *node)
         for (const struct core_daemon *d = node->first; d; d = d->node_next, n++) {
                 mfl_assert(d->node == node && node_key(&d->info) == node->key);
                 mfl_assert(!d->node_next || compare(d, d->node_next) < 0);
+                mfl_assert(strcmp(node->by_name->info.name, d->info.name) <= 0);
         }
         mfl_assert(n == node->n && n > 0 && node->host->n_nodes > 0);
         return n;

@@ -295,6 +295,66 @@ def test_clients_over_the_limit_are_rejected_by_their_own_daemon(cluster):
     c.run_job(rounds=1)
 
 
+# ---- daemons of one node ----
+
+class Quitter:
+    """Gives back every task, without a word more."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def __call__(self, daemon, kind, body, payload):
+        if kind == 'ping':
+            daemon.send('pong', {'cookie': body['cookie']})
+        elif kind == 'task':
+            self.tasks.append(body)
+            daemon.send('task_failed', {'task': body['task'], 'reason': 'no', 'permanent': True})
+
+
+@pytest.mark.parametrize('instance', [0, 77])
+def test_daemons_of_one_number(cluster, instance):
+    """Two processes of one node with one Hello.instance can't be members of one group; each is still told its task."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    expected = c.run_job(rounds=1)[1]
+    reach = {'user': 1, 'network_space': 2, 'memory_space': 3}
+    fakes = [w.FakeDaemon(c.address, name, c.data_sets(), Quitter(), instance=instance, reach=reach)
+             for name in ('twin-1', 'twin-2')]
+    c.wait_daemons(3)
+    assert c.run_job(rounds=1)[1] == expected
+    for fake in fakes:
+        assert fake.error is None and fake.closed is None
+        assert fake.on_message.tasks and all(not t['group'] for t in fake.on_message.tasks)
+        fake.close()
+
+
+def test_reason_that_is_cut_within_a_character(cluster):
+    """What a member says went wrong is told to the others of its group, shortened to whole characters."""
+    c = cluster(1)
+    sets, alone = c.data_sets(), []
+
+    def member(daemon, kind, body, payload):
+        if kind == 'ping':
+            daemon.send('pong', {'cookie': body['cookie']})
+        elif kind == 'task' and body['group']:
+            daemon.send('combine_failed', {'group': body['group']['group'], 'reason': 'x' + '\u00e9' * 200})
+        elif kind == 'task':
+            daemon.send('task_failed', {'task': body['task'], 'reason': 'no', 'permanent': True})
+        elif kind == 'alone':
+            alone.append(body['reason'])
+            daemon.send('task_failed', {'task': body['task'], 'reason': 'no', 'permanent': True})
+
+    reach = {'user': 1, 'network_space': 2, 'memory_space': 3}
+    fakes = [w.FakeDaemon(c.address, name, sets, member, instance=i, reach=reach)
+             for i, name in enumerate(('m1', 'm2'), 1)]
+    c.wait_daemons(3)
+    c.run_job(rounds=1)
+    assert len(alone) == 2 and all('x\u00e9' in reason for reason in alone), alone
+    for fake in fakes:
+        assert fake.error is None and fake.closed is None
+        fake.close()
+
+
 # ---- a daemon that is silent, and a quorum ----
 
 def test_quorum_closes_the_round_without_a_silent_daemon(cluster):

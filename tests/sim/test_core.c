@@ -149,6 +149,7 @@ static void add_daemon(struct bed *bed, uint32_t i)
         struct mfl_daemon_info info = {.instance = i + 1, .workers = 1, .n_data_sets = 1, .data_sets = &data};
         snprintf(info.name, sizeof info.name, "d%05u", i);
         if (bed->per_node) {
+                strcpy(info.node, "host");
                 info.has_reach = true;
                 info.reach.memory_space = i / bed->per_node + 1; /* containers of one host */
                 info.reach.nccl = 22809;

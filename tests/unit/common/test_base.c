@@ -34,10 +34,31 @@ static void philox_gives_the_published_numbers(void **state)
         assert_int_equal(r.v[3], 0x24126ea1u);
 }
 
+/* What is cut ends with a whole character: half of one is no UTF-8. */
+static void formatted_text_is_never_half_a_character(void **state)
+{
+        (void)state;
+        char text[8];
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%.4s", "abc\u00e9"), 3);
+        assert_string_equal(text, "abc");
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%.5s", "abc\u00e9"), 5);
+        assert_string_equal(text, "abc\u00e9");
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%s", "abcde\U0001f600"), 9); /* as it would be */
+        assert_string_equal(text, "abcde");
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%.6s", "abc\U0001f600"), 3);
+        assert_string_equal(text, "abc");
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%s", "abc\U0001f600"), 7);
+        assert_string_equal(text, "abc\U0001f600");
+        assert_int_equal(mfl_snprintf(text, sizeof text, "%.2s", "\u20ac"), 0);
+        assert_string_equal(text, "");
+        assert_int_equal(mfl_snprintf(text, 0, "%s", "abc"), 3);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(allocation_fails_once_where_asked),
+                cmocka_unit_test(formatted_text_is_never_half_a_character),
                 cmocka_unit_test(philox_gives_the_published_numbers),
         };
         return cmocka_run_group_tests_name("base", tests, NULL, NULL);

@@ -40,6 +40,9 @@ static void keep_task(struct bed *bed, uint32_t conn, const struct mfl_task *t)
         memcpy(task->items, t->items, t->n_items * sizeof *t->items);
         while (bed->conn[task->daemon] != conn)
                 task->daemon++;
+        for (uint32_t i = 0; i < t->group.n_members; i++) /* else it can't be sent */
+                for (uint32_t k = 0; k < i; k++)
+                        assert_true(t->group.members[i] != t->group.members[k]);
         char group[96] = "";
         if (t->group.group)
                 snprintf(group, sizeof group, ", group %u by %s, rank %u of %u, workers %u",

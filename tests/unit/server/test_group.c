@@ -284,10 +284,15 @@ static void test_deadline(void **state)
         bed_announce(&bed, 0, true);
         bed_announce(&bed, 1, true);
         bed_wait(&bed, 1000);
-        bed_expect(&bed, "d00: combine 4, ranks 3, leader 0, 10000 ms\n"
+        bed_expect(&bed, "d00: combine 4, ranks 3, leader 0, 500 ms\n"
                          "open 0 for 4: 32 bytes, weight 4, client 0\nd00: grant 0 for 4\n");
-        bed_wait(&bed, 1000);
-        bed_expect(&bed, "free 0 of 4\nd02: cancel 3\nd01: cancel 2\nd00: cancel 1\n"
+        bed_wait(&bed, 500); /* a sum that hangs does not take them through the deadline */
+        bed_expect(&bed, "free 0 of 4\nd00: alone 1: the sum takes too long\n"
+                         "d01: alone 2: the sum takes too long\n"
+                         "open 0 for 1: 32 bytes, weight 2, client 0\nd00: grant 0 for 1\n"
+                         "open 1 for 2: 32 bytes, weight 2, client 1\nd01: grant 1 for 2\n");
+        bed_wait(&bed, 500);
+        bed_expect(&bed, "free 1 of 2\nfree 0 of 1\nd02: cancel 3\nd01: cancel 2\nd00: cancel 1\n"
                          "d00: train 5 of 2 from 1, group 8 by shm, rank 0 of 3, workers 6\n"
                          "d01: train 6 of 2 from 1, group 8 by shm, rank 1 of 3, workers 6\n"
                          "d02: train 7 of 2 from 1, group 8 by shm, rank 2 of 3, workers 6\n");
@@ -343,6 +348,36 @@ static void test_single_updates(void **state)
 }
 
 /* Two pieces in one deal can't be one sum; and 65 are two groups. */
+/* Daemons that say the same number of themselves are never members of one group: its Task could not be sent.
+ */
+static void test_same_instance(void **state)
+{
+        (void)state;
+        struct bed bed;
+        bed_start(&bed, 4);
+        bed.info[1].instance = 1;
+        bed_up(&bed, 0);
+        bed_up(&bed, 1);
+        bed_add_job(&bed);
+        bed_expect(&bed, "d00: train 1 of 2 from 1\nd01: train 2 of 2 from 1\n");
+        bed_end(&bed);
+        bed_start(&bed, 6);
+        bed.info[1].instance = 1;
+        bed_up(&bed, 0);
+        bed_up(&bed, 1);
+        bed_up(&bed, 2);
+        bed_add_job(&bed);
+        bed_expect(&bed, "d00: train 1 of 2 from 1, group 4 by shm, rank 0 of 2, workers 4\n"
+                         "d01: train 2 of 2 from 1\n"
+                         "d02: train 3 of 2 from 1, group 4 by shm, rank 1 of 2, workers 4\n");
+        for (uint32_t i = 0; i < 3; i++)
+                bed_announce(&bed, i, true);
+        bed_expect(&bed, "open 0 for 2: 32 bytes, weight 2, client 1\nd01: grant 0 for 2\n"
+                         "d00: combine 4, ranks 3, leader 0, 10000 ms\n"
+                         "open 1 for 4: 32 bytes, weight 4, client 0\nd00: grant 1 for 4\n");
+        bed_end(&bed);
+}
+
 static void test_many_members(void **state)
 {
         (void)state;
@@ -416,6 +451,7 @@ int main(void)
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_local_job),
                 cmocka_unit_test(test_single_updates),
+                cmocka_unit_test(test_same_instance),
                 cmocka_unit_test(test_many_members),
                 cmocka_unit_test(test_no_memory),
         };

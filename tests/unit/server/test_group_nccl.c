@@ -79,6 +79,35 @@ static void test_nccl(void **state)
         bed_end(&bed);
 }
 
+/* It failed while no group was at hand: the next group does not count on it. */
+static void test_communicator_breaks_between_rounds(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start_gpus(&bed, 3);
+        uint64_t number = group_of(&bed, 0)->communicator;
+        bed_gpu(&bed, 3);
+        bed_up(&bed, 3);
+        send_id(&bed, 0, number, true);
+        announce_all(&bed, 3);
+        bed_complete(&bed, 0);
+        send_id(&bed, 3, number, false); /* not its own */
+        bed_added(&bed, 0, true);
+        bed_down(&bed, 3);
+        bed_wait(&bed, 10000);
+        finish_round(&bed);
+        assert_true(group_of(&bed, 0)->communicator == number);
+        announce_all(&bed, 3);
+        bed_complete(&bed, 0);
+        bed_added(&bed, 0, true);
+        send_id(&bed, 1, number, false);
+        finish_round(&bed);
+        assert_int_equal(group_of(&bed, 0)->collective, MFL_COLLECTIVE_NCCL);
+        assert_true(group_of(&bed, 0)->communicator > number);
+        assert_true(group_of(&bed, 0)->communicator == group_of(&bed, 2)->communicator);
+        bed_end(&bed);
+}
+
 /* NCCL can't do without one of the communicator's ranks. */
 static void test_nccl_is_all_or_none(void **state)
 {
@@ -327,6 +356,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_nccl),
+                cmocka_unit_test(test_communicator_breaks_between_rounds),
                 cmocka_unit_test(test_nccl_is_all_or_none),
                 cmocka_unit_test(test_nccl_fails_twice),
                 cmocka_unit_test(test_nccl_recovers),

@@ -32,6 +32,10 @@ static void test_why_alone(void **state)
         expect_strangers(&bed, "d01: it is full", "it is full");
         bed.info[1].has_reach = false;
         expect_strangers(&bed, "d01 does not say how to reach it", "it does not say how others can reach it");
+        bed.info[1].instance = 0; /* members are known by it */
+        expect_strangers(&bed, "d01: its instance number is 0", "its instance number is 0");
+        bed.info[0].node[0] = bed.info[1].node[0] = '\0'; /* two hosts' spaces may well be equal */
+        expect_strangers(&bed, "no other daemon on its node", "no other daemon on its node");
         bed.info[0].node[0] = bed.info[1].node[0] = '\0';
         bed.info[0].has_reach = bed.info[1].has_reach = false;
         expect_strangers(&bed, "no other daemon on its node", "no other daemon on its node");
@@ -87,6 +91,10 @@ static void test_why_not_nccl(void **state)
         bed_gpu(&bed, 2);
         for (uint32_t i = 0; i < 3; i++)
                 bed_up(&bed, i);
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "d01: shares GPU-2 with d02");
+        bed_down(&bed, 2);
+        bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_NCCL, "");
+        bed_up(&bed, 2);
         bed_expect_alone(&bed, "d00", MFL_COLLECTIVE_SHM, "d01: shares GPU-2 with d02");
         bed_end(&bed);
         bed_start(&bed, 4);
