@@ -141,6 +141,8 @@ int mfl_share_buffer_new(
         pthread_mutex_unlock(&share->lock);
         int r = charge(buffer, err);
         if (!r)
+                r = mfl_share_lock_check(share, err);
+        if (!r)
                 r = make_file(buffer, err);
         if (!r)
                 r = reserve(buffer, err);
@@ -237,8 +239,10 @@ void mfl_share_withdraw(struct mfl_share_buffer *buffer)
  * then, and does not read. */
 bool mfl_share_idle(struct mfl_share_buffer *buffer)
 {
+        struct stat st;
         pthread_mutex_lock(&buffer->share->lock);
-        bool idle = !buffer->published && !flock(buffer->fd, LOCK_EX | LOCK_NB);
+        bool idle = !buffer->published && !fstat(buffer->fd, &st) && st.st_nlink > 0 &&
+                    !flock(buffer->fd, LOCK_EX | LOCK_NB);
         if (idle)
                 flock(buffer->fd, LOCK_UN);
         pthread_mutex_unlock(&buffer->share->lock);
