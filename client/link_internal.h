@@ -53,6 +53,7 @@ struct link_params {
 struct link_work {
         struct mfl_link *link;
         uint64_t task;
+        struct mfl_task order; /* as it was then: the agent changes its own's group meanwhile */
         struct link_params *params;
         char *text;
         struct mfl_compute_call call;

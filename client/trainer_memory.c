@@ -172,6 +172,14 @@ static struct trainer_shared *take_shared_locked(struct trainer_memory *memory, 
         return NULL;
 }
 
+static bool has_idle_shared(struct trainer_memory *memory)
+{
+        pthread_mutex_lock(&memory->lock);
+        bool has = memory->idle_shared != NULL;
+        pthread_mutex_unlock(&memory->lock);
+        return has;
+}
+
 static int new_shared(struct trainer_memory *memory, struct mfl_share *share, struct trainer_shared *shared,
         struct mfl_error *err)
 {
@@ -179,7 +187,7 @@ static int new_shared(struct trainer_memory *memory, struct mfl_share *share, st
         if (r)
                 return r;
         r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
-        if (r == MFL_INVALID && memory->idle_shared) {
+        if (r == MFL_INVALID && has_idle_shared(memory)) {
                 trainer_memory_trim(memory);
                 r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
         }

@@ -491,6 +491,8 @@ static void a_sum_is_held_on_the_device_and_read_once(void **state)
                 assert_int_equal(fake.n_sums, 1);
         }
         assert_int_equal(fake.n_combines, 4);
+        mfl_trainer_forget(m.trainer, "j-000001"); /* the card is free at once */
+        assert_int_equal(fake.n_sums, 0);
         mfl_trainer_free(m.trainer);
         assert_int_equal(fake.n_sums, 0);
         m.trainer = new_trainer(&backend, &m, &nccl);
