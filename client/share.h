@@ -54,9 +54,13 @@ uint64_t mfl_share_instance(const struct mfl_share *share);
 
 struct mfl_share_buffer;
 
-/* Zeroed, every page there. MFL_INVALID when there is no room, with the sizes. */
+/* Zeroed; every page is reserved, and comes when it is first written to. MFL_INVALID when there is no room,
+ * with the sizes. */
 int mfl_share_buffer_new(
         struct mfl_share *share, uint64_t bytes, struct mfl_share_buffer **ret_buffer, struct mfl_error *err);
+/* Makes all of its pages come now. Before anything is written; not on a thread that must answer soon, since a
+ * gigabyte takes a third of a second, or many where a machine has to be given the memory first. */
+void mfl_share_buffer_touch(struct mfl_share_buffer *buffer);
 /* Unlinks; readers keep what they have mapped. NULL is fine. */
 void mfl_share_buffer_free(struct mfl_share_buffer *buffer);
 void *mfl_share_buffer_data(const struct mfl_share_buffer *buffer); /* 64-byte aligned */

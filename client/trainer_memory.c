@@ -199,6 +199,8 @@ static int new_shared(struct trainer_memory *memory, struct mfl_share *share, st
         }
         if (r)
                 trainer_memory_release(memory, shared->bytes);
+        else
+                mfl_share_buffer_touch(shared->buffer);
         return r;
 }
 
