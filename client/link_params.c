@@ -127,6 +127,7 @@ static void copy_to_share(struct link_params *params)
                         tell_absent(params, *no_room.text ? &no_room : &err);
                 return;
         }
+        mfl_share_buffer_touch(copy.buffer);
         memcpy(copy.data, params->store.data, params->n * sizeof(float));
         publish(params, copy.buffer);
         mfl_share_buffer_free(params->absent);
