@@ -6,7 +6,6 @@
 #include "common/log.h"
 
 #define PROGRESS_MS 500u
-#define POLL_MS 3u
 
 static const struct mfl_stream_ops stream_ops;
 static void on_timer(uv_timer_t *timer);
@@ -287,17 +286,20 @@ static void on_poll(uv_timer_t *timer)
         struct mfl_link *link = timer->data;
         if (link->closing || link->exited)
                 return;
-        bool params = link_params_poll(link), upload = link_upload_pump(link);
-        if (params || upload)
-                link_poll(link);
+        uint32_t ms = link_params_poll(link);
+        if (link_upload_pump(link))
+                ms = ms ? MFL_MIN(ms, LINK_POLL_MS) : LINK_POLL_MS;
+        if (ms)
+                link_poll(link, ms);
 }
 
-void link_poll(struct mfl_link *link)
+void link_poll(struct mfl_link *link, uint32_t ms)
 {
-        if (link->closing || uv_is_active((uv_handle_t *)&link->poll))
+        if (link->closing)
                 return;
         uv_update_time(link->loop);
-        uv_timer_start(&link->poll, on_poll, POLL_MS, 0);
+        if (!uv_is_active((uv_handle_t *)&link->poll) || uv_timer_get_due_in(&link->poll) > ms)
+                uv_timer_start(&link->poll, on_poll, ms, 0);
 }
 
 /* ---- the connection ---- */

@@ -113,7 +113,7 @@ static void on_combined(struct mfl_combine_call *call)
         else if (!quiet)
                 post_combined(link, task, ok, ok ? "" : err.text);
         if (ok && link_upload_pump(link))
-                link_poll(link);
+                link_poll(link, LINK_POLL_MS);
         link_pending_done(link);
 }
 

@@ -53,6 +53,7 @@ struct link_params {
 struct link_work {
         struct mfl_link *link;
         uint64_t task;
+        struct mfl_task order; /* as it was then: the agent changes its own's group meanwhile */
         struct link_params *params;
         char *text;
         struct mfl_compute_call call;
@@ -136,8 +137,9 @@ void link_post(struct mfl_link *link, const struct mfl_agent_event *event);
 void link_fatal(struct mfl_link *link, const struct mfl_error *err);
 void link_pending_done(struct mfl_link *link);
 void link_trace(struct mfl_link *link, const char *fmt, ...) MFL_PRINTF(2, 3);
-/* Looks again in a few ms, until nothing is waited for. */
-void link_poll(struct mfl_link *link);
+/* Looks again in at most so many ms, and goes on until nothing is waited for. */
+void link_poll(struct mfl_link *link, uint32_t ms);
+#define LINK_POLL_MS 3u /* for a sum that is being added */
 
 /* link_store.c */
 /* Room for n floats: in the share, or private where it has none, which *ret_no_room then tells (it stays
@@ -156,8 +158,8 @@ void link_params_forget(struct mfl_link *link, const char *job); /* NULL: all */
 int link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
 void link_params_frame(struct mfl_link *link, size_t bytes);
-void link_params_cut(struct mfl_link *link);  /* the connection is gone */
-bool link_params_poll(struct mfl_link *link); /* true: somebody waits still */
+void link_params_cut(struct mfl_link *link);      /* the connection is gone */
+uint32_t link_params_poll(struct mfl_link *link); /* 0, or somebody waits still: ms to the next look */
 
 /* link_upload.c */
 void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action);

@@ -127,6 +127,7 @@ static void copy_to_share(struct link_params *params)
                         tell_absent(params, *no_room.text ? &no_room : &err);
                 return;
         }
+        mfl_share_buffer_touch(copy.buffer);
         memcpy(copy.data, params->store.data, params->n * sizeof(float));
         publish(params, copy.buffer);
         mfl_share_buffer_free(params->absent);
@@ -211,11 +212,27 @@ static void fetch(struct link_params *params)
 /* ---- params that another daemon of the node fetches ---- */
 
 #define WAIT_MS 5000u
+#define WAIT_LOOK_MS 20u
 #define WAIT_BYTES_PER_MS (16u * 1024 * 1024 / 1000)
+
+/* The daemon that they belong to can write the next version into that memory only when nobody reads it, and
+ * new memory for every version costs more than the way to look at an old one again, should it be wanted. */
+static void drop_older_views(struct link_params *params)
+{
+        struct link_params *next;
+        for (struct link_params *other = params->link->params; other; other = next) {
+                next = other->next;
+                if (other == params || strcmp(other->job, params->job) || !other->store.view || other->refs)
+                        continue;
+                unlink_params(params->link, other);
+                free_params(other);
+        }
+}
 
 static void take_view(struct link_params *params, struct mfl_share_view *view)
 {
         struct link_store spare = {0};
+        drop_older_views(params);
         evict(params->link, params, &spare);
         link_store_free(&spare);
         /* Never written to: all of it has come. */
@@ -228,6 +245,13 @@ static void take_view(struct link_params *params, struct mfl_share_view *view)
         params->ready = true;
         params->from = 0;
         post(params, MFL_AGENT_EV_PARAMS_DONE, true);
+}
+
+/* Ms between two looks for params: next to nothing of what the wait has taken so far, so small params are
+ * found at once, and a long download is not looked for a thousand times a second. */
+static uint32_t pause_of(const struct link_params *params)
+{
+        return (uint32_t)MFL_MIN(1 + (mfl_now_ms() - params->since_ms) / 32, (uint64_t)WAIT_LOOK_MS);
 }
 
 /* True: it waits still. */
@@ -270,12 +294,12 @@ static void wait_for(struct link_params *params, uint64_t from)
                         params->since_ms + WAIT_MS + params->n * sizeof(float) / WAIT_BYTES_PER_MS;
         }
         if (look(params))
-                link_poll(params->link);
+                link_poll(params->link, pause_of(params));
 }
 
-bool link_params_poll(struct mfl_link *link)
+uint32_t link_params_poll(struct mfl_link *link)
 {
-        bool waits = false;
+        uint32_t ms = 0;
         /* What is found is told at once, and that may change the list: then from the start. */
         for (struct link_params *params = link->params; params;) {
                 struct link_params *next = params->next;
@@ -283,15 +307,18 @@ bool link_params_poll(struct mfl_link *link)
                         params = next;
                         continue;
                 }
-                bool still = look(params);
-                waits |= still;
-                params = still ? next : link->params;
-                if (!still && (link->exited || link->closing))
-                        return false;
-                if (!still)
-                        waits = false;
+                if (look(params)) {
+                        uint32_t pause = pause_of(params);
+                        ms = ms ? MFL_MIN(ms, pause) : pause;
+                        params = next;
+                        continue;
+                }
+                if (link->exited || link->closing)
+                        return 0;
+                params = link->params;
+                ms = 0;
         }
-        return waits;
+        return ms;
 }
 
 void link_params_open(struct mfl_link *link, const struct mfl_task *task)

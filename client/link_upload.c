@@ -121,7 +121,7 @@ void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
                 at = &(*at)->next;
         *at = upload;
         if (link_upload_pump(link))
-                link_poll(link);
+                link_poll(link, LINK_POLL_MS);
 }
 
 static void on_chunk_sent(struct mfl_stream *stream, int status, void *arg)
@@ -140,7 +140,7 @@ static void on_chunk_sent(struct mfl_stream *stream, int status, void *arg)
                         link_post(link, &event);
         }
         if (!status && link_upload_pump(link))
-                link_poll(link);
+                link_poll(link, LINK_POLL_MS);
 }
 
 /* How many bytes of its range can go now: a whole chunk, or none while the sum is not that far. */

@@ -114,8 +114,9 @@ static int start_work(struct mfl_link *link, const struct mfl_task *task, struct
                 free(copy);
                 return mfl_fail_memory(err, sizeof(*work), "a task");
         }
-        *work = (struct link_work){.link = link, .task = task->task, .params = params, .text = copy};
-        work->call.task = task;
+        *work = (struct link_work){
+                .link = link, .task = task->task, .order = *task, .params = params, .text = copy};
+        work->call.task = &work->order;
         work->call.job_text = copy;
         work->call.params = params->store.data;
         work->call.done = on_computed;

@@ -14,7 +14,9 @@
  * that it maps, so the owner can tell whether somebody still reads. Nothing is locked while it is written, so
  * no process's death can leave a lock behind. Segments are never made smaller, and unlinked ones live on in
  * whoever maps them: a reader of a dead daemon's memory is safe. What a dead daemon left behind is unlinked
- * by the next one of its user that starts: whose lock can be had is dead.
+ * by the next one of its user that starts: whose lock can be had is dead. Whoever removes the files of a
+ * living daemon (systemd does at a user's logout, RemoveIPC=) makes the others look in vain, once: memory
+ * without a name is given up, and with the next buffer the lock file is made again.
  *
  * Pages are reserved when a buffer is made: a full /dev/shm (64 MiB in a container by default) is an error
  * there and not a SIGBUS later.
@@ -52,9 +54,13 @@ uint64_t mfl_share_instance(const struct mfl_share *share);
 
 struct mfl_share_buffer;
 
-/* Zeroed, every page there. MFL_INVALID when there is no room, with the sizes. */
+/* Zeroed; every page is reserved, and comes when it is first written to. MFL_INVALID when there is no room,
+ * with the sizes. */
 int mfl_share_buffer_new(
         struct mfl_share *share, uint64_t bytes, struct mfl_share_buffer **ret_buffer, struct mfl_error *err);
+/* Makes all of its pages come now. Before anything is written; not on a thread that must answer soon, since a
+ * gigabyte takes a third of a second, or many where a machine has to be given the memory first. */
+void mfl_share_buffer_touch(struct mfl_share_buffer *buffer);
 /* Unlinks; readers keep what they have mapped. NULL is fine. */
 void mfl_share_buffer_free(struct mfl_share_buffer *buffer);
 void *mfl_share_buffer_data(const struct mfl_share_buffer *buffer); /* 64-byte aligned */
@@ -65,7 +71,8 @@ int mfl_share_publish(
         struct mfl_share_buffer *buffer, const uint8_t key[MFL_SHARE_KEY_BYTES], struct mfl_error *err);
 /* Nobody new can open it. Idempotent. */
 void mfl_share_withdraw(struct mfl_share_buffer *buffer);
-/* Withdrawn, and nobody reads it any more: it may be written to again. */
+/* Withdrawn, and nobody reads it any more: it may be written to again. Never true when somebody has removed
+ * its file: nobody would ever find it, so give it up. */
 bool mfl_share_idle(struct mfl_share_buffer *buffer);
 
 struct mfl_share_view;

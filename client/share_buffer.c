@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers that others may read: made with all their pages, published and withdrawn by rename.
+/* Buffers that others may read: made with their pages reserved, published and withdrawn by rename.
  *
- * - make mfl-INSTANCE-N, reserve its pages, map them, touch them;
+ * - make mfl-INSTANCE-N, reserve its pages, map them;
  * - publish renames it to mfl-INSTANCE.KEY; withdraw renames it back;
  * - idle asks for the exclusive lock of the file, which no reader's shared one allows.
  * Fails by: no room, or more than this daemon may have (MFL_INVALID); somebody in the way of a name.
@@ -110,21 +110,22 @@ static int reserve(const struct mfl_share_buffer *buffer, struct mfl_error *err)
         return mfl_share_fail_errno(err, buffer->share, "", "reserve memory in", "");
 }
 
-/* Pages are zeroed here, before the first round is trained, and not when its sum is laid out. */
-static int map_and_touch(struct mfl_share_buffer *buffer, struct mfl_error *err)
+static int map_buffer(struct mfl_share_buffer *buffer, struct mfl_error *err)
 {
         void *data = mmap(NULL, buffer->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buffer->fd, 0);
         if (data == MAP_FAILED)
                 return mfl_fail_errno(err, "map a shared buffer of %.1f MiB", MIB(buffer->bytes));
         buffer->data = data;
-        if (!madvise(data, buffer->bytes, MADV_POPULATE_WRITE))
-                return 0;
-        if (errno == ENOMEM)
-                return mfl_fail_errno(err, "fill a shared buffer of %.1f MiB", MIB(buffer->bytes));
-        /* A kernel before 5.14. */
-        for (uint64_t at = 0; at < buffer->bytes; at += PAGE)
-                ((volatile char *)data)[at] = 0;
         return 0;
+}
+
+void mfl_share_buffer_touch(struct mfl_share_buffer *buffer)
+{
+        /* All at once is faster than one by one, where the kernel can (5.14). */
+        if (!madvise(buffer->data, buffer->bytes, MADV_POPULATE_WRITE))
+                return;
+        for (uint64_t at = 0; at < buffer->bytes; at += PAGE)
+                ((volatile char *)buffer->data)[at] = 0;
 }
 
 int mfl_share_buffer_new(
@@ -141,11 +142,13 @@ int mfl_share_buffer_new(
         pthread_mutex_unlock(&share->lock);
         int r = charge(buffer, err);
         if (!r)
+                r = mfl_share_lock_check(share, err);
+        if (!r)
                 r = make_file(buffer, err);
         if (!r)
                 r = reserve(buffer, err);
         if (!r)
-                r = map_and_touch(buffer, err);
+                r = map_buffer(buffer, err);
         if (r) {
                 mfl_share_buffer_free(buffer);
                 return r;
@@ -237,8 +240,10 @@ void mfl_share_withdraw(struct mfl_share_buffer *buffer)
  * then, and does not read. */
 bool mfl_share_idle(struct mfl_share_buffer *buffer)
 {
+        struct stat st;
         pthread_mutex_lock(&buffer->share->lock);
-        bool idle = !buffer->published && !flock(buffer->fd, LOCK_EX | LOCK_NB);
+        bool idle = !buffer->published && !fstat(buffer->fd, &st) && st.st_nlink > 0 &&
+                    !flock(buffer->fd, LOCK_EX | LOCK_NB);
         if (idle)
                 flock(buffer->fd, LOCK_UN);
         pthread_mutex_unlock(&buffer->share->lock);

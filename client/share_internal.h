@@ -45,6 +45,8 @@ int mfl_share_fail_errno(struct mfl_error *err, const struct mfl_share *share, c
 
 /* Makes the lock file of share->instance, locked from the moment it can be seen. */
 int mfl_share_lock_new(struct mfl_share *share, struct mfl_error *err);
+/* Makes it again when somebody has removed it. */
+int mfl_share_lock_check(struct mfl_share *share, struct mfl_error *err);
 /* The lock of the instance can be had, or there is none. */
 bool mfl_share_is_dead(const struct mfl_share *share, uint64_t instance);
 /* Unlinks what processes of this user that are no more left in the directory. */

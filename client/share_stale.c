@@ -64,6 +64,22 @@ int mfl_share_lock_new(struct mfl_share *share, struct mfl_error *err)
                 err, MFL_INVALID, "%s/%s: somebody locks or removes it again and again", share->dir, name);
 }
 
+int mfl_share_lock_check(struct mfl_share *share, struct mfl_error *err)
+{
+        char name[MFL_SHARE_FILE_BYTES];
+        int r = 0;
+        mfl_share_name_lock(name, share->instance);
+        pthread_mutex_lock(&share->lock);
+        if (!mfl_share_is_named(share, share->lock_fd, name)) {
+                int old = share->lock_fd;
+                r = mfl_share_lock_new(share, err);
+                if (!r)
+                        close(old);
+        }
+        pthread_mutex_unlock(&share->lock);
+        return r;
+}
+
 bool mfl_share_is_dead(const struct mfl_share *share, uint64_t instance)
 {
         char name[MFL_SHARE_FILE_BYTES];

@@ -161,6 +161,7 @@ void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
                 trainer_job_free(trainer, job);
         }
         trainer_memory_trim(&trainer->memory);
+        trainer_memory_trim(&trainer->device_memory);
 }
 
 int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,

@@ -30,62 +30,68 @@ static void free_shared_locked(struct trainer_memory *memory, struct trainer_sha
         free(shared);
 }
 
-static void trim_locked(struct trainer_memory *memory)
-{
-        while (memory->idle_shared) {
-                struct trainer_shared *shared = memory->idle_shared;
-                memory->idle_shared = shared->next;
-                free_shared_locked(memory, shared);
-        }
-        while (memory->idle_held) {
-                struct trainer_held *held = memory->idle_held;
-                memory->idle_held = held->next;
-                memory->held_free(held->sum);
-                uncharge_locked(memory, held->bytes);
-                free(held);
-        }
-        while (memory->idle) {
-                struct trainer_idle *idle = memory->idle;
-                memory->idle = idle->next;
-                uncharge_locked(memory, idle->bytes);
-                free(idle);
-        }
-}
-
+/* Not under the lock, which the loop needs to give results back: a sum on a device goes when the reduction
+ * that is at work has ended, and only the loop can cancel that one. */
 void trainer_memory_trim(struct trainer_memory *memory)
 {
+        uint64_t bytes = 0;
         pthread_mutex_lock(&memory->lock);
-        trim_locked(memory);
+        struct trainer_idle *idle = memory->idle;
+        struct trainer_shared *shared = memory->idle_shared;
+        struct trainer_held *held = memory->idle_held;
+        memory->idle = NULL;
+        memory->idle_shared = NULL;
+        memory->idle_held = NULL;
         pthread_mutex_unlock(&memory->lock);
+        for (struct trainer_shared *next; shared; shared = next) {
+                next = shared->next;
+                bytes += shared->bytes;
+                mfl_share_buffer_free(shared->buffer);
+                free(shared);
+        }
+        for (struct trainer_held *next; held; held = next) {
+                next = held->next;
+                bytes += held->bytes;
+                memory->held_free(held->sum);
+                free(held);
+        }
+        for (struct trainer_idle *next; idle; idle = next) {
+                next = idle->next;
+                bytes += idle->bytes;
+                free(idle);
+        }
+        trainer_memory_release(memory, bytes);
 }
 
 void trainer_memory_deinit(struct trainer_memory *memory)
 {
-        trim_locked(memory);
+        trainer_memory_trim(memory);
         mfl_assert(memory->used == 0);
         pthread_mutex_destroy(&memory->lock);
 }
 
-static int reserve_locked(
-        struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err)
+/* *ret_idle: more would be left without the idle buffers. */
+static int try_reserve(struct trainer_memory *memory, uint64_t bytes, const char *what, bool *ret_idle,
+        struct mfl_error *err)
 {
+        pthread_mutex_lock(&memory->lock);
         int r = mfl_budget_reserve(memory->budget, bytes, what, err);
-        if (r && (memory->idle || memory->idle_shared || memory->idle_held)) {
-                trim_locked(memory);
-                r = mfl_budget_reserve(memory->budget, bytes, what, err);
-        }
-        if (r)
-                return MFL_INVALID;
-        memory->used += bytes;
-        return 0;
+        if (!r)
+                memory->used += bytes;
+        *ret_idle = memory->idle || memory->idle_shared || memory->idle_held;
+        pthread_mutex_unlock(&memory->lock);
+        return r ? MFL_INVALID : 0;
 }
 
 int trainer_memory_reserve(
         struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err)
 {
-        pthread_mutex_lock(&memory->lock);
-        int r = reserve_locked(memory, bytes, what, err);
-        pthread_mutex_unlock(&memory->lock);
+        bool idle;
+        int r = try_reserve(memory, bytes, what, &idle, err);
+        if (r && idle) {
+                trainer_memory_trim(memory);
+                r = try_reserve(memory, bytes, what, &idle, err);
+        }
         return r;
 }
 
@@ -126,8 +132,8 @@ int trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char
         uint64_t size = buffer_bytes(bytes);
         pthread_mutex_lock(&memory->lock);
         void *buffer = take_idle_locked(memory, size);
-        int r = buffer ? 0 : reserve_locked(memory, size, what, err);
         pthread_mutex_unlock(&memory->lock);
+        int r = buffer ? 0 : trainer_memory_reserve(memory, size, what, err);
         if (!r && !buffer) {
                 buffer = mfl_alloc_aligned(size);
                 if (!buffer) {
@@ -172,6 +178,14 @@ static struct trainer_shared *take_shared_locked(struct trainer_memory *memory, 
         return NULL;
 }
 
+static bool has_idle_shared(struct trainer_memory *memory)
+{
+        pthread_mutex_lock(&memory->lock);
+        bool has = memory->idle_shared != NULL;
+        pthread_mutex_unlock(&memory->lock);
+        return has;
+}
+
 static int new_shared(struct trainer_memory *memory, struct mfl_share *share, struct trainer_shared *shared,
         struct mfl_error *err)
 {
@@ -179,12 +193,14 @@ static int new_shared(struct trainer_memory *memory, struct mfl_share *share, st
         if (r)
                 return r;
         r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
-        if (r == MFL_INVALID && memory->idle_shared) {
+        if (r == MFL_INVALID && has_idle_shared(memory)) {
                 trainer_memory_trim(memory);
                 r = mfl_share_buffer_new(share, shared->bytes, &shared->buffer, err);
         }
         if (r)
                 trainer_memory_release(memory, shared->bytes);
+        else
+                mfl_share_buffer_touch(shared->buffer);
         return r;
 }
 

@@ -187,6 +187,7 @@ static void close_comm(struct mfl_comm *comm)
                 return;
         (void)cudaSetDevice(comm->device->ordinal);
         pthread_mutex_lock(&lock);
+        expel(comm, NULL); /* while a sum that is freed finds it here: after that nobody would */
         for (struct mfl_comm **link = &comms; *link; link = &(*link)->next)
                 if (*link == comm) {
                         *link = comm->next;

@@ -16,6 +16,8 @@
 #define TASK ((uint64_t)1 << 32) /* + instance */
 #define GROUP ((uint64_t)1 << 32 | 9)
 #define N_ITEMS 2u /* of each */
+#define N_ROUNDS 6u
+#define BUFFERS_MAX 3u /* that a fetcher makes: of two versions, and of the one that is arriving */
 
 static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
                                "data: {name: toy, partition: iid, clients: 5}\n"
@@ -28,6 +30,7 @@ enum way {
         FETCHER_GONE,  /* nobody of that number */
         TOLD_ALONE,    /* the server sends Alone while it waits */
         FETCHER_FIRST, /* the first holds them since long */
+        MANY_ROUNDS,   /* from the first, again and again */
 };
 
 struct world;
@@ -68,6 +71,7 @@ struct world {
         uint8_t *upload;
         uint64_t n_uploaded, upload_task;
         bool combined, handed_on;
+        uint32_t n_rounds, n_evals;
 };
 
 /* ---- server ---- */
@@ -117,6 +121,28 @@ static void send_task(struct daemon *d)
                 send_msg(d, &alone, NULL);
 }
 
+/* An evaluation of other params than those of the round before. */
+static void start_round(struct world *w)
+{
+        struct mfl_error err;
+        w->params[0] = (float)++w->n_rounds;
+        w->n_evals = 0;
+        assert_int_equal(mfl_sha256(w->params, w->graph->n * sizeof(float), w->digest, &err), 0);
+        for (uint32_t i = 0; i < 2; i++) {
+                uint64_t items[N_ITEMS];
+                struct mfl_msg spec = {.kind = MFL_MSG_JOB_SPEC, .job = JOB};
+                struct mfl_msg task = {.kind = MFL_MSG_TASK, .task = task_of(w, i, items)};
+                task.task.task += 2 * w->n_rounds;
+                task.task.round = w->n_rounds;
+                task.task.kind = MFL_TASK_EVAL;
+                task.task.n_items = 1;
+                task.task.items[0] = 0;
+                task.task.group = (struct mfl_group){0};
+                send_msg(&w->daemons[i], &spec, job_text);
+                send_msg(&w->daemons[i], &task, NULL);
+        }
+}
+
 /* Once both are there; the second alone where the first is not to fetch, and later where the first holds the
  * params already. */
 static void greet(struct daemon *d)
@@ -129,6 +155,10 @@ static void greet(struct daemon *d)
         send_msg(d, &welcome, NULL);
         if (++w->n_connections < 2)
                 return;
+        if (w->way == MANY_ROUNDS) {
+                start_round(w);
+                return;
+        }
         if (w->way != TOLD_ALONE)
                 send_task(&w->daemons[0]);
         if (w->way != FETCHER_FIRST)
@@ -161,7 +191,7 @@ static void answer_get(struct daemon *d, uint64_t offset)
 {
         struct world *w = d->w;
         assert_int_equal(offset, 0);
-        assert_int_equal(d->n_gets++, 0);
+        assert_int_equal(d->n_gets++, w->way == MANY_ROUNDS ? w->n_rounds - 1 : 0);
         /* The other one is to wait in earnest. */
         if (w->way == TOGETHER && d->instance == 1) {
                 w->later_get = d;
@@ -230,6 +260,33 @@ static void hand_on(struct world *w)
         send_msg(&w->daemons[1], &task, NULL);
 }
 
+/* A buffer that the first makes now has a name that tells how many it made before. */
+static void count_buffers(struct world *w)
+{
+        struct mfl_error err;
+        struct mfl_share_buffer *buffer;
+        char path[128];
+        uint32_t n = 0;
+        assert_int_equal(mfl_share_buffer_new(w->daemons[0].share, 1, &buffer, &err), 0);
+        do
+                snprintf(path, sizeof(path), "%s/mfl-%016x-%u", w->dir, 1, n++);
+        while (access(path, F_OK) && n < 100);
+        assert_in_range(n - 1, 1, BUFFERS_MAX);
+        mfl_share_buffer_free(buffer);
+}
+
+static void on_round_eval(struct world *w)
+{
+        if (++w->n_evals < 2)
+                return;
+        if (w->n_rounds < N_ROUNDS) {
+                start_round(w);
+                return;
+        }
+        count_buffers(w);
+        stop_all(w);
+}
+
 static void on_eval(struct world *w)
 {
         struct mfl_error err;
@@ -277,7 +334,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         } else if (msg.kind == MFL_MSG_ANNOUNCE) {
                 on_announce(d, &msg.announce);
         } else if (msg.kind == MFL_MSG_EVAL_RESULT) {
-                on_eval(d->w);
+                d->w->way == MANY_ROUNDS ? on_round_eval(d->w) : on_eval(d->w);
         } else if (msg.kind == MFL_MSG_COMBINE_FAILED || msg.kind == MFL_MSG_TASK_FAILED) {
                 fail_msg("%s", msg.cancel.reason);
         }
@@ -521,12 +578,13 @@ static void end_world(struct world *w)
 static struct world *new_world(enum way way)
 {
         struct world *w = calloc(1, sizeof(*w));
+        bool read = way == TOGETHER || way == FETCHER_FIRST || way == MANY_ROUNDS;
         w->way = way;
         run_world(w);
-        assert_int_equal(w->daemons[1].read_from_other, way == TOGETHER || way == FETCHER_FIRST);
+        assert_int_equal(w->daemons[1].read_from_other, read);
         assert_int_equal(w->daemons[1].not_from_other, way == NO_ROOM || way == FETCHER_GONE);
-        assert_int_equal(w->daemons[0].n_gets, way != TOLD_ALONE);
-        assert_int_equal(w->daemons[1].n_gets, way != TOGETHER && way != FETCHER_FIRST);
+        assert_int_equal(w->daemons[0].n_gets, way == MANY_ROUNDS ? N_ROUNDS : way != TOLD_ALONE);
+        assert_int_equal(w->daemons[1].n_gets, !read);
         return w;
 }
 
@@ -569,6 +627,12 @@ static void alone_ends_the_wait(void **state)
         end_world(w);
 }
 
+/* Making shared memory is not cheap, so versions of params take turns in what there is. */
+static void a_fetcher_uses_its_memory_again(void **state)
+{
+        end_world(new_world(MANY_ROUNDS));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -577,6 +641,7 @@ int main(void)
                 cmocka_unit_test(without_room_each_fetches_for_itself),
                 cmocka_unit_test(a_dead_fetcher_is_not_waited_for),
                 cmocka_unit_test(alone_ends_the_wait),
+                cmocka_unit_test(a_fetcher_uses_its_memory_again),
         };
         return cmocka_run_group_tests_name("client_link_node", tests, NULL, NULL);
 }

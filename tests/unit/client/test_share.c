@@ -873,6 +873,41 @@ static void allocation_failures_are_swept(void **state)
         mfl_share_close(NULL);
 }
 
+/* As systemd does when a user logs out. */
+static void what_somebody_removes_is_given_up(void **state)
+{
+        char path[256];
+        struct mfl_share *owner = open_share(OWNER), *reader;
+        struct mfl_share_buffer *hidden = new_buffer(owner, 1), *shown = new_buffer(owner, 2), *next;
+        publish(shown, key_a);
+        DIR *d = opendir(dir);
+        assert_non_null(d);
+        for (struct dirent *entry; (entry = readdir(d));)
+                if (entry->d_name[0] != '.')
+                        assert_int_equal(unlinkat(dirfd(d), entry->d_name, 0), 0);
+        closedir(d);
+        assert_int_equal(mfl_share_publish(hidden, key_b, &err), MFL_INVALID);
+        mfl_share_withdraw(shown);
+        assert_false(mfl_share_idle(hidden) || mfl_share_idle(shown));
+        mfl_share_buffer_free(hidden);
+        mfl_share_buffer_free(shown);
+
+        next = new_buffer(owner, 3);
+        publish(next, key_a);
+        path_of(path, OWNER, ".lock");
+        assert_int_equal(access(path, F_OK), 0);
+        reader = open_share(READER); /* removes what the dead left */
+        struct mfl_share_view *view = open_view(reader, OWNER, key_a);
+        assert_true(sees(view, 3));
+        assert_int_equal(try_view(reader, OWNER, key_b, BYTES), MFL_NOT_FOUND);
+        mfl_share_view_close(view);
+        mfl_share_close(reader);
+        mfl_share_withdraw(next);
+        assert_true(mfl_share_idle(next));
+        mfl_share_buffer_free(next);
+        mfl_share_close(owner);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -887,6 +922,6 @@ int main(void)
                 TEST(what_is_in_the_way_is_not_followed), TEST(only_own_files_are_read),
                 TEST(directories_that_will_not_do), TEST(a_daemon_has_its_limit),
                 TEST(a_full_directory_is_told), TEST(the_default_directory_is_in_memory),
-                TEST(allocation_failures_are_swept)};
+                TEST(what_somebody_removes_is_given_up), TEST(allocation_failures_are_swept)};
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

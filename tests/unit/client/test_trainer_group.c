@@ -354,6 +354,8 @@ static struct {
         const float *base;
         uint32_t n_sums, n_combines;
         bool full;
+        struct mfl_trainer *trainer;
+        struct mfl_train_result *given_back; /* while a sum is freed */
 } fake;
 
 static int fake_base(struct mfl_net *net, const float *params, struct mfl_error *err)
@@ -405,6 +407,9 @@ static void fake_sum_free(struct mfl_sum *sum)
 {
         fake.n_sums -= sum != NULL;
         free(sum);
+        if (fake.given_back)
+                mfl_trainer_result_free(fake.trainer, fake.given_back);
+        fake.given_back = NULL;
 }
 
 static int fake_sum_clear(struct mfl_sum *sum, struct mfl_error *err)
@@ -491,6 +496,18 @@ static void a_sum_is_held_on_the_device_and_read_once(void **state)
                 assert_int_equal(fake.n_sums, 1);
         }
         assert_int_equal(fake.n_combines, 4);
+        /* Freeing one may wait for a reduction; results are given back meanwhile. */
+        struct mfl_train_result *first;
+        assert_int_equal(run(m.trainer, &m.group, 0, 2, false, &first, &err), 0);
+        assert_int_equal(run(m.trainer, &m.group, 0, 2, false, &m.result, &err), 0);
+        assert_int_equal(fake.n_sums, 2);
+        mfl_trainer_result_free(m.trainer, first);
+        fake.trainer = m.trainer;
+        fake.given_back = m.result;
+        mfl_trainer_forget(m.trainer, "j-000001");
+        assert_int_equal(fake.n_sums, 1);
+        mfl_trainer_forget(m.trainer, "j-000001"); /* the card is free at once */
+        assert_int_equal(fake.n_sums, 0);
         mfl_trainer_free(m.trainer);
         assert_int_equal(fake.n_sums, 0);
         m.trainer = new_trainer(&backend, &m, &nccl);
