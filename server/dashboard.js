@@ -179,7 +179,7 @@ function drawTimeline(box, data) {
     rect.append(svg('title', {}, `${s.daemon}: ${s.what}, ${s.job} round ${s.round}, ${duration(s.from - s.to)}`));
     node.append(rect);
   }
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+  for (const part of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
     const ago = Math.round(seconds * (1 - part));
     node.append(svg('text', { x: x(ago), y: height - 4, 'text-anchor': part === 1 ? 'end' : 'middle' },
       ago ? `-${ago} s` : 'now'));
@@ -211,7 +211,7 @@ function makeJobRow(tr, job) {
 
 function updateJobRow(tr, job) {
   const cell = tr.children, bar = cell[3].firstChild, shown = job.last && 'accuracy' in job.last ? job.last : job.best || {};
-  const part = job.clients_total && job.in_round > job.round ? job.clients_done / job.clients_total : 0;
+  const part = job.phase === 'train' && job.clients_total && job.in_round === job.round + 1 ? job.clients_done / job.clients_total : 0;
   setText(cell[1], job.name);
   setText(cell[2], job.state);
   cell[2].className = 'state ' + job.state;
@@ -240,11 +240,11 @@ function jobsSection() {
 function facts(list, job) {
   const rows = [['State', job.state + (job.phase && job.state === 'running' ? `, ${job.phase}` : '')],
     ['Rounds', `${job.round} of ${job.rounds}`],
-    ['Clients of this round', job.clients_total ? `${job.clients_done} of ${job.clients_total}` : '-'],
+    [job.phase === 'evaluate' ? 'Parts evaluated' : 'Clients of this round', job.clients_total ? `${job.clients_done} of ${job.clients_total}` : '-'],
     ['Daemons', String(job.daemons)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
     ['Data', job.data], ['Strategy', job.strategy],
     ['Last round', job.last ? duration(job.last.seconds) : '-'],
-    ['Traffic of it', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-']];
+    ['Traffic of that', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-']];
   if (list.children.length !== rows.length) list.replaceChildren(...rows.map(() => el('div', {}, el('dt', {}), el('dd', {}))));
   rows.forEach(([name, value], i) => {
     setText(list.children[i].firstChild, name);

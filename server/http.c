@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP port: libmicrohttpd on its own thread, and the cache of pages between it and the loop.
+/* The HTTP port: libmicrohttpd on its own thread. The loop's side is http_loop.c.
  *
  *   - a request is checked (method, host, body, path) and answered from assets, health or the cache;
  *   - else its connection is suspended and its path wanted; a batch of wanted paths is rendered on the loop;
@@ -7,142 +7,37 @@
  * Fails by: no address, no memory for a request (its connection ends), peers that are slow or many (theirs
  * end). Lock order: none, since libmicrohttpd is never called under the lock, for it has locks of its own.
  */
-#include "server/http.h"
+#include "server/http_internal.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "proto/stream.h"
 
-#define CONNECTIONS_MAX 64
 #define CONNECTIONS_CROWDED 56
 #define REQUEST_BYTES_MAX (16 * 1024)
 #define SILENCE_SECONDS 10
-#define LIFE_MS 20000u
-#define BATCH_EVERY_MS 25
-#define BACKLOG 64
-#define CACHE_PAGES 16
+#define BACKLOG 511
 #define NICENESS 10
-#define ETAG_BYTES 24
 
 const unsigned mfl_http_statuses[MFL_HTTP_STATUSES - 1] = {200, 304, 400, 403, 404, 405, 503};
 
-/* Made by the loop, sent by the HTTP thread to any number of peers. */
-struct page {
-        atomic_uint refs;
-        unsigned status;
-        const char *type; /* static */
-        char *body;
-        size_t n;
-        uint64_t made_ms;
-        char etag[ETAG_BYTES]; /* HTTP thread */
-};
-
-struct entry {
-        char path[MFL_HTTP_PATH_BYTES];
-        struct page *page; /* NULL: none yet */
-};
-
-enum ask_state {
-        ASK_NEW,
-        ASK_BEGUN,
-        ASK_PARKED,
-};
-/* A request. Owned by its connection; in `parked` or `wanted` it is suspended, so that it can't end. */
-struct ask {
-        struct ask *next;
-        struct MHD_Connection *connection;
-        enum ask_state state;
-        char path[MFL_HTTP_PATH_BYTES];
-        struct page *page; /* with a reference; NULL: none came */
-};
-
-/* A connection, with a descriptor of our own, so that it can be shut down without racing its close. */
-struct peer {
-        struct peer *next, **prev_next;
-        int fd;
-        uint64_t since_ms;
-};
-
-struct mfl_http {
-        struct mfl_http_options options;
-        struct MHD_Daemon *daemon;
-        char address[300];
-        bool loopback;
-        uv_async_t wakeup;
-        uv_timer_t batch;
-        unsigned handles; /* of the loop, not closed yet */
-        uint64_t batch_ms;
-        atomic_uint_least64_t counts[MFL_HTTP_STATUSES];
-
-        pthread_mutex_t lock; /* of all that follows */
-        bool closing;
-        struct entry cache[CACHE_PAGES];
-        struct ask *wanted, *parked; /* not yet, already told to render; a path of the latter is rendered */
-        struct peer *peers;          /* the newest first */
-        uint32_t n_peers;
-        uint64_t beat_ms; /* 0: none yet */
-        char unwell[256], unready[256];
-};
-
-/* ---- pages ---- */
-
-static void page_unref(void *arg)
-{
-        struct page *page = arg;
-        if (page && atomic_fetch_sub(&page->refs, 1) == 1) {
-                free(page->body);
-                free(page);
-        }
-}
-
-static struct page *page_ref(struct page *page)
-{
-        if (page)
-                atomic_fetch_add(&page->refs, 1);
-        return page;
-}
+/* ---- answers (HTTP thread) ---- */
 
 /* FNV-1a: tells changes apart, no more is asked of an ETag. */
-static void set_etag(struct page *page)
+static void set_etag(struct mfl_http_page *page)
 {
         uint64_t hash = 0xcbf29ce484222325u;
         for (size_t i = 0; i < page->n; i++)
                 hash = (hash ^ (unsigned char)page->body[i]) * 0x100000001b3u;
         snprintf(page->etag, sizeof page->etag, "\"%016llx\"", (unsigned long long)hash);
 }
-
-/* Under the lock. */
-static struct entry *find_entry(struct mfl_http *http, const char *path)
-{
-        for (size_t i = 0; i < CACHE_PAGES; i++)
-                if (http->cache[i].page && !strcmp(http->cache[i].path, path))
-                        return &http->cache[i];
-        return NULL;
-}
-
-/* Under the lock: its own place, a free one, or that of the oldest page. */
-static struct entry *place_for(struct mfl_http *http, const char *path)
-{
-        struct entry *best = find_entry(http, path);
-        if (best)
-                return best;
-        best = &http->cache[0];
-        for (size_t i = 1; i < CACHE_PAGES && best->page; i++)
-                if (!http->cache[i].page || http->cache[i].page->made_ms < best->page->made_ms)
-                        best = &http->cache[i];
-        return best;
-}
-
-/* ---- answers (HTTP thread) ---- */
 
 static void count(struct mfl_http *http, unsigned status)
 {
@@ -200,7 +95,8 @@ static enum MHD_Result send_line(
 }
 
 /* Takes the reference. */
-static enum MHD_Result send_page(struct mfl_http *http, struct MHD_Connection *connection, struct page *page)
+static enum MHD_Result send_page(
+        struct mfl_http *http, struct MHD_Connection *connection, struct mfl_http_page *page)
 {
         if (!*page->etag)
                 set_etag(page);
@@ -208,13 +104,13 @@ static enum MHD_Result send_page(struct mfl_http *http, struct MHD_Connection *c
         if (page->status == MHD_HTTP_OK && known && strstr(known, page->etag)) {
                 enum MHD_Result r = send_response(http, connection, MHD_HTTP_NOT_MODIFIED, page->type,
                         page->etag, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
-                page_unref(page);
+                mfl_http_page_unref(page);
                 return r;
         }
-        struct MHD_Response *response =
-                MHD_create_response_from_buffer_with_free_callback_cls(page->n, page->body, page_unref, page);
+        struct MHD_Response *response = MHD_create_response_from_buffer_with_free_callback_cls(
+                page->n, page->body, mfl_http_page_unref, page);
         if (!response) {
-                page_unref(page);
+                mfl_http_page_unref(page);
                 return MHD_NO;
         }
         return send_response(http, connection, page->status, page->type, page->etag, response);
@@ -284,7 +180,7 @@ static enum MHD_Result begin(
         if (http->loopback && host && !host_is_ours(host))
                 return send_line(http, connection, MHD_HTTP_FORBIDDEN,
                         "this port answers to localhost and to addresses, not to other names");
-        struct ask *ask = mfl_calloc(1, sizeof *ask);
+        struct mfl_http_ask *ask = mfl_calloc(1, sizeof *ask);
         if (!ask)
                 return MHD_NO;
         ask->connection = connection;
@@ -311,12 +207,10 @@ static enum MHD_Result send_asset(
 
 /* A fresh page, or the request is parked until there is one. Suspended before it is shown to the loop, which
  * may resume it at once. */
-static enum MHD_Result fetch(struct mfl_http *http, struct ask *ask)
+static enum MHD_Result fetch(struct mfl_http *http, struct mfl_http_ask *ask)
 {
+        struct mfl_http_page *page = mfl_http_fresh_page(http, ask->path);
         pthread_mutex_lock(&http->lock);
-        struct entry *entry = find_entry(http, ask->path);
-        bool fresh = entry && mfl_now_ms() - entry->page->made_ms < http->options.fresh_ms;
-        struct page *page = fresh ? page_ref(entry->page) : NULL;
         bool stuck = is_stuck(http);
         pthread_mutex_unlock(&http->lock);
         if (page)
@@ -339,7 +233,7 @@ static enum MHD_Result fetch(struct mfl_http *http, struct ask *ask)
         return MHD_YES;
 }
 
-static enum MHD_Result route(struct mfl_http *http, struct ask *ask, const char *path)
+static enum MHD_Result route(struct mfl_http *http, struct mfl_http_ask *ask, const char *path)
 {
         const struct mfl_asset *asset = find_asset(http, path);
         if (asset)
@@ -357,12 +251,12 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
         const char *method, const char *version, const char *data, size_t *data_bytes, void **con_cls)
 {
         struct mfl_http *http = arg;
-        struct ask *ask = *con_cls;
+        struct mfl_http_ask *ask = *con_cls;
         if (!ask)
                 return begin(http, connection, method, con_cls);
         if (ask->state == ASK_BEGUN)
                 return route(http, ask, url);
-        struct page *page = ask->page;
+        struct mfl_http_page *page = ask->page;
         ask->page = NULL;
         if (!page)
                 return send_line(
@@ -373,30 +267,39 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 static void on_completed(
         void *arg, struct MHD_Connection *connection, void **con_cls, enum MHD_RequestTerminationCode code)
 {
-        struct ask *ask = *con_cls;
+        struct mfl_http_ask *ask = *con_cls;
         if (ask)
-                page_unref(ask->page);
+                mfl_http_page_unref(ask->page);
         free(ask);
         *con_cls = NULL;
 }
 
 /* ---- connections (HTTP thread) ---- */
 
+void mfl_http_send_away(struct mfl_http_peer *peer)
+{
+        peer->sent_away = true;
+        shutdown(peer->fd, SHUT_RDWR);
+}
+
 /* The oldest makes room, so that who holds many open does not keep others out for long. Under the lock. */
 static void make_room(struct mfl_http *http)
 {
-        struct peer *peer = http->peers;
-        while (peer && peer->next)
-                peer = peer->next;
-        if (peer && http->n_peers > CONNECTIONS_CROWDED)
-                shutdown(peer->fd, SHUT_RDWR);
+        struct mfl_http_peer *oldest = NULL;
+        if (http->n_peers <= CONNECTIONS_CROWDED)
+                return;
+        for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
+                if (!peer->sent_away)
+                        oldest = peer;
+        if (oldest)
+                mfl_http_send_away(oldest);
 }
 
 static void peer_started(struct mfl_http *http, struct MHD_Connection *connection, void **socket_context)
 {
         const union MHD_ConnectionInfo *info =
                 MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-        struct peer *peer = mfl_calloc(1, sizeof *peer);
+        struct mfl_http_peer *peer = mfl_calloc(1, sizeof *peer);
         if (!peer) /* it lives by libmicrohttpd's own limits */
                 return;
         peer->fd = info ? fcntl(info->connect_fd, F_DUPFD_CLOEXEC, 0) : -1;
@@ -413,7 +316,7 @@ static void peer_started(struct mfl_http *http, struct MHD_Connection *connectio
         pthread_mutex_unlock(&http->lock);
 }
 
-static void peer_closed(struct mfl_http *http, struct peer *peer)
+static void peer_closed(struct mfl_http *http, struct mfl_http_peer *peer)
 {
         pthread_mutex_lock(&http->lock);
         *peer->prev_next = peer->next;
@@ -440,115 +343,13 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **s
                 peer_closed(http, *socket_context);
 }
 
-/* ---- the loop's side ---- */
-
-/* Those of the list that wait for path (NULL: all) leave it; returns them. Under the lock. */
-static struct ask *take_asks(struct ask **list, const char *path)
-{
-        struct ask *taken = NULL, *ask;
-        while ((ask = *list)) {
-                if (path && strcmp(ask->path, path)) {
-                        list = &ask->next;
-                        continue;
-                }
-                *list = ask->next;
-                ask->next = taken;
-                taken = ask;
-        }
-        return taken;
-}
-
-static void resume(struct ask *ask)
+void mfl_http_resume(struct mfl_http_ask *ask)
 {
         while (ask) {
-                struct ask *next = ask->next; /* the request may end as soon as it is resumed */
+                struct mfl_http_ask *next = ask->next; /* the request may end as soon as it is resumed */
                 MHD_resume_connection(ask->connection);
                 ask = next;
         }
-}
-
-static void on_batch(uv_timer_t *timer)
-{
-        struct mfl_http *http = timer->data;
-        char path[MFL_HTTP_PATH_BYTES];
-        http->batch_ms = uv_now(timer->loop);
-        for (int i = 0; i < CONNECTIONS_MAX; i++) {
-                pthread_mutex_lock(&http->lock);
-                if (!http->wanted || http->closing) {
-                        pthread_mutex_unlock(&http->lock);
-                        return;
-                }
-                memcpy(path, http->wanted->path, sizeof path);
-                bool rendering = false;
-                for (struct ask *ask = http->parked; ask && !rendering; ask = ask->next)
-                        rendering = !strcmp(ask->path, path);
-                struct ask *asks = take_asks(&http->wanted, path), *ask;
-                while ((ask = asks)) {
-                        asks = ask->next;
-                        ask->next = http->parked;
-                        http->parked = ask;
-                }
-                pthread_mutex_unlock(&http->lock);
-                if (!rendering)
-                        http->options.render(http->options.user, path);
-        }
-}
-
-/* Batches are some time apart, so that many requests cost the loop no more than a few. */
-static void on_wakeup(uv_async_t *async)
-{
-        struct mfl_http *http = async->data;
-        uint64_t now = uv_now(async->loop), due = http->batch_ms + BATCH_EVERY_MS;
-        if (!uv_is_active((uv_handle_t *)&http->batch) && !uv_is_closing((uv_handle_t *)&http->batch))
-                uv_timer_start(&http->batch, on_batch, due > now ? due - now : 0, 0);
-}
-
-static struct page *page_new(unsigned status, const char *type, char *body, size_t n)
-{
-        struct page *page = body ? mfl_calloc(1, sizeof *page) : NULL;
-        if (!page) {
-                free(body);
-                return NULL;
-        }
-        atomic_init(&page->refs, 1);
-        page->status = status;
-        page->type = type;
-        page->body = body;
-        page->n = n;
-        page->made_ms = mfl_now_ms();
-        return page;
-}
-
-void mfl_http_answer(
-        struct mfl_http *http, const char *path, unsigned status, const char *type, char *body, size_t n)
-{
-        struct page *page = page_new(status, type, body, n), *old = NULL;
-        pthread_mutex_lock(&http->lock);
-        struct ask *asks = take_asks(&http->parked, path);
-        for (struct ask *ask = asks; ask; ask = ask->next)
-                ask->page = page_ref(page);
-        if (page && status == MHD_HTTP_OK) {
-                struct entry *entry = place_for(http, path);
-                old = entry->page;
-                entry->page = page_ref(page);
-                mfl_strcpy(entry->path, sizeof entry->path, path);
-        }
-        pthread_mutex_unlock(&http->lock);
-        page_unref(old);
-        page_unref(page);
-        resume(asks);
-}
-
-void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready)
-{
-        pthread_mutex_lock(&http->lock);
-        http->beat_ms = mfl_now_ms();
-        mfl_strcpy(http->unwell, sizeof http->unwell, unwell ? unwell : "");
-        mfl_strcpy(http->unready, sizeof http->unready, unready ? unready : "");
-        for (struct peer *peer = http->peers; peer; peer = peer->next)
-                if (http->beat_ms - peer->since_ms > LIFE_MS && peer->since_ms < http->beat_ms)
-                        shutdown(peer->fd, SHUT_RDWR);
-        pthread_mutex_unlock(&http->lock);
 }
 
 /* ---- open and close ---- */
@@ -603,7 +404,7 @@ static int start_daemon(struct mfl_http *http, int fd, struct mfl_error *err)
         http->daemon = MHD_start_daemon(
                 MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
                 on_request, http, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
-                (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES_MAX,
+                (unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES_MAX,
                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_SECONDS, MHD_OPTION_STRICT_FOR_CLIENT, 1,
                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
                 http, MHD_OPTION_END);
@@ -616,8 +417,8 @@ static int start_daemon(struct mfl_http *http, int fd, struct mfl_error *err)
 
 static void free_http(struct mfl_http *http)
 {
-        for (size_t i = 0; i < CACHE_PAGES; i++)
-                page_unref(http->cache[i].page);
+        for (size_t i = 0; i < HTTP_CACHE_PAGES; i++)
+                mfl_http_page_unref(http->cache[i].page);
         pthread_mutex_destroy(&http->lock);
         free(http);
 }
@@ -638,7 +439,7 @@ int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_
                 free_http(http);
                 return r;
         }
-        r = uv_async_init(options->loop, &http->wakeup, on_wakeup);
+        r = uv_async_init(options->loop, &http->wakeup, mfl_http_on_wakeup);
         if (r) {
                 close(fd);
                 free_http(http);
@@ -674,10 +475,11 @@ void mfl_http_close(struct mfl_http *http)
                 return;
         pthread_mutex_lock(&http->lock);
         http->closing = true;
-        struct ask *wanted = take_asks(&http->wanted, NULL), *parked = take_asks(&http->parked, NULL);
+        struct mfl_http_ask *wanted = mfl_http_take_asks(&http->wanted, NULL),
+                            *parked = mfl_http_take_asks(&http->parked, NULL);
         pthread_mutex_unlock(&http->lock);
-        resume(wanted);
-        resume(parked);
+        mfl_http_resume(wanted);
+        mfl_http_resume(parked);
         if (http->daemon)
                 MHD_stop_daemon(http->daemon);
         uv_close((uv_handle_t *)&http->wakeup, on_closed);

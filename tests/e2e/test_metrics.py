@@ -379,11 +379,12 @@ def test_hostile_peers_touch_no_job(cluster):
     """Hundreds that are slow, send nonsense, ask and never read: the job ends with the model of a quiet run, and whoever asks
     properly is answered again."""
     c = cluster(2, config={'http': '127.0.0.1:0'})
-    expected = c.run_job(name='quiet', **JOB)[1]
-    job = c.submit(name='beset', **JOB)
+    long_job = {'rounds': 60, 'model': 'mlp'}
+    expected = c.run_job(name='quiet', **long_job)[1]
+    job = c.submit(name='beset', **long_job)
     slow = open_sockets(c, 150, b'GET /metrics HTTP/1.1\r\nHo')
     waves = 0
-    while c.info(job)['state'] not in h.ENDED and waves < 200:
+    while c.info(job)['state'] not in h.ENDED and waves < 60:
         waves += 1
         for garbage in GARBAGE:
             for s in open_sockets(c, 2, garbage):
