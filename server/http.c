@@ -462,6 +462,11 @@ const char *mfl_http_address(const struct mfl_http *http)
         return http->address;
 }
 
+bool mfl_http_is_loopback(const struct mfl_http *http)
+{
+        return http->loopback;
+}
+
 static void on_closed(uv_handle_t *handle)
 {
         struct mfl_http *http = handle->data;

@@ -54,6 +54,7 @@ struct mfl_http_options {
 /* MFL_INVALID: the address, or no libmicrohttpd in this build. Negative: it can't be bound, memory. */
 int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_http, struct mfl_error *err);
 const char *mfl_http_address(const struct mfl_http *http); /* "127.0.0.1:7434" */
+bool mfl_http_is_loopback(const struct mfl_http *http);
 /* Loop thread, from here on. How the server is: NULL for well and for ready, else why not. Until the first
  * beat it counts as alive and not ready ("starting"). Also ends connections that have lived too long. */
 void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready);

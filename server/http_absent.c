@@ -17,6 +17,11 @@ const char *mfl_http_address(const struct mfl_http *http)
         return "";
 }
 
+bool mfl_http_is_loopback(const struct mfl_http *http)
+{
+        return true;
+}
+
 void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready)
 {
 }

@@ -233,7 +233,7 @@ int mfl_pages_open(struct mfl_server *server, struct mfl_error *err)
         if (r)
                 return r;
         mfl_log(MFL_LOG_INFO, "metrics and dashboard on http://%s/", mfl_http_address(server->http));
-        if (server->config.insecure_http)
+        if (!mfl_http_is_loopback(server->http))
                 mfl_log(MFL_LOG_WARN, "http: whoever reaches %s sees jobs and daemons, as ordered",
                         mfl_http_address(server->http));
         return 0;

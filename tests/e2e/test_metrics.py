@@ -237,6 +237,28 @@ def test_pages(one):
         assert status == 200 and headers['Content-Type'].startswith(kind) and body
 
 
+def test_timeline_of_a_lost_daemon(cluster):
+    """What a daemon was at when it went ends there; the others' spans go on. Its name stays in the metrics while it has grace."""
+    c = cluster(2, config={'http': '127.0.0.1:0', 'reconnect_grace': '60s'})
+    c.wait_daemons(2)
+    job = c.submit(name='long', rounds=100, training={'steps': 200000, 'epochs': None})
+
+    def spans_of(name, is_open):
+        return [s for s in json.loads(get(c, '/api/rounds'))['spans'] if s['daemon'] == name and s['open'] == is_open]
+    h.wait_until(lambda: spans_of('d1', True) and spans_of('d2', True), 20, 'both to train')
+    c.daemons['d1'].kill()
+    ended = h.wait_until(lambda: not spans_of('d1', True) and spans_of('d1', False), 20, 'the end of the span')
+    assert [s['what'] for s in ended] == ['train'] and ended[0]['job'] == job and ended[0]['round'] == 1
+    assert spans_of('d2', True)[0]['what'] == 'train'
+
+    def lost():
+        _, series = scrape(c)
+        return (series['mfl_daemon_up', (('daemon', 'd1'),)] == 0 and series['mfl_daemon_up', (('daemon', 'd2'),)] == 1 and
+                series['mfl_daemon_state', (('daemon', 'd1'), ('state', 'lost'))] == 1 and
+                series['mfl_daemons', (('state', 'lost'),)] == 1)
+    h.wait_until(lost, 10, 'the lost daemon in the metrics')
+
+
 def test_methods_and_missing_pages(one):
     job = one.run_job(rounds=1, model='logistic')[0]
     for path in ('/metrics', '/', '/healthz', '/api/jobs', '/api/jobs/' + job, '/dashboard.js'):
