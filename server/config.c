@@ -24,6 +24,8 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "connections_max", AT(U32, connections_max), .min = 1, .max = 1000000},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "insecure_listen", AT(BOOL, insecure_listen)},
+        {.key = "http", AT(STRING, http)},
+        {.key = "insecure_http", AT(BOOL, insecure_http)},
         {0},
 };
 
@@ -37,6 +39,10 @@ static const char help_text[] =
         "  --state-dir DIR       jobs, rounds and models (default: $STATE_DIRECTORY, else ./mfl-state)\n"
         "  --insecure-listen     allow plain TCP on an address other than loopback: whoever reaches the\n"
         "                        port can submit jobs and read models\n"
+        "  --http HOST:PORT      metrics and dashboard, e.g. 127.0.0.1:7434 (default: off)\n"
+        "  --insecure-http       allow that on an address other than loopback: whoever reaches the port "
+        "sees\n"
+        "                        the names of jobs and daemons and how they do\n"
         "  --log-level LEVEL     error, warn, info or debug (default info)\n"
         "  --ready-fd N          write \"HOST:PORT\" to descriptor N once listening\n"
         "  --exit-with-stdin     stop when standard input ends\n"
@@ -47,7 +53,7 @@ static const char help_text[] =
         "8GiB)\n"
         "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
-        "  insecure_listen: false\n"
+        "  insecure_listen: false      http: off                   insecure_http: false\n"
         "\n"
         "What was committed survives any crash: after a restart every unfinished job goes on from its last\n"
         "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file "
@@ -64,6 +70,8 @@ enum option_code {
         OPT_EXIT_WITH_STDIN,
         OPT_LOG_LEVEL,
         OPT_INSECURE_LISTEN,
+        OPT_HTTP,
+        OPT_INSECURE_HTTP,
         OPT_HELP,
         OPT_VERSION,
 };
@@ -75,6 +83,8 @@ static const struct option options[] = {
         {"exit-with-stdin", no_argument, NULL, OPT_EXIT_WITH_STDIN},
         {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
         {"insecure-listen", no_argument, NULL, OPT_INSECURE_LISTEN},
+        {"http", required_argument, NULL, OPT_HTTP},
+        {"insecure-http", no_argument, NULL, OPT_INSECURE_HTTP},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
         {NULL, 0, NULL, 0},
@@ -146,6 +156,11 @@ static int read_option(int code, struct mfl_server_config *config, struct mfl_er
         case OPT_INSECURE_LISTEN:
                 config->insecure_listen = true;
                 return 0;
+        case OPT_HTTP:
+                return set_text(config->http, sizeof config->http, optarg, "http", err);
+        case OPT_INSECURE_HTTP:
+                config->insecure_http = true;
+                return 0;
         case OPT_HELP:
                 fputs(help_text, stdout);
                 return MFL_NOT_FOUND;
@@ -169,6 +184,7 @@ static void set_defaults(struct mfl_server_config *config)
         };
         const char *dir = getenv("STATE_DIRECTORY"); /* set by systemd's StateDirectory= */
         mfl_strcpy(config->listen, sizeof config->listen, "127.0.0.1:7433");
+        mfl_strcpy(config->http, sizeof config->http, "off");
         mfl_strcpy(config->state_dir, sizeof config->state_dir, dir && *dir ? dir : "mfl-state");
 }
 

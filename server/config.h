@@ -16,6 +16,8 @@ struct mfl_server_config {
         uint32_t connections_max;
         uint32_t log_level;   /* position in error, warn, info, debug */
         bool insecure_listen; /* plain TCP on an address other than loopback */
+        char http[256];       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
+        bool insecure_http;   /* also on an address other than loopback */
         int ready_fd;         /* -1: none; command line only */
         int argc;             /* what it was read from, for a reload; borrowed */
         char **argv;

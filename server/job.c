@@ -182,6 +182,11 @@ static int take_rounds(struct mfl_server_job *job, struct mfl_error *err)
         if (r == MFL_NOT_FOUND)
                 return 0;
         job->has_last = !r;
+        if (!r && job->last.record.evaluated) {
+                job->observed.evaluated = true;
+                job->observed.accuracy = job->last.record.accuracy;
+                job->observed.loss = job->last.record.loss;
+        }
         if (!r)
                 r = mfl_store_round_get(store, job->id, MFL_STORE_BEST, false, &job->best, err);
         job->has_best = !r && job->best.record.evaluated;
@@ -359,6 +364,8 @@ static void done_state(struct mfl_work *work)
 {
         struct operation *op = operation_of(work);
         struct mfl_server_job *job = op->job;
+        if (!work->cancelled)
+                mfl_observe_disk(job->server, MFL_DISK_STATE, op->status <= 0, op->err.text);
         if (op->status > 0) {
                 if (!job->state_unwritten)
                         mfl_log_job(MFL_LOG_WARN, job->id, "%s: its state is not on disk, tried again: %s",
@@ -404,6 +411,7 @@ void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
         if (state >= MFL_JOB_DONE && !job->finished_unix_ms) {
                 job->finished_unix_ms = mfl_unix_ms();
+                job->server->observed.jobs_ended[state]++;
                 mfl_session_job_over(job->server, job->id);
         }
         write_state(job);

@@ -27,6 +27,8 @@ void mfl_server_job_cost_bytes(struct mfl_server_job *job, uint32_t conn, uint64
 {
         char node[MFL_NODE_BYTES];
         struct mfl_error err;
+        job->observed.bytes_up += up;
+        job->observed.bytes_down += down;
         mfl_core_node(job->server->core, conn, node);
         int r = mfl_node_costs_bytes(&job->costs[0], node, up, down, &err);
         if (r)

@@ -24,6 +24,7 @@
 #include "server/config.h"
 #include "server/core.h"
 #include "server/node_cost.h"
+#include "server/observe.h"
 #include "server/runtime.h"
 #include "server/store.h"
 
@@ -59,6 +60,7 @@ struct mfl_session {
         /* Operators. */
         struct mfl_watcher *watchers;
         struct mfl_submission *submission; /* Initial frames are coming */
+        struct mfl_lanes *lanes;           /* of a daemon, when a timeline is kept */
 };
 
 /* ---- jobs ---- */
@@ -103,6 +105,7 @@ struct mfl_server_job {
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` */
         struct mfl_store_file file;
+        struct mfl_job_observed observed;
 };
 
 /* ---- the server ---- */
@@ -133,11 +136,14 @@ struct mfl_server {
         struct mfl_store_names drained;
         struct mfl_drain_wait *drains; /* operators that wait for a daemon to be idle */
         uint64_t tick_due_ms;
-        bool stepping, stopping;
+        bool stepping, stopping, ready;
         uint32_t n_sessions, n_operators, n_log_watchers, conn_last;
         int fatal; /* a negative that ends the process */
         struct mfl_error fatal_error;
         char address[300];
+        struct mfl_observed observed;
+        struct mfl_http *http;           /* NULL: no HTTP port */
+        struct mfl_page_detail *details; /* pages that wait for the database; the first is at it */
 };
 
 int mfl_server_open(

@@ -279,6 +279,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         mfl_transfer_stop(session);
         mfl_operator_forget(session);
         mfl_watch_forget(session);
+        mfl_observe_closed(session);
         unlink_session(session);
         server->n_operators -= session->role == MFL__ROLE__ROLE_OPERATOR;
         if (session->role == MFL__ROLE__ROLE_DAEMON && !server->stopping) {
@@ -287,6 +288,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 mfl_server_feed(server, &event);
         } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED) {
                 mfl_log(MFL_LOG_WARN, "%s: closed before it had greeted: %s", session->peer, reason);
+                server->observed.connections_ungreeted++;
         }
         free(session);
 }
@@ -313,6 +315,7 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
         session->server = server;
         session->conn = ++server->conn_last;
         session->opened_ms = uv_now(&server->loop);
+        server->observed.connections_accepted++;
         int r = mfl_stream_init(&session->stream, &server->loop, &session_ops, session, &err);
         if (r) {
                 free(session);
@@ -325,6 +328,7 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
         mfl_stream_accept(&session->stream, listener);
         mfl_stream_peer(&session->stream, session->peer, sizeof session->peer);
         if (server->n_sessions > server->config.connections_max) {
+                server->observed.connections_refused++;
                 mfl_log(MFL_LOG_WARN, "%s: refused: connections_max (%u) is reached", session->peer,
                         server->config.connections_max);
                 mfl_stream_close(&session->stream, "the server has as many connections as it may", true);

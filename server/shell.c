@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 #include "common/systemd.h"
+#include "server/pages.h"
 #include "server/server.h"
 
 #define WORKER_QUEUE_MAX 65536
@@ -155,6 +156,7 @@ static void carry_out(struct mfl_server *server, const struct mfl_core_action *a
         default:
                 act_on_job(server, action);
         }
+        mfl_observe_action(server, action);
 }
 
 /* An event that waited its turn may be about a slot that was meanwhile given to another upload. */
@@ -171,6 +173,7 @@ static void step(struct mfl_server *server, struct mfl_core_event *event)
         if (is_stale(server, event))
                 return;
         event->now_ms = mfl_server_now(server);
+        mfl_observe_event(server, event);
         int r = mfl_core_step(server->core, event, &server->actions);
         if (r < 0) {
                 struct mfl_error err;
@@ -247,6 +250,8 @@ static void done_flush(struct mfl_work *work)
         struct flush_op *op = MFL_CONTAINER_OF(work, struct flush_op, work);
         if (op->status < 0)
                 mfl_server_fatal(op->server, op->status, &op->err);
+        else if (!work->cancelled)
+                mfl_observe_disk(op->server, MFL_DISK_LOG, !op->status, op->err.text);
         free(op);
 }
 
@@ -267,6 +272,8 @@ static void on_flush(uv_timer_t *timer)
 {
         static uint32_t count;
         struct mfl_server *server = timer->data;
+        mfl_observe_beat(server, FLUSH_EVERY_MS);
+        mfl_pages_beat(server);
         mfl_watch_flush(server);
         mfl_operator_check_drains(server);
         mfl_session_reap(server);
@@ -444,6 +451,8 @@ int mfl_server_open(
         if (!r)
                 r = open_loop(server, err);
         if (!r)
+                r = mfl_pages_open(server, err); /* before the jobs, so that it can tell that they load */
+        if (!r)
                 r = open_jobs(server, err);
         if (!r)
                 r = open_listener(server, err);
@@ -451,6 +460,7 @@ int mfl_server_open(
                 return r;
         mfl_log(MFL_LOG_INFO, "listening on %s, state in %s, %.1f GiB for jobs", server->address,
                 config->state_dir, (double)limit / (1u << 30));
+        mfl_pages_ready(server);
         *ret_server = server;
         return 0;
 }
@@ -481,6 +491,7 @@ void mfl_server_close(struct mfl_server *server)
         struct mfl_server_job *job;
         mfl_systemd_notify("STOPPING=1");
         server->stopping = true;
+        mfl_pages_close(server);
         for (struct mfl_session *s = server->sessions; s; s = s->next)
                 mfl_stream_close(&s->stream, "the server is stopping", true);
         mfl_worker_close(&server->compute, NULL);
@@ -503,6 +514,7 @@ void mfl_server_close(struct mfl_server *server)
                 job->runtime = NULL;
                 mfl_server_job_free(job);
         }
+        mfl_observe_close(server);
         mfl_core_free(server->core);
         mfl_core_actions_deinit(&server->actions);
         mfl_store_names_deinit(&server->drained);

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// The live part of the dashboard: asks for JSON every two seconds and draws it. Everything that came from users goes into the
+// page as text, never as HTML. Without this file the page is plain tables.
+'use strict';
+
+const EVERY_MS = 2000;
+const ROWS_MAX = 40;
+const SVG = 'http://www.w3.org/2000/svg';
+
+// ---- making elements ----
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
+  for (const child of children) node.append(child);
+  return node;
+}
+const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// Rows are kept by key, so that what has the keyboard's focus stays. make(tr) adds cells once, update(tr, item) fills them.
+function keepRows(body, items, key, make, update) {
+  const old = new Map([...body.children].map((tr) => [tr.dataset.key, tr]));
+  items.forEach((item, i) => {
+    const id = key(item);
+    let tr = old.get(id);
+    if (!tr) {
+      tr = el('tr', { 'data-key': id });
+      make(tr, item);
+    }
+    old.delete(id);
+    update(tr, item);
+    if (body.children[i] !== tr) body.insertBefore(tr, body.children[i] || null);
+  });
+  for (const tr of old.values()) tr.remove();
+}
+
+function table(columns, label) {
+  const head = el('tr', {}, ...columns.map(([name, cls]) => el('th', { class: cls, scope: 'col' }, name)));
+  const node = el('table', {}, el('thead', {}, head), el('tbody', {}));
+  return el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, node);
+}
+
+// ---- how figures are written ----
+
+const fixed = (x, n) => (Number.isFinite(x) ? x.toFixed(n) : '');
+function bytes(n) {
+  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
+  let i = 0;
+  while (n >= 1000 && i < units.length - 1) { n /= 1000; i++; }
+  return n.toFixed(i && n < 10 ? 1 : 0) + ' ' + units[i];
+}
+function duration(s) {
+  if (s < 10) return s.toFixed(2) + ' s';
+  if (s < 90) return s.toFixed(0) + ' s';
+  return s < 5400 ? (s / 60).toFixed(0) + ' min' : (s / 3600).toFixed(1) + ' h';
+}
+function count(n) {
+  return n >= 1e6 ? (n / 1e6).toFixed(2) + ' M' : n >= 1e4 ? (n / 1e3).toFixed(1) + ' k' : String(n);
+}
+
+// ---- curves ----
+
+// Round steps that give about n lines.
+function ticks(low, high, n, least) {
+  const raw = Math.max((high - low) / n, least);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw) || raw;
+  const found = [];
+  for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-6; t += step) found.push(t);
+  return { found, digits: Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9))) };
+}
+
+// lines: [{ points: [[x, y]], cls }]. Drawn at the width it has, so that letters keep their size.
+function drawCurve(box, lines, label) {
+  const all = lines.flatMap((line) => line.points);
+  const width = Math.max(240, box.clientWidth || 500), height = 190;
+  const left = 44, right = 10, top = 8, bottom = 22;
+  const node = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img', 'aria-label': label });
+  if (!all.length) {
+    node.append(svg('text', { x: width / 2, y: height / 2, 'text-anchor': 'middle' }, 'no evaluated round yet'));
+    box.replaceChildren(node);
+    return;
+  }
+  const xs = all.map((p) => p[0]), ys = all.map((p) => p[1]);
+  const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1);
+  let y0 = Math.min(...ys), y1 = Math.max(...ys);
+  const margin = (y1 - y0) * 0.06 || Math.abs(y1) * 0.05 || 0.05;
+  y0 -= margin;
+  y1 += margin;
+  const x = (v) => left + (v - x0) / (x1 - x0) * (width - left - right);
+  const y = (v) => top + (y1 - v) / (y1 - y0) * (height - top - bottom);
+  const across = ticks(y0, y1, 4, 1e-9), along = ticks(x0, x1, Math.max(2, width / 90), 1);
+  for (const t of across.found) {
+    node.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t) }),
+      svg('text', { x: left - 6, y: y(t) + 4, 'text-anchor': 'end' }, t.toFixed(across.digits)));
+  }
+  for (const t of along.found) {
+    node.append(svg('text', { x: x(t), y: height - 6, 'text-anchor': 'middle' }, t.toFixed(0)));
+  }
+  for (const line of lines) {
+    const d = line.points.map((p, i) => (i ? 'L' : 'M') + x(p[0]).toFixed(1) + ' ' + y(p[1]).toFixed(1)).join('');
+    node.append(svg('path', { class: 'curve ' + line.cls, d }));
+    const last = line.points[line.points.length - 1];
+    if (last && !line.cls) node.append(svg('circle', { class: 'dot', cx: x(last[0]), cy: y(last[1]), r: 3 }));
+  }
+  box.replaceChildren(node);
+}
+
+function curvesOf() {
+  const parts = ['Accuracy', 'Loss'].map((name) => {
+    const now = el('span', { class: 'now' }), box = el('div', {});
+    return { node: el('div', {}, el('h3', {}, name + ' ', now), box), now, box };
+  });
+  const node = el('div', { class: 'curves' }, ...parts.map((p) => p.node));
+  return {
+    node,
+    draw(job) {
+      const evaluated = job.points.filter((p) => 'accuracy' in p);
+      const last = evaluated[evaluated.length - 1];
+      setText(parts[0].now, last ? `${fixed(last.accuracy, 4)}, best ${fixed(job.best ? job.best.accuracy : NaN, 4)}` : '');
+      setText(parts[1].now, last ? `${fixed(last.loss, 4)} on the test split; dashed: training` : '');
+      drawCurve(parts[0].box, [{ points: evaluated.map((p) => [p.round, p.accuracy]), cls: '' }], 'accuracy by round');
+      drawCurve(parts[1].box, [
+        { points: job.points.map((p) => [p.round, p.train_loss]).filter((p) => Number.isFinite(p[1])), cls: 'other' },
+        { points: evaluated.map((p) => [p.round, p.loss]).filter((p) => Number.isFinite(p[1])), cls: '' },
+      ], 'loss by round');
+    },
+  };
+}
+
+// ---- the timeline ----
+
+const KINDS = [['train', 'trains'], ['evaluate', 'evaluates'], ['wait', 'waits to upload or to be added'], ['upload', 'uploads']];
+
+// As long as the last few rounds, so that there is something to see of short and of long ones.
+function windowOf(data) {
+  const rounds = data.rounds.slice(-4).map((r) => r.started);
+  const spans = data.spans.filter((s) => s.open).map((s) => s.from);
+  const last = data.spans.length ? [data.spans[data.spans.length - 1].from] : [];
+  const wanted = Math.max(...rounds, ...spans, ...last, 5);
+  return [10, 20, 30, 45, 60, 90, 120, 180, 300, 600].find((w) => w >= wanted) || 600;
+}
+
+function drawTimeline(box, data) {
+  const seconds = windowOf(data);
+  const shown = data.spans.filter((s) => s.to <= seconds);
+  if (!shown.length) {
+    box.replaceChildren(el('p', { class: 'note' }, 'Nobody has worked in the last ten minutes.'));
+    return;
+  }
+  const names = [...new Set(shown.map((s) => s.daemon))].sort();
+  const rows = new Map(names.slice(0, ROWS_MAX).map((name, i) => [name, i]));
+  const width = Math.max(240, box.clientWidth || 800), row = 22, top = 18;
+  const left = Math.min(150, width / 4), height = top + rows.size * row + 20;
+  const x = (ago) => left + (1 - Math.min(ago, seconds) / seconds) * (width - left - 8);
+  const node = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img',
+    'aria-label': `who trained, evaluated, waited and uploaded in the last ${seconds} seconds` });
+  for (const [name, i] of rows) {
+    const letters = Math.floor(left / 7) - 1;
+    node.append(svg('text', { x: 0, y: top + i * row + 14 }, name.length > letters ? name.slice(0, letters) + '…' : name));
+  }
+  let free = 0;
+  for (const r of data.rounds.filter((one) => one.ended < seconds)) {
+    const at = x(r.ended);
+    node.append(svg('line', { class: 'commit', x1: at, x2: at, y1: top - 4, y2: height - 18 }));
+    if (at < free) continue;
+    free = at + 30;
+    node.append(svg('text', { x: at, y: 11, 'text-anchor': 'middle' }, String(r.round)));
+  }
+  for (const s of shown) {
+    if (!rows.has(s.daemon)) continue;
+    const computes = s.what === 'train' || s.what === 'evaluate';
+    const y = top + rows.get(s.daemon) * row + (computes ? 3 : 11);
+    const rect = svg('rect', { class: s.what, x: x(s.from), y, height: 7, width: Math.max(2, x(s.to) - x(s.from)) });
+    rect.append(svg('title', {}, `${s.daemon}: ${s.what}, ${s.job} round ${s.round}, ${duration(s.from - s.to)}`));
+    node.append(rect);
+  }
+  for (const part of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
+    const ago = Math.round(seconds * (1 - part));
+    node.append(svg('text', { x: x(ago), y: height - 4, 'text-anchor': part === 1 ? 'end' : 'middle' },
+      ago ? `-${ago} s` : 'now'));
+  }
+  box.replaceChildren(node);
+  if (names.length > ROWS_MAX) box.append(el('p', { class: 'note' }, `${names.length - ROWS_MAX} more daemons are not shown.`));
+}
+
+function timelineSection() {
+  const box = el('div', {});
+  const legend = el('ul', { class: 'legend' }, ...KINDS.map(([cls, text]) => el('li', {},
+    svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' }, svg('rect', { class: cls, width: 12, height: 12 })), text)));
+  legend.append(el('li', {}, 'dashed line, number: the end of that round'));
+  const node = el('section', { id: 'timeline' }, el('h2', {}, 'Who did what'), box, legend);
+  return { node, draw: (data) => drawTimeline(box, data) };
+}
+
+// ---- jobs ----
+
+const JOB_COLUMNS = [['Job', ''], ['Name', ''], ['State', ''], ['Rounds', ''], ['Accuracy', 'num'], ['Loss', 'num extra'],
+  ['Last round', 'num extra'], ['Daemons', 'num extra'], ['Note', 'extra']];
+
+function makeJobRow(tr, job) {
+  tr.append(el('td', {}, el('a', { href: '/jobs/' + job.job }, job.job)), el('td', {}), el('td', {}),
+    el('td', {}, el('progress', { 'aria-label': 'rounds of ' + job.job }), el('span', {})),
+    el('td', { class: 'num' }), el('td', { class: 'num extra' }), el('td', { class: 'num extra' }),
+    el('td', { class: 'num extra' }), el('td', { class: 'text extra' }));
+}
+
+function updateJobRow(tr, job) {
+  const cell = tr.children, bar = cell[3].firstChild, shown = job.last && 'accuracy' in job.last ? job.last : job.best || {};
+  const part = job.phase === 'train' && job.clients_total && job.in_round === job.round + 1 ? job.clients_done / job.clients_total : 0;
+  setText(cell[1], job.name);
+  setText(cell[2], job.state);
+  cell[2].className = 'state ' + job.state;
+  bar.max = job.rounds;
+  bar.value = Math.min(job.rounds, job.round + part);
+  setText(cell[3].lastChild, `${job.round}/${job.rounds}`);
+  setText(cell[4], fixed(shown.accuracy, 4));
+  setText(cell[5], fixed(shown.loss, 4));
+  setText(cell[6], job.last ? duration(job.last.seconds) : '');
+  setText(cell[7], String(job.daemons));
+  setText(cell[8], job.reason);
+}
+
+function jobsSection() {
+  const box = table(JOB_COLUMNS, 'jobs'), body = box.querySelector('tbody'), note = el('p', { class: 'note' });
+  return {
+    node: el('section', { id: 'jobs' }, el('h2', {}, 'Jobs'), box, note),
+    draw(data) {
+      keepRows(body, [...data.jobs].reverse(), (job) => job.job, makeJobRow, updateJobRow);
+      const hidden = data.n_jobs - data.jobs.length;
+      setText(note, hidden ? `${hidden} older jobs are not shown.` : data.jobs.length ? '' : 'There is no job yet.');
+    },
+  };
+}
+
+function facts(list, job) {
+  const rows = [['State', job.state + (job.phase && job.state === 'running' ? `, ${job.phase}` : '')],
+    ['Rounds', `${job.round} of ${job.rounds}`],
+    [job.phase === 'evaluate' ? 'Parts evaluated' : 'Clients of this round', job.clients_total ? `${job.clients_done} of ${job.clients_total}` : '-'],
+    ['Daemons', String(job.daemons)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
+    ['Data', job.data], ['Strategy', job.strategy],
+    ['Last round', job.last ? duration(job.last.seconds) : '-'],
+    ['Traffic of that', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-']];
+  if (list.children.length !== rows.length) list.replaceChildren(...rows.map(() => el('div', {}, el('dt', {}), el('dd', {}))));
+  rows.forEach(([name, value], i) => {
+    setText(list.children[i].firstChild, name);
+    setText(list.children[i].lastChild, value);
+  });
+}
+
+function jobSection(withTable) {
+  const title = el('h2', {}), list = el('dl', { class: 'facts' }), note = el('p', { class: 'note' }), curves = curvesOf();
+  const node = el('section', { id: 'job' }, title, list, note, curves.node);
+  const columns = [['Round', 'num'], ['Accuracy', 'num'], ['Loss', 'num'], ['Training loss', 'num'], ['Clients', 'num'],
+    ['Rejected', 'num extra'], ['Daemons', 'num extra'], ['Seconds', 'num'], ['Up', 'num extra'], ['Down', 'num extra']];
+  const rounds = withTable ? table(columns, 'rounds') : null;
+  const body = rounds && rounds.querySelector('tbody');
+  const rows = rounds && el('section', { id: 'rounds' }, el('h2', {}, 'Rounds, the newest first'), rounds);
+  return {
+    nodes: rows ? [node, rows] : [node],
+    draw(job) {
+      setText(title, `${job.job} ${job.name}`);
+      facts(list, job);
+      setText(note, job.reason);
+      curves.draw(job);
+      if (!body) return;
+      keepRows(body, job.points.slice(-100).reverse(), (p) => String(p.round),
+        (tr) => tr.append(...columns.map(([, cls]) => el('td', { class: cls }))),
+        (tr, p) => [String(p.round), fixed(p.accuracy, 4), fixed(p.loss, 4), fixed(p.train_loss, 4), String(p.clients),
+          String(p.clients_rejected), String(p.daemons), fixed(p.seconds, 2), bytes(p.bytes_up), bytes(p.bytes_down)]
+          .forEach((text, i) => setText(tr.children[i], text)));
+    },
+  };
+}
+
+// ---- daemons ----
+
+const DAEMON_COLUMNS = [['Daemon', ''], ['State', ''], ['Job', ''], ['Clients', 'num'], ['Clients/s', 'num extra'],
+  ['GPU', ''], ['Memory', 'extra'], ['', 'num extra'], ['Device', 'extra']];
+
+function makeDaemonRow(tr, d) {
+  tr.append(el('td', {}, d.daemon), el('td', {}), el('td', {}, el('a', {})), el('td', { class: 'num' }),
+    el('td', { class: 'num extra' }), el('td', {}), el('td', { class: 'extra' }), el('td', { class: 'num extra' }),
+    el('td', { class: 'text extra' }));
+}
+
+function gauge(cell, part, text, label) {
+  if (!Number.isFinite(part)) {
+    setText(cell, '-');
+    return;
+  }
+  if (!cell.firstElementChild) cell.replaceChildren(el('progress', { max: 1, 'aria-label': label }), el('span', {}));
+  cell.firstElementChild.value = part;
+  setText(cell.lastChild, text);
+}
+
+function updateDaemonRow(tr, d) {
+  const cell = tr.children, link = cell[2].firstChild, gpu = d.gpu || {};
+  setText(cell[1], d.state);
+  cell[1].className = 'state ' + d.state;
+  if (d.job) link.setAttribute('href', '/jobs/' + d.job);
+  else link.removeAttribute('href');
+  setText(link, d.job);
+  setText(cell[3], d.job ? `${d.items_done}/${d.items_total}` : '');
+  setText(cell[4], d.clients_per_second ? fixed(d.clients_per_second, d.clients_per_second < 10 ? 2 : 0) : '');
+  gauge(cell[5], gpu.percent / 100, `${gpu.percent} %`, 'GPU load of ' + d.daemon);
+  gauge(cell[6], gpu.memory_used / gpu.memory_total, `${bytes(gpu.memory_used || 0)}`, 'GPU memory of ' + d.daemon);
+  setText(cell[7], [Number.isFinite(gpu.temperature) ? `${gpu.temperature} °C` : '',
+    Number.isFinite(gpu.watts) ? `${gpu.watts.toFixed(0)} W` : ''].filter(Boolean).join(' '));
+  setText(cell[8], d.note ? `${d.device} (${d.note})` : d.device);
+}
+
+function daemonsSection() {
+  const box = table(DAEMON_COLUMNS, 'daemons'), all = box.querySelector('table'), note = el('p', { class: 'note' });
+  const bodies = new Map();
+  all.querySelector('tbody').remove();
+  return {
+    node: el('section', { id: 'daemons' }, el('h2', {}, 'Daemons'), box, note),
+    draw(data) {
+      const nodes = new Map();
+      for (const d of data.daemons) nodes.set(d.node, [...(nodes.get(d.node) || []), d]);
+      for (const [name, parts] of bodies) {
+        if (nodes.has(name)) continue;
+        parts.head.remove();
+        parts.body.remove();
+        bodies.delete(name);
+      }
+      for (const [name, daemons] of nodes) {
+        if (!bodies.has(name)) {
+          const cell = el('th', { class: 'node', colspan: DAEMON_COLUMNS.length, scope: 'rowgroup' });
+          bodies.set(name, { head: el('tbody', {}, el('tr', {}, cell)), body: el('tbody', {}), cell });
+          all.append(bodies.get(name).head, bodies.get(name).body);
+        }
+        const parts = bodies.get(name), n = daemons.length;
+        setText(parts.cell, `${name || 'no node'}: ${n} ${n === 1 ? 'daemon' : 'daemons'}`);
+        keepRows(parts.body, daemons, (d) => d.daemon, makeDaemonRow, updateDaemonRow);
+      }
+      const hidden = data.n_daemons - data.daemons.length;
+      setText(note, hidden ? `${hidden} more are not shown.` : data.daemons.length ? '' : 'No daemon has come yet.');
+    },
+  };
+}
+
+// ---- asking ----
+
+const known = new Map();
+async function ask(path) {
+  const answer = await fetch(path, { cache: 'no-cache', signal: AbortSignal.timeout(8000) });
+  if (!answer.ok) throw new Error(answer.status === 404 ? 'there is no such job any more' : `the server says ${answer.status}`);
+  const tag = answer.headers.get('etag');
+  const before = known.get(path);
+  if (before && tag && before.tag === tag) return before.data;
+  const data = await answer.json();
+  known.set(path, { tag, data });
+  return data;
+}
+
+const main = document.querySelector('main'), status = document.getElementById('status');
+const wantedJob = location.pathname.startsWith('/jobs/') ? location.pathname.slice(6) : null;
+const parts = { jobs: jobsSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(), daemons: daemonsSection() };
+let shown = false, redraw = () => {};
+
+// What stands there without JavaScript stays until the first data is here.
+function show(nodes) {
+  if (!shown) main.replaceChildren(...nodes);
+  shown = true;
+}
+
+async function turn() {
+  if (wantedJob) {
+    const [job, timeline] = await Promise.all([ask('/api/jobs/' + wantedJob), ask('/api/rounds')]);
+    const own = { spans: timeline.spans.filter((s) => s.job === wantedJob), rounds: timeline.rounds.filter((r) => r.job === wantedJob) };
+    show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.timeline.node, ...parts.job.nodes.slice(1)]);
+    redraw = () => { parts.job.draw(job); parts.timeline.draw(own); };
+  } else {
+    const [jobs, daemons, timeline] = await Promise.all(['/api/jobs', '/api/daemons', '/api/rounds'].map(ask));
+    const newest = [...jobs.jobs].reverse();
+    const chosen = newest.find((j) => j.state === 'running') || newest[0];
+    const job = chosen ? await ask('/api/jobs/' + chosen.job) : null;
+    show([parts.jobs.node, ...parts.job.nodes, parts.timeline.node, parts.daemons.node]);
+    parts.job.nodes[0].hidden = !job;
+    redraw = () => {
+      parts.jobs.draw(jobs);
+      if (job) parts.job.draw(job);
+      parts.timeline.draw(timeline);
+      parts.daemons.draw(daemons);
+    };
+  }
+  redraw();
+}
+
+let good = '', failing = false;
+async function live() {
+  if (!document.hidden) {
+    try {
+      await turn();
+      good = new Date().toLocaleTimeString();
+      // Said once, not every two seconds: a screen reader reads it aloud.
+      if (failing || !status.textContent) setText(status, 'live');
+      failing = false;
+    } catch (e) {
+      failing = true;
+      setText(status, `${e.name === 'TypeError' || e.name === 'TimeoutError' ? 'no answer from the server' : e.message}` +
+        (good ? `; shown is how it was at ${good}` : ''));
+    }
+    status.className = failing ? 'bad' : '';
+  }
+  setTimeout(live, EVERY_MS);
+}
+
+window.addEventListener('resize', () => redraw());
+document.addEventListener('visibilitychange', () => { if (!document.hidden && !failing) redraw(); });
+live();

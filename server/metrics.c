@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text of /metrics: what the server knows and has counted, by Prometheus' naming conventions. Series are
+ * bounded: so many jobs and daemons at most are told apart, and how many were left out is a metric, too. */
+#include <dirent.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "server/pages.h"
+
+#define COUNTER MFL_METRIC_COUNTER
+#define GAUGE MFL_METRIC_GAUGE
+#define HISTOGRAM MFL_METRIC_HISTOGRAM
+
+static void one_u64(struct mfl_exposition *out, enum mfl_metric_type type, const char *name, const char *help,
+        uint64_t value)
+{
+        mfl_exposition_family(out, type, name, help);
+        mfl_exposition_u64(out, value, MFL_NO_LABELS);
+}
+
+static void one_double(struct mfl_exposition *out, enum mfl_metric_type type, const char *name,
+        const char *help, double value)
+{
+        mfl_exposition_family(out, type, name, help);
+        mfl_exposition_double(out, value, MFL_NO_LABELS);
+}
+
+static void one_histogram(struct mfl_exposition *out, const char *name, const char *help,
+        const struct mfl_histogram *histogram, const struct mfl_bounds *bounds)
+{
+        mfl_exposition_family(out, HISTOGRAM, name, help);
+        mfl_exposition_histogram(out, histogram, bounds, MFL_NO_LABELS);
+}
+
+/* ---- jobs ---- */
+
+struct job_row {
+        struct mfl_server_job *job;
+        bool in_core;
+        struct mfl_core_job_view view;
+};
+
+static uint32_t slots_used(const struct mfl_server_job *job)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < job->n_slots; i++)
+                n += job->slots[i].open;
+        return n;
+}
+
+static void put_job_counts(struct mfl_server *server, struct mfl_exposition *out)
+{
+        uint64_t count[MFL_JOB_STOPPED + 1] = {0}, slots = 0, used = 0;
+        for (const struct mfl_server_job *job = server->jobs; job; job = job->next) {
+                count[job->state]++;
+                slots += job->n_slots;
+                used += slots_used(job);
+        }
+        mfl_exposition_family(out, GAUGE, "mfl_jobs", "Jobs that the server knows, by state.");
+        for (int s = MFL_JOB_WAITING; s <= MFL_JOB_STOPPED; s++)
+                mfl_exposition_u64(out, count[s], MFL_LABELS("state", mfl_job_state_name(s)));
+        mfl_exposition_family(
+                out, COUNTER, "mfl_jobs_ended_total", "Jobs that ended since the start, by how.");
+        for (int s = MFL_JOB_DONE; s <= MFL_JOB_STOPPED; s++)
+                mfl_exposition_u64(
+                        out, server->observed.jobs_ended[s], MFL_LABELS("state", mfl_job_state_name(s)));
+        one_u64(out, GAUGE, "mfl_slots", "Staging slots for uploads, of all jobs in memory.", slots);
+        one_u64(out, GAUGE, "mfl_slots_used", "Staging slots that hold an upload.", used);
+}
+
+typedef void put_job(struct mfl_exposition *out, const struct job_row *row, const char *const *labels);
+
+static void put_info(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        const struct mfl_job *spec = row->job->spec;
+        mfl_exposition_u64(out, 1,
+                MFL_LABELS("job", labels[1], "name", spec->name, "data", spec->data.name, "model",
+                        spec->model.preset[0] ? spec->model.preset : "layers", "strategy",
+                        mfl_strategy_name(spec->aggregation.strategy)));
+}
+
+static void put_round(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->committed, labels);
+}
+
+static void put_planned(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->spec->rounds, labels);
+}
+
+static void put_done(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->in_core ? row->view.clients_done : 0, labels);
+}
+
+static void put_expected(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->in_core ? row->view.clients_total : 0, labels);
+}
+
+static void put_daemons(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->in_core ? row->view.daemons : 0, labels);
+}
+
+static void put_accuracy(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        if (row->job->observed.evaluated)
+                mfl_exposition_double(out, row->job->observed.accuracy, labels);
+}
+
+static void put_loss(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        if (row->job->observed.evaluated)
+                mfl_exposition_double(out, row->job->observed.loss, labels);
+}
+
+static void put_seconds(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_histogram(out, &row->job->observed.round_seconds, &mfl_round_bounds, labels);
+}
+
+static void put_received(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->observed.bytes_up, labels);
+}
+
+static void put_sent(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->observed.bytes_down, labels);
+}
+
+static void put_clients(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->observed.clients, labels);
+}
+
+static void put_rejected(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->job->observed.clients_rejected, labels);
+}
+
+static const struct {
+        enum mfl_metric_type type;
+        const char *name, *help;
+        put_job *put;
+} job_families[] = {
+        {GAUGE, "mfl_job_info", "A job's name, data set, model and strategy; always 1.", put_info},
+        {GAUGE, "mfl_job_round", "Committed rounds.", put_round},
+        {GAUGE, "mfl_job_rounds_planned", "Rounds that the job is to have.", put_planned},
+        {GAUGE, "mfl_job_clients_done",
+                "Clients counted or rejected in the phase at work, or parts of the test split evaluated.",
+                put_done},
+        {GAUGE, "mfl_job_clients_expected", "Clients, or parts of the test split, of the phase at work.",
+                put_expected},
+        {GAUGE, "mfl_job_daemons", "Daemons that work for the job.", put_daemons},
+        {GAUGE, "mfl_job_accuracy_ratio", "Accuracy on the test split after the last evaluated round.",
+                put_accuracy},
+        {GAUGE, "mfl_job_loss", "Loss on the test split after the last evaluated round.", put_loss},
+        {HISTOGRAM, "mfl_job_round_seconds", "From a round's opening to the order to commit it.",
+                put_seconds},
+        {COUNTER, "mfl_job_received_bytes_total", "Bytes of updates that came from daemons.", put_received},
+        {COUNTER, "mfl_job_sent_bytes_total", "Bytes of params that went to daemons.", put_sent},
+        {COUNTER, "mfl_job_clients_counted_total", "Clients in committed rounds.", put_clients},
+        {COUNTER, "mfl_job_clients_rejected_total", "Clients whose training gave no usable update.",
+                put_rejected},
+};
+
+static bool is_shown(const struct mfl_server_job *job)
+{
+        return job->state <= MFL_JOB_RUNNING || mfl_unix_ms() - job->finished_unix_ms < MFL_METRICS_ENDED_MS;
+}
+
+/* Those that are shown; the unfinished first, so that ended ones are the first to be left out. */
+static uint32_t choose_jobs(struct mfl_server *server, struct job_row *rows, uint32_t *ret_left_out)
+{
+        uint32_t n = 0, left_out = 0;
+        for (int ended = 0; ended < 2; ended++)
+                for (struct mfl_server_job *job = server->jobs; job; job = job->next) {
+                        if ((job->state > MFL_JOB_RUNNING) != ended || !is_shown(job))
+                                continue;
+                        if (n == MFL_METRICS_JOBS_MAX) {
+                                left_out++;
+                                continue;
+                        }
+                        rows[n].job = job;
+                        rows[n].in_core =
+                                job->in_core && !mfl_core_job_view(server->core, job->id, &rows[n].view);
+                        n++;
+                }
+        *ret_left_out = left_out;
+        return n;
+}
+
+static void put_jobs(struct mfl_server *server, struct mfl_exposition *out, uint32_t *ret_left_out)
+{
+        MFL_CLEANUP_FREE struct job_row *rows = mfl_calloc(MFL_METRICS_JOBS_MAX, sizeof *rows);
+        if (!rows) {
+                out->text->failed = true;
+                return;
+        }
+        uint32_t n = choose_jobs(server, rows, ret_left_out);
+        for (size_t f = 0; f < MFL_ARRAY_SIZE(job_families); f++) {
+                mfl_exposition_family(out, job_families[f].type, job_families[f].name, job_families[f].help);
+                for (uint32_t i = 0; i < n; i++)
+                        job_families[f].put(out, &rows[i], MFL_LABELS("job", rows[i].job->id));
+        }
+}
+
+/* ---- daemons ---- */
+
+static const char *const daemon_states[] = {
+        "idle", "training", "evaluating", "uploading", "draining", "drained", "lost"};
+
+static void put_daemon_counts(struct mfl_server *server, struct mfl_exposition *out)
+{
+        uint64_t count[MFL_ARRAY_SIZE(daemon_states)] = {0};
+        uint32_t n = mfl_core_daemon_count(server->core);
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_core_daemon_view view;
+                mfl_core_daemon_view(server->core, i, &view);
+                for (size_t s = 0; s < MFL_ARRAY_SIZE(daemon_states); s++)
+                        count[s] += !strcmp(view.state, daemon_states[s]);
+        }
+        mfl_exposition_family(out, GAUGE, "mfl_daemons", "Daemons that the server knows, by state.");
+        for (size_t s = 0; s < MFL_ARRAY_SIZE(daemon_states); s++)
+                mfl_exposition_u64(out, count[s], MFL_LABELS("state", daemon_states[s]));
+}
+
+/* A figure of a daemon; false: unknown. */
+typedef bool get_daemon(const struct mfl_daemon_row *row, double *ret_value);
+
+static bool get_up(const struct mfl_daemon_row *row, double *ret_value)
+{
+        *ret_value = row->view.conn != 0;
+        return true;
+}
+
+static bool get_clients(const struct mfl_daemon_row *row, double *ret_value)
+{
+        *ret_value = row->view.clients_per_second;
+        return true;
+}
+
+static bool get_samples(const struct mfl_daemon_row *row, double *ret_value)
+{
+        *ret_value = row->view.samples_per_second;
+        return true;
+}
+
+static bool knows(const struct mfl_daemon_row *row, unsigned bit)
+{
+        return row->telemetry && (row->telemetry->known & bit);
+}
+
+static bool get_gpu(const struct mfl_daemon_row *row, double *ret_value)
+{
+        if (!knows(row, MFL_TELEMETRY_GPU))
+                return false;
+        *ret_value = row->telemetry->gpu_percent / 100.0;
+        return true;
+}
+
+static bool get_memory_used(const struct mfl_daemon_row *row, double *ret_value)
+{
+        if (!knows(row, MFL_TELEMETRY_MEMORY_USED))
+                return false;
+        *ret_value = (double)row->telemetry->memory_used;
+        return true;
+}
+
+static bool get_memory(const struct mfl_daemon_row *row, double *ret_value)
+{
+        if (!knows(row, MFL_TELEMETRY_MEMORY_TOTAL))
+                return false;
+        *ret_value = (double)row->telemetry->memory_total;
+        return true;
+}
+
+static bool get_temperature(const struct mfl_daemon_row *row, double *ret_value)
+{
+        if (!knows(row, MFL_TELEMETRY_TEMPERATURE))
+                return false;
+        *ret_value = row->telemetry->temperature_c;
+        return true;
+}
+
+static bool get_power(const struct mfl_daemon_row *row, double *ret_value)
+{
+        if (!knows(row, MFL_TELEMETRY_POWER))
+                return false;
+        *ret_value = row->telemetry->power_mw / 1000.0;
+        return true;
+}
+
+static const struct {
+        const char *name, *help;
+        get_daemon *get;
+} daemon_families[] = {
+        {"mfl_daemon_up", "1 while the daemon is connected, 0 within its time of grace.", get_up},
+        {"mfl_daemon_clients_per_second", "Clients trained, in its last training task.", get_clients},
+        {"mfl_daemon_samples_per_second", "Samples trained, in its last training task.", get_samples},
+        {"mfl_daemon_gpu_utilization_ratio", "Load of its GPU.", get_gpu},
+        {"mfl_daemon_gpu_memory_used_bytes", "Memory of its GPU in use, by anybody.", get_memory_used},
+        {"mfl_daemon_gpu_memory_bytes", "Memory of its GPU.", get_memory},
+        {"mfl_daemon_gpu_temperature_celsius", "Temperature of its GPU.", get_temperature},
+        {"mfl_daemon_gpu_power_watts", "Power that its GPU draws.", get_power},
+};
+
+static void put_daemon_info(struct mfl_exposition *out, const struct mfl_daemon_row *rows, uint32_t n)
+{
+        mfl_exposition_family(out, GAUGE, "mfl_daemon_info", "What a daemon says of itself; always 1.");
+        for (uint32_t i = 0; i < n; i++) {
+                const struct mfl_daemon_info *info = rows[i].view.info;
+                mfl_exposition_u64(out, 1,
+                        MFL_LABELS("daemon", info->name, "node",
+                                *rows[i].view.node ? rows[i].view.node : info->node, "backend", info->backend,
+                                "device", info->device, "software", info->software));
+        }
+        mfl_exposition_family(
+                out, GAUGE, "mfl_daemon_state", "1 for the state that a daemon is in, 0 for others.");
+        for (uint32_t i = 0; i < n; i++)
+                for (size_t s = 0; s < MFL_ARRAY_SIZE(daemon_states); s++)
+                        mfl_exposition_u64(out, !strcmp(rows[i].view.state, daemon_states[s]),
+                                MFL_LABELS("daemon", rows[i].view.info->name, "state", daemon_states[s]));
+}
+
+static void put_daemons_of(struct mfl_server *server, struct mfl_exposition *out, uint32_t *ret_left_out)
+{
+        uint32_t n;
+        MFL_CLEANUP_FREE struct mfl_daemon_row *rows = mfl_daemon_rows(server, MFL_METRICS_DAEMONS_MAX, &n);
+        if (!rows) {
+                out->text->failed = true;
+                return;
+        }
+        *ret_left_out = mfl_core_daemon_count(server->core) - n;
+        put_daemon_info(out, rows, n);
+        for (size_t f = 0; f < MFL_ARRAY_SIZE(daemon_families); f++) {
+                mfl_exposition_family(out, GAUGE, daemon_families[f].name, daemon_families[f].help);
+                for (uint32_t i = 0; i < n; i++) {
+                        double value;
+                        if (daemon_families[f].get(&rows[i], &value))
+                                mfl_exposition_double(
+                                        out, value, MFL_LABELS("daemon", rows[i].view.info->name));
+                }
+        }
+}
+
+/* ---- the server ---- */
+
+static void put_connections(struct mfl_server *server, struct mfl_exposition *out)
+{
+        const struct mfl_observed *seen = &server->observed;
+        uint64_t count[3] = {0}, in = seen->bytes_in, sent = seen->bytes_out;
+        for (const struct mfl_session *s = server->sessions; s; s = s->next) {
+                in += s->stream.bytes_in;
+                sent += s->stream.bytes_out;
+                count[s->role == MFL__ROLE__ROLE_DAEMON ? 0 : s->role == MFL__ROLE__ROLE_OPERATOR ? 1 : 2]++;
+        }
+        mfl_exposition_family(out, GAUGE, "mfl_connections", "Open connections, by who is at the other end.");
+        mfl_exposition_u64(out, count[0], MFL_LABELS("role", "daemon"));
+        mfl_exposition_u64(out, count[1], MFL_LABELS("role", "operator"));
+        mfl_exposition_u64(out, count[2], MFL_LABELS("role", "unknown"));
+        one_u64(out, GAUGE, "mfl_connections_max", "Connections that the configuration allows.",
+                server->config.connections_max);
+        one_u64(out, COUNTER, "mfl_connections_accepted_total", "Connections that came.",
+                seen->connections_accepted);
+        one_u64(out, COUNTER, "mfl_connections_refused_total",
+                "Connections sent away because there were as many as are allowed.",
+                seen->connections_refused);
+        one_u64(out, COUNTER, "mfl_connections_ungreeted_total",
+                "Connections that ended without a valid greeting.", seen->connections_ungreeted);
+        one_u64(out, COUNTER, "mfl_received_bytes_total", "Bytes that came on all connections.", in);
+        one_u64(out, COUNTER, "mfl_sent_bytes_total", "Bytes that went out on all connections.", sent);
+}
+
+static void put_updates(struct mfl_server *server, struct mfl_exposition *out)
+{
+        static const char *const reasons[] = {NULL, "late", "duplicate", "invalid", "unknown"};
+        const struct mfl_observed *seen = &server->observed;
+        mfl_exposition_family(out, COUNTER, "mfl_uploads_refused_total", "Updates not taken, by why.");
+        for (int i = MFL_REFUSED_LATE; i <= MFL_REFUSED_UNKNOWN; i++)
+                mfl_exposition_u64(out, seen->uploads_refused[i], MFL_LABELS("reason", reasons[i]));
+        one_u64(out, COUNTER, "mfl_updates_added_total", "Updates that arrived whole and were added.",
+                seen->updates_added);
+        one_u64(out, COUNTER, "mfl_updates_rejected_total",
+                "Updates that were not finite, over a limit or of the wrong kind.", seen->updates_rejected);
+        one_u64(out, COUNTER, "mfl_clients_rejected_total", "Clients rejected in committed rounds.",
+                seen->clients_rejected);
+        one_u64(out, COUNTER, "mfl_rounds_committed_total", "Rounds committed, of all jobs.",
+                seen->rounds_committed);
+}
+
+static void put_disk(struct mfl_server *server, struct mfl_exposition *out)
+{
+        const struct mfl_observed *seen = &server->observed;
+        one_histogram(out, "mfl_checkpoint_seconds",
+                "From the order to a checkpoint to its end, queue included.", &seen->checkpoint_seconds,
+                &mfl_disk_bounds);
+        one_histogram(out, "mfl_commit_seconds",
+                "From the order to commit a round to its end, queue included.", &seen->commit_seconds,
+                &mfl_disk_bounds);
+        mfl_exposition_family(
+                out, COUNTER, "mfl_disk_failures_total", "What the disk did not take, by what it was.");
+        for (int op = 0; op < MFL_DISK_OPS_; op++)
+                mfl_exposition_u64(
+                        out, seen->disk_failures[op], MFL_LABELS("operation", mfl_disk_op_name(op)));
+        one_u64(out, GAUGE, "mfl_disk_failing", "1 while the disk does not take what must be stored.",
+                mfl_observe_disk_failing(server, mfl_server_now(server)) != NULL);
+}
+
+static void put_machinery(struct mfl_server *server, struct mfl_exposition *out)
+{
+        one_u64(out, GAUGE, "mfl_memory_budget_bytes", "Memory that all jobs together may take.",
+                server->budget.limit_bytes);
+        one_u64(out, GAUGE, "mfl_memory_budget_used_bytes", "Memory that is reserved for jobs.",
+                mfl_budget_used(&server->budget));
+        mfl_exposition_family(
+                out, GAUGE, "mfl_worker_queue_length", "Work handed to a worker and not yet done.");
+        mfl_exposition_u64(out, mfl_worker_pending(&server->compute), MFL_LABELS("worker", "compute"));
+        mfl_exposition_u64(out, mfl_worker_pending(&server->disk), MFL_LABELS("worker", "disk"));
+        one_histogram(out, "mfl_loop_lag_seconds",
+                "How late the event loop ran a timer that fires 5 times a second.",
+                &server->observed.loop_lag_seconds, &mfl_lag_bounds);
+        uint64_t counts[MFL_HTTP_STATUSES] = {0};
+        if (server->http)
+                mfl_http_counts(server->http, counts);
+        mfl_exposition_family(out, COUNTER, "mfl_http_responses_total", "Answers of this port, by status.");
+        for (int i = 0; i < MFL_HTTP_STATUSES; i++) {
+                char code[16];
+                snprintf(code, sizeof code, "%u", i < MFL_HTTP_STATUSES - 1 ? mfl_http_statuses[i] : 0);
+                mfl_exposition_u64(
+                        out, counts[i], MFL_LABELS("code", i < MFL_HTTP_STATUSES - 1 ? code : "other"));
+        }
+}
+
+/* ---- the process ---- */
+
+/* Linux from 6.2 on tells how many there are by the folder's size; before, they are counted. */
+static uint64_t open_descriptors(void)
+{
+        struct stat st;
+        uint64_t n = 0;
+        if (!stat("/proc/self/fd", &st) && st.st_size > 0)
+                return (uint64_t)st.st_size;
+        DIR *dir = opendir("/proc/self/fd");
+        while (dir && readdir(dir))
+                n++;
+        if (dir)
+                closedir(dir);
+        return n > 3 ? n - 3 : 0; /* ".", ".." and the folder's own */
+}
+
+static void put_process(struct mfl_server *server, struct mfl_exposition *out)
+{
+        unsigned long long size = 0, resident = 0;
+        FILE *statm = fopen("/proc/self/statm", "re");
+        if (statm && fscanf(statm, "%llu %llu", &size, &resident) != 2)
+                size = resident = 0;
+        if (statm)
+                fclose(statm);
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        struct rlimit limit = {0};
+        struct rusage usage = {0};
+        getrlimit(RLIMIT_NOFILE, &limit);
+        getrusage(RUSAGE_SELF, &usage);
+        one_u64(out, GAUGE, "process_resident_memory_bytes", "Resident memory.", resident * page);
+        one_u64(out, GAUGE, "process_virtual_memory_bytes", "Virtual memory.", size * page);
+        one_u64(out, GAUGE, "process_open_fds", "Open file descriptors.", open_descriptors());
+        one_u64(out, GAUGE, "process_max_fds", "File descriptors that the process may have.", limit.rlim_cur);
+        one_double(out, COUNTER, "process_cpu_seconds_total", "CPU time, user and system.",
+                (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                        (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+        one_double(out, GAUGE, "process_start_time_seconds", "Start of the process, Unix time.",
+                (double)server->observed.started_unix_ms / 1e3);
+}
+
+void mfl_metrics_text(struct mfl_server *server, struct mfl_text *text)
+{
+        struct mfl_exposition out = {.text = text};
+        uint32_t jobs_left_out = 0, daemons_left_out = 0;
+        char protocol[16];
+        snprintf(protocol, sizeof protocol, "%d", MFL_PROTOCOL_VERSION);
+        mfl_exposition_family(&out, GAUGE, "mfl_build_info", "The server's version; always 1.");
+        mfl_exposition_u64(&out, 1, MFL_LABELS("version", MFL_VERSION, "protocol", protocol));
+        put_job_counts(server, &out);
+        put_jobs(server, &out, &jobs_left_out);
+        put_daemon_counts(server, &out);
+        put_daemons_of(server, &out, &daemons_left_out);
+        mfl_exposition_family(
+                &out, GAUGE, "mfl_series_left_out", "Jobs and daemons over the bound of this page.");
+        mfl_exposition_u64(&out, jobs_left_out, MFL_LABELS("kind", "job"));
+        mfl_exposition_u64(&out, daemons_left_out, MFL_LABELS("kind", "daemon"));
+        put_connections(server, &out);
+        put_updates(server, &out);
+        put_disk(server, &out);
+        put_machinery(server, &out);
+        put_process(server, &out);
+}
