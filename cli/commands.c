@@ -116,8 +116,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl presets\n"
                 "  mfl presets pfl-cnn --input 3x32x32\n"},
-        {"help", "[COMMAND|json|exit]", "explain a command, the JSON output, or the exit codes", 0, 1, "",
-                mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+        {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
+                "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -28,6 +28,14 @@ struct option {
 static const struct option options[] = {
         {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
                 "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
+        {"tls-ca", 0, KIND_TEXT, AT(tls_ca), "FILE",
+                "speak TLS: the CA of the server's certificate, the\nown certificate (OU=operator) and its "
+                "key; see\n"
+                "'mfl help tls'",
+                0, 0},
+        {"tls-cert", 0, KIND_TEXT, AT(tls_cert), "FILE", "", 0, 0},
+        {"tls-key", 0, KIND_TEXT, AT(tls_key), "FILE", "", 0, 0},
+        {"plain", 0, KIND_FLAG, AT(plain), NULL, "no TLS, although there are certificates", 0, 0},
         {"json", 0, KIND_FLAG, AT(json), NULL, "print JSON on stdout; see 'mfl help json'", 0, 0},
         {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
         {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
@@ -60,7 +68,7 @@ static const struct option options[] = {
                 "keep the server's state directory of a job that is done", 0, 0},
 };
 
-static const char common_options[] = "server json help";
+static const char common_options[] = "server tls-ca tls-cert tls-key plain json help";
 
 static bool name_in(const char *names, const char *name)
 {

@@ -324,6 +324,8 @@ int mfl_stream_tls_begin(struct mfl_stream *s)
 {
         struct mfl_stream_tls *t = s->tls;
         struct mfl_error err;
+        mfl_tls_free(t->tls); /* of the address before */
+        t->tls = NULL;
         int r = mfl_tls_new(t->context, t->host, &t->tls, &err);
         if (!r)
                 r = mfl_tls_handshake(t->tls, &err); /* a client's first words */
