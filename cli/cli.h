@@ -46,7 +46,7 @@ struct mfl_cli_options {
         const char *server, *token, *out, *round, *backend, *input;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
-        int64_t daemons, threads, rows, classes, timeout; /* -1: not given */
+        int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, undo, wait, keep_state, nodes, plain, help, version;
 };
 
@@ -119,6 +119,7 @@ int mfl_cmd_stop(struct mfl_cli *cli);
 int mfl_cmd_delete(struct mfl_cli *cli);
 int mfl_cmd_daemons(struct mfl_cli *cli);
 int mfl_cmd_drain(struct mfl_cli *cli);
+int mfl_cmd_audit(struct mfl_cli *cli);
 int mfl_cmd_watch(struct mfl_cli *cli);
 int mfl_cmd_wait(struct mfl_cli *cli);
 int mfl_cmd_logs(struct mfl_cli *cli);

@@ -105,6 +105,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client\n"
                 "  mfl drain node7 --undo\n"},
+        {"audit", "", "show who changed what, or tried to", 0, 0, "last", mfl_cmd_audit,
+                "Submissions, clones, stops, deletions, drains, reloads of the server, and what was refused. "
+                "For\n"
+                "operators; the server keeps the newest 100000.\n"
+                "\nExample:\n"
+                "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
         {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
                 mfl_cmd_data,
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"

@@ -54,6 +54,7 @@ static const struct option options[] = {
                 "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
                 0, 0},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
+        {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
         {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
         {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
@@ -205,7 +206,7 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         int n = 0;
         bool only_arguments = false;
         struct mfl_cli_options *o = &cli->options;
-        o->daemons = o->threads = o->rows = o->classes = o->timeout = -1;
+        o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
         for (int i = 1; i < argc; i++) {
                 int r = 0;
                 if (!only_arguments && !strcmp(argv[i], "--"))

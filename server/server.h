@@ -82,6 +82,7 @@ struct mfl_server_job {
         char id[MFL_JOB_ID_BYTES];
         struct mfl_server *server;
         struct mfl_server_job *next;
+        char owner[MFL_OWNER_BYTES];
         char *text;
         struct mfl_job *spec;
         enum mfl_job_state state;
@@ -121,6 +122,8 @@ struct mfl_server {
         struct mfl_tls_context *tls;      /* NULL: plain; connections keep the one they began with */
         struct mfl_handshake *handshakes; /* of connections that have not greeted */
         uint32_t n_handshakes, n_warned, n_unsaid;
+        uint32_t n_refusals; /* written to the audit in the minute that began at refusals_ms */
+        uint64_t refusals_ms;
         uint64_t warned_ms; /* begin of the second in which n_warned lines about strangers were logged */
         uv_pipe_t stdin_pipe;
         struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
@@ -180,6 +183,11 @@ void mfl_admission_end(struct mfl_session *session); /* greeted, or gone; idempo
 int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err);
 /* A warning about somebody unknown: a few a second, so that strangers can't fill the log. */
 void mfl_admission_warn(struct mfl_server *server, const char *fmt, ...) MFL_PRINTF(2, 3);
+
+/* audit.c: writes a row, soon; for what no request of the disk worker stands for. session NULL: the server
+ * itself. Rows of refusals are bounded: 100 a minute. */
+void mfl_audit_note(struct mfl_server *server, const struct mfl_session *session, const char *action,
+        const char *object, const char *result, const char *text);
 
 /* transfer.c: starts (or restarts) sending params from a float on; takes a reference. */
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,

@@ -170,8 +170,10 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
                         hello->protocol_min > MFL_PROTOCOL_VERSION ? "upgrade the server"
                                                                    : "upgrade the client");
         int r = mfl_admission_check(session, hello, err);
-        if (r)
+        if (r) {
+                mfl_audit_note(session->server, session, "connect", hello->name, "refused", err->text);
                 return r;
+        }
         mfl_admission_end(session);
         session->role = hello->role;
         session->connected_unix_ms = mfl_unix_ms();

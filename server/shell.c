@@ -370,6 +370,8 @@ static void on_reload(uv_signal_t *signal, int number)
         else
                 mfl_log(MFL_LOG_ERROR, "reload: %s; log_level stays as it was", err.text);
         int loaded = mfl_admission_load(server, &err);
+        mfl_audit_note(server, NULL, "reload", "", r || loaded ? "failed" : "done",
+                r || loaded ? err.text : "SIGHUP");
         if (loaded)
                 mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", err.text);
         else
