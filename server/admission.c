@@ -12,24 +12,28 @@
 
 #define HANDSHAKES_MAX 1024
 #define HANDSHAKES_PER_ADDRESS_MAX 64
-#define LINES_PER_SECOND 10
+#define LINES_PER_SECOND 20
 
 struct mfl_handshake {
         struct mfl_handshake *next, **prev_next;
         struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; IPv6 to its /64, which is one customer */
 };
 
+void mfl_admission_tick(struct mfl_server *server)
+{
+        uint64_t now = uv_now(&server->loop);
+        if (now - server->warned_ms < 1000)
+                return;
+        if (server->n_unsaid)
+                mfl_log(MFL_LOG_WARN, "%u more lines about connections were left out", server->n_unsaid);
+        server->warned_ms = now;
+        server->n_warned = server->n_unsaid = 0;
+}
+
 void mfl_admission_warn(struct mfl_server *server, const char *fmt, ...)
 {
         char text[512];
-        uint64_t now = uv_now(&server->loop);
-        if (now - server->warned_ms >= 1000) {
-                if (server->n_unsaid)
-                        mfl_log(MFL_LOG_WARN, "%u more lines about connections were left out",
-                                server->n_unsaid);
-                server->warned_ms = now;
-                server->n_warned = server->n_unsaid = 0;
-        }
+        mfl_admission_tick(server);
         if (server->n_warned++ >= LINES_PER_SECOND) {
                 server->n_unsaid++;
                 return;

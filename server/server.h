@@ -182,6 +182,8 @@ void mfl_admission_end(struct mfl_session *session); /* greeted, or gone; idempo
 /* Who it is, when its Hello is there. MFL_INVALID: its certificate does not allow this role or name. */
 int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err);
 /* A warning about somebody unknown: a few a second, so that strangers can't fill the log. */
+/* How many were left out is told by the tick, a few times a second. */
+void mfl_admission_tick(struct mfl_server *server);
 void mfl_admission_warn(struct mfl_server *server, const char *fmt, ...) MFL_PRINTF(2, 3);
 
 /* audit.c: writes a row, soon; for what no request of the disk worker stands for. session NULL: the server

@@ -361,6 +361,7 @@ void mfl_session_job_over(struct mfl_server *server, const char *job)
 void mfl_session_reap(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);
+        mfl_admission_tick(server);
         for (struct mfl_session *s = server->sessions; s; s = s->next)
                 if (s->role == MFL__ROLE__ROLE_UNSPECIFIED && now - s->opened_ms > HELLO_WITHIN_MS)
                         mfl_stream_close(&s->stream, "no Hello within 10 s", true);
