@@ -30,7 +30,7 @@ struct mfl_tls {
         struct mfl_tls_context *context;
         SSL *ssl;
         const uint8_t *in;
-        size_t in_bytes, early_bytes; /* early: of the handshake, so far */
+        size_t in_bytes, early_bytes; /* early: those the handshake has used up */
         struct mfl_tls_out out;
         struct mfl_tls_identity peer;
         bool open, no_memory; /* no_memory: the output could not grow */
@@ -52,6 +52,8 @@ static int on_bio_read(BIO *bio, char *dst, size_t n, size_t *ret_n)
         memcpy(dst, tls->in, n);
         tls->in += n;
         tls->in_bytes -= n;
+        if (!tls->open)
+                tls->early_bytes += n;
         *ret_n = n;
         return 1;
 }
@@ -276,8 +278,6 @@ void mfl_tls_feed(struct mfl_tls *tls, const void *bytes, size_t n)
 {
         tls->in = bytes;
         tls->in_bytes = n;
-        if (!tls->open)
-                tls->early_bytes += n;
 }
 
 /* ---- failures in words ---- */
@@ -382,7 +382,7 @@ static int note_peer(struct mfl_tls *tls, struct mfl_error *err)
 int mfl_tls_handshake(struct mfl_tls *tls, struct mfl_error *err)
 {
         int r = 0;
-        if (tls->in_bytes && tls->early_bytes == tls->in_bytes)
+        if (tls->in_bytes && !tls->early_bytes)
                 r = check_first(tls, err);
         if (!r && tls->early_bytes > MFL_TLS_HANDSHAKE_BYTES_MAX)
                 r = mfl_fail(

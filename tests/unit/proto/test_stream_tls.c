@@ -104,6 +104,22 @@ static void frames_of_all_sizes_arrive_whole_and_in_order(void **state)
         free(src);
 }
 
+/* The end of its handshake and its first frames may arrive in one read, and be more than a handshake may be. */
+static void a_client_may_send_at_once(void **state)
+{
+        struct world *w = *state;
+        static uint8_t data[1 << 20];
+        w->server.dst = calloc(1, sizeof data);
+        w->server.dst_bytes = sizeof data;
+        connect_both_or_not(w);
+        assert_int_equal(send_chunk(&w->client, 0, data, sizeof data, NULL), 0);
+        usleep(20000); /* the server has not looked yet */
+        run_until(w, &w->server.frames, 1);
+        close_end(&w->client, NULL);
+        run_until(w, &w->server.closed, 1);
+        run_until(w, &w->client.closed, 1);
+}
+
 /* Nobody reads: what was given is answered when the stream closes, and the Bye does not hold it up. */
 static void a_slow_reader_costs_what_is_queued_and_no_more(void **state)
 {
@@ -269,6 +285,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TLS_TEST(both_know_each_other_and_a_bye_ends_both_sides),
                 TLS_TEST(frames_of_all_sizes_arrive_whole_and_in_order),
+                TLS_TEST(a_client_may_send_at_once),
                 TLS_TEST(a_slow_reader_costs_what_is_queued_and_no_more),
                 TLS_TEST(a_bye_behind_much_is_flushed_or_given_up),
                 TLS_TEST(the_owner_may_close_in_a_callback),
