@@ -3,14 +3,14 @@
  * certificate allows what its Hello says it is.
  *
  * Before a peer has shown who it is, it may cost little: one address has at most 64 connections that have not
- * greeted, all together 1024 (those of more are closed without a word), each may send 64 KiB and take 10 s,
+ * greeted, all together 4096 (those of more are closed without a word), each may send 64 KiB and take 10 s,
  * and the log gets a few lines a second about them. Without TLS there is no handshake that costs anything;
  * connections_max and the 10 s are enough.
  */
 #include "common/log.h"
 #include "server/server.h"
 
-#define HANDSHAKES_MAX 1024
+#define HANDSHAKES_MAX 4096
 #define HANDSHAKES_PER_ADDRESS_MAX 64
 #define LINES_PER_SECOND 20
 

@@ -188,6 +188,33 @@ def test_plain_loopback_is_an_admin_named_local(tmp_path):
         assert seen == [('local', 'submit', job), ('local', 'delete', job), ('local', 'drain', 'd1')]
 
 
+def test_run_needs_no_certificate(ca, tmp_path):
+    """Its server is its own; certificates for another one, in the home directory or named, are of no concern."""
+    home = tmp_path / 'home' / '.config' / 'mfl'
+    home.mkdir(parents=True)
+    for source, name in ((ca.ca, 'ca.pem'), (ca.pairs['ann'][0], 'cert.pem'), (ca.pairs['ann'][1], 'key.pem')):
+        shutil.copy(source, home / name)
+    job = tmp_path / 'job.yaml'
+    job.write_text(h.job_text(rounds=1))
+    env = {'HOME': str(tmp_path / 'home'), 'XDG_CONFIG_HOME': '', 'MFL_TLS_CA': ca.ca}
+    done = h.mfl('run', job, '--data', h.TINY, '--backend', 'reference', '--daemons', 1, cwd=str(tmp_path), env=env)
+    assert 'done' in done.stdout
+
+
+def test_certificates_in_the_home_directory(cluster, ca, tmp_path):
+    home = tmp_path / '.config' / 'mfl'
+    home.mkdir(parents=True)
+    for source, name in ((ca.ca, 'ca.pem'), (ca.pairs['ann'][0], 'cert.pem')):
+        shutil.copy(source, home / name)
+    at_home = {'HOME': str(tmp_path), 'XDG_CONFIG_HOME': ''}
+    done = h.mfl('list', server=cluster.address, env=at_home, status=2)
+    assert 'key.pem' in done.stderr
+    shutil.copy(ca.pairs['ann'][1], home / 'key.pem')
+    assert h.mfl('list', server=cluster.address, env=at_home).stdout
+    done = h.mfl('list', server=cluster.address, env={**at_home, 'MFL_TLS_KEY': ca.pairs['bob'][1]}, status=5)
+    assert 'does not belong to' in done.stderr
+
+
 # ---- certificates that are refused ----
 
 def handshake(c, context):
@@ -245,7 +272,9 @@ def test_a_certificate_is_revoked_by_a_reload(ca, tmp_path):
         shutil.copy(ca.revoke(pair[0]), crl)
         c.reload()
         assert 'REVOKED' in handshake(c, ca.python(pair))
-        assert 'certificate revoked' in c.server.log()
+        h.wait_until(lambda: 'certificate revoked' in c.server.log(), 5, 'the log line')
+        done = h.mfl('list', '--tls-ca', ca.ca, '--tls-cert', pair[0], '--tls-key', pair[1], server=c.address, status=3)
+        assert 'the peer refuses our certificate: it is revoked' in done.stderr
         assert handshake(c, ca.python(ca.pairs['ann'])) is None
 
 

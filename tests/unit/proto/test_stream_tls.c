@@ -104,7 +104,8 @@ static void frames_of_all_sizes_arrive_whole_and_in_order(void **state)
         free(src);
 }
 
-/* The end of its handshake and its first frames may arrive in one read, and be more than a handshake may be. */
+/* The end of its handshake and its first frames may arrive in one read, and be more than a handshake may be.
+ */
 static void a_client_may_send_at_once(void **state)
 {
         struct world *w = *state;
