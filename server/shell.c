@@ -439,8 +439,10 @@ int mfl_server_open(
                 limit = machine_bytes / 10 * 8;
         mfl_budget_init(&server->budget, limit);
         r = mfl_admission_load(server, err);
-        if (r)
+        if (r) {
+                free(server);
                 return r;
+        }
         r = mfl_store_open(config->state_dir, &server->store, err);
         if (r)
                 return r; /* the process ends */

@@ -287,7 +287,7 @@ def test_certificates_are_renewed_under_load(ca, tmp_path, plain_digests):
         c.start_daemon('d1')
         c.start_daemon('d2')
         c.wait_daemons(2)
-        job = c.submit(rounds=60)
+        job = c.submit(rounds=40)
         for i in range(6):
             c.info(job)
             ca.server(file='server%d' % (i % 2))
@@ -297,8 +297,8 @@ def test_certificates_are_renewed_under_load(ca, tmp_path, plain_digests):
                 os.chmod(c.key, 0o600)
             c.reload()
         assert 'the certificates stay as they were' in c.server.log()
-        info = c.wait_job(job)
-        assert info['round'] == 60
+        info = c.wait_job(job, 100)
+        assert info['round'] == 40
         assert c.digests(job)[:4] == plain_digests
         for name in ('d1', 'd2'):
             assert c.server.log().count('daemon %s is up' % name) == 1
@@ -350,7 +350,7 @@ def test_strangers_leave_a_running_job_alone(ca, tmp_path, plain_digests):
         h.wait_until(lambda: 'have not greeted yet' in c.server.log(), 10, 'the line about the limit')
         for s in sockets:
             s.close()
-        info = c.wait_job(job, 60)
+        info = c.wait_job(job, 100)
         assert info['round'] == 40
         assert c.digests(job)[:4] == plain_digests
         assert c.server.log().count('is up') == 2
