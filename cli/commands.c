@@ -112,6 +112,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client.target\n"
                 "  mfl drain node7 --undo\n"
                 "  mfl drain --all --wait && apt upgrade && mfl drain --all --undo\n"},
+        {"audit", "", "show who changed what, or tried to", 0, 0, "last", mfl_cmd_audit,
+                "Submissions, clones, stops, deletions, drains, reloads of the server, and what was refused. "
+                "For\n"
+                "operators; the server keeps the newest 100000.\n"
+                "\nExample:\n"
+                "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
         {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
                 mfl_cmd_data,
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"
@@ -123,8 +129,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl presets\n"
                 "  mfl presets pfl-cnn --input 3x32x32\n"},
-        {"help", "[COMMAND|json|exit]", "explain a command, the JSON output, or the exit codes", 0, 1, "",
-                mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+        {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
+                "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -26,6 +26,10 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "insecure_listen", AT(BOOL, insecure_listen)},
         {.key = "http", AT(STRING, http)},
         {.key = "insecure_http", AT(BOOL, insecure_http)},
+        {.key = "tls_cert", AT(STRING, tls_cert)},
+        {.key = "tls_key", AT(STRING, tls_key)},
+        {.key = "tls_ca", AT(STRING, tls_ca)},
+        {.key = "tls_crl", AT(STRING, tls_crl)},
         {0},
 };
 
@@ -43,6 +47,13 @@ static const char help_text[] =
         "  --insecure-http       allow that on an address other than loopback: whoever reaches the port "
         "sees\n"
         "                        the names of jobs and daemons and how they do\n"
+        "  --tls-cert FILE       speak TLS 1.3 only: the server's certificate, and those between it and the "
+        "CA (PEM)\n"
+        "  --tls-key FILE        its key; 'chmod 600'\n"
+        "  --tls-ca FILE|DIR     the CA whose certificates daemons and operators must show (OU=daemon, "
+        "operator,\n"
+        "                        viewer, admin tell the roles; CN the name)\n"
+        "  --tls-crl FILE        certificates that were revoked\n"
         "  --log-level LEVEL     error, warn, info or debug (default info)\n"
         "  --ready-fd N          write \"HOST:PORT\" to descriptor N once listening\n"
         "  --exit-with-stdin     stop when standard input ends\n"
@@ -54,11 +65,12 @@ static const char help_text[] =
         "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
         "  insecure_listen: false      http: off                   insecure_http: false\n"
+        "  tls_cert, tls_key, tls_ca, tls_crl: none\n"
         "\n"
         "What was committed survives any crash: after a restart every unfinished job goes on from its last\n"
-        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file "
-        "again\n"
-        "and takes log_level over; connections stay.\n"
+        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the "
+        "file\n"
+        "and the certificates again and takes log_level over; connections stay.\n"
         "\n"
         "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.\n";
 
@@ -72,6 +84,10 @@ enum option_code {
         OPT_INSECURE_LISTEN,
         OPT_HTTP,
         OPT_INSECURE_HTTP,
+        OPT_TLS_CERT,
+        OPT_TLS_KEY,
+        OPT_TLS_CA,
+        OPT_TLS_CRL,
         OPT_HELP,
         OPT_VERSION,
 };
@@ -85,6 +101,10 @@ static const struct option options[] = {
         {"insecure-listen", no_argument, NULL, OPT_INSECURE_LISTEN},
         {"http", required_argument, NULL, OPT_HTTP},
         {"insecure-http", no_argument, NULL, OPT_INSECURE_HTTP},
+        {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
+        {"tls-key", required_argument, NULL, OPT_TLS_KEY},
+        {"tls-ca", required_argument, NULL, OPT_TLS_CA},
+        {"tls-crl", required_argument, NULL, OPT_TLS_CRL},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
         {NULL, 0, NULL, 0},
@@ -161,6 +181,14 @@ static int read_option(int code, struct mfl_server_config *config, struct mfl_er
         case OPT_INSECURE_HTTP:
                 config->insecure_http = true;
                 return 0;
+        case OPT_TLS_CERT:
+                return set_text(config->tls_cert, sizeof config->tls_cert, optarg, "tls-cert", err);
+        case OPT_TLS_KEY:
+                return set_text(config->tls_key, sizeof config->tls_key, optarg, "tls-key", err);
+        case OPT_TLS_CA:
+                return set_text(config->tls_ca, sizeof config->tls_ca, optarg, "tls-ca", err);
+        case OPT_TLS_CRL:
+                return set_text(config->tls_crl, sizeof config->tls_crl, optarg, "tls-crl", err);
         case OPT_HELP:
                 fputs(help_text, stdout);
                 return MFL_NOT_FOUND;
@@ -186,6 +214,21 @@ static void set_defaults(struct mfl_server_config *config)
         mfl_strcpy(config->listen, sizeof config->listen, "127.0.0.1:7433");
         mfl_strcpy(config->http, sizeof config->http, "off");
         mfl_strcpy(config->state_dir, sizeof config->state_dir, dir && *dir ? dir : "mfl-state");
+}
+
+bool mfl_server_config_tls(const struct mfl_server_config *config)
+{
+        return *config->tls_cert;
+}
+
+static int check_tls(const struct mfl_server_config *config, struct mfl_error *err)
+{
+        const char *missing = !*config->tls_cert ? "tls_cert" : !*config->tls_key ? "tls_key" : "tls_ca";
+        bool any = *config->tls_cert || *config->tls_key || *config->tls_ca || *config->tls_crl;
+        if (any && (!*config->tls_cert || !*config->tls_key || !*config->tls_ca))
+                return mfl_fail(err, MFL_INVALID,
+                        "TLS needs tls_cert, tls_key and tls_ca together: %s is missing", missing);
+        return 0;
 }
 
 int mfl_server_config_load(
@@ -221,6 +264,9 @@ int mfl_server_config_load(
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
                         (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
+        r = check_tls(&config, err);
+        if (r)
+                return r;
         *ret_config = config;
         return 0;
 }

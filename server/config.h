@@ -18,8 +18,10 @@ struct mfl_server_config {
         bool insecure_listen; /* plain TCP on an address other than loopback */
         char http[256];       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
         bool insecure_http;   /* also on an address other than loopback */
-        int ready_fd;         /* -1: none; command line only */
-        int argc;             /* what it was read from, for a reload; borrowed */
+        /* PEM files (proto/tls.h). All but the last: TLS; none: plain TCP. */
+        char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
+        int ready_fd; /* -1: none; command line only */
+        int argc;     /* what it was read from, for a reload; borrowed */
         char **argv;
         bool exit_with_stdin; /* command line only */
 };
@@ -28,5 +30,7 @@ struct mfl_server_config {
  * file, 2 for options: *ret_usage tells); MFL_NOT_FOUND after --help or --version, which were printed. */
 int mfl_server_config_load(
         int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err);
+/* Whether it is to speak TLS. */
+bool mfl_server_config_tls(const struct mfl_server_config *config);
 
 #endif

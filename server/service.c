@@ -158,6 +158,14 @@ void mfl_server_reload(struct mfl_server *server)
                 mfl_log(MFL_LOG_ERROR, "the configuration stays as it was: %s", err.text);
         else
                 take_over(server, &config);
+        struct mfl_error tls_err = {{0}};
+        int loaded = mfl_admission_load(server, &tls_err);
+        if (loaded)
+                mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", tls_err.text);
+        mfl_audit_note(server, NULL, "reload", "", r || loaded ? "failed" : "done",
+                r        ? err.text
+                : loaded ? tls_err.text
+                         : "SIGHUP");
         mfl_systemd_notify("READY=1");
 }
 

@@ -291,14 +291,13 @@ static void on_flush(uv_timer_t *timer)
 int mfl_server_may_listen(
         struct mfl_server *server, const struct sockaddr *address, const char *text, struct mfl_error *err)
 {
-        if (mfl_address_is_loopback(address))
+        if (server->tls || mfl_address_is_loopback(address))
                 return 0;
         if (!server->config.insecure_listen)
                 return mfl_fail(err, MFL_INVALID,
-                        "listen: %s is not a loopback address, and this build speaks plain TCP only: whoever "
-                        "reaches "
-                        "the port could submit jobs and read models; listen on 127.0.0.1 and tunnel, or say "
-                        "--insecure-listen on a network that you trust",
+                        "listen: %s is not a loopback address, and no TLS is configured: whoever reaches the "
+                        "port could submit jobs and read models; set tls_cert, tls_key and tls_ca, or listen "
+                        "on 127.0.0.1 and tunnel, or say --insecure-listen on a network that you trust",
                         text);
         mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered", text);
         return 0;
@@ -436,6 +435,11 @@ int mfl_server_open(
         if (!limit)
                 limit = machine_bytes / 10 * 8;
         mfl_budget_init(&server->budget, limit);
+        r = mfl_admission_load(server, err);
+        if (r) {
+                free(server);
+                return r;
+        }
         r = mfl_store_open(config->state_dir, &server->store, err);
         if (r)
                 return r; /* the process ends */
@@ -458,8 +462,8 @@ int mfl_server_open(
                 r = open_listener(server, err);
         if (r)
                 return r;
-        mfl_log(MFL_LOG_INFO, "listening on %s, state in %s, %.1f GiB for jobs", server->address,
-                config->state_dir, (double)limit / (1u << 30));
+        mfl_log(MFL_LOG_INFO, "listening on %s%s, state in %s, %.1f GiB for jobs", server->address,
+                server->tls ? " with TLS" : "", config->state_dir, (double)limit / (1u << 30));
         mfl_pages_ready(server);
         *ret_server = server;
         return 0;
@@ -506,6 +510,7 @@ void mfl_server_close(struct mfl_server *server)
         close_handle((uv_handle_t *)&server->flush, NULL);
         close_handle((uv_handle_t *)&server->sigterm, NULL);
         close_handle((uv_handle_t *)&server->sigint, NULL);
+        close_handle((uv_handle_t *)&server->sighup, NULL);
         if (server->config.exit_with_stdin)
                 close_handle((uv_handle_t *)&server->stdin_pipe, NULL);
         uv_run(&server->loop, UV_RUN_DEFAULT); /* until the last stream and worker is closed */
@@ -519,6 +524,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_core_actions_deinit(&server->actions);
         mfl_store_names_deinit(&server->drained);
         mfl_store_close(server->store);
+        mfl_tls_context_unref(server->tls);
         uv_loop_close(&server->loop);
         free(server);
 }

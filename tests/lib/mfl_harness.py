@@ -303,10 +303,11 @@ class Cluster:
         return path
 
 
-def mfl(*argv, server=None, status=0, timeout=60, cwd=None, stdin=''):
+def mfl(*argv, server=None, status=0, timeout=60, cwd=None, stdin='', env=None):
     """Runs `mfl`; asserts its exit status (None: any)."""
+    changes = {'LC_ALL': 'C.UTF-8', 'NO_COLOR': '1', 'XDG_CONFIG_HOME': '/nonexistent', **(env or {})}
     env = {k: v for k, v in os.environ.items() if not k.startswith('MFL_')}
-    env.update({'LC_ALL': 'C.UTF-8', 'NO_COLOR': '1'})
+    env.update(changes)  # certificates of whoever runs the tests are not theirs
     if server:
         env['MFL_SERVER'] = server
     done = subprocess.run([program('mfl'), *map(str, argv)], env=env, cwd=cwd, timeout=timeout, input=stdin, text=True,

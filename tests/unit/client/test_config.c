@@ -19,7 +19,8 @@ static int read_text(const char *text)
 static void everything_can_be_said_in_the_file(void **state)
 {
         assert_int_equal(
-                read_text("server: fl:1\nname: a-1\nnode: n\nworkers: 3\nbackend: cpu\nmemory: 1GiB\n"
+                read_text("server: fl:1\ntls_ca: /c\ntls_cert: /d\ntls_key: /e\nname: a-1\nnode: n\nworkers: "
+                          "3\nbackend: cpu\nmemory: 1GiB\n"
                           "log_level: debug\ngpu: GPU-5d3c\nshare_gpu: true\ncollective: nccl\n"
                           "share_dir: /run/x\ndata_sets:\n"
                           "  - {name: x, format: idx, dir: /d}\n"
@@ -27,6 +28,9 @@ static void everything_can_be_said_in_the_file(void **state)
                           "test: 4, seed: 6, mean: [0.5, 0.5, 0.5], std: [1, 1, 2]}\n"),
                 0);
         assert_string_equal(config.server, "fl:1");
+        assert_string_equal(config.tls_ca, "/c");
+        assert_string_equal(config.tls_cert, "/d");
+        assert_string_equal(config.tls_key, "/e");
         assert_string_equal(config.name, "a-1");
         assert_int_equal(config.workers, 3);
         assert_string_equal(config.backend, "cpu");
@@ -244,11 +248,35 @@ static void a_fingerprint_sees_every_sample(void **state)
         assert_true(first != other);
 }
 
+/* An option comes before the environment; a part of the three is a mistake, not plain TCP. */
+static void certificates_come_together(void **state)
+{
+        static char *const cert_only[] = {"mfl-client", "--tls-cert", "/opt", NULL};
+        setenv("MFL_TLS_CA", "/env/ca", 1);
+        setenv("MFL_TLS_CERT", "/env/cert", 1);
+        assert_int_equal(mfl_client_config_init(&config, 1, cert_only, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "tls_key is missing"));
+        mfl_client_config_deinit(&config);
+        setenv("MFL_TLS_KEY", "/env/key", 1);
+        assert_int_equal(mfl_client_config_init(&config, 3, cert_only, &err), 0);
+        assert_string_equal(config.tls_ca, "/env/ca");
+        assert_string_equal(config.tls_cert, "/opt");
+        assert_string_equal(config.tls_key, "/env/key");
+        mfl_client_config_deinit(&config);
+        unsetenv("MFL_TLS_CA");
+        unsetenv("MFL_TLS_CERT");
+        unsetenv("MFL_TLS_KEY");
+        assert_int_equal(mfl_client_config_init(&config, 1, cert_only, &err), 0);
+        assert_string_equal(config.tls_ca, "");
+        mfl_client_config_deinit(&config);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(everything_can_be_said_in_the_file),
                 cmocka_unit_test(mistakes_are_named),
+                cmocka_unit_test(certificates_come_together),
                 cmocka_unit_test(a_data_set_fits_into_an_argument),
                 cmocka_unit_test(gpus_are_named_by_options),
                 cmocka_unit_test(instances_have_names_of_their_own),
