@@ -27,7 +27,7 @@ LIBRARIES = [
     (r"(cuda|cudnn|cublas|cublasLt|curand|nvrtc|driver_types|vector_types).*\.h(pp)?$|cuda/.*",
      ["kernels/cuda/*", "client/collective_nccl*"], "CUDA"),
     (r"nccl.*\.h$", ["kernels/cuda/*", "client/collective_nccl*"], "NCCL"),
-    (r"openssl/.*", ["common/digest.c", "proto/tls.c"], "OpenSSL"),
+    (r"openssl/.*", ["common/digest.c", "proto/tls.c", "cli/pki_x509.c"], "OpenSSL"),
     (r"sqlite3.*\.h$", ["server/store*.c"], "SQLite"),
     (r"yaml\.h$", ["common/yaml.c"], "libyaml"),
     (r"isa-l(\.h|/.*)$", ["common/crc32c.c"], "ISA-L"),
