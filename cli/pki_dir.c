@@ -299,7 +299,9 @@ int mfl_pki_create(struct mfl_pki *pki, const char *dir, const char *ca_name, in
                 return r;
         MFL_CLEANUP_FREE char *lock = mfl_asprintf("%s/lock", pki->dir);
         had_lock = lock && !stat(lock, &st);
-        if (stat(pki->dir, &before))
+        if (!lock)
+                r = mfl_fail_memory(err, strlen(pki->dir), "a file name");
+        else if (stat(pki->dir, &before))
                 r = mfl_fail_errno(err, "stat %s", pki->dir);
         if (!r)
                 r = take_lock(pki, true, err);
