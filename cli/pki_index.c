@@ -147,10 +147,10 @@ int mfl_pki_index_text(const struct mfl_pki_index *index, char **ret_text, struc
         json_t *top = json_pack("{si ss sI si so}", "version", 1, "ca", index->ca, "crl_number",
                 (json_int_t)index->crl_number, "crl_days", index->crl_days, "certificates", list);
         char *text = ok && top ? json_dumps(top, JSON_INDENT(1)) : NULL;
-        json_decref(top);
         /* A line break at the end, for those who look at it with cat. */
-        MFL_CLEANUP_FREE char *bare = text;
         char *whole = text ? mfl_asprintf("%s\n", text) : NULL;
+        json_decref(top);
+        free(text);
         if (!whole)
                 return mfl_fail_memory(err, 0, "the index");
         *ret_text = whole;

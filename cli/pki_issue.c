@@ -175,16 +175,16 @@ static int store(struct mfl_pki *pki, const struct mfl_pki_request *request, str
                 return r;
         if (copy && d->entry.roles & MFL_PKI_SERVER)
                 crl_copy = mfl_asprintf("%s/crl.pem", copy);
-        ret->dir = copy ? mfl_strdup(copy) : mfl_asprintf("%s/issued/%s", pki->dir, d->entry.name);
-        if (!ret->dir || (copy && d->entry.roles & MFL_PKI_SERVER && !crl_copy))
+        MFL_CLEANUP_FREE char *dir =
+                copy ? mfl_strdup(copy) : mfl_asprintf("%s/issued/%s", pki->dir, d->entry.name);
+        if (!dir || (copy && d->entry.roles & MFL_PKI_SERVER && !crl_copy))
                 return mfl_fail_memory(err, 0, "a file name");
         plan_files(pki, &txn, d, copy);
         r = mfl_pki_commit(pki, &txn, request->crl_days, crl_copy, err);
-        if (r) {
-                free(ret->dir);
-                ret->dir = NULL;
+        if (r)
                 return r;
-        }
+        ret->dir = dir;
+        dir = NULL;
         ret->entry = &pki->index.entry[pki->index.n - 1];
         ret->key = d->key || d->old_key;
         ret->crl = crl_copy != NULL;
