@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GB/s of frames over loopback through the real stream code, checksums made and checked, beside plain read
- * and write of the same sizes in the same run. One sender process, one receiver; median of the repetitions.
- *     bench_wire [GiB per repetition] [repetitions]
+/* GB/s of frames over loopback through the real stream code, checksums made and checked, without TLS and with
+ * it, beside plain read and write of the same sizes in the same run. One sender process, one receiver; median
+ * of the repetitions. The certificate is made by the `openssl` program; without it the columns of TLS are
+ * empty. bench_wire [GiB per repetition] [repetitions]
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,7 +21,9 @@ struct run {
         uint64_t start_ns, end_ns;
         uint8_t *memory;
         unsigned in_flight;
+        struct mfl_tls_context *tls; /* NULL: plain */
 };
+static char cert_dir[] = "/tmp/mfl-bench-wire-XXXXXX";
 
 static void check(int ok, const char *what)
 {
@@ -107,11 +110,49 @@ static void on_connection(uv_stream_t *listener, int status)
         struct run *r = listener->data;
         check(!mfl_stream_init(&r->stream, &r->loop, &ops, r, NULL), "init");
         r->stream.payload_max = MFL_PAYLOAD_MAX;
+        check(!r->tls || !mfl_stream_tls(&r->stream, r->tls, NULL), "TLS");
         mfl_stream_accept(&r->stream, listener);
         uv_close((uv_handle_t *)listener, NULL);
 }
 
-static double frames(size_t chunk, size_t total)
+/* One certificate serves both sides, and is its own CA. NULL: plain. */
+static struct mfl_tls_context *context(bool tls, bool server)
+{
+        char cert[64], key[64];
+        struct mfl_tls_context *c;
+        struct mfl_error err;
+        if (!tls)
+                return NULL;
+        snprintf(cert, sizeof cert, "%s/c.pem", cert_dir);
+        snprintf(key, sizeof key, "%s/k.pem", cert_dir);
+        struct mfl_tls_files files = {.ca = cert, .cert = cert, .key = key};
+        check(!mfl_tls_context_new(&files, server, &c, &err), err.text);
+        return c;
+}
+
+static bool make_cert(void)
+{
+        char command[512];
+        if (!mkdtemp(cert_dir))
+                return false;
+        snprintf(command, sizeof command,
+                "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout %s/k.pem -out "
+                "%s/c.pem "
+                "-days 2 -subj /CN=bench -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1 && chmod 600 "
+                "%s/k.pem",
+                cert_dir, cert_dir, cert_dir);
+        return !system(command);
+}
+
+static void remove_cert(void)
+{
+        char command[128];
+        snprintf(command, sizeof command, "rm -r %s", cert_dir);
+        if (system(command))
+                fprintf(stderr, "bench_wire: %s was not removed\n", cert_dir);
+}
+
+static double frames(size_t chunk, size_t total, bool tls)
 {
         struct run r = {.chunk = chunk, .total = total, .memory = touched((size_t)64 << 20)};
         struct sockaddr_in addr;
@@ -126,17 +167,21 @@ static double frames(size_t chunk, size_t total)
         if (!pid) {
                 snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(addr.sin_port));
                 check(!mfl_stream_init(&r.stream, &r.loop, &ops, &r, NULL), "init");
+                r.tls = context(tls, false);
+                check(!r.tls || !mfl_stream_tls(&r.stream, r.tls, NULL), "TLS");
                 check(!mfl_stream_connect(&r.stream, address, NULL), "connect");
                 uv_run(&r.loop, UV_RUN_DEFAULT);
                 _exit(0);
         }
         uv_tcp_init(&r.loop, &r.listener);
         r.listener.data = &r;
+        r.tls = context(tls, true);
         uv_tcp_open(&r.listener, fd);
         check(!uv_listen((uv_stream_t *)&r.listener, 1, on_connection), "listen");
         uv_run(&r.loop, UV_RUN_DEFAULT);
         waitpid(pid, NULL, 0);
         uv_loop_close(&r.loop);
+        mfl_tls_context_unref(r.tls);
         free(r.memory);
         check(r.end_ns > r.start_ns, "transfer");
         return (double)total / (double)(r.end_ns - r.start_ns);
@@ -190,17 +235,24 @@ int main(int argc, char **argv)
         size_t total = (size_t)(argc > 1 ? atoi(argv[1]) : 2) << 30;
         int n = argc > 2 ? atoi(argv[2]) : 7;
         check(total > 0 && n >= 1 && n <= 99, "arguments: GiB per repetition, repetitions (1 to 99)");
-        printf("%8s %12s %12s %8s   GB/s, medians of %d\n", "chunk", "frames", "read/write", "ratio", n);
+        bool tls = make_cert();
+        printf("%8s %12s %12s %8s %12s %8s   GB/s, medians of %d\n", "chunk", "frames", "read/write", "ratio",
+                "TLS", "of plain", n);
         for (size_t chunk = (size_t)1 << 20; chunk <= (size_t)4 << 20; chunk *= 4) {
-                double f[99], p[99];
+                double f[99], p[99], t[99] = {0};
                 for (int i = 0; i < n; i++) {
-                        f[i] = frames(chunk, total);
+                        f[i] = frames(chunk, total, false);
                         p[i] = plain(chunk, total);
+                        t[i] = tls ? frames(chunk, total, true) : 0;
                 }
                 qsort(f, (size_t)n, sizeof *f, compare);
                 qsort(p, (size_t)n, sizeof *p, compare);
-                printf("%4zu MiB %12.2f %12.2f %8.2f\n", chunk >> 20, f[n / 2], p[n / 2],
-                        f[n / 2] / p[n / 2]);
+                qsort(t, (size_t)n, sizeof *t, compare);
+                printf("%4zu MiB %12.2f %12.2f %8.2f", chunk >> 20, f[n / 2], p[n / 2], f[n / 2] / p[n / 2]);
+                if (tls)
+                        printf(" %12.2f %8.2f", t[n / 2], t[n / 2] / f[n / 2]);
+                putchar('\n');
         }
+        remove_cert();
         return 0;
 }

@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "common/base.h"
+#include "proto/tls.h"
 
 /* Exit codes, documented in `mfl help exit`. */
 enum mfl_exit {
@@ -41,6 +42,7 @@ enum {
 
 /* Every option of every command; which command takes which is in the table of commands. */
 struct mfl_cli_options {
+        const char *tls_ca, *tls_cert, *tls_key;
         const char *server, *token, *out, *round, *backend, *input;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
@@ -49,8 +51,8 @@ struct mfl_cli_options {
         int n_host, n_role;
         int64_t days, crl_days; /* -1: not given */
         bool new_key, revoke_old;
-        int64_t daemons, threads, rows, classes, timeout; /* -1: not given */
-        bool json, watch, follow, undo, wait, keep_state, nodes, help, version;
+        int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
+        bool json, watch, follow, undo, wait, keep_state, nodes, plain, help, version;
 };
 
 struct mfl_cli;
@@ -59,7 +61,8 @@ struct mfl_cli_command {
         const char *arguments; /* of the usage line */
         const char *summary;   /* one line */
         int n_min, n_max;      /* positional arguments */
-        const char *options;   /* names, separated by blanks; "server json help" go without saying */
+        const char
+                *options; /* names, separated by blanks; those that every command takes go without saying */
         int (*run)(struct mfl_cli *cli);
         const char *text; /* what --help teaches, with examples */
 };
@@ -71,8 +74,10 @@ struct mfl_cli {
         const struct mfl_cli_command *command;
         const char *argument[MFL_CLI_POSITIONAL_MAX]; /* NULL where not given */
         const char *server;                           /* address */
-        bool json;                                    /* --json */
-        bool terminal, colour, utf8;                  /* of stdout */
+        struct mfl_tls_files tls;                     /* ca NULL: plain TCP */
+        char tls_paths[3][1024];
+        bool json;                   /* --json */
+        bool terminal, colour, utf8; /* of stdout */
         uv_loop_t *loop;
         uv_signal_t signals[3];
         bool signals_on;
@@ -92,6 +97,10 @@ int mfl_cli_report_text(struct mfl_cli *cli, int r, const char *fmt, ...) MFL_PR
 void mfl_cli_note(struct mfl_cli *cli, const char *fmt, ...) MFL_PRINTF(2, 3);
 /* Writes what is in stdout's buffer; a full disk is an error, not silence. */
 int mfl_cli_flush(struct mfl_error *err);
+
+/* tls.c. Which certificates to show: options, the environment, ~/.config/mfl. MFL_CLI_USAGE when some are
+ * missing. */
+int mfl_cli_tls_find(struct mfl_cli *cli, struct mfl_error *err);
 
 /* options.c. Fills options, command and arguments from argv. MFL_CLI_USAGE with a suggestion in err. A
  * command is left NULL when only `mfl --help` or `--version` was asked for. */
@@ -115,6 +124,7 @@ int mfl_cmd_stop(struct mfl_cli *cli);
 int mfl_cmd_delete(struct mfl_cli *cli);
 int mfl_cmd_daemons(struct mfl_cli *cli);
 int mfl_cmd_drain(struct mfl_cli *cli);
+int mfl_cmd_audit(struct mfl_cli *cli);
 int mfl_cmd_watch(struct mfl_cli *cli);
 int mfl_cmd_wait(struct mfl_cli *cli);
 int mfl_cmd_logs(struct mfl_cli *cli);

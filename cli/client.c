@@ -267,6 +267,9 @@ static int wait_for(struct mfl_client *c, wait_done_fn *done, uint64_t timeout_m
                 return 0;
         if (take_interrupt(cli))
                 return mfl_fail(err, MFL_CLI_INTERRUPTED, "interrupted");
+        if (c->link->closed && !c->link->connected && !strncmp(c->link->reason, "TLS: ", 5))
+                return mfl_fail(
+                        err, MFL_CLI_LOST, "server %s: %s; see 'mfl help tls'", cli->server, c->link->reason);
         if (c->link->closed && !c->link->connected)
                 return mfl_fail(err, MFL_CLI_LOST,
                         "%s (is mfl-server running there? --server or MFL_SERVER tell where it is)",
@@ -345,6 +348,20 @@ static int greet(struct mfl_client *c, struct mfl_error *err)
         return r == MFL_BUSY ? 0 : r; /* closed meanwhile: the wait tells why */
 }
 
+static int begin_tls(struct mfl_client *c, struct mfl_error *err)
+{
+        struct mfl_tls_context *context;
+        int r = mfl_cli_tls_find(c->cli, err);
+        if (r || !c->cli->tls.ca)
+                return r;
+        r = mfl_tls_context_new(&c->cli->tls, false, &context, err);
+        if (r)
+                return r;
+        r = mfl_stream_tls(&c->link->stream, context, err);
+        mfl_tls_context_unref(context);
+        return r;
+}
+
 int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *address, uint64_t timeout_ms,
         struct mfl_error *err)
 {
@@ -352,9 +369,11 @@ int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *
         int r = new_link(client, err);
         if (r)
                 return r;
-        r = mfl_stream_connect(&client->link->stream, address, err);
-        if (r == MFL_INVALID)
-                r = MFL_CLI_USAGE;
+        r = begin_tls(client, err);
+        if (!r) {
+                r = mfl_stream_connect(&client->link->stream, address, err);
+                r = r == MFL_INVALID ? MFL_CLI_USAGE : r;
+        }
         if (!r)
                 r = wait_for(client, is_connected, timeout_ms, err);
         if (!r)

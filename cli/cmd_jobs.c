@@ -144,6 +144,8 @@ static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl
                 j->n_params);
         printf("data       %s\nstrategy   %s\ncreated    %s\n", j->data, j->strategy,
                 date_text(j->created_ms, date, sizeof date));
+        if (*j->owner)
+                printf("owner      %s\n", j->owner);
         if (j->finished_ms)
                 printf("finished   %s\n", date_text(j->finished_ms, date, sizeof date));
         if (j->in_round)

@@ -156,6 +156,12 @@ int mfl_cmd_run(struct mfl_cli *cli)
                 .give_up_ms = GIVE_UP_MS,
                 .waiting_max_ms = WAITING_MAX_MS};
         cli->server = run->address; /* what messages name */
+        /* All of it is on this machine's loopback and ends with this program. */
+        cli->options.plain = true;
+        cli->options.tls_ca = cli->options.tls_cert = cli->options.tls_key = NULL;
+        unsetenv("MFL_TLS_CA");
+        unsetenv("MFL_TLS_CERT");
+        unsetenv("MFL_TLS_KEY");
         int r = run_all(run, &err);
         int code = mfl_cli_report(cli, r, &err);
         if (run->watch.job[0])

@@ -105,6 +105,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client\n"
                 "  mfl drain node7 --undo\n"},
+        {"audit", "", "show who changed what, or tried to", 0, 0, "last", mfl_cmd_audit,
+                "Submissions, clones, stops, deletions, drains, reloads of the server, and what was refused. "
+                "For\n"
+                "operators; the server keeps the newest 100000.\n"
+                "\nExample:\n"
+                "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
         {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
                 mfl_cmd_data,
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"
@@ -116,7 +122,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl presets\n"
                 "  mfl presets pfl-cnn --input 3x32x32\n"},
-        {"pki", "init|issue|renew|revoke|crl|show|export", "a private certificate authority, off line", 1, 3,
+        {"pki", "VERB ...", "a private CA: init, issue, renew, revoke, crl, show, export", 1, 3,
                 "dir host role days crl-days out csr new-key revoke-old tar ca-pass-file", mfl_cmd_pki,
                 "Makes the certificates for TLS where there is no CA yet. All of it happens in one "
                 "directory;\n"
@@ -147,8 +153,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki issue operator alice --role viewer --days 90\n"
                 "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"
                 "  mfl pki revoke site-a\n"},
-        {"help", "[COMMAND|json|exit]", "explain a command, the JSON output, or the exit codes", 0, 1, "",
-                mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+        {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
+                "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
 };
 

@@ -14,6 +14,22 @@ static const char exit_text[] =
         "    6  conflict (a job in that state, a name of several jobs) or a limit is reached\n"
         "  130  interrupted by Ctrl-C\n";
 
+static const char tls_text[] =
+        "To a server with TLS, mfl shows a certificate, and checks the server's. It needs three PEM files:\n"
+        "  --tls-ca    $MFL_TLS_CA    ~/.config/mfl/ca.pem     the CA that issued the server's certificate\n"
+        "  --tls-cert  $MFL_TLS_CERT  ~/.config/mfl/cert.pem   your certificate\n"
+        "  --tls-key   $MFL_TLS_KEY   ~/.config/mfl/key.pem    its key; 'chmod 600'\n"
+        "An option comes before the environment, and that before the files in ~/.config/mfl, which are used "
+        "when\n"
+        "ca.pem and cert.pem are there ($XDG_CONFIG_HOME/mfl where that is set). --plain does without TLS.\n"
+        "\n"
+        "What a certificate allows stands in its subject. CN is your name.\n"
+        "  OU=viewer    list, show, watch, wait, logs, models, pull, daemons\n"
+        "  OU=operator  all of that; submit; stop, clone and delete your own jobs; drain; audit\n"
+        "  OU=admin     all of that, with everybody's jobs\n"
+        "  OU=daemon    is for mfl-client: CN must be the daemon's name\n"
+        "Without TLS, on the loopback, everybody is an admin named 'local'.\n";
+
 static const char json_text[] =
         "With --json every command prints JSON on stdout: one object on one line, or, for watch, logs, run "
         "and\n"
@@ -37,6 +53,9 @@ static const char json_text[] =
         "  models          {\"job\": id, \"models\": [ROUND...]}\n"
         "  stop, delete    {\"job\": id, \"text\": T}\n"
         "  pull            {\"job\", \"round\", \"file\", \"digest\", \"params\", \"accuracy\", \"loss\"}\n"
+        "  audit           {\"entries\": [{\"seq\", \"time_ms\", \"who\", \"address\", \"action\", "
+        "\"object\",\n"
+        "                   \"result\", \"text\"}]}    result: done failed refused\n"
         "  daemons         {\"daemons\": [{\"name\", \"node\", \"address\", \"backend\", \"device\", "
         "\"workers\", \"state\",\n"
         "                   \"job\", \"round\", \"items_done\", \"items_total\", \"samples_per_second\", "
@@ -83,6 +102,7 @@ static const char json_text[] =
         "          \"created_ms\", \"finished_ms\", \"last\": ROUND, \"best\": ROUND, \"progress\": "
         "{\"round\", \"attempt\",\n"
         "          \"phase\", \"clients_done\", \"clients_total\", \"daemons\"}}\n"
+        "          and \"owner\", who submitted it\n"
         "          state: waiting running done failed stopped\n"
         "  ROUND  {\"round\", \"accuracy\", \"loss\", \"train_loss\", \"train_accuracy\", \"samples\", "
         "\"clients\",\n"
@@ -95,7 +115,7 @@ static const char json_text[] =
 struct topic {
         const char *name, *text;
 };
-static const struct topic topics[] = {{"json", json_text}, {"exit", exit_text}};
+static const struct topic topics[] = {{"json", json_text}, {"exit", exit_text}, {"tls", tls_text}};
 
 bool mfl_help_topic(FILE *out, const char *name)
 {
@@ -124,7 +144,7 @@ void mfl_help_overview(FILE *out)
         fputs("\nFirst steps:\n"
               "  mfl run examples/demo.yaml         all on this machine\n"
               "  mfl submit job.yaml --watch        on the server that MFL_SERVER or --server names\n"
-              "  mfl help submit                    a command; 'mfl help json', 'mfl help exit': topics\n"
+              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls': topics\n"
               "\nNO_COLOR turns colours off. A JOB is an id, a name that only one job has, or 'last'.\n",
                 out);
 }

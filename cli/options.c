@@ -29,6 +29,14 @@ struct option {
 static const struct option options[] = {
         {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
                 "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
+        {"tls-ca", 0, KIND_TEXT, AT(tls_ca), "FILE",
+                "speak TLS: the CA of the server's certificate, the\nown certificate (OU=operator) and its "
+                "key; see\n"
+                "'mfl help tls'",
+                0, 0},
+        {"tls-cert", 0, KIND_TEXT, AT(tls_cert), "FILE", "", 0, 0},
+        {"tls-key", 0, KIND_TEXT, AT(tls_key), "FILE", "", 0, 0},
+        {"plain", 0, KIND_FLAG, AT(plain), NULL, "no TLS, although there are certificates", 0, 0},
         {"json", 0, KIND_FLAG, AT(json), NULL, "print JSON on stdout; see 'mfl help json'", 0, 0},
         {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
         {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
@@ -47,6 +55,7 @@ static const struct option options[] = {
                 "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
                 0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
+        {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
         {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
         {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
@@ -76,7 +85,7 @@ static const struct option options[] = {
                 "keep the server's state directory of a job that is done", 0, 0},
 };
 
-static const char common_options[] = "server json help";
+static const char common_options[] = "server tls-ca tls-cert tls-key plain json help";
 
 static bool name_in(const char *names, const char *name)
 {
@@ -215,7 +224,7 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         int n = 0;
         bool only_arguments = false;
         struct mfl_cli_options *o = &cli->options;
-        o->daemons = o->threads = o->rows = o->classes = o->timeout = -1;
+        o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
         o->days = o->crl_days = -1;
         for (int i = 1; i < argc; i++) {
                 int r = 0;

@@ -258,6 +258,9 @@ static int read_data_sets(
 #define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_client_config, member)
 static const struct mfl_yaml_field config_fields[] = {
         {.key = "server", AT(STRING, server)},
+        {.key = "tls_ca", AT(STRING, tls_ca)},
+        {.key = "tls_cert", AT(STRING, tls_cert)},
+        {.key = "tls_key", AT(STRING, tls_key)},
         {.key = "name", CALL_AT(struct mfl_client_config, name, read_name)},
         {.key = "node", CALL_AT(struct mfl_client_config, node, read_name)},
         {.key = "workers", CALL_AT(struct mfl_client_config, workers, read_workers)},

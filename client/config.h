@@ -3,16 +3,17 @@
  * only.
  *
  *     server: 127.0.0.1:7433
- *     name: gpu-node-1            # default: the host's name; unique among the server's daemons
- *     node: rack4-7               # default: made from machine id and boot id
- *     workers: auto               # clients trained at once; auto: one per core
- *     backend: auto               # auto, cpu, reference, cuda
- *     gpu: 3                      # which GPU: index, GPU-... or MIG-...; none; all or a list: a daemon each
- *     share_gpu: false            # whether another daemon may use the same GPU
- *     gpu_memory: 60GiB           # for networks and data sets; default: nine tenths of what is free
- *     memory: 8GiB                # for networks, params, results; default: four fifths of what there is
- *     collective: auto            # with the host's other daemons: auto, shm, nccl (demanded), solo (not at
- * all) share_dir: /dev/shm         # where they share memory log_level: info data_sets:
+ *     tls_ca: /etc/mfl/ca.pem     # TLS: whose certificate the server must show; with tls_cert and tls_key,
+ * this tls_cert: /etc/mfl/d.pem    # daemon's own (CN its name, OU=daemon); all three are read at each
+ * connection tls_key: /etc/mfl/d.key name: gpu-node-1            # default: the host's name; unique among the
+ * server's daemons node: rack4-7               # default: made from machine id and boot id workers: auto #
+ * clients trained at once; auto: one per core backend: auto               # auto, cpu, reference, cuda gpu: 3
+ * # which GPU: index, GPU-... or MIG-...; none; all or a list: a daemon each share_gpu: false            #
+ * whether another daemon may use the same GPU gpu_memory: 60GiB           # for networks and data sets;
+ * default: nine tenths of what is free memory: 8GiB                # for networks, params, results; default:
+ * four fifths of what there is collective: auto            # with the host's other daemons: auto, shm, nccl
+ * (demanded), solo (not at all) share_dir: /dev/shm         # where they share memory log_level: info
+ * data_sets:
  *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
  *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy}
  *       - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100}
@@ -37,6 +38,7 @@ enum mfl_client_collective {
 
 struct mfl_client_config {
         char server[256];
+        char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* all: TLS; none: plain TCP */
         char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
         char backend[16];
         char gpu[MFL_CLIENT_GPU_BYTES]; /* as written; empty: not said */

@@ -81,6 +81,19 @@ static void post_closed(struct mfl_link *link, const char *reason)
         link_post(link, &event);
 }
 
+static int begin_tls(struct mfl_link *link, struct mfl_error *err)
+{
+        struct mfl_tls_context *context;
+        if (!link->options.tls.ca)
+                return 0;
+        int r = mfl_tls_context_new(&link->options.tls, false, &context, err);
+        if (r)
+                return r;
+        r = mfl_stream_tls(&link->stream, context, err);
+        mfl_tls_context_unref(context);
+        return r;
+}
+
 static void connect_server(struct mfl_link *link)
 {
         struct mfl_error err;
@@ -99,7 +112,11 @@ static void connect_server(struct mfl_link *link)
         }
         link->stream_open = true;
         link->pending++;
-        r = mfl_stream_connect(&link->stream, link->server, &err);
+        r = begin_tls(link, &err);
+        if (r < 0)
+                link_fatal(link, &err);
+        if (!r)
+                r = mfl_stream_connect(&link->stream, link->server, &err);
         if (r) {
                 mfl_strcpy(link->close_reason, sizeof(link->close_reason), err.text);
                 mfl_stream_close(&link->stream, NULL, false);
@@ -230,6 +247,8 @@ static void tell_online(struct mfl_link *link)
         if (online == link->online)
                 return;
         link->online = online;
+        if (online)
+                link->last_reason[0] = 0;
         if (link->options.on_online)
                 link->options.on_online(link, online);
 }
@@ -310,7 +329,6 @@ static void on_connected(struct mfl_stream *stream, int status, const char *text
                 mfl_stream_close(stream, NULL, false);
                 return;
         }
-        link->last_reason[0] = 0;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_CONNECTED};
         link_post(link, &event);
 }

@@ -29,11 +29,14 @@
 #include "client/agent.h"
 #include "client/compute.h"
 #include "common/worker.h"
+#include "proto/tls.h"
 
 struct mfl_link;
 
 struct mfl_link_options {
-        const char *server; /* "host:port"; copied */
+        const char *server;       /* "host:port"; copied */
+        struct mfl_tls_files tls; /* read at each connection, so that renewed ones count; the strings outlive
+                                     the link; ca NULL: plain TCP */
         struct mfl_agent_options agent;
         const struct mfl_compute_ops *ops;
         void *compute;             /* outlives the link */

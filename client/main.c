@@ -173,10 +173,31 @@ static void log_start(const struct client *c)
         }
 }
 
+/* What is wrong with the files is told at once, and not by a connection that never comes. */
+static int check_tls(const struct client *c, struct mfl_error *err)
+{
+        struct mfl_tls_files files = {
+                .ca = c->config.tls_ca, .cert = c->config.tls_cert, .key = c->config.tls_key};
+        struct mfl_tls_context *context;
+        char roles[64];
+        if (!*files.ca)
+                return 0;
+        int r = mfl_tls_context_new(&files, false, &context, err);
+        if (r)
+                return r;
+        const struct mfl_tls_identity *own = mfl_tls_context_identity(context);
+        mfl_log(MFL_LOG_INFO, "TLS: certificate of '%s' (%s), serial %s", own->name,
+                mfl_tls_roles_text(own->roles, roles, sizeof roles), own->serial);
+        mfl_tls_context_unref(context);
+        return 0;
+}
+
 static int prepare(struct client *c, struct mfl_error *err)
 {
         char host[256], port[16];
         int r = mfl_address_parse(c->config.server, host, sizeof(host), port, sizeof(port), err);
+        if (!r)
+                r = check_tls(c, err);
         if (!r)
                 r = load_data(c, err);
         if (!r)
@@ -319,6 +340,9 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .on_exit = on_exit_wanted,
                 .on_online = on_online,
                 .on_trace = on_trace};
+        if (*c->config.tls_ca)
+                options.tls = (struct mfl_tls_files){
+                        .ca = c->config.tls_ca, .cert = c->config.tls_cert, .key = c->config.tls_key};
         struct mfl_daemon_info *info = &options.agent.info;
         mfl_strcpy(info->name, sizeof(info->name), c->config.name);
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);

@@ -20,6 +20,11 @@ const char mfl_client_help[] =
         "itself when the connection is lost. SIGTERM ends it at once without harm: other daemons take over.\n"
         "\n"
         "  --server HOST:PORT   the server (default 127.0.0.1:7433, or $MFL_SERVER)\n"
+        "  --tls-ca FILE|DIR    speak TLS: the CA whose certificate the server must show\n"
+        "  --tls-cert FILE      this daemon's certificate: CN its name, OU=daemon (PEM)\n"
+        "  --tls-key FILE       its key; 'chmod 600'. All three are needed together; their defaults are "
+        "$MFL_TLS_CA,\n"
+        "                       $MFL_TLS_CERT, $MFL_TLS_KEY; they are read again at each connection\n"
         "  --name NAME          this daemon's name, unique and the same after a restart (default: host "
         "name)\n"
         "  --data NAME=FORMAT:DIR   offer a data set; may be given several times\n"
@@ -55,7 +60,8 @@ const char mfl_client_help[] =
         "status\n"
         "                       78), or solo (not at all, and it fetches params for itself) (default auto)\n"
         "  --share-dir DIR      where they share memory, on a tmpfs (default /dev/shm)\n"
-        "  --config FILE        YAML with the keys server, name, node, workers, backend, gpu, share_gpu,\n"
+        "  --config FILE        YAML with the keys server, tls_ca, tls_cert, tls_key, name, node, workers, "
+        "backend, gpu, share_gpu,\n"
         "                       gpu_memory, memory, collective, share_dir, log_level and data_sets; options "
         "come\n"
         "                       before it\n"
@@ -75,6 +81,9 @@ const char mfl_client_help[] =
 enum option_id {
         OPT_CONFIG = 256,
         OPT_SERVER,
+        OPT_TLS_CA,
+        OPT_TLS_CERT,
+        OPT_TLS_KEY,
         OPT_NAME,
         OPT_WORKERS,
         OPT_BACKEND,
@@ -95,6 +104,9 @@ enum option_id {
 static const struct option options[] = {
         {"config", required_argument, NULL, OPT_CONFIG},
         {"server", required_argument, NULL, OPT_SERVER},
+        {"tls-ca", required_argument, NULL, OPT_TLS_CA},
+        {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
+        {"tls-key", required_argument, NULL, OPT_TLS_KEY},
         {"name", required_argument, NULL, OPT_NAME},
         {"workers", required_argument, NULL, OPT_WORKERS},
         {"backend", required_argument, NULL, OPT_BACKEND},
@@ -187,6 +199,13 @@ static int set_collective(struct mfl_client_config *config, const char *arg, str
         return mfl_fail(err, MFL_CONFIG_USAGE, "--collective %s: expected auto, shm, nccl or solo", arg);
 }
 
+static int set_path(char path[1024], const char *option, const char *arg, struct mfl_error *err)
+{
+        if (!mfl_strcpy(path, 1024, arg))
+                return mfl_fail(err, MFL_CONFIG_USAGE, "%s: longer than 1023 bytes", option);
+        return 0;
+}
+
 static int set_option(struct mfl_client_config *config, int id, const char *arg, struct mfl_error *err)
 {
         enum mfl_log_level level;
@@ -196,6 +215,12 @@ static int set_option(struct mfl_client_config *config, int id, const char *arg,
                         return mfl_fail(err, MFL_CONFIG_USAGE, "--server: longer than %zu bytes",
                                 sizeof(config->server));
                 return 0;
+        case OPT_TLS_CA:
+                return set_path(config->tls_ca, "--tls-ca", arg, err);
+        case OPT_TLS_CERT:
+                return set_path(config->tls_cert, "--tls-cert", arg, err);
+        case OPT_TLS_KEY:
+                return set_path(config->tls_key, "--tls-key", arg, err);
         case OPT_NAME:
                 return set_name(config->name, "--name", arg, err);
         case OPT_NODE:
@@ -269,17 +294,44 @@ static int scan(
         return r;
 }
 
+static int read_environment(struct mfl_client_config *config, struct mfl_error *err)
+{
+        static const struct {
+                const char *name;
+                int option;
+        } rows[] = {{"MFL_SERVER", OPT_SERVER}, {"MFL_TLS_CA", OPT_TLS_CA}, {"MFL_TLS_CERT", OPT_TLS_CERT},
+                {"MFL_TLS_KEY", OPT_TLS_KEY}};
+        int r = 0;
+        for (size_t i = 0; !r && i < MFL_ARRAY_SIZE(rows); i++) {
+                const char *value = getenv(rows[i].name);
+                if (value && *value)
+                        r = set_option(config, rows[i].option, value, err);
+        }
+        return r;
+}
+
+static int check_tls(const struct mfl_client_config *config, struct mfl_error *err)
+{
+        const char *missing = !*config->tls_ca ? "tls_ca" : !*config->tls_cert ? "tls_cert" : "tls_key";
+        bool any = *config->tls_ca || *config->tls_cert || *config->tls_key;
+        if (any && (!*config->tls_ca || !*config->tls_cert || !*config->tls_key))
+                return mfl_fail(err, MFL_INVALID,
+                        "TLS needs tls_ca, tls_cert and tls_key together: %s is missing", missing);
+        return 0;
+}
+
 int mfl_client_config_init(
         struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err)
 {
         int r = mfl_client_config_defaults(config, err);
         if (!r)
                 r = scan(config, argc, argv, true, err);
-        const char *server = getenv("MFL_SERVER");
-        if (!r && server && *server)
-                r = set_option(config, OPT_SERVER, server, err);
+        if (!r)
+                r = read_environment(config, err);
         if (!r)
                 r = scan(config, argc, argv, false, err);
+        if (!r)
+                r = check_tls(config, err);
         if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
         return r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connecting a stream: resolve (on libuv's thread pool), then one address after the other.
  *
- * Happy path: uv_getaddrinfo -> uv_tcp_connect -> on_connected(0).
+ * Happy path: uv_getaddrinfo -> uv_tcp_connect -> [TLS handshake] -> on_connected(0).
  * Failures: the name is unknown; every address refuses (the last one's error is told); the stream is closed
  * meanwhile. A resolver can not always be stopped, so what it needs is a heap object of its own, which
  * outlives a closed stream.
@@ -69,6 +69,8 @@ static void on_connect(uv_connect_t *req, int status)
         }
         if (!status)
                 status = mfl_stream_begin(s);
+        if (!status && s->tls)
+                return; /* the handshake ends in mfl_stream_dial_done, or the stream closes */
         if (status && d->next) {
                 s->retrying = true;
                 uv_close((uv_handle_t *)&s->tcp, on_retry_closed);
@@ -126,7 +128,15 @@ int mfl_stream_connect(struct mfl_stream *s, const char *address, struct mfl_err
                         uv_strerror(r));
         }
         s->dial = d;
+        if (s->tls)
+                mfl_stream_tls_host(s, *host ? host : "localhost");
         return 0;
+}
+
+void mfl_stream_dial_done(struct mfl_stream *s)
+{
+        if (s->dial)
+                finish(s->dial, 0, "connect to");
 }
 
 /* on_connected comes when the handles are closed: it may not come from inside mfl_stream_close. */

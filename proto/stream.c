@@ -31,17 +31,6 @@ enum part {
 
 static _Thread_local uint8_t shared[SLICE_BYTES];
 
-/* A frame on its way out. */
-struct send {
-        uv_write_t req;
-        struct mfl_stream *stream;
-        mfl_stream_sent_cb sent;
-        void *arg;
-        size_t bytes;
-        uint8_t *envelope;
-        uint8_t header[MFL_FRAME_HEADER_BYTES];
-};
-
 static void reset_in(struct mfl_stream *s)
 {
         mfl_wire_free(s->in.envelope);
@@ -55,6 +44,8 @@ void mfl_stream_handle_closed(struct mfl_stream *s)
         if (--s->handles)
                 return;
         reset_in(s);
+        if (s->tls)
+                mfl_stream_tls_closed(s);
         if (s->cancelled && s->ops->on_connected)
                 s->ops->on_connected(s, UV_ECANCELED, s->reason);
         s->ops->on_closed(s, s->reason);
@@ -91,32 +82,58 @@ void mfl_stream_abort(struct mfl_stream *s, const char *reason)
         close_handles(s);
 }
 
-static void on_sent(uv_write_t *req, int status)
+void mfl_stream_send_done(struct mfl_stream_send *send, int status)
 {
-        struct send *send = req->data;
         struct mfl_stream *s = send->stream;
         mfl_stream_sent_cb sent = send->sent;
         void *arg = send->arg;
-        char text[128];
         s->queued_bytes -= send->bytes;
         if (!status)
                 s->bytes_out += send->bytes;
         free(send->envelope);
         free(send);
-        if (status && status != UV_ECANCELED) {
-                snprintf(text, sizeof text, "write: %s", uv_strerror(status));
-                mfl_stream_abort(s, text);
-        }
         if (sent)
                 sent(s, status, arg);
 }
 
-/* Takes the packed envelope over in any case. */
-static int send_packed(struct mfl_stream *s, uint8_t *envelope, size_t envelope_bytes, const void *payload,
-        size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent, void *arg,
-        struct mfl_error *err)
+static void on_sent(uv_write_t *req, int status)
 {
-        struct send *send = mfl_malloc(sizeof *send);
+        struct mfl_stream_send *send = req->data;
+        char text[128];
+        if (status && status != UV_ECANCELED) {
+                snprintf(text, sizeof text, "write: %s", uv_strerror(status));
+                mfl_stream_abort(send->stream, text);
+        }
+        mfl_stream_send_done(send, status);
+}
+
+static int send_plain(struct mfl_stream *s, struct mfl_stream_send *send, struct mfl_error *err)
+{
+        size_t payload_bytes = send->bytes - send->envelope_bytes - sizeof send->header;
+        uv_buf_t bufs[3] = {
+                uv_buf_init((char *)send->header, sizeof send->header),
+                uv_buf_init((char *)send->envelope, (unsigned)send->envelope_bytes),
+                uv_buf_init((char *)(uintptr_t)send->payload, (unsigned)payload_bytes),
+        };
+        send->req.data = send;
+        /* libuv writes at once what the socket takes when nothing waits; the callback is later in any case.
+         */
+        int r = uv_write(&send->req, (uv_stream_t *)&s->tcp, bufs, payload_bytes ? 3 : 2, on_sent);
+        if (!r)
+                return 0;
+        free(send->envelope);
+        free(send);
+        mfl_fail(err, MFL_BUSY, "write: %s", uv_strerror(r));
+        mfl_stream_abort(s, err ? err->text : "write failed");
+        return r == UV_ENOMEM ? -ENOMEM : MFL_BUSY;
+}
+
+/* Takes the packed envelope over in any case. plain: although it may be a TLS stream. */
+static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size_t envelope_bytes,
+        const void *payload, size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent,
+        void *arg, struct mfl_error *err)
+{
+        struct mfl_stream_send *send = mfl_malloc(sizeof *send);
         if (!send) {
                 free(envelope);
                 return mfl_fail_memory(err, sizeof *send, "a frame to send");
@@ -130,31 +147,25 @@ static int send_packed(struct mfl_stream *s, uint8_t *envelope, size_t envelope_
                                : payload_crc  ? *payload_crc
                                               : mfl_crc32c(0, payload, payload_bytes),
         };
-        *send = (struct send){.stream = s,
+        *send = (struct mfl_stream_send){.stream = s,
                 .sent = sent,
                 .arg = arg,
                 .envelope = envelope,
+                .envelope_bytes = envelope_bytes,
+                .payload = payload,
                 .bytes = sizeof send->header + envelope_bytes + payload_bytes};
-        send->req.data = send;
         mfl_frame_encode(&frame, send->header);
-        uv_buf_t bufs[3] = {
-                uv_buf_init((char *)send->header, sizeof send->header),
-                uv_buf_init((char *)envelope, (unsigned)envelope_bytes),
-                uv_buf_init((char *)(uintptr_t)payload, (unsigned)payload_bytes),
-        };
-        /* libuv writes at once what the socket takes when nothing waits; the callback is later in any case.
-         */
-        int r = uv_write(&send->req, (uv_stream_t *)&s->tcp, bufs, payload_bytes ? 3 : 2, on_sent);
-        if (r) {
-                free(send->envelope);
-                free(send);
-                mfl_fail(err, MFL_BUSY, "write: %s", uv_strerror(r));
-                mfl_stream_abort(s, err ? err->text : "write failed");
-                return r == UV_ENOMEM ? -ENOMEM : MFL_BUSY;
-        }
         s->queued_bytes += send->bytes;
         s->sent_ms = uv_now(s->tcp.loop);
-        return 0;
+        if (s->tls && !plain) {
+                mfl_stream_tls_send(s, send);
+                return 0;
+        }
+        size_t bytes = send->bytes;
+        int r = send_plain(s, send, err);
+        if (r)
+                s->queued_bytes -= bytes;
+        return r;
 }
 
 static int check_sendable(struct mfl_stream *s, struct mfl_error *err)
@@ -189,7 +200,7 @@ int mfl_stream_send(struct mfl_stream *s, const Mfl__Envelope *envelope, const v
                 free(bytes);
                 return r;
         }
-        return send_packed(s, bytes, n, payload, payload_bytes, payload_crc, sent, arg, err);
+        return send_packed(s, false, bytes, n, payload, payload_bytes, payload_crc, sent, arg, err);
 }
 
 int mfl_stream_send_msg(
@@ -202,7 +213,7 @@ int mfl_stream_send_msg(
         int r = check_sendable(s, err);
         if (!r)
                 r = mfl_wire_pack_msg(msg, job_text, &bytes, &n, err);
-        return r ? r : send_packed(s, bytes, n, NULL, 0, NULL, NULL, NULL, err);
+        return r ? r : send_packed(s, false, bytes, n, NULL, 0, NULL, NULL, NULL, err);
 }
 
 static void on_flush_over(uv_timer_t *timer)
@@ -218,7 +229,7 @@ static void on_shutdown(uv_shutdown_t *req, int status)
                 close_handles(s);
 }
 
-static int queue_bye(struct mfl_stream *s, const char *text, bool retry)
+static int queue_bye(struct mfl_stream *s, const char *text, bool retry, bool plain)
 {
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Bye bye = MFL__BYE__INIT;
@@ -234,21 +245,45 @@ static int queue_bye(struct mfl_stream *s, const char *text, bool retry)
         e.body_case = MFL__ENVELOPE__BODY_BYE;
         e.bye = &bye;
         int r = mfl_wire_pack(&e, &bytes, &n, NULL);
-        return r ? r : send_packed(s, bytes, n, NULL, 0, NULL, NULL, NULL, NULL);
+        return r ? r : send_packed(s, plain, bytes, n, NULL, 0, NULL, NULL, NULL, NULL);
+}
+
+void mfl_stream_linger(struct mfl_stream *s)
+{
+        s->shutdown.data = s;
+        if (uv_shutdown(&s->shutdown, (uv_stream_t *)&s->tcp, on_shutdown))
+                close_handles(s);
+}
+
+/* Whatever happens, it ends. */
+static void limit_flush(struct mfl_stream *s)
+{
+        if (uv_timer_start(&s->flush, on_flush_over, FLUSH_MS, 0))
+                close_handles(s);
 }
 
 void mfl_stream_close(struct mfl_stream *s, const char *bye, bool retry)
 {
         if (!stop(s, bye ? bye : "closed"))
                 return;
-        if (!bye || !s->connected || queue_bye(s, bye, retry)) {
+        if (!bye || !s->connected || queue_bye(s, bye, retry, false)) {
                 close_handles(s);
                 return;
         }
-        s->shutdown.data = s;
-        if (uv_shutdown(&s->shutdown, (uv_stream_t *)&s->tcp, on_shutdown) ||
-                uv_timer_start(&s->flush, on_flush_over, FLUSH_MS, 0))
+        limit_flush(s);
+        s->tls ? mfl_stream_tls_finish(s) : mfl_stream_linger(s);
+}
+
+void mfl_stream_fail(struct mfl_stream *s, const char *reason, bool plain_bye)
+{
+        if (!stop(s, reason))
+                return;
+        if (plain_bye && queue_bye(s, reason, false, true)) {
                 close_handles(s);
+                return;
+        }
+        limit_flush(s);
+        mfl_stream_linger(s);
 }
 
 static void fail_protocol(struct mfl_stream *s, int r, const struct mfl_error *err)
@@ -390,25 +425,49 @@ static void feed(struct mfl_stream *s, const uint8_t *data, size_t n)
                 fail_protocol(s, r, &err);
 }
 
+uint8_t *mfl_stream_next(struct mfl_stream *s, size_t *ret_room)
+{
+        if (!s->closing && s->in.part == PART_PAYLOAD) {
+                *ret_room = MFL_MIN(s->in.frame.payload_bytes - s->in.have, (size_t)SLICE_BYTES);
+                return s->in.payload ? s->in.payload + s->in.have : shared;
+        }
+        *ret_room = s->bulk ? SHORT_BYTES : SLICE_BYTES;
+        return shared;
+}
+
+void mfl_stream_take(struct mfl_stream *s, const uint8_t *data, size_t n, size_t room)
+{
+        s->bytes_in += n;
+        if (s->closing)
+                return;
+        feed(s, data, n);
+        if (s->in.part != PART_HEADER)
+                s->bulk = s->in.frame.payload_bytes > SLICE_BYTES;
+        else if (n == room)
+                s->bulk = false; /* many small frames wait */
+}
+
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf)
 {
         struct mfl_stream *s = handle->data;
-        if (!s->closing && s->in.part == PART_PAYLOAD) {
-                size_t n = MFL_MIN(s->in.frame.payload_bytes - s->in.have, (size_t)SLICE_BYTES);
-                uint8_t *p = s->in.payload ? s->in.payload + s->in.have : shared;
-                *ret_buf = uv_buf_init((char *)p, (unsigned)n);
+        size_t room;
+        if (s->tls) {
+                mfl_stream_tls_alloc(ret_buf);
                 return;
         }
-        *ret_buf = uv_buf_init((char *)shared, s->bulk ? SHORT_BYTES : SLICE_BYTES);
+        uint8_t *p = mfl_stream_next(s, &room);
+        *ret_buf = uv_buf_init((char *)p, (unsigned)room);
 }
 
-static void on_read_end(struct mfl_stream *s, ssize_t status)
+void mfl_stream_read_end(struct mfl_stream *s, int status)
 {
         static const char *const part[] = {"header", "envelope", "payload"};
         static const char *const peer = "the peer closed the connection";
         char text[160];
         if (status != UV_EOF)
-                snprintf(text, sizeof text, "read: %s", uv_strerror((int)status));
+                snprintf(text, sizeof text, "read: %s", uv_strerror(status));
+        else if (s->tls && !s->connected)
+                snprintf(text, sizeof text, "%s during the TLS handshake", peer);
         else if (s->in.part == PART_HEADER && !s->in.have)
                 snprintf(text, sizeof text, "%s", peer);
         else
@@ -420,26 +479,23 @@ static void on_read(uv_stream_t *tcp, ssize_t n, const uv_buf_t *buf)
 {
         struct mfl_stream *s = tcp->data;
         if (n < 0) {
-                on_read_end(s, n);
+                mfl_stream_read_end(s, (int)n);
                 return;
         }
-        s->bytes_in += (uint64_t)n;
         s->heard_ms = uv_now(tcp->loop);
-        if (s->closing)
-                return;
-        feed(s, (const uint8_t *)buf->base, (size_t)n);
-        if (s->in.part != PART_HEADER)
-                s->bulk = s->in.frame.payload_bytes > SLICE_BYTES;
-        else if ((size_t)n == buf->len)
-                s->bulk = false; /* many small frames wait */
+        if (s->tls && !s->closing)
+                mfl_stream_tls_read(s, (const uint8_t *)buf->base, (size_t)n);
+        else
+                mfl_stream_take(s, (const uint8_t *)buf->base, (size_t)n, buf->len);
 }
 
 int mfl_stream_begin(struct mfl_stream *s)
 {
         uv_tcp_nodelay(&s->tcp, 1);
         s->heard_ms = s->sent_ms = uv_now(s->tcp.loop);
-        s->connected = true;
-        return uv_read_start((uv_stream_t *)&s->tcp, on_alloc, on_read);
+        s->connected = !s->tls;
+        int r = uv_read_start((uv_stream_t *)&s->tcp, on_alloc, on_read);
+        return r || !s->tls ? r : mfl_stream_tls_begin(s);
 }
 
 int mfl_stream_init(struct mfl_stream *s, uv_loop_t *loop, const struct mfl_stream_ops *ops, void *owner,

@@ -14,6 +14,11 @@
  * queue over its limit. Loop thread only. After on_closed no other callback comes; pending sends have had
  * their sent callback with a negative status before it. The memory may go in on_closed.
  *
+ * With TLS (mfl_stream_tls) the bytes of the socket are opened straight into the same destinations, and
+ * frames are sealed into a few output buffers of 256 KiB, two at most per stream; a thread's streams share 64
+ * MiB of them, and get room for one record each beyond that. A connection that has sent and received
+ * everything holds none.
+ *
  * The shared read buffer is thread-local: a thread has one loop, and a stream hands out no part of the buffer
  * beyond one read callback, so nothing has to be passed around and nothing can be passed wrongly.
  */
@@ -24,6 +29,7 @@
 
 #include "common/base.h"
 #include "proto/frame.h"
+#include "proto/tls.h"
 #include "proto/wire.h"
 
 struct mfl_stream;
@@ -73,11 +79,20 @@ struct mfl_stream {
         uv_timer_t flush;               /* bounds the time that a Bye may take */
         uv_shutdown_t shutdown;         /* after the Bye */
         struct mfl_stream_dial *dial;   /* while connecting */
+        struct mfl_stream_tls *tls;     /* NULL: plain */
 };
 
 /* After success the only way out is on_closed, so a stream that is not wanted any more is closed, too. */
 int mfl_stream_init(struct mfl_stream *stream, uv_loop_t *loop, const struct mfl_stream_ops *ops, void *owner,
         struct mfl_error *err);
+/* Makes it a TLS stream (tls.h); before accept or connect. Takes a reference to the context, whose side must
+ * be the stream's. The handshake is part of connecting: on_connected comes after it, within 10 s, and a
+ * server's frames begin after it. All else is as without TLS; bytes_in and bytes_out count what is inside. A
+ * peer's close without a close_notify is its end of file: frames know their lengths, and Bye says goodbye.
+ * -ENOMEM. */
+int mfl_stream_tls(struct mfl_stream *stream, struct mfl_tls_context *context, struct mfl_error *err);
+/* Who is at the other end. NULL: plain, or the handshake is not over. Valid until on_closed. */
+const struct mfl_tls_identity *mfl_stream_identity(const struct mfl_stream *stream);
 /* Server side: takes the pending connection of the listener and starts reading. A failure still ends in
  * on_closed. */
 void mfl_stream_accept(struct mfl_stream *stream, uv_stream_t *listener);

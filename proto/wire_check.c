@@ -324,7 +324,7 @@ static const struct message_rules messages[] = {
                 {"data", NAME_OR_EMPTY}, {"strategy", NAME_OR_EMPTY}, {"created_ms", ANY},
                 {"finished_ms", ANY}, {"last", OPTIONAL}, {"best", OPTIONAL}, {"in_round", ANY},
                 {"clients_done", ANY}, {"clients_total", ANY}, {"daemons", ANY}, {"phase", NAME_OR_EMPTY},
-                {"attempt", ANY}),
+                {"attempt", ANY}, {"owner", NAME_OR_EMPTY}),
         MESSAGE(round_info, NULL, {"round", ANY}, {"evaluated", BOOL}, {"accuracy", FLOAT}, {"loss", FLOAT},
                 {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
@@ -358,6 +358,11 @@ static const struct message_rules messages[] = {
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, NULL, {"daemon", NAME}, {"undo", BOOL}, {"wait", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
+        MESSAGE(list_audit, NULL, {"count", 0, 1000}),
+        MESSAGE(audit_entry, NULL, {"seq", ANY}, {"time_ms", ANY}, {"who", NAME_OR_EMPTY},
+                {"address", 0, 127}, {"action", NAME_OR_EMPTY}, {"object", NAME_OR_EMPTY},
+                {"result", NAME_OR_EMPTY}, {"text", REASON}),
+        MESSAGE(audit_list, NULL, {"entries", 0, 1000}),
         MESSAGE(failure, NULL, {"code", ENUM}, {"text", NOTE}),
 };
 

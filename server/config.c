@@ -24,6 +24,10 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "connections_max", AT(U32, connections_max), .min = 1, .max = 1000000},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "insecure_listen", AT(BOOL, insecure_listen)},
+        {.key = "tls_cert", AT(STRING, tls_cert)},
+        {.key = "tls_key", AT(STRING, tls_key)},
+        {.key = "tls_ca", AT(STRING, tls_ca)},
+        {.key = "tls_crl", AT(STRING, tls_crl)},
         {0},
 };
 
@@ -37,6 +41,13 @@ static const char help_text[] =
         "  --state-dir DIR       jobs, rounds and models (default: $STATE_DIRECTORY, else ./mfl-state)\n"
         "  --insecure-listen     allow plain TCP on an address other than loopback: whoever reaches the\n"
         "                        port can submit jobs and read models\n"
+        "  --tls-cert FILE       speak TLS 1.3 only: the server's certificate, and those between it and the "
+        "CA (PEM)\n"
+        "  --tls-key FILE        its key; 'chmod 600'\n"
+        "  --tls-ca FILE|DIR     the CA whose certificates daemons and operators must show (OU=daemon, "
+        "operator,\n"
+        "                        viewer, admin tell the roles; CN the name)\n"
+        "  --tls-crl FILE        certificates that were revoked\n"
         "  --log-level LEVEL     error, warn, info or debug (default info)\n"
         "  --ready-fd N          write \"HOST:PORT\" to descriptor N once listening\n"
         "  --exit-with-stdin     stop when standard input ends\n"
@@ -47,10 +58,11 @@ static const char help_text[] =
         "8GiB)\n"
         "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
-        "  insecure_listen: false\n"
+        "  insecure_listen: false      tls_cert, tls_key, tls_ca, tls_crl: none\n"
         "\n"
         "What was committed survives any crash: after a restart every unfinished job goes on from its last\n"
-        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing.\n"
+        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP\n"
+        "reads the certificates and log_level again; connections stay.\n"
         "\n"
         "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.\n";
 
@@ -62,6 +74,10 @@ enum option_code {
         OPT_EXIT_WITH_STDIN,
         OPT_LOG_LEVEL,
         OPT_INSECURE_LISTEN,
+        OPT_TLS_CERT,
+        OPT_TLS_KEY,
+        OPT_TLS_CA,
+        OPT_TLS_CRL,
         OPT_HELP,
         OPT_VERSION,
 };
@@ -73,6 +89,10 @@ static const struct option options[] = {
         {"exit-with-stdin", no_argument, NULL, OPT_EXIT_WITH_STDIN},
         {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
         {"insecure-listen", no_argument, NULL, OPT_INSECURE_LISTEN},
+        {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
+        {"tls-key", required_argument, NULL, OPT_TLS_KEY},
+        {"tls-ca", required_argument, NULL, OPT_TLS_CA},
+        {"tls-crl", required_argument, NULL, OPT_TLS_CRL},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
         {NULL, 0, NULL, 0},
@@ -140,10 +160,19 @@ static int read_option(int code, struct mfl_server_config *config, struct mfl_er
                 config->exit_with_stdin = true;
                 return 0;
         case OPT_LOG_LEVEL:
+                config->level_given = true;
                 return set_level(config, optarg, err);
         case OPT_INSECURE_LISTEN:
                 config->insecure_listen = true;
                 return 0;
+        case OPT_TLS_CERT:
+                return set_text(config->tls_cert, sizeof config->tls_cert, optarg, "tls-cert", err);
+        case OPT_TLS_KEY:
+                return set_text(config->tls_key, sizeof config->tls_key, optarg, "tls-key", err);
+        case OPT_TLS_CA:
+                return set_text(config->tls_ca, sizeof config->tls_ca, optarg, "tls-ca", err);
+        case OPT_TLS_CRL:
+                return set_text(config->tls_crl, sizeof config->tls_crl, optarg, "tls-crl", err);
         case OPT_HELP:
                 fputs(help_text, stdout);
                 return MFL_NOT_FOUND;
@@ -170,6 +199,32 @@ static void set_defaults(struct mfl_server_config *config)
         mfl_strcpy(config->state_dir, sizeof config->state_dir, dir && *dir ? dir : "mfl-state");
 }
 
+bool mfl_server_config_tls(const struct mfl_server_config *config)
+{
+        return *config->tls_cert;
+}
+
+static int check_tls(const struct mfl_server_config *config, struct mfl_error *err)
+{
+        const char *missing = !*config->tls_cert ? "tls_cert" : !*config->tls_key ? "tls_key" : "tls_ca";
+        bool any = *config->tls_cert || *config->tls_key || *config->tls_ca || *config->tls_crl;
+        if (any && (!*config->tls_cert || !*config->tls_key || !*config->tls_ca))
+                return mfl_fail(err, MFL_INVALID,
+                        "TLS needs tls_cert, tls_key and tls_ca together: %s is missing", missing);
+        return 0;
+}
+
+int mfl_server_config_reload_level(
+        const struct mfl_server_config *config, uint32_t *ret_level, struct mfl_error *err)
+{
+        struct mfl_server_config now;
+        set_defaults(&now);
+        int r = *config->file ? read_file(config->file, &now, err) : 0;
+        if (!r && *config->file && !config->level_given)
+                *ret_level = now.log_level;
+        return r;
+}
+
 int mfl_server_config_load(
         int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err)
 {
@@ -183,6 +238,7 @@ int mfl_server_config_load(
                         r = read_file(optarg, &config, err);
                         if (r)
                                 return r;
+                        mfl_strcpy(config.file, sizeof config.file, optarg);
                 }
         *ret_usage = true;
         optind = 1;
@@ -200,6 +256,9 @@ int mfl_server_config_load(
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
                         (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
+        r = check_tls(&config, err);
+        if (r)
+                return r;
         *ret_config = config;
         return 0;
 }

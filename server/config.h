@@ -16,13 +16,24 @@ struct mfl_server_config {
         uint32_t connections_max;
         uint32_t log_level;   /* position in error, warn, info, debug */
         bool insecure_listen; /* plain TCP on an address other than loopback */
+        /* PEM files (proto/tls.h). All but the last: TLS; none: plain TCP. */
+        char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
         int ready_fd;         /* -1: none; command line only */
         bool exit_with_stdin; /* command line only */
+        char file[1024];      /* --config, to read log_level again; "": none */
+        bool level_given;     /* --log-level, which a reload must not override */
 };
+
+/* The log level that the file names now. MFL_INVALID when it can't be read; unchanged when there is no file.
+ */
+int mfl_server_config_reload_level(
+        const struct mfl_server_config *config, uint32_t *ret_level, struct mfl_error *err);
 
 /* Defaults, then the file that --config names, then options. MFL_INVALID with text (exit status 78 for the
  * file, 2 for options: *ret_usage tells); MFL_NOT_FOUND after --help or --version, which were printed. */
 int mfl_server_config_load(
         int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err);
+/* Whether it is to speak TLS. */
+bool mfl_server_config_tls(const struct mfl_server_config *config);
 
 #endif

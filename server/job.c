@@ -164,6 +164,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         mfl_strcpy(job->id, sizeof job->id, row->id);
         mfl_strcpy(job->reason, sizeof job->reason, row->reason);
         job->state = row->state;
+        mfl_strcpy(job->owner, sizeof job->owner, row->owner);
         job->created_unix_ms = row->created_ms;
         job->finished_unix_ms = row->finished_ms;
         job->committed = row->committed;

@@ -22,6 +22,8 @@ struct mfl_request {
         uint32_t conn;
         uint64_t request;
         char job[MFL_JOB_ID_BYTES];
+        void (*run)(struct mfl_work *work);
+        struct mfl_store_audit audit; /* action "": none; who and address are the asker's */
         int status;
         struct mfl_error err;
         void (*answer)(
@@ -35,6 +37,7 @@ struct mfl_request {
         /* show, models */
         struct mfl_store_rounds rounds;
         struct mfl_store_nodes nodes; /* show */
+        struct mfl_store_audits audits;
         /* pull: the round; drain: on or off */
         int64_t which;
         bool wait;
@@ -52,6 +55,20 @@ struct mfl_request *mfl_request_new(struct mfl_session *session, uint64_t reques
 void mfl_request_free(struct mfl_request *op);
 /* Takes the request over; it is freed after its answer. */
 void mfl_request_start(struct mfl_request *op, struct mfl_session *session);
+
+/* What it does is written down with its result, before it is answered. object: of a request that makes a job,
+ * "". */
+void mfl_request_audit(struct mfl_request *op, const char *action, const char *object);
+
+/* ---- who may do what: audit.c ---- */
+/* The name of what a request changes; NULL when it only looks. */
+const char *mfl_operator_action(const Mfl__Envelope *envelope);
+/* False: the asker was told so, and it is written down. */
+bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *envelope);
+/* Whether the job is the asker's own, or the asker an admin. */
+bool mfl_operator_may_touch(
+        struct mfl_session *session, uint64_t request, const struct mfl_server_job *job, const char *action);
+void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl__ListAudit *list);
 
 /* ---- messages ---- */
 void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit);

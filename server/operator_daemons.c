@@ -219,6 +219,7 @@ void mfl_operator_drain(struct mfl_session *session, uint64_t request, const Mfl
         mfl_strcpy(op->name, sizeof op->name, drain->daemon);
         op->which = !drain->undo;
         op->wait = drain->wait;
+        mfl_request_audit(op, drain->undo ? "undrain" : "drain", drain->daemon);
         mfl_request_start(op, session);
 }
 

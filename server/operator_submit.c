@@ -18,10 +18,10 @@ struct mfl_submission {
 static void run_submit(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
-        op->status =
-                op->text ? mfl_store_job_add(op->server->store, op->name, op->text, op->token, op->upload,
-                                   op->new_job, &op->err)
-                         : mfl_store_job_clone(op->server->store, op->job, op->token, op->new_job, &op->err);
+        op->status = op->text ? mfl_store_job_add(op->server->store, op->name, op->text, op->token,
+                                        op->audit.who, op->upload, op->new_job, &op->err)
+                              : mfl_store_job_clone(op->server->store, op->job, op->token, op->audit.who,
+                                        op->new_job, &op->err);
         if (op->status)
                 return; /* MFL_EXISTS: the token was known */
         op->upload = NULL;
@@ -82,6 +82,8 @@ static void submit_now(struct mfl_session *session, uint64_t request, char *text
         op->upload = upload;
         mfl_strcpy(op->name, sizeof op->name, name);
         mfl_strcpy(op->token, sizeof op->token, token);
+        mfl_request_audit(op, "submit", "");
+        mfl_strcpy(op->audit.text, sizeof op->audit.text, name);
         mfl_request_start(op, session);
 }
 
@@ -199,12 +201,15 @@ int mfl_operator_initial_done(struct mfl_session *session, const Mfl__Envelope *
 
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
-        if (!mfl_operator_job(session, request, clone->job))
+        struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
+        if (!job || !mfl_operator_may_touch(session, request, job, "clone"))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, answer_submit);
         if (!op)
                 return;
         mfl_strcpy(op->token, sizeof op->token, clone->token);
+        mfl_request_audit(op, "clone", "");
+        mfl_snprintf(op->audit.text, sizeof op->audit.text, "of %s", clone->job);
         mfl_request_start(op, session);
 }
 

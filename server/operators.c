@@ -85,6 +85,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_store_upload_discard(op->upload);
         mfl_store_rounds_deinit(&op->rounds);
         mfl_store_nodes_deinit(&op->nodes);
+        free(op->audits.v);
         mfl_store_job_deinit(&op->row);
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);
@@ -106,6 +107,37 @@ static void done_request(struct mfl_work *work)
         mfl_request_free(op);
 }
 
+/* On the disk worker. A row that can't be written changes nothing about what was done: the log has it then.
+ */
+static void run_request(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        struct mfl_store_audit *e = &op->audit;
+        struct mfl_error err;
+        op->run(work);
+        if (!*e->action)
+                return;
+        if (!*e->object)
+                mfl_strcpy(e->object, sizeof e->object, op->new_job);
+        mfl_strcpy(e->result, sizeof e->result, op->status && op->status != MFL_EXISTS ? "failed" : "done");
+        if (op->status)
+                mfl_strcpy(e->text, sizeof e->text, op->err.text);
+        int r = mfl_store_audit_add(op->server->store, e, &err);
+        if (r)
+                mfl_log(MFL_LOG_WARN, "audit: %s from %s: %s %s: %s (not in the database: %s)", e->who,
+                        e->address, e->action, e->object, e->result, err.text);
+        if (r < 0 && op->status >= 0) {
+                op->status = r;
+                op->err = err;
+        }
+}
+
+void mfl_request_audit(struct mfl_request *op, const char *action, const char *object)
+{
+        mfl_strcpy(op->audit.action, sizeof op->audit.action, action);
+        mfl_strcpy(op->audit.object, sizeof op->audit.object, object);
+}
+
 struct mfl_request *mfl_request_new(struct mfl_session *session, uint64_t request, const char *job,
         void (*run)(struct mfl_work *), void (*answer)(struct mfl_request *, struct mfl_session *))
 {
@@ -118,7 +150,10 @@ struct mfl_request *mfl_request_new(struct mfl_session *session, uint64_t reques
         op->conn = session->conn;
         op->request = request;
         mfl_strcpy(op->job, sizeof op->job, job);
-        op->work.run = run;
+        op->run = run;
+        mfl_strcpy(op->audit.who, sizeof op->audit.who, session->who);
+        mfl_strcpy(op->audit.address, sizeof op->audit.address, session->peer);
+        op->work.run = run_request;
         op->work.done = done_request;
         op->answer = answer;
         return op;
@@ -411,17 +446,22 @@ static void on_stop(struct mfl_session *session, uint64_t request, const Mfl__St
         struct mfl_server_job *job = mfl_operator_job(session, request, stop->job);
         if (!job)
                 return;
+        if (!mfl_operator_may_touch(session, request, job, "stop"))
+                return;
         if (job->state >= MFL_JOB_DONE) {
                 mfl_operator_done(session, request, "it had ended already");
                 return;
         }
         struct mfl_core_event event = {.kind = MFL_EV_JOB_STOP};
         mfl_strcpy(event.job, sizeof event.job, job->id);
-        mfl_strcpy(event.reason, sizeof event.reason, "stopped by an operator");
+        mfl_snprintf(event.reason, sizeof event.reason,
+                strcmp(session->who, "local") ? "stopped by %s" : "stopped by an operator", session->who);
         mfl_server_feed(session->server, &event);
         struct mfl_request *op = mfl_request_new(session, request, stop->job, run_after_stop, answer_stop);
-        if (op)
-                mfl_request_start(op, session);
+        if (!op)
+                return;
+        mfl_request_audit(op, "stop", stop->job);
+        mfl_request_start(op, session);
 }
 
 static void run_delete(struct mfl_work *work)
@@ -448,14 +488,18 @@ static void on_delete(struct mfl_session *session, uint64_t request, const Mfl__
         struct mfl_server_job *job = mfl_operator_job(session, request, body->job);
         if (!job)
                 return;
+        if (!mfl_operator_may_touch(session, request, job, "delete"))
+                return;
         if (job->state < MFL_JOB_DONE || job->in_core || job->operations) {
                 mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
                         "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
                 return;
         }
         struct mfl_request *op = mfl_request_new(session, request, job->id, run_delete, answer_delete);
-        if (op)
-                mfl_request_start(op, session);
+        if (!op)
+                return;
+        mfl_request_audit(op, "delete", body->job);
+        mfl_request_start(op, session);
 }
 
 /* ---- dispatch ---- */
@@ -463,6 +507,8 @@ static void on_delete(struct mfl_session *session, uint64_t request, const Mfl__
 int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, struct mfl_error *err)
 {
         struct mfl_server_job *job;
+        if (!mfl_operator_may_change(session, e))
+                return 0;
         switch (e->body_case) {
         case MFL__ENVELOPE__BODY_SUBMIT:
                 mfl_operator_submit(session, e->request, e->submit);
@@ -498,6 +544,9 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
                 return 0;
         case MFL__ENVELOPE__BODY_DRAIN:
                 mfl_operator_drain(session, e->request, e->drain);
+                return 0;
+        case MFL__ENVELOPE__BODY_LIST_AUDIT:
+                mfl_operator_audit(session, e->request, e->list_audit);
                 return 0;
         default:
                 return mfl_fail(err, MFL_INVALID, "an operator may not send this message");

@@ -50,8 +50,11 @@ struct mfl_session {
         Mfl__Role role; /* unspecified until Hello */
         uint64_t opened_ms, connected_unix_ms;
         char peer[80];
-        struct mfl_telemetry telemetry; /* of a daemon; the newest, nothing known before the first */
-        uint64_t telemetry_ms;          /* the loop's clock when it came */
+        char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */
+        uint32_t roles;                  /* of it (MFL_TLS_ROLE_...); all without TLS */
+        struct mfl_handshake *handshake; /* NULL: greeted, or plain */
+        struct mfl_telemetry telemetry;  /* of a daemon; the newest, nothing known before the first */
+        uint64_t telemetry_ms;           /* the loop's clock when it came */
         struct mfl_transfer transfer;
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
         struct mfl_server_job *chunk_job;
@@ -79,6 +82,7 @@ struct mfl_server_job {
         char id[MFL_JOB_ID_BYTES];
         struct mfl_server *server;
         struct mfl_server_job *next;
+        char owner[MFL_OWNER_BYTES];
         char *text;
         struct mfl_job *spec;
         enum mfl_job_state state;
@@ -114,7 +118,13 @@ struct mfl_server {
         uv_loop_t loop;
         uv_tcp_t listener;
         uv_timer_t tick, flush;
-        uv_signal_t sigterm, sigint;
+        uv_signal_t sigterm, sigint, sighup;
+        struct mfl_tls_context *tls;      /* NULL: plain; connections keep the one they began with */
+        struct mfl_handshake *handshakes; /* of connections that have not greeted */
+        uint32_t n_handshakes, n_warned, n_unsaid;
+        uint32_t n_refusals; /* written to the audit in the minute that began at refusals_ms */
+        uint64_t refusals_ms;
+        uint64_t warned_ms; /* begin of the second in which n_warned lines about strangers were logged */
         uv_pipe_t stdin_pipe;
         struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
         struct mfl_core *core;
@@ -160,6 +170,26 @@ void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope
 void mfl_session_job_over(struct mfl_server *server, const char *job);
 /* Closes those that have not greeted in time. */
 void mfl_session_reap(struct mfl_server *server);
+
+/* admission.c: certificates, and who may begin a handshake. */
+/* Reads the files of the configuration; nothing without TLS. MFL_INVALID; the context stays as it was. */
+int mfl_admission_load(struct mfl_server *server, struct mfl_error *err);
+/* A new connection, before its accept; after it, whether it may go on: one address or all together may not
+ * have more than so many handshakes under way. False: closed. */
+int mfl_admission_prepare(struct mfl_session *session, struct mfl_error *err);
+bool mfl_admission_begin(struct mfl_session *session);
+void mfl_admission_end(struct mfl_session *session); /* greeted, or gone; idempotent */
+/* Who it is, when its Hello is there. MFL_INVALID: its certificate does not allow this role or name. */
+int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err);
+/* A warning about somebody unknown: a few a second, so that strangers can't fill the log. */
+/* How many were left out is told by the tick, a few times a second. */
+void mfl_admission_tick(struct mfl_server *server);
+void mfl_admission_warn(struct mfl_server *server, const char *fmt, ...) MFL_PRINTF(2, 3);
+
+/* audit.c: writes a row, soon; for what no request of the disk worker stands for. session NULL: the server
+ * itself. Rows of refusals are bounded: 100 a minute. */
+void mfl_audit_note(struct mfl_server *server, const struct mfl_session *session, const char *action,
+        const char *object, const char *result, const char *text);
 
 /* transfer.c: starts (or restarts) sending params from a float on; takes a reference. */
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,

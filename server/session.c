@@ -169,6 +169,12 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
                         MFL_PROTOCOL_VERSION, hello->software, hello->protocol_min, hello->protocol_max,
                         hello->protocol_min > MFL_PROTOCOL_VERSION ? "upgrade the server"
                                                                    : "upgrade the client");
+        int r = mfl_admission_check(session, hello, err);
+        if (r) {
+                mfl_audit_note(session->server, session, "connect", hello->name, "refused", err->text);
+                return r;
+        }
+        mfl_admission_end(session);
         session->role = hello->role;
         session->connected_unix_ms = mfl_unix_ms();
         session->stream.envelope_max = MFL_ENVELOPE_MAX;
@@ -276,6 +282,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         struct mfl_session *session = stream->owner;
         struct mfl_server *server = session->server;
         end_chunk(session, false);
+        mfl_admission_end(session);
         mfl_transfer_stop(session);
         mfl_operator_forget(session);
         mfl_watch_forget(session);
@@ -286,7 +293,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 mfl_strcpy(event.reason, sizeof event.reason, reason);
                 mfl_server_feed(server, &event);
         } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED) {
-                mfl_log(MFL_LOG_WARN, "%s: closed before it had greeted: %s", session->peer, reason);
+                mfl_admission_warn(server, "%s: closed before it had greeted: %s", session->peer, reason);
         }
         free(session);
 }
@@ -322,10 +329,18 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
         session->stream.envelope_max = MFL_ENVELOPE_MAX_EARLY;
         session->stream.payload_max = 0;
         link_session(session);
+        r = mfl_admission_prepare(session, &err);
+        if (r) { /* never on without TLS */
+                mfl_server_fatal(server, r, &err);
+                mfl_stream_close(&session->stream, NULL, false);
+                return;
+        }
         mfl_stream_accept(&session->stream, listener);
         mfl_stream_peer(&session->stream, session->peer, sizeof session->peer);
+        if (!mfl_admission_begin(session))
+                return;
         if (server->n_sessions > server->config.connections_max) {
-                mfl_log(MFL_LOG_WARN, "%s: refused: connections_max (%u) is reached", session->peer,
+                mfl_admission_warn(server, "%s: refused: connections_max (%u) is reached", session->peer,
                         server->config.connections_max);
                 mfl_stream_close(&session->stream, "the server has as many connections as it may", true);
         }
@@ -346,6 +361,7 @@ void mfl_session_job_over(struct mfl_server *server, const char *job)
 void mfl_session_reap(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);
+        mfl_admission_tick(server);
         for (struct mfl_session *s = server->sessions; s; s = s->next)
                 if (s->role == MFL__ROLE__ROLE_UNSPECIFIED && now - s->opened_ms > HELLO_WITHIN_MS)
                         mfl_stream_close(&s->stream, "no Hello within 10 s", true);

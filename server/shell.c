@@ -292,16 +292,17 @@ static int open_listener(struct mfl_server *server, struct mfl_error *err)
         r = getaddrinfo(host[0] ? host : NULL, port, &hints, &info);
         if (r)
                 return mfl_fail(err, MFL_INVALID, "listen: %s: %s", listen, gai_strerror(r));
-        if (!mfl_address_is_loopback(info->ai_addr) && !server->config.insecure_listen) {
+        bool open = !server->tls && !mfl_address_is_loopback(info->ai_addr);
+        if (open && !server->config.insecure_listen) {
                 freeaddrinfo(info);
                 return mfl_fail(err, MFL_INVALID,
-                        "listen: %s is not a loopback address, and this build speaks plain TCP only: whoever "
-                        "reaches "
-                        "the port could submit jobs and read models; listen on 127.0.0.1 and tunnel, or say "
-                        "--insecure-listen on a network that you trust",
+                        "listen: %s is not a loopback address, and no TLS is configured: whoever reaches the "
+                        "port "
+                        "could submit jobs and read models; set tls_cert, tls_key and tls_ca, or listen on "
+                        "127.0.0.1 and tunnel, or say --insecure-listen on a network that you trust",
                         listen);
         }
-        if (!mfl_address_is_loopback(info->ai_addr))
+        if (open)
                 mfl_log(MFL_LOG_WARN, "listening on %s WITHOUT encryption or authentication, as ordered",
                         listen);
         uv_tcp_init(&server->loop, &server->listener);
@@ -358,6 +359,26 @@ static void on_signal(uv_signal_t *signal, int number)
         uv_stop(&server->loop);
 }
 
+/* Connections stay as they are; new ones meet what is in force now. */
+static void on_reload(uv_signal_t *signal, int number)
+{
+        struct mfl_server *server = signal->data;
+        struct mfl_error err;
+        int r = mfl_server_config_reload_level(&server->config, &server->config.log_level, &err);
+        if (!r)
+                mfl_log_init("mfl-server", (enum mfl_log_level)server->config.log_level);
+        else
+                mfl_log(MFL_LOG_ERROR, "reload: %s; log_level stays as it was", err.text);
+        int loaded = mfl_admission_load(server, &err);
+        mfl_audit_note(server, NULL, "reload", "", r || loaded ? "failed" : "done",
+                r || loaded ? err.text : "SIGHUP");
+        if (loaded)
+                mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", err.text);
+        else
+                mfl_log(MFL_LOG_INFO, "SIGHUP: configuration%s read again",
+                        server->tls ? " and certificates" : "");
+}
+
 static void on_stdin_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 {
         static char ignored[256];
@@ -380,6 +401,9 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
         uv_timer_init(&server->loop, &server->flush);
         uv_signal_init(&server->loop, &server->sigterm);
         uv_signal_init(&server->loop, &server->sigint);
+        uv_signal_init(&server->loop, &server->sighup);
+        server->sighup.data = server;
+        uv_signal_start(&server->sighup, on_reload, SIGHUP);
         server->tick.data = server->flush.data = server->sigterm.data = server->sigint.data = server;
         uv_signal_start(&server->sigterm, on_signal, SIGTERM);
         uv_signal_start(&server->sigint, on_signal, SIGINT);
@@ -414,6 +438,9 @@ int mfl_server_open(
         if (!limit)
                 limit = machine_bytes / 10 * 8;
         mfl_budget_init(&server->budget, limit);
+        r = mfl_admission_load(server, err);
+        if (r)
+                return r;
         r = mfl_store_open(config->state_dir, &server->store, err);
         if (r)
                 return r; /* the process ends */
@@ -434,8 +461,8 @@ int mfl_server_open(
                 r = open_listener(server, err);
         if (r)
                 return r;
-        mfl_log(MFL_LOG_INFO, "listening on %s, state in %s, %.1f GiB for jobs", server->address,
-                config->state_dir, (double)limit / (1u << 30));
+        mfl_log(MFL_LOG_INFO, "listening on %s%s, state in %s, %.1f GiB for jobs", server->address,
+                server->tls ? " with TLS" : "", config->state_dir, (double)limit / (1u << 30));
         *ret_server = server;
         return 0;
 }
@@ -475,6 +502,7 @@ void mfl_server_close(struct mfl_server *server)
         close_handle((uv_handle_t *)&server->flush, NULL);
         close_handle((uv_handle_t *)&server->sigterm, NULL);
         close_handle((uv_handle_t *)&server->sigint, NULL);
+        close_handle((uv_handle_t *)&server->sighup, NULL);
         if (server->config.exit_with_stdin)
                 close_handle((uv_handle_t *)&server->stdin_pipe, NULL);
         uv_run(&server->loop, UV_RUN_DEFAULT); /* until the last stream and worker is closed */
@@ -487,6 +515,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_core_actions_deinit(&server->actions);
         mfl_store_names_deinit(&server->drained);
         mfl_store_close(server->store);
+        mfl_tls_context_unref(server->tls);
         uv_loop_close(&server->loop);
         free(server);
 }

@@ -53,6 +53,14 @@ static const char *const schema_steps[] = {
         " down INTEGER NOT NULL, up_alone INTEGER NOT NULL, down_alone INTEGER NOT NULL,"
         " PRIMARY KEY (job, round, node)) WITHOUT ROWID;"
         "PRAGMA user_version = 2;",
+
+        /* Jobs of before have no owner: they are the admins'. */
+        "ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';"
+        "CREATE TABLE audit (n INTEGER PRIMARY KEY AUTOINCREMENT, time_ms INTEGER NOT NULL, who TEXT NOT "
+        "NULL,"
+        " address TEXT NOT NULL, action TEXT NOT NULL, object TEXT NOT NULL, result TEXT NOT NULL,"
+        " text TEXT NOT NULL);"
+        "PRAGMA user_version = 3;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 

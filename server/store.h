@@ -35,6 +35,7 @@ enum {
 };
 
 #define MFL_TOKEN_BYTES 64
+#define MFL_OWNER_BYTES 64
 #define MFL_STORE_LOG_LINES_MAX 10000 /* per job; the oldest go */
 #define MFL_STORE_PATH_BYTES 4096
 
@@ -54,6 +55,7 @@ struct mfl_store_job {
         enum mfl_job_state state;
         char reason[MFL_REASON_BYTES];
         char token[MFL_TOKEN_BYTES];
+        char owner[MFL_OWNER_BYTES];      /* "" for jobs of before there were owners */
         uint64_t created_ms, finished_ms; /* Unix time; 0: not yet */
         bool has_initial;                 /* initial.f32 */
         /* Known once the job has been prepared (mfl_store_job_prepared), else zero. */
@@ -80,9 +82,10 @@ void mfl_store_upload_discard(struct mfl_store_upload *upload); /* NULL is fine 
 /* A new job in state WAITING. token: "" for none; one that is known gives the job's id and MFL_EXISTS. upload
  * (NULL: none) must be whole, else MFL_INVALID; it is used up by success only. */
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
-        struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+        const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
+        struct mfl_error *err);
 /* A new job of the same text and initial params. */
-int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token,
+int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token, const char *owner,
         char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* finished_ms is set by the first DONE, FAILED or STOPPED. */
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
@@ -180,6 +183,22 @@ struct mfl_store_names {
 };
 int mfl_store_drained(struct mfl_store *store, struct mfl_store_names *ret_names, struct mfl_error *err);
 void mfl_store_names_deinit(struct mfl_store_names *names);
+
+/* ---- audit ---- */
+#define MFL_STORE_AUDIT_MAX 100000 /* rows; the oldest go */
+struct mfl_store_audit {
+        uint64_t seq, time_ms; /* set by the store; Unix time */
+        char who[MFL_OWNER_BYTES], address[80], action[16], object[MFL_NAME_BYTES], result[16], text[400];
+};
+struct mfl_store_audits {
+        uint32_t n;
+        struct mfl_store_audit *v;
+};
+/* Durable when this returns 0. */
+int mfl_store_audit_add(struct mfl_store *store, const struct mfl_store_audit *entry, struct mfl_error *err);
+/* The newest, at most limit, the oldest of them first. v is freed with free(). */
+int mfl_store_audit_list(
+        struct mfl_store *store, uint32_t limit, struct mfl_store_audits *ret_audits, struct mfl_error *err);
 
 /* ---- log lines ---- */
 struct mfl_store_line {

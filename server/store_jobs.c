@@ -11,7 +11,8 @@
         "id, name, state, reason, coalesce(token, ''), created_ms, finished_ms, has_initial, data_name, "    \
         "data_rank, "                                                                                        \
         "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
-        "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0)"
+        "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0), "              \
+        "owner"
 
 static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
 {
@@ -27,6 +28,7 @@ static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
         mfl_strcpy(job->name, sizeof job->name, mfl_db_text(row, 1));
         mfl_strcpy(job->reason, sizeof job->reason, mfl_db_text(row, 3));
         mfl_strcpy(job->token, sizeof job->token, mfl_db_text(row, 4));
+        mfl_strcpy(job->owner, sizeof job->owner, mfl_db_text(row, 17));
         struct mfl_data_info *data = &job->data;
         mfl_strcpy(data->name, sizeof data->name, mfl_db_text(row, 8));
         data->shape.rank = (int)mfl_db_int(row, 9);
@@ -55,8 +57,8 @@ static int on_job(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         struct mfl_store_job *job = user;
         read_job(row, job);
-        job->text = mfl_strdup(mfl_db_text(row, 17));
-        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 17)), "a job file");
+        job->text = mfl_strdup(mfl_db_text(row, 18));
+        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 18)), "a job file");
 }
 
 static int get_job(
@@ -151,13 +153,13 @@ static int check_token(
 
 /* The row gets its number first, and its id, which is made of it, after that. */
 static int insert_job(struct mfl_store *store, const char *name, const char *text, const char *token,
-        bool has_initial, char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+        const char *owner, bool has_initial, char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         int r = mfl_db_run(store->db, err,
-                "INSERT INTO jobs (name, state, reason, token, created_ms, finished_ms, has_initial, text) "
-                "VALUES (?1, ?2, '', nullif(?3, ''), ?4, 0, ?5, ?6)",
-                "titiit", name, (int64_t)MFL_JOB_WAITING, token, (int64_t)mfl_store_unix_ms(),
-                (int64_t)has_initial, text);
+                "INSERT INTO jobs (name, state, reason, token, created_ms, finished_ms, has_initial, text, "
+                "owner) VALUES (?1, ?2, '', nullif(?3, ''), ?4, 0, ?5, ?6, ?7)",
+                "titiitt", name, (int64_t)MFL_JOB_WAITING, token, (int64_t)mfl_store_unix_ms(),
+                (int64_t)has_initial, text, owner);
         if (r)
                 return r;
         int64_t n = mfl_db_last_id(store->db);
@@ -167,7 +169,8 @@ static int insert_job(struct mfl_store *store, const char *name, const char *tex
 }
 
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
-        struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+        const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
+        struct mfl_error *err)
 {
         char id[MFL_JOB_ID_BYTES];
         int r = mfl_store_begin(store, err);
@@ -175,7 +178,7 @@ int mfl_store_job_add(struct mfl_store *store, const char *name, const char *tex
                 return r;
         r = check_token(store, token, ret_id, err);
         if (!r)
-                r = insert_job(store, name, text, token, upload != NULL, id, err);
+                r = insert_job(store, name, text, token, owner, upload != NULL, id, err);
         if (!r && upload)
                 r = mfl_store_upload_place(upload, id, err);
         r = mfl_store_end(store, r, err);
@@ -197,7 +200,7 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
         return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
 }
 
-static int clone_job(struct mfl_store *store, const char *from, const char *token,
+static int clone_job(struct mfl_store *store, const char *from, const char *token, const char *owner,
         char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         struct mfl_store_job job = {{0}};
@@ -205,21 +208,21 @@ static int clone_job(struct mfl_store *store, const char *from, const char *toke
         if (!r)
                 r = get_job(store, from, &job, err);
         if (!r)
-                r = insert_job(store, job.name, job.text, token, job.has_initial, id, err);
+                r = insert_job(store, job.name, job.text, token, owner, job.has_initial, id, err);
         if (!r && job.has_initial)
                 r = link_initial(store, from, id, err);
         mfl_store_job_deinit(&job);
         return r;
 }
 
-int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *token,
+int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *token, const char *owner,
         char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         char id[MFL_JOB_ID_BYTES];
         int r = mfl_store_begin(store, err);
         if (r)
                 return r;
-        r = mfl_store_end(store, clone_job(store, from, token, ret_id, id, err), err);
+        r = mfl_store_end(store, clone_job(store, from, token, owner, ret_id, id, err), err);
         if (!r)
                 memcpy(ret_id, id, sizeof id);
         return r;

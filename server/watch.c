@@ -70,6 +70,7 @@ void mfl_watch_job_info(
         out.model = job->spec->model.preset[0] ? job->spec->model.preset : "layers";
         out.data = job->spec->data.name;
         out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);
+        out.owner = job->owner;
         out.created_ms = job->created_unix_ms;
         out.finished_ms = job->finished_unix_ms;
         if (job->has_last) {

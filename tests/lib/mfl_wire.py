@@ -202,13 +202,15 @@ class Failure(Exception):
 
 
 class Connection:
-    """A blocking connection. Every wait has a limit. Ping is answered inside recv."""
+    """A blocking connection. Every wait has a limit. Ping is answered inside recv. tls: an ssl.SSLContext."""
 
-    def __init__(self, address, timeout=10):
+    def __init__(self, address, timeout=10, tls=None):
         host, port = address.rsplit(':', 1)
         self.timeout = timeout
         self.sock = socket.create_connection((host, int(port)), timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         self.buffer = bytearray()
         self.requests = 0
         self.bye = ''
@@ -234,7 +236,8 @@ class Connection:
     def _fill(self, n, end):
         while len(self.buffer) < n:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self.sock], [], [], left)[0]:
+            waiting = self.sock.pending() if hasattr(self.sock, 'pending') else 0
+            if left <= 0 or not (waiting or select.select([self.sock], [], [], left)[0]):
                 raise TimeoutError('nothing came from the server in time')
             try:
                 data = self.sock.recv(1 << 20)
@@ -292,8 +295,8 @@ def hello(role='ROLE_OPERATOR', **fields):
 class Operator(Connection):
     """What `mfl` does, without `mfl`."""
 
-    def __init__(self, address, timeout=10):
-        super().__init__(address, timeout)
+    def __init__(self, address, timeout=10, tls=None):
+        super().__init__(address, timeout, tls)
         self.send('hello', hello())
         self.welcome = self.expect('welcome')
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams over a real loopback listener and loop: two real streams, or a stream and a raw socket. */
-#include "tests/lib/test.h"
+#include "tests/unit/proto/world.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -9,186 +9,6 @@
 #include <unistd.h>
 
 #include "common/crc32c.h"
-#include "proto/stream.h"
-
-/* One end of a connection, and what was seen there. */
-struct end {
-        struct mfl_stream stream;
-        int frames, payloads, closed, connected, connect_status, sent_ok, sent_failed;
-        int last; /* body_case */
-        uint64_t cookie;
-        char bye[512], reason[256], text[512];
-        uint8_t *dst;
-        size_t dst_bytes, got;
-        bool in_api, close_on_frame;
-        int frame_answer, payload_answer;
-};
-
-struct world {
-        uv_loop_t loop;
-        uv_tcp_t listener;
-        struct end server, client;
-        char address[32];
-        int port;
-};
-
-static int take_payload(
-        struct mfl_stream *s, const Mfl__Envelope *e, size_t n, void **ret_dst, struct mfl_error *err)
-{
-        struct end *end = s->owner;
-        end->payloads++;
-        if (end->payload_answer)
-                return mfl_fail(err, end->payload_answer, "no payload wanted");
-        if (!end->dst)
-                return 0;
-        assert_true(e->body_case == MFL__ENVELOPE__BODY_CHUNK && e->chunk->offset + n <= end->dst_bytes);
-        *ret_dst = end->dst + e->chunk->offset;
-        return 0;
-}
-
-static int take_frame(
-        struct mfl_stream *s, const Mfl__Envelope *e, void *payload, size_t n, struct mfl_error *err)
-{
-        struct end *end = s->owner;
-        assert_int_equal(end->closed, 0);
-        end->frames++;
-        end->last = (int)e->body_case;
-        end->got += n;
-        if (e->body_case == MFL__ENVELOPE__BODY_PING)
-                end->cookie = e->ping->cookie;
-        if (e->body_case == MFL__ENVELOPE__BODY_BYE)
-                snprintf(end->bye, sizeof end->bye, "%s", e->bye->reason);
-        if (end->close_on_frame)
-                mfl_stream_close(s, NULL, false);
-        return end->frame_answer ? mfl_fail(err, end->frame_answer, "frame not wanted") : 0;
-}
-
-static void note_closed(struct mfl_stream *s, const char *reason)
-{
-        struct end *end = s->owner;
-        assert_false(end->in_api);
-        assert_int_equal(s->queued_bytes, 0);
-        end->closed++;
-        snprintf(end->reason, sizeof end->reason, "%s", reason);
-        /* No memory of the stream may be touched afterwards: sanitizers see it, and garbage breaks it. */
-        memset(s, 0xee, sizeof *s);
-}
-
-static void note_connected(struct mfl_stream *s, int status, const char *text)
-{
-        struct end *end = s->owner;
-        assert_false(end->in_api);
-        assert_int_equal(end->closed, 0);
-        end->connected++;
-        end->connect_status = status;
-        snprintf(end->text, sizeof end->text, "%s", text);
-}
-
-static const struct mfl_stream_ops ops = {take_payload, take_frame, note_closed, note_connected};
-
-static void note_sent(struct mfl_stream *s, int status, void *arg)
-{
-        struct end *end = arg;
-        assert_false(end->in_api);
-        assert_int_equal(end->closed, 0);
-        if (status)
-                end->sent_failed++;
-        else
-                end->sent_ok++;
-}
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-        struct world *w = listener->data;
-        assert_int_equal(status, 0);
-        assert_int_equal(mfl_stream_init(&w->server.stream, &w->loop, &ops, &w->server, NULL), 0);
-        w->server.stream.payload_max = MFL_PAYLOAD_MAX;
-        mfl_stream_accept(&w->server.stream, listener);
-}
-
-static int setup(void **state)
-{
-        struct world *w = calloc(1, sizeof *w);
-        struct sockaddr_in addr;
-        int n = sizeof addr;
-        uv_loop_init(&w->loop);
-        uv_tcp_init(&w->loop, &w->listener);
-        w->listener.data = w;
-        uv_ip4_addr("127.0.0.1", 0, &addr);
-        assert_int_equal(uv_tcp_bind(&w->listener, (struct sockaddr *)&addr, 0), 0);
-        assert_int_equal(uv_listen((uv_stream_t *)&w->listener, 8, on_connection), 0);
-        uv_tcp_getsockname(&w->listener, (struct sockaddr *)&addr, &n);
-        w->port = ntohs(addr.sin_port);
-        snprintf(w->address, sizeof w->address, "127.0.0.1:%d", w->port);
-        *state = w;
-        return 0;
-}
-
-static int teardown(void **state)
-{
-        struct world *w = *state;
-        if (!uv_is_closing((uv_handle_t *)&w->listener))
-                uv_close((uv_handle_t *)&w->listener, NULL);
-        uv_run(&w->loop, UV_RUN_DEFAULT);
-        assert_int_equal(uv_loop_close(&w->loop), 0);
-        free(w->server.dst);
-        free(w);
-        return 0;
-}
-
-/* Runs the loop until *what is at least want; fails after 4 seconds. */
-static void run_until(struct world *w, const int *what, int want)
-{
-        uint64_t end = mfl_now_ms() + 4000;
-        while (*what < want && mfl_now_ms() < end) {
-                uv_run(&w->loop, UV_RUN_NOWAIT);
-                if (*what < want)
-                        usleep(200);
-        }
-        assert_true(*what >= want);
-}
-
-static void connect_both(struct world *w)
-{
-        assert_int_equal(mfl_stream_init(&w->client.stream, &w->loop, &ops, &w->client, NULL), 0);
-        w->client.stream.payload_max = MFL_PAYLOAD_MAX;
-        assert_int_equal(mfl_stream_connect(&w->client.stream, w->address, NULL), 0);
-        assert_int_equal(w->client.connected, 0);
-        run_until(w, &w->client.connected, 1);
-        assert_int_equal(w->client.connect_status, 0);
-        while (!w->server.stream.connected)
-                uv_run(&w->loop, UV_RUN_ONCE);
-}
-
-static void close_end(struct end *end, const char *bye)
-{
-        end->in_api = true;
-        mfl_stream_close(&end->stream, bye, true);
-        mfl_stream_close(&end->stream, bye, true);
-        end->in_api = false;
-}
-
-static void ping(struct end *end, uint64_t cookie)
-{
-        struct mfl_msg m = {.kind = MFL_MSG_PING, .cookie = cookie};
-        end->in_api = true;
-        assert_int_equal(mfl_stream_send_msg(&end->stream, &m, NULL, NULL), 0);
-        end->in_api = false;
-}
-
-static int send_chunk(struct end *end, uint64_t offset, const void *data, size_t n, const uint32_t *crc)
-{
-        Mfl__Envelope e = MFL__ENVELOPE__INIT;
-        Mfl__Chunk c = MFL__CHUNK__INIT;
-        c.task = 7;
-        c.offset = offset;
-        e.body_case = MFL__ENVELOPE__BODY_CHUNK;
-        e.chunk = &c;
-        end->in_api = true;
-        int r = mfl_stream_send(&end->stream, &e, data, n, crc, note_sent, end, NULL);
-        end->in_api = false;
-        return r;
-}
 
 static void frames_arrive_and_a_bye_ends_both_sides(void **state)
 {
@@ -437,7 +257,7 @@ static void a_refused_connection_is_told_once(void **state)
         struct world *w = *state;
         uv_close((uv_handle_t *)&w->listener, NULL);
         uv_run(&w->loop, UV_RUN_DEFAULT);
-        assert_int_equal(mfl_stream_init(&w->client.stream, &w->loop, &ops, &w->client, NULL), 0);
+        assert_int_equal(mfl_stream_init(&w->client.stream, &w->loop, &world_ops, &w->client, NULL), 0);
         snprintf(w->address, sizeof w->address, "localhost:%d", w->port); /* may be several addresses */
         assert_int_equal(mfl_stream_connect(&w->client.stream, w->address, NULL), 0);
         run_until(w, &w->client.closed, 1);
@@ -451,7 +271,8 @@ static void closing_while_it_connects_is_told_once(void **state)
         struct world *w = *state;
         for (int turns = 0; turns < 3; turns++) {
                 memset(&w->client, 0, sizeof w->client);
-                assert_int_equal(mfl_stream_init(&w->client.stream, &w->loop, &ops, &w->client, NULL), 0);
+                assert_int_equal(
+                        mfl_stream_init(&w->client.stream, &w->loop, &world_ops, &w->client, NULL), 0);
                 assert_int_equal(mfl_stream_connect(&w->client.stream, "192.0.2.1:9", NULL), 0);
                 for (int i = 0; i < turns * 20; i++) {
                         uv_run(&w->loop, UV_RUN_NOWAIT);
@@ -507,25 +328,34 @@ static void addresses_are_parsed(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup_teardown(frames_arrive_and_a_bye_ends_both_sides, setup, teardown),
-                cmocka_unit_test_setup_teardown(big_payloads_land_at_their_destination, setup, teardown),
                 cmocka_unit_test_setup_teardown(
-                        refused_payloads_are_dropped_or_end_the_stream, setup, teardown),
-                cmocka_unit_test_setup_teardown(single_bytes_make_frames, setup, teardown),
-                cmocka_unit_test_setup_teardown(http_is_named, setup, teardown),
-                cmocka_unit_test_setup_teardown(tls_is_named, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_newer_version_is_named, setup, teardown),
-                cmocka_unit_test_setup_teardown(an_oversized_frame_ends_it, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_wrong_envelope_checksum_ends_it, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_wrong_payload_checksum_ends_it, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_payload_without_a_right_ends_it, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_peer_may_vanish_in_a_payload, setup, teardown),
-                cmocka_unit_test_setup_teardown(pending_sends_are_answered_when_closed, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_full_write_queue_ends_it, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_refused_connection_is_told_once, setup, teardown),
-                cmocka_unit_test_setup_teardown(closing_while_it_connects_is_told_once, setup, teardown),
-                cmocka_unit_test_setup_teardown(the_owner_may_close_in_a_callback, setup, teardown),
-                cmocka_unit_test_setup_teardown(addresses_are_parsed, setup, teardown),
+                        frames_arrive_and_a_bye_ends_both_sides, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        big_payloads_land_at_their_destination, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        refused_payloads_are_dropped_or_end_the_stream, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(single_bytes_make_frames, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(http_is_named, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(tls_is_named, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(a_newer_version_is_named, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(an_oversized_frame_ends_it, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_wrong_envelope_checksum_ends_it, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_wrong_payload_checksum_ends_it, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_payload_without_a_right_ends_it, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(a_peer_may_vanish_in_a_payload, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        pending_sends_are_answered_when_closed, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(a_full_write_queue_ends_it, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_refused_connection_is_told_once, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        closing_while_it_connects_is_told_once, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        the_owner_may_close_in_a_callback, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(addresses_are_parsed, world_setup, world_teardown),
         };
         return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
 }

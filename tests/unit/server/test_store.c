@@ -70,13 +70,13 @@ static void jobs_are_stored_and_listed(void **state)
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
         assert_int_equal(mfl_store_boot(store), 1);
-        ok(mfl_store_job_add(store, "one", "text 1", "token", NULL, a, &err), &err);
-        ok(mfl_store_job_add(store, "two", "text 2", "", NULL, b, &err), &err);
-        ok(mfl_store_job_add(store, "three", "text 3", "", NULL, c, &err),
+        ok(mfl_store_job_add(store, "one", "text 1", "token", "ann", NULL, a, &err), &err);
+        ok(mfl_store_job_add(store, "two", "text 2", "", "ann", NULL, b, &err), &err);
+        ok(mfl_store_job_add(store, "three", "text 3", "", "ann", NULL, c, &err),
                 &err); /* empty tokens are no tokens */
         assert_string_equal(a, "j-000001");
         assert_string_equal(b, "j-000002");
-        assert_int_equal(mfl_store_job_add(store, "x", "y", "token", NULL, c, &err), MFL_EXISTS);
+        assert_int_equal(mfl_store_job_add(store, "x", "y", "token", "ann", NULL, c, &err), MFL_EXISTS);
         assert_string_equal(c, "j-000001");
         const struct mfl_data_info data = {.name = "mnist",
                 .shape = {3, {1, 28, 28}},
@@ -130,13 +130,13 @@ static void initial_params_travel_with_their_job(void **state)
         assert_int_equal(mfl_store_upload_begin(store, 0, &upload, &err), MFL_INVALID);
         ok(mfl_store_upload_begin(store, 4, &upload, &err), &err);
         ok(mfl_store_upload_write(upload, v, 12, &err), &err);
-        assert_int_equal(mfl_store_job_add(store, "a", "t", "", upload, id, &err), MFL_INVALID);
+        assert_int_equal(mfl_store_job_add(store, "a", "t", "", "ann", upload, id, &err), MFL_INVALID);
         assert_int_equal(mfl_store_upload_write(upload, v, 8, &err), MFL_INVALID);
         ok(mfl_store_upload_write(upload, v + 3, 4, &err), &err);
-        ok(mfl_store_job_add(store, "a", "t", "", upload, id, &err), &err);
-        ok(mfl_store_job_clone(store, id, "again", copy, &err), &err);
-        assert_int_equal(mfl_store_job_clone(store, id, "again", copy, &err), MFL_EXISTS);
-        assert_int_equal(mfl_store_job_clone(store, "j-7", "", id, &err), MFL_NOT_FOUND);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", upload, id, &err), &err);
+        ok(mfl_store_job_clone(store, id, "again", "bob", copy, &err), &err);
+        assert_int_equal(mfl_store_job_clone(store, id, "again", "bob", copy, &err), MFL_EXISTS);
+        assert_int_equal(mfl_store_job_clone(store, "j-7", "", "bob", id, &err), MFL_NOT_FOUND);
         ok(mfl_store_job_set_state(store, id, MFL_JOB_DONE, "", &err), &err);
         ok(mfl_store_job_delete(store, id, &err), &err);
         ok(mfl_store_resume(store, copy, &resume, &err), &err);
@@ -159,7 +159,7 @@ static void a_job_goes_on_with_the_same_bits(void **state)
         char id[MFL_JOB_ID_BYTES];
         fixture_init(&f, MFL_STRATEGY_FEDYOGI, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         for (uint32_t r = 1; r <= 4; r++)
                 commit_round(&f, store, id, rt, r, 0.5, 1);
@@ -167,7 +167,7 @@ static void a_job_goes_on_with_the_same_bits(void **state)
         mfl_runtime_close(rt);
 
         char other[MFL_JOB_ID_BYTES];
-        ok(mfl_store_job_add(store, "b", "t", "", NULL, other, &err), &err);
+        ok(mfl_store_job_add(store, "b", "t", "", "ann", NULL, other, &err), &err);
         rt = fixture_open(&f, 1, NULL);
         for (uint32_t r = 1; r <= 4; r++) {
                 commit_round(&f, store, other, rt, r, 0.5, 1);
@@ -200,7 +200,7 @@ static void retention_keeps_newest_best_and_more(void **state)
         char id[MFL_JOB_ID_BYTES], name[64];
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         for (uint32_t r = 1; r <= MFL_ARRAY_SIZE(accuracy); r++)
                 commit_round(&f, store, id, rt, r, accuracy[r - 1], 1);
@@ -251,7 +251,7 @@ static void damaged_checkpoints_are_passed_over(void **state)
         char id[MFL_JOB_ID_BYTES];
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         for (uint32_t r = 1; r <= 4; r++)
                 commit_round(&f, store, id, rt, r, 0.1 * r, 3);
@@ -288,7 +288,7 @@ static void orphans_go_at_the_start(void **state)
         char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         commit_round(&f, store, id, rt, 1, 0.5, 0);
         mfl_runtime_checkpoint(rt, &checkpoint);
@@ -386,9 +386,67 @@ static void corrupt_databases_are_negative(void **state)
         fixture_deinit(&f);
 }
 
+static void jobs_have_owners(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_job job;
+        char id[MFL_JOB_ID_BYTES], copy[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        ok(mfl_store_job_clone(store, id, "", "bob", copy, &err), &err);
+        mfl_store_close(store);
+        store = open_store(f.dir);
+        ok(mfl_store_job_get(store, id, &job, &err), &err);
+        assert_string_equal(job.owner, "ann");
+        assert_string_equal(job.text, "t");
+        mfl_store_job_deinit(&job);
+        ok(mfl_store_job_get(store, copy, &job, &err), &err);
+        assert_string_equal(job.owner, "bob");
+        mfl_store_job_deinit(&job);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+static void the_audit_keeps_its_order(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_audits list;
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_audit_list(store, 5, &list, &err), &err);
+        assert_int_equal(list.n, 0);
+        free(list.v);
+        for (int i = 0; i < 9; i++) {
+                struct mfl_store_audit e = {
+                        .who = "ann", .address = "1.2.3.4:5", .action = "stop", .result = "done"};
+                snprintf(e.object, sizeof e.object, "j-%06d", i);
+                strcpy(e.text, "cut \xc3"); /* half a character must not make the whole list unreadable */
+                ok(mfl_store_audit_add(store, &e, &err), &err);
+        }
+        mfl_store_close(store);
+        store = open_store(f.dir);
+        ok(mfl_store_audit_list(store, 5, &list, &err), &err);
+        assert_int_equal(list.n, 5);
+        for (uint32_t i = 0; i < 5; i++) {
+                char object[16];
+                snprintf(object, sizeof object, "j-%06u", i + 4);
+                assert_string_equal(list.v[i].object, object);
+                assert_string_equal(list.v[i].text, "cut ?");
+                assert_true(list.v[i].seq == i + 5 && list.v[i].time_ms > 1700000000000u);
+        }
+        free(list.v);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(jobs_have_owners),
+                cmocka_unit_test(the_audit_keeps_its_order),
                 cmocka_unit_test(jobs_are_stored_and_listed),
                 cmocka_unit_test(initial_params_travel_with_their_job),
                 cmocka_unit_test(a_job_goes_on_with_the_same_bits),

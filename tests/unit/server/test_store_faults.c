@@ -77,7 +77,7 @@ static void prepare(struct fixture *f)
         char id[MFL_JOB_ID_BYTES];
         fixture_init(f, MFL_STRATEGY_FEDADAM, 4);
         struct mfl_store *store = open_store(f->dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         assert_string_equal(id, JOB);
         struct mfl_runtime *rt = fixture_open(f, 1, NULL);
         compute_round(f, rt, &round, 1);
@@ -276,7 +276,7 @@ static void killed_at_every_step_of_a_submission(void **state)
                         fault.on = true;
                         int r = mfl_store_upload_begin(store, 4, &upload, &err);
                         r = r ? r : mfl_store_upload_write(upload, v, sizeof v, &err);
-                        r = r ? r : mfl_store_job_add(store, "a", "t", "token", upload, id, &err);
+                        r = r ? r : mfl_store_job_add(store, "a", "t", "token", "ann", upload, id, &err);
                         _exit(r ? 4 : 0);
                 }
                 assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -287,7 +287,7 @@ static void killed_at_every_step_of_a_submission(void **state)
                 n_not += jobs.n == 0;
                 bool there = jobs.n == 1;
                 mfl_store_jobs_deinit(&jobs);
-                int r = mfl_store_job_add(store, "a", "t", "token", NULL, id, &err);
+                int r = mfl_store_job_add(store, "a", "t", "token", "ann", NULL, id, &err);
                 assert_int_equal(r, there ? MFL_EXISTS : 0);
                 assert_string_equal(id, JOB);
                 assert_int_equal(count_files(f.dir), there ? 1 : 0);

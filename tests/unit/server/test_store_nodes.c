@@ -56,8 +56,8 @@ static void rows_go_with_their_round(void **state)
         const struct mfl_store_nodes two = {2, v}, one = {1, v}, none = {0};
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
-        ok(mfl_store_job_add(store, "b", "t", "", NULL, other, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "b", "t", "", "ann", NULL, other, &err), &err);
         commit(store, id, 1, &two);
         commit(store, id, 1, &two); /* once more, as after an error */
         commit(store, id, 2, &none);
@@ -126,7 +126,7 @@ static void only_new_rounds_keep_theirs(void **state)
         const struct mfl_store_nodes two = {2, v};
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
-        ok(mfl_store_job_add(store, "a", "t", "", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         for (uint32_t r = 1; r <= MFL_STORE_NODE_ROUNDS_MAX + 5; r++)
                 commit(store, id, r, &two);
         struct mfl_store_nodes nodes = list(store, id, 1000);
@@ -218,7 +218,7 @@ static void the_version_before_is_taken_over(void **state)
                 struct mfl_store *store = open_store(f.dir);
                 assert_int_equal(mfl_store_boot(store), boot);
                 check_old_job(store);
-                ok(mfl_store_job_add(store, "new", "t", "", NULL, id, &err), &err);
+                ok(mfl_store_job_add(store, "new", "t", "", "ann", NULL, id, &err), &err);
                 commit(store, id, 1, &one);
                 struct mfl_store_nodes nodes = list(store, id, 1000);
                 assert_int_equal(nodes.n, 1);
@@ -255,9 +255,9 @@ static void a_newer_version_is_left_alone(void **state)
         struct mfl_error err = {{0}};
         struct mfl_store *store = NULL;
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
-        exec_at(&f, "PRAGMA user_version = 3");
+        exec_at(&f, "PRAGMA user_version = 4");
         assert_int_equal(mfl_store_open(f.dir, &store, &err), MFL_STORE_NEWER);
-        assert_non_null(strstr(err.text, "schema 3, this program knows 2"));
+        assert_non_null(strstr(err.text, "schema 4, this program knows 3"));
         fixture_deinit(&f);
 }
 

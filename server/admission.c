@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may come in: the server's certificates, handshakes that are not over yet, and whether a peer's
+ * certificate allows what its Hello says it is.
+ *
+ * Before a peer has shown who it is, it may cost little: one address has at most 64 connections that have not
+ * greeted, all together 1024 (those of more are closed without a word), each may send 64 KiB and take 10 s,
+ * and the log gets a few lines a second about them. Without TLS there is no handshake that costs anything;
+ * connections_max and the 10 s are enough.
+ */
+#include "common/log.h"
+#include "server/server.h"
+
+#define HANDSHAKES_MAX 1024
+#define HANDSHAKES_PER_ADDRESS_MAX 64
+#define LINES_PER_SECOND 20
+
+struct mfl_handshake {
+        struct mfl_handshake *next, **prev_next;
+        struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; IPv6 to its /64, which is one customer */
+};
+
+void mfl_admission_tick(struct mfl_server *server)
+{
+        uint64_t now = uv_now(&server->loop);
+        if (now - server->warned_ms < 1000)
+                return;
+        if (server->n_unsaid)
+                mfl_log(MFL_LOG_WARN, "%u more lines about connections were left out", server->n_unsaid);
+        server->warned_ms = now;
+        server->n_warned = server->n_unsaid = 0;
+}
+
+void mfl_admission_warn(struct mfl_server *server, const char *fmt, ...)
+{
+        char text[512];
+        mfl_admission_tick(server);
+        if (server->n_warned++ >= LINES_PER_SECOND) {
+                server->n_unsaid++;
+                return;
+        }
+        va_list ap;
+        va_start(ap, fmt);
+        mfl_vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        mfl_log(MFL_LOG_WARN, "%s", text);
+}
+
+/* ---- certificates ---- */
+
+int mfl_admission_load(struct mfl_server *server, struct mfl_error *err)
+{
+        const struct mfl_server_config *c = &server->config;
+        struct mfl_tls_files files = {
+                .ca = c->tls_ca, .cert = c->tls_cert, .key = c->tls_key, .crl = c->tls_crl};
+        struct mfl_tls_context *context;
+        if (!mfl_server_config_tls(c))
+                return 0;
+        int r = mfl_tls_context_new(&files, true, &context, err);
+        if (r)
+                return r;
+        const struct mfl_tls_identity *own = mfl_tls_context_identity(context);
+        uint64_t now = mfl_unix_ms() / 1000;
+        mfl_log(MFL_LOG_INFO, "TLS: certificate of '%s', serial %s, SHA-256 %s", own->name, own->serial,
+                own->fingerprint);
+        if (own->not_after_unix && own->not_after_unix < now + 14 * 86400)
+                mfl_log(MFL_LOG_WARN, "TLS: certificate %s expires in %llu days", c->tls_cert,
+                        (unsigned long long)(own->not_after_unix - MFL_MIN(now, own->not_after_unix)) /
+                                86400);
+        mfl_tls_context_unref(server->tls);
+        server->tls = context;
+        return 0;
+}
+
+/* ---- handshakes ---- */
+
+int mfl_admission_prepare(struct mfl_session *session, struct mfl_error *err)
+{
+        struct mfl_server *server = session->server;
+        if (!server->tls)
+                return 0;
+        struct mfl_handshake *h = mfl_calloc(1, sizeof *h);
+        if (!h)
+                return mfl_fail_memory(err, sizeof *h, "a handshake");
+        h->next = server->handshakes;
+        h->prev_next = &server->handshakes;
+        if (h->next)
+                h->next->prev_next = &h->next;
+        server->handshakes = h;
+        server->n_handshakes++;
+        session->handshake = h;
+        return mfl_stream_tls(&session->stream, server->tls, err);
+}
+
+void mfl_admission_end(struct mfl_session *session)
+{
+        struct mfl_handshake *h = session->handshake;
+        if (!h)
+                return;
+        session->handshake = NULL;
+        session->server->n_handshakes--;
+        *h->prev_next = h->next;
+        if (h->next)
+                h->next->prev_next = h->prev_next;
+        free(h);
+}
+
+static void read_address(struct mfl_session *session, struct in6_addr *ret_address)
+{
+        struct sockaddr_storage addr;
+        int n = sizeof addr;
+        memset(ret_address, 0, sizeof *ret_address);
+        if (uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n))
+                return;
+        if (addr.ss_family == AF_INET6) {
+                const struct in6_addr *a = &((struct sockaddr_in6 *)(void *)&addr)->sin6_addr;
+                memcpy(ret_address, a, IN6_IS_ADDR_V4MAPPED(a) ? 16 : 8);
+        } else if (addr.ss_family == AF_INET) {
+                ret_address->s6_addr[10] = ret_address->s6_addr[11] = 0xff;
+                memcpy(ret_address->s6_addr + 12, &((struct sockaddr_in *)(void *)&addr)->sin_addr, 4);
+        }
+}
+
+bool mfl_admission_begin(struct mfl_session *session)
+{
+        struct mfl_server *server = session->server;
+        struct mfl_handshake *own = session->handshake;
+        uint32_t n = 0;
+        if (!own)
+                return true;
+        read_address(session, &own->address);
+        for (struct mfl_handshake *h = server->handshakes; h; h = h->next)
+                n += !memcmp(&h->address, &own->address, sizeof h->address);
+        if (n <= HANDSHAKES_PER_ADDRESS_MAX && server->n_handshakes <= HANDSHAKES_MAX)
+                return true;
+        mfl_admission_warn(server, "%s: refused: %u connections of %s have not greeted yet", session->peer,
+                n > HANDSHAKES_PER_ADDRESS_MAX ? n - 1 : server->n_handshakes - 1,
+                n > HANDSHAKES_PER_ADDRESS_MAX ? "its address" : "all addresses");
+        mfl_admission_end(session); /* it is gone, and may not count against the others while it closes */
+        mfl_stream_close(&session->stream, NULL, false);
+        return false;
+}
+
+/* ---- roles ---- */
+
+/* The supervisor of --all-gpus names its children so: NAME-gpu0. */
+static bool is_name_of(const char *name, const char *own)
+{
+        size_t n = strlen(own);
+        if (!*own || strncmp(name, own, n))
+                return false;
+        if (!name[n])
+                return true;
+        return !strncmp(name + n, "-gpu", 4) && name[n + 4] &&
+               !name[n + 4 + strspn(name + n + 4, "0123456789")];
+}
+
+/* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
+ * insecure_listen was said, but under another name. */
+static bool is_local(struct mfl_session *session)
+{
+        struct sockaddr_storage addr = {0};
+        int n = sizeof addr;
+        return !uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n) &&
+               mfl_address_is_loopback((struct sockaddr *)&addr);
+}
+
+int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err)
+{
+        const struct mfl_tls_identity *id = mfl_stream_identity(&session->stream);
+        char roles[64];
+        if (!id) {
+                mfl_strcpy(session->who, sizeof session->who, is_local(session) ? "local" : "anybody");
+                session->roles = ~0u;
+                return 0;
+        }
+        mfl_strcpy(session->who, sizeof session->who, id->name);
+        session->roles = id->roles;
+        mfl_tls_roles_text(id->roles, roles, sizeof roles);
+        if (!*id->name)
+                return mfl_fail(err, MFL_INVALID,
+                        "the certificate (serial %s) has no CN that can be used as a name", id->serial);
+        if (hello->role == MFL__ROLE__ROLE_DAEMON) {
+                if (!(id->roles & MFL_TLS_ROLE_DAEMON))
+                        return mfl_fail(err, MFL_INVALID,
+                                "the certificate of '%s' does not make it a daemon: it says %s; OU=daemon is "
+                                "needed",
+                                id->name, roles);
+                if (!is_name_of(hello->name, id->name))
+                        return mfl_fail(err, MFL_INVALID,
+                                "a daemon named '%s' showed the certificate of '%s'; its name must be that, "
+                                "or %s-gpuN",
+                                hello->name, id->name, id->name);
+                return 0;
+        }
+        if (!(id->roles & (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_VIEWER | MFL_TLS_ROLE_ADMIN)))
+                return mfl_fail(err, MFL_INVALID,
+                        "the certificate of '%s' does not make it an operator: it says %s; OU=operator, or "
+                        "OU=viewer "
+                        "to look on, is needed",
+                        id->name, roles);
+        return 0;
+}
