@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tarfile
@@ -370,3 +371,64 @@ def test_damaged_directory(ca):
         with open(ca.path(name), 'wb') as f:
             f.write(good)
     ca.pki('issue', 'daemon', 'b')
+
+
+# ---- with a server, a daemon and an operator ----
+
+def lines_for(out, where):
+    """The lines that a command prints for one place, as a dict."""
+    part = out.split('\nFor %s:\n' % where)[1].split('\n\n')[0]
+    if where.endswith('.yaml'):
+        return {k: v.strip('"') for k, v in re.findall(r'^  (\w+): (.*)$', part, re.M)}
+    return {k: v.strip("'") for k, v in re.findall(r'^  export (\w+)=(.*)$', part, re.M)}
+
+
+class Person:
+    """Somebody who pastes what `mfl pki issue` told into the environment."""
+
+    def __init__(self, cluster, out):
+        self.cluster, self.env = cluster, lines_for(out.decode(), 'the environment of mfl')
+
+    def mfl(self, *argv, status=0):
+        options = [x for o in ('ca', 'cert', 'key') for x in ('--tls-' + o, self.env['MFL_TLS_' + o.upper()])]
+        return self.cluster.mfl(*argv, *options, status=status)
+
+
+def reload(cluster):
+    seen = cluster.server.log().count('read again')
+    cluster.server.signal(signal.SIGHUP)
+    mfl_harness.wait_until(lambda: cluster.server.log().count('read again') > seen, 10, 'the reload')
+
+
+def test_full_run(folder, ca):
+    out = ca.pki('issue', 'server', '--host', 'localhost', '--host', '127.0.0.1').decode()
+    daemon = lines_for(ca.pki('issue', 'daemon', 'site-a').decode(), 'client.yaml')
+    assert daemon.pop('name') == 'site-a'
+    with mfl_harness.Cluster(os.path.join(folder, 'c'), lines_for(out, 'server.yaml')) as c:
+        c.start_server()
+        alice = Person(c, ca.pki('issue', 'operator', 'alice'))
+        vic = Person(c, ca.pki('issue', 'viewer', 'vic'))
+        # The same keys, as environment: the daemon has the names of client.yaml in capitals.
+        c.start_daemon('site-a', env={'MFL_' + k.upper(): v for k, v in daemon.items()})
+        job = c.write('job.yaml', mfl_harness.job_text())
+        alice.mfl('submit', job, '--watch')
+        assert 'look on only' in vic.mfl('submit', job, status=5).stderr
+        assert 'site-a' in vic.mfl('daemons').stdout
+        # Revoked: in force from the reload on, and for the one who is meant only.
+        ca.pki('revoke', 'alice')
+        reload(c)
+        assert 'it is revoked' in alice.mfl('list', status=3).stderr
+        assert 'certificate revoked' in c.server.log()
+        vic.mfl('list')
+        # Renewed: the files are where they were, so a reload is all that it takes.
+        ca.pki('renew', 'server', '--new-key', '--revoke-old')
+        ca.pki('renew', 'vic')
+        reload(c)
+        vic.mfl('list')
+        alice = Person(c, ca.pki('issue', 'operator', 'alice'))
+        reload(c)
+        alice.mfl('submit', job, '--watch')
+        assert c.server.log().count('daemon site-a is up') == 1
+        # A daemon with a certificate of another name is refused.
+        other = c.start_daemon('site-b', env={'MFL_' + k.upper(): v for k, v in daemon.items()})
+        mfl_harness.wait_until(lambda: "'site-b'" in other.log(), 15, 'the line about the name')
