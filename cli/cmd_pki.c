@@ -132,6 +132,10 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
                         err, MFL_CLI_USAGE, "whose certificate? mfl pki issue %s NAME", cli->argument[1]);
         if (!mfl_pki_name_valid(request->name))
                 return fail_name(request->name, err);
+        if (!strcmp(request->name, "local") || !strcmp(request->name, "anybody"))
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "'%s' is what a server calls those who have no certificate: take another name",
+                        request->name);
         if (server && !request->n_hosts)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "by which names and addresses is the server reached? --host NAME, once for each");

@@ -151,7 +151,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki issue daemon site-a && mfl pki export site-a --tar - | ssh site-a tar xpC "
                 "/etc/mfl\n"
                 "  mfl pki issue operator alice --role viewer --days 90\n"
-                "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"
+                "  mfl pki show --json | jq -r '.certificates[] | select(.state == \"valid\" and .days_left "
+                "< 30) | .name'\n"
                 "  mfl pki revoke site-a\n"},
         {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
                 "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},

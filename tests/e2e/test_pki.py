@@ -340,7 +340,7 @@ def test_command_line(folder, ca):
     for args, code, says in (
             (['issue', 'boss', 'x'], 2, 'is not a role'), (['issue', 'daemon'], 2, 'whose certificate'),
             (['issue', 'daemon', '../x'], 2, 'is not a name'), (['issue', 'daemon', 'x' * 64], 2, 'is not a name'),
-            (['issue', 'server'], 2, '--host'), (['issue', 'server', '--host', 'a:1'], 2, 'no port'),
+            (['issue', 'operator', 'local'], 2, 'another name'), (['issue', 'server'], 2, '--host'), (['issue', 'server', '--host', 'a:1'], 2, 'no port'),
             (['issue', 'daemon', 'x', '--host', 'a'], 2, "a server's"),
             (['issue', 'server', '--host', 'a', '--role', 'admin'], 2, 'no other role'),
             (['issue', 'daemon', 'x', '--role', 'server'], 2, '--role'), (['issue', 'daemon', 'x', '--days', '0'], 2, '1..36500'),

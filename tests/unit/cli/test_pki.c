@@ -417,7 +417,8 @@ static void test_kills(void **state)
                 int status = MFL_FS_FAULT_STATUS;
                 bool as_before = false;
                 char *before = NULL;
-                for (long n = 0; status == MFL_FS_FAULT_STATUS; n++) {
+                /* The last two take the steps of the one before: some of them are enough. */
+                for (long n = 0; status == MFL_FS_FAULT_STATUS; n += i < 2 ? 1 : 3) {
                         assert_true(n < STEPS_MAX);
                         if (!as_before) {
                                 free(before);
