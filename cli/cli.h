@@ -46,6 +46,11 @@ struct mfl_cli_options {
         const char *server, *token, *out, *round, *backend, *input;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
+        const char *dir, *csr, *tar, *ca_pass_file;
+        const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
+        int n_host, n_role;
+        int64_t days, crl_days; /* -1: not given */
+        bool new_key, revoke_old;
         int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, undo, wait, all, keep_state, nodes, plain, help, version;
 };
@@ -127,6 +132,7 @@ int mfl_cmd_pull(struct mfl_cli *cli);
 int mfl_cmd_data(struct mfl_cli *cli);
 int mfl_cmd_presets(struct mfl_cli *cli);
 int mfl_cmd_run(struct mfl_cli *cli);
+int mfl_cmd_pki(struct mfl_cli *cli);
 int mfl_cmd_help(struct mfl_cli *cli);
 
 #endif

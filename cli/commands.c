@@ -129,6 +129,38 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl presets\n"
                 "  mfl presets pfl-cnn --input 3x32x32\n"},
+        {"pki", "VERB ...", "a private CA: init, issue, renew, revoke, crl, show, export", 1, 3,
+                "dir host role days crl-days out csr new-key revoke-old tar ca-pass-file", mfl_cmd_pki,
+                "Makes the certificates for TLS where there is no CA yet. All of it happens in one "
+                "directory;\n"
+                "no server is asked. Whoever can read ca.key there can make certificates: keep it on one "
+                "machine,\n"
+                "with --ca-pass-file encrypted. A failure leaves everything as it was; nothing is replaced\n"
+                "silently.\n"
+                "\n"
+                "  init [CA-NAME]     a new CA (--days, --crl-days)\n"
+                "  issue ROLE NAME    a key and a certificate; ROLE: server (with --host; NAME may be left "
+                "out),\n"
+                "                     daemon, operator, viewer or admin; --role ROLE adds one. --csr FILE "
+                "signs\n"
+                "                     a request (openssl req -new ...): only its public key counts\n"
+                "  renew NAME         a new certificate for the same key, name and roles; the old one works "
+                "on\n"
+                "                     until it ends, but for --revoke-old; --host: new ones for a server\n"
+                "  revoke NAME        all certificates of a name, or that of one serial number; then copy\n"
+                "                     crl.pem to the server and reload it\n"
+                "  crl                a new revocation list before the old one ends\n"
+                "  show [NAME]        what was issued; what ends in less than 30 days is marked with '!'\n"
+                "  export NAME        the files of a name as a tar archive, to be carried to its machine\n"
+                "\nExamples:\n"
+                "  mfl pki init\n"
+                "  mfl pki issue server --host agg.example.org --host 10.0.0.1\n"
+                "  mfl pki issue daemon site-a && mfl pki export site-a --tar - | ssh site-a tar xpC "
+                "/etc/mfl\n"
+                "  mfl pki issue operator alice --role viewer --days 90\n"
+                "  mfl pki show --json | jq -r '.certificates[] | select(.state == \"valid\" and .days_left "
+                "< 30) | .name'\n"
+                "  mfl pki revoke site-a\n"},
         {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
                 "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},

@@ -22,6 +22,7 @@ struct option {
         const char *value; /* its name in help */
         const char *help;
         int64_t min, max;
+        size_t count; /* KIND_LIST: where the number of items is */
 };
 
 #define AT(member) offsetof(struct mfl_cli_options, member)
@@ -53,7 +54,7 @@ static const struct option options[] = {
         {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that come later", 0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
                 "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
-                0, 0},
+                0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
         {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
@@ -63,9 +64,24 @@ static const struct option options[] = {
         {"threads", 0, KIND_NUMBER, AT(threads), "T",
                 "clients that one daemon trains at once\n(default: the cores, dealt to the daemons)", 1,
                 1024},
-        {"out", 0, KIND_TEXT, AT(out), "DIR", "where the results go (default: mfl-run, mfl-run-2, ...)", 0,
-                0},
+        {"out", 0, KIND_TEXT, AT(out), "DIR",
+                "where the results go (run: default mfl-run, mfl-run-2, ...),\nor a copy of the files (pki)",
+                0, 0},
         {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0},
+        {"dir", 0, KIND_TEXT, AT(dir), "DIR", "where the CA is (default: ~/.config/mfl/pki)", 0, 0},
+        {"host", 0, KIND_LIST, AT(host), "HOST",
+                "a name or IP address by which the server is reached; once for each", 0, 0, AT(n_host)},
+        {"role", 0, KIND_LIST, AT(role), "ROLE", "one more role; once for each", 0, 0, AT(n_role)},
+        {"days", 0, KIND_NUMBER, AT(days), "N", "valid for so long (default: a CA 3650, others 365)", 1,
+                36500},
+        {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",
+                "how long revocation lists hold, from now on (default 365)", 1, 36500},
+        {"csr", 0, KIND_TEXT, AT(csr), "FILE", "sign this request; its key stays where it was made", 0, 0},
+        {"new-key", 0, KIND_FLAG, AT(new_key), NULL, "renew: with a new key", 0, 0},
+        {"revoke-old", 0, KIND_FLAG, AT(revoke_old), NULL, "renew: revoke the certificate before", 0, 0},
+        {"tar", 0, KIND_TEXT, AT(tar), "FILE", "export: the archive; '-': standard output", 0, 0},
+        {"ca-pass-file", 0, KIND_TEXT, AT(ca_pass_file), "FILE",
+                "its first line is the pass phrase of the CA's key", 0, 0},
         {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
                 "keep the server's state directory of a job that is done", 0, 0},
 };
@@ -148,11 +164,13 @@ static int set_option(struct mfl_cli *cli, const struct option *o, const char *v
                 return 0;
         case KIND_NUMBER:
                 return set_number(o, value, at, err);
-        case KIND_LIST:
-                if (cli->options.n_data == MFL_CLI_DATA_MAX)
+        case KIND_LIST: {
+                int *n = (int *)((char *)&cli->options + o->count);
+                if (*n == MFL_CLI_DATA_MAX)
                         return mfl_fail(err, MFL_CLI_USAGE, "--%s: more than %d", o->name, MFL_CLI_DATA_MAX);
-                cli->options.data[cli->options.n_data++] = value;
+                ((const char **)at)[(*n)++] = value;
                 return 0;
+        }
         }
         return 0;
 }
@@ -208,6 +226,7 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         bool only_arguments = false;
         struct mfl_cli_options *o = &cli->options;
         o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
+        o->days = o->crl_days = -1;
         for (int i = 1; i < argc; i++) {
                 int r = 0;
                 if (!only_arguments && !strcmp(argv[i], "--"))

@@ -80,7 +80,7 @@ static int pass(const char *point, const char *path)
         return -1;
 }
 
-int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *err)
+static int begin(struct mfl_fs_file *file, const char *path, int flags, mode_t mode, struct mfl_error *err)
 {
         struct mfl_fs_file f = {.fd = -1, .path = mfl_strdup(path), .tmp = mfl_asprintf("%s.tmp", path)};
         int r = 0;
@@ -89,7 +89,7 @@ int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *e
                 goto out;
         }
         if (!pass("before-open", f.tmp))
-                f.fd = open(f.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+                f.fd = open(f.tmp, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
         if (f.fd < 0) {
                 r = mfl_fail_errno(err, "create %s", f.tmp);
                 goto out;
@@ -104,6 +104,16 @@ int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *e
 out:
         mfl_fs_abort(&f);
         return r;
+}
+
+int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *err)
+{
+        return begin(file, path, O_TRUNC, 0644, err);
+}
+
+int mfl_fs_begin_exclusive(struct mfl_fs_file *file, const char *path, mode_t mode, struct mfl_error *err)
+{
+        return begin(file, path, O_EXCL | O_NOFOLLOW, mode, err);
 }
 
 /* Writes all of it. Signals and huge sizes cut writes short. */

@@ -23,6 +23,10 @@ struct mfl_fs_file {
 
 /* Starts; PATH.tmp of an earlier crash is overwritten. On failure there is nothing to abort. */
 int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *err);
+/* As mfl_fs_begin, with these permissions from the first instant (less the umask), for files that hold
+ * secrets. Fails with EEXIST when PATH.tmp is there, whatever it is: somebody else's file is never written
+ * to. */
+int mfl_fs_begin_exclusive(struct mfl_fs_file *file, const char *path, mode_t mode, struct mfl_error *err);
 /* Appends. */
 int mfl_fs_write(struct mfl_fs_file *file, const void *data, size_t bytes, struct mfl_error *err);
 /* fsync, rename, fsync of the directory; releases everything, on failure too. On failure PATH is the old file

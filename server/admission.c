@@ -142,16 +142,24 @@ bool mfl_admission_begin(struct mfl_session *session)
 
 /* ---- roles ---- */
 
-/* The supervisor of --all-gpus names its children so: NAME-gpu0. */
+/* Daemons of one host may share a certificate: a supervisor and the units of systemd name them NAME-gpu0,
+ * NAME-GPU-5d1c2b3a, NAME-cpu. */
+static bool is_instance(const char *tail)
+{
+        static const char digits[] = "0123456789", hex[] = "0123456789abcdefABCDEF-/";
+        if (!strcmp(tail, "-cpu"))
+                return true;
+        if (!strncmp(tail, "-gpu", 4))
+                return tail[4] && !tail[4 + strspn(tail + 4, digits)];
+        if (!strncmp(tail, "-GPU-", 5) || !strncmp(tail, "-MIG-", 5))
+                return tail[5] && !tail[5 + strspn(tail + 5, hex)];
+        return false;
+}
+
 static bool is_name_of(const char *name, const char *own)
 {
         size_t n = strlen(own);
-        if (!*own || strncmp(name, own, n))
-                return false;
-        if (!name[n])
-                return true;
-        return !strncmp(name + n, "-gpu", 4) && name[n + 4] &&
-               !name[n + 4 + strspn(name + n + 4, "0123456789")];
+        return *own && !strncmp(name, own, n) && (!name[n] || is_instance(name + n));
 }
 
 /* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
