@@ -136,6 +136,9 @@ def test_a_viewer_looks_and_changes_nothing(cluster):
     ('d1', 'ROLE_DAEMON', {'name': 'd2'}, ["'d2'", "'d1'"]),
     ('d1', 'ROLE_DAEMON', {'name': 'd1-gpu'}, ['d1-gpuN']),
     ('d1', 'ROLE_DAEMON', {'name': 'd1-gpu0x'}, ['d1-gpuN']),
+    ('d1', 'ROLE_DAEMON', {'name': 'd1-GPU-'}, ['d1-gpuN']),
+    ('d1', 'ROLE_DAEMON', {'name': 'd1-GPU-5dxy'}, ['d1-gpuN']),
+    ('d1', 'ROLE_DAEMON', {'name': 'd1-cpu2'}, ['d1-gpuN']),
 ])
 def test_hello_must_match_the_certificate(cluster, name, role, hello, words):
     if role == 'ROLE_DAEMON':
@@ -146,9 +149,10 @@ def test_hello_must_match_the_certificate(cluster, name, role, hello, words):
         assert all(word in reason for word in words), reason
 
 
-def test_the_supervisors_children_have_its_certificate(cluster):
+@pytest.mark.parametrize('name', ['d1-gpu12', 'd1-cpu', 'd1-GPU-5d1c2b3a', 'd1-MIG-0f-3'])
+def test_daemons_of_one_host_share_a_certificate(cluster, name):
     with cluster.connect('d1') as c:
-        c.send('hello', w.hello('ROLE_DAEMON', name='d1-gpu12', instance=5, node='n', backend='reference', device='x', workers=1,
+        c.send('hello', w.hello('ROLE_DAEMON', name=name, instance=5, node='n', backend='reference', device='x', workers=1,
                                 data_sets=cluster.data_sets()))
         c.expect('welcome')
 
