@@ -130,7 +130,7 @@ static void test_rounds_csv(void **state)
         struct mfl_run run = {.watch = {.all = rounds, .n = 2}};
         struct mfl_error err = {""};
         const char *path = fake_path("rounds.csv");
-        char *text;
+        char *text = NULL;
         size_t bytes;
         rounds[1].info.bytes_up = 10;
         rounds[1].info.bytes_down = 5;
