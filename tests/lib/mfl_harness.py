@@ -377,6 +377,8 @@ class Proxy:
             except OSError:
                 down.close()
                 continue
+            for s in (down, up):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.lock:
                 self.n_connections += 1
                 self.sockets |= {up, down}

@@ -5,44 +5,21 @@ So a process can be hit at an exact step of the protocol: its announce has arriv
 combine is in the leader's socket; half of an upload has been sent.
 """
 import socket
-import threading
 
+import mfl_harness as h
 import mfl_wire as w
 
 
-class Tap:
+class Tap(h.Proxy):
     """on_frame(tap, up, kind, body) is called on the tap's own threads, one for each direction, before a frame is handed on.
     It may block, which is a slow network, and signal processes. What it returns, if anything, is called after the frame was
     handed on; False loses the frame, and with it the connection. `seen` holds (up, kind, body) of all that went through."""
 
     def __init__(self, target, on_frame=None):
-        self.target, self.on_frame = target, on_frame
+        self.on_frame = on_frame
         self.instance = 0  # of the daemon that greeted last
         self.seen, self.error = [], None
-        self.lock, self.sockets, self.closing = threading.Lock(), set(), False
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.address = '127.0.0.1:%d' % self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        host, port = self.target.rsplit(':', 1)
-        while not self.closing:
-            try:
-                down, _ = self.listener.accept()
-            except OSError:
-                return
-            try:
-                up = socket.create_connection((host, int(port)), 5)
-                up.settimeout(None)
-            except OSError:
-                down.close()
-                continue
-            for s in (down, up):
-                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self.lock:
-                self.sockets |= {up, down}
-            for a, b, upwards in ((down, up, True), (up, down, False)):
-                threading.Thread(target=self._pump, args=(a, b, upwards), daemon=True).start()
+        super().__init__(target)
 
     @staticmethod
     def _read(source, n):
