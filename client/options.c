@@ -93,8 +93,8 @@ static const struct mfl_setting rows[] = {
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
                 .help = "offer a data set; several times for several. The server learns names, shapes and sizes "
                         "only\n"
-                        "  FORMAT idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
-                        "  FORMAT cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
+                        "  idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
+                        "  cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
                         "  NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials"},
         {.field = {.key = "data_sets", .kind = MFL_YAML_CALL, .read = mfl_client_config_data_sets},
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
