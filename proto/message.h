@@ -14,6 +14,10 @@
 
 #define MFL_JOB_ID_BYTES 24
 #define MFL_REASON_BYTES 256
+/* Of rules about who may take part (Access). */
+#define MFL_ACCESS_RULES_MAX 1000
+#define MFL_ACCESS_PATTERN_BYTES 80 /* "sha256:" and 64 digits is the longest */
+#define MFL_ACCESS_REASON_BYTES 201
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
 #define MFL_DATA_SETS_MAX 64
@@ -168,6 +172,7 @@ enum mfl_msg_kind {
         MFL_MSG_COMBINE_FAILED,  /* D->S cancel: task is the group's number */
         MFL_MSG_ALONE,           /* S->D cancel: the task goes on, without its node */
         MFL_MSG_COMMUNICATOR_ID, /* both communicator */
+        MFL_MSG_LEAVING,         /* D->S cancel: reason only */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
