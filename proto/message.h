@@ -22,6 +22,8 @@
 #define MFL_ITEMS_MAX 65536
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
+#define MFL_BACKEND_BYTES 16
+#define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
 #define MFL_DEVICE_PCI_BYTES 32
 #define MFL_GROUP_MAX 64 /* members */
@@ -45,8 +47,8 @@ struct mfl_reach {
 struct mfl_daemon_info {
         char name[MFL_NAME_BYTES];
         char node[MFL_NAME_BYTES];
-        char backend[16];
-        char device[96];
+        char backend[MFL_BACKEND_BYTES];
+        char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
         uint64_t instance;
         uint32_t workers;
