@@ -8,6 +8,8 @@
  * group's sums, one that hashes params;
  *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
  * once;
+ *   - with `stop: task`, SIGTERM: takes no more work, finishes what it has, and says goodbye then; a second
+ * one is as SIGTERM is otherwise;
  *   - SIGHUP reads the configuration again (service.h).
  *
  * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a backend that isn't there
@@ -34,6 +36,7 @@
 
 #define EXIT_CONFIG 78
 #define ADDING_THREADS_MAX 16
+#define STOP_MARGIN_MS 10000
 
 struct client {
         struct mfl_client_config config;
@@ -61,7 +64,7 @@ struct client {
                 uv_pipe_t pipe;
                 uv_tty_t tty;
         } in;
-        bool in_open, stopping;
+        bool in_open, stopping, leaving;
         int status;
 };
 
@@ -235,9 +238,30 @@ static void stop(struct client *c, const char *why)
         mfl_link_stop(c->link);
 }
 
+/* The manager's patience is the configuration's, whatever its TimeoutStopSec is. */
+static void leave(struct client *c)
+{
+        char extend[64];
+        c->leaving = true;
+        mfl_systemd_notify("STOPPING=1");
+        snprintf(extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%llu",
+                (unsigned long long)(c->config.stop_ms + STOP_MARGIN_MS) * 1000);
+        mfl_systemd_notify(extend);
+        mfl_systemd_status("%s: taking no more work, finishing what there is", c->config.name);
+        mfl_log(MFL_LOG_INFO,
+                "SIGTERM: no more work is taken, and what there is will be finished, within %llu s; another "
+                "SIGTERM ends it now",
+                (unsigned long long)c->config.stop_ms / 1000);
+        mfl_link_leave(c->link, c->config.stop_ms);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
         struct client *c = handle->data;
+        if (number == SIGTERM && c->config.stop == MFL_CLIENT_STOP_TASK && !c->leaving && !c->stopping) {
+                leave(c);
+                return;
+        }
         if (c->stopping)
                 _exit(1);
         stop(c, strsignal(number));

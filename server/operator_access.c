@@ -230,6 +230,9 @@ void mfl_operator_access(struct mfl_session *session, uint64_t request, const Mf
         mfl_strcpy(op->rule.pattern, sizeof op->rule.pattern, access->pattern);
         mfl_strcpy(op->rule.who, sizeof op->rule.who, session->who);
         mfl_strcpy(op->rule.reason, sizeof op->rule.reason, access->reason);
+        for (char *c = op->rule.reason; *c; c++) /* it goes to logs and terminals */
+                if ((unsigned char)*c < ' ' || *c == 0x7f)
+                        *c = ' ';
         op->which = access->remove;
         mfl_request_audit(op, mfl_operator_access_verb(access), access->pattern);
         mfl_strcpy(op->audit.text, sizeof op->audit.text, access->reason);

@@ -268,6 +268,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 return 0;
         if (envelope->body_case == MFL__ENVELOPE__BODY_BYE) {
                 mfl_log(MFL_LOG_INFO, "%s: bye: %s", session->peer, envelope->bye->reason);
+                /* The core closes it: whether a daemon is waited for depends on what it said. */
+                if (session->role == MFL__ROLE__ROLE_DAEMON)
+                        return daemon_frame(session, envelope, err);
                 mfl_stream_close(stream, NULL, false);
                 return 0;
         }
