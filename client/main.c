@@ -36,7 +36,6 @@
 
 #define EXIT_CONFIG 78
 #define ADDING_THREADS_MAX 16
-#define STOP_MARGIN_MS 10000
 
 struct client {
         struct mfl_client_config config;
@@ -238,15 +237,10 @@ static void stop(struct client *c, const char *why)
         mfl_link_stop(c->link);
 }
 
-/* The manager's patience is the configuration's, whatever its TimeoutStopSec is. */
 static void leave(struct client *c)
 {
-        char extend[64];
         c->leaving = true;
-        mfl_systemd_notify("STOPPING=1");
-        snprintf(extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%llu",
-                (unsigned long long)(c->config.stop_ms + STOP_MARGIN_MS) * 1000);
-        mfl_systemd_notify(extend);
+        mfl_client_service_stopping(c->config.stop_ms);
         mfl_systemd_status("%s: taking no more work, finishing what there is", c->config.name);
         mfl_log(MFL_LOG_INFO,
                 "SIGTERM: no more work is taken, and what there is will be finished, within %llu s; another "
