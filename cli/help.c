@@ -34,7 +34,7 @@ static const char json_text[] =
         "With --json every command prints JSON on stdout: one object on one line, or, for watch, logs, run "
         "and\n"
         "submit --watch, one object per line and event. What fails prints, after what was printed already,\n"
-        "  {\"error\": {\"code\": C, \"text\": T}}    C: usage invalid not_found conflict limit unreachable "
+        "  {\"error\": {\"code\": C, \"text\": T}}    C: usage invalid not_found conflict limit unreachable refused "
         "failed\n"
         "                                        interrupted internal; T is on stderr, too\n"
         "Members are only ever added. What is not known is null. Times are Unix milliseconds.\n"

@@ -19,6 +19,7 @@
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
 #define MFL_DEVICE_UUID_BYTES 64
+#define MFL_NUMERICS_BYTES 128
 #define MFL_DEVICE_PCI_BYTES 32
 #define MFL_GROUP_MAX 64 /* members */
 #define MFL_COMMUNICATOR_ID_BYTES 128
@@ -44,6 +45,8 @@ struct mfl_daemon_info {
         char backend[16];
         char device[96];
         char software[MFL_NAME_BYTES];
+        char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: it does not
+                                              tell */
         uint64_t instance;
         uint32_t workers;
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
@@ -177,6 +180,8 @@ struct mfl_msg {
         union {
                 struct mfl_daemon_info hello;
                 struct {
+                        uint32_t protocol; /* filled in where it is sent: a core knows none */
+                        char software[MFL_NAME_BYTES];
                         uint32_t heartbeat_ms, dead_ms;
                         uint64_t server_instance;
                 } welcome;
