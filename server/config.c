@@ -57,6 +57,11 @@ static const char help_text[] =
         "  --log-level LEVEL     error, warn, info or debug (default info)\n"
         "  --ready-fd N          write \"HOST:PORT\" to descriptor N once listening\n"
         "  --exit-with-stdin     stop when standard input ends\n"
+        "  --backup DIR          do not serve: save the state directory to DIR, which must not be there yet; "
+        "the\n"
+        "                        server may run meanwhile\n"
+        "  --check-state         do not serve: verify the state directory, or a back-up of it (--state-dir "
+        "DIR)\n"
         "  --help, --version\n"
         "\n"
         "Keys of the configuration file, with defaults:\n"
@@ -72,7 +77,8 @@ static const char help_text[] =
         "file\n"
         "and the certificates again and takes log_level over; connections stay.\n"
         "\n"
-        "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.\n";
+        "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 3 --check-state or --backup found\n"
+        "damage, 78 wrong configuration, or a state directory that this version can't use.\n";
 
 enum option_code {
         OPT_CONFIG = 1000,
@@ -88,6 +94,8 @@ enum option_code {
         OPT_TLS_KEY,
         OPT_TLS_CA,
         OPT_TLS_CRL,
+        OPT_BACKUP,
+        OPT_CHECK_STATE,
         OPT_HELP,
         OPT_VERSION,
 };
@@ -105,6 +113,8 @@ static const struct option options[] = {
         {"tls-key", required_argument, NULL, OPT_TLS_KEY},
         {"tls-ca", required_argument, NULL, OPT_TLS_CA},
         {"tls-crl", required_argument, NULL, OPT_TLS_CRL},
+        {"backup", required_argument, NULL, OPT_BACKUP},
+        {"check-state", no_argument, NULL, OPT_CHECK_STATE},
         {"help", no_argument, NULL, OPT_HELP},
         {"version", no_argument, NULL, OPT_VERSION},
         {NULL, 0, NULL, 0},
@@ -189,6 +199,11 @@ static int read_option(int code, struct mfl_server_config *config, struct mfl_er
                 return set_text(config->tls_ca, sizeof config->tls_ca, optarg, "tls-ca", err);
         case OPT_TLS_CRL:
                 return set_text(config->tls_crl, sizeof config->tls_crl, optarg, "tls-crl", err);
+        case OPT_BACKUP:
+                return set_text(config->backup, sizeof config->backup, optarg, "backup", err);
+        case OPT_CHECK_STATE:
+                config->check_state = true;
+                return 0;
         case OPT_HELP:
                 fputs(help_text, stdout);
                 return MFL_NOT_FOUND;
