@@ -65,7 +65,7 @@ static int read_schema(
         int r = mfl_db_query(db, on_number, &version, err, "PRAGMA user_version", "");
         if (r)
                 return r;
-        mfl_strcpy(summary->software, sizeof summary->software, "a version before 0.2");
+        mfl_strcpy(summary->software, sizeof summary->software, "a version that did not say so");
         if (version > 0)
                 r = mfl_db_query(
                         db, on_software, summary, err, "SELECT value FROM meta WHERE key = 'software'", "");

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an administrator relies on over releases: versions that meet or don't, state of earlier releases, back-ups."""
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -351,7 +352,7 @@ def test_back_ups_of_a_running_server(tmp_path):
             db.close()
             check(c.state_dir)  # beside the server, too
             if i == 3:
-                c.mfl('delete', deleted, '--yes')
+                c.mfl('delete', deleted)
         assert rounds == sorted(rounds) and rounds[0] < 120, 'they were made while the job ran'
         assert state_tool(c.state_dir, '--backup', target).returncode == WRONG, 'it is there already'
         c.server.kill()
@@ -410,3 +411,56 @@ def test_damage_is_found(tmp_path, past):
         f.write(b'\x5a' * 4096)
     assert 'DATABASE' in (done := state_tool(copy, '--check-state')).stdout + done.stderr or 'malformed' in done.stderr
     assert done.returncode == DAMAGE, done.stdout + done.stderr
+
+
+# ---- the administrator's pages ----
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+PAGES = ('docs/admin.md', 'docs/upgrade.md')
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding='utf-8') as f:
+        return f.read()
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_commands_of_the_pages(one, tmp_path, page):
+    """Every block that is marked with `run` does what it says, here on a server of the test's own."""
+    one.run_job(rounds=1)
+    blocks = re.findall(r'^```sh run\n(.*?)^```', read(page), re.M | re.S)
+    assert len(blocks) >= 2
+    (tmp_path / 'saved').mkdir()
+    places = {'/var/lib/mfl-server': one.state_dir, '/var/backups/mfl': str(tmp_path / 'saved')}
+    script = re.sub('|'.join(places), lambda m: places[m[0]], ''.join(blocks))
+    folders = [os.path.dirname(h.program(p)) for p in ('mfl', 'mfl-server')]
+    env = {'PATH': ':'.join([*folders, os.environ['PATH']]), 'MFL_SERVER': one.address, 'HOME': str(tmp_path),
+           'LC_ALL': 'C.UTF-8', 'XDG_CONFIG_HOME': '/nonexistent'}
+    done = subprocess.run(['bash', '-euxc', script], env=env, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'var/lib' not in done.stderr, 'a path of the page that this test does not know'
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_of_the_pages(page):
+    for link in re.findall(r'\]\(([^)#]+)\)', read(page)):
+        assert os.path.exists(os.path.join(ROOT, os.path.dirname(page), link)), link
+
+
+def test_every_alert_has_its_section():
+    rules, page = read('deploy', 'prometheus-alerts.yml'), read('docs', 'admin.md')
+    alerts = re.findall(r'- alert: (\w+)', rules)
+    assert len(alerts) > 10 and re.findall(r'^### (Mfl\w+)$', page, re.M) == alerts, 'a section each, in the same order'
+    assert re.findall(r"runbook: 'docs/admin.md#(\w+)'", rules) == [a.lower() for a in alerts]
+
+
+def test_the_table_of_releases(one):
+    """The last row of the page is this release."""
+    version = re.search(r'#define MFL_VERSION "(\d+\.\d+)', read('common', 'base.h'))[1]
+    low, high = (re.search(r'#define MFL_PROTOCOL_%s (\d+)' % m, read('proto', 'version.h'))[1] for m in ('MIN', 'MAX'))
+    arithmetic = re.search(r'#define MFL_ARITHMETIC_VERSION (\d+)', read('common', 'base.h'))[1]
+    schema = schema_of(database(one.state_dir))
+    row = re.findall(r'^\| \d.*$', read('docs', 'upgrade.md'), re.M)[-1]
+    assert [cell.strip() for cell in row.strip('|').split('|')] == [
+        version, low if low == high else '%s to %s' % (low, high), 'schema 1 to %d, %d' % (schema, schema), arithmetic]
+    assert 'versions %s to %s (' % (low, high) in read('proto', 'mfl.proto')
