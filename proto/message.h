@@ -180,10 +180,10 @@ struct mfl_msg {
         union {
                 struct mfl_daemon_info hello;
                 struct {
-                        uint32_t protocol; /* filled in where it is sent: a core knows none */
-                        char software[MFL_NAME_BYTES];
                         uint32_t heartbeat_ms, dead_ms;
                         uint64_t server_instance;
+                        uint32_t protocol; /* filled in where it is sent: a core knows none */
+                        char software[MFL_NAME_BYTES];
                 } welcome;
                 struct {
                         char reason[MFL_REASON_BYTES];

@@ -391,7 +391,7 @@ static void test_connection(void **state)
         check_code(fake_run(&f, "list --json"), 3, "unreachable");
         f.bye_at_hello = true;
         const struct fake_result *r = fake_run(&f, "list --json");
-        check_code(r, 3, "unreachable");
+        check_code(r, 3, "refused");
         assert_non_null(strstr(r->err, "upgrade the client"));
         fake_stop_listening(&f);
         uv_run(&f.loop, UV_RUN_NOWAIT);
