@@ -363,7 +363,7 @@ static const struct message_rules messages[] = {
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
                 {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
                 {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
-                {"clients_per_second", FLOAT}),
+                {"clients_per_second", FLOAT}, {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),

@@ -147,10 +147,13 @@ def test_mixed_arithmetic_is_named_in_the_job_s_log(one):
     def leave(daemon, kind, body, _):
         if kind == 'task':
             daemon.connection.sock.shutdown(socket.SHUT_RDWR)
+    assert 'arithmetic:' not in one.mfl('daemons').stdout
     with one.operator() as o:
         plain = one.run_job(rounds=1)[0]
         assert not [x for x in o.logs(plain) if 'MIXED' in x]
         other = w.FakeDaemon(one.address, 'other', one.data_sets(), leave, numerics='mfl-7 abacus')
+        shown = one.mfl('daemons').stdout
+        assert 'arithmetic: mfl-7 abacus' in shown and 'arithmetic: mfl-1 reference' in shown, shown
         job = one.run_job(rounds=3)[0]
         other.close()
         lines = [x for x in o.logs(job) if 'MIXED ARITHMETIC' in x]
