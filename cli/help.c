@@ -53,6 +53,8 @@ static const char json_text[] =
         "  models          {\"job\": id, \"models\": [ROUND...]}\n"
         "  stop, delete    {\"job\": id, \"text\": T}\n"
         "  pull            {\"job\", \"round\", \"file\", \"digest\", \"params\", \"accuracy\", \"loss\"}\n"
+        "      of rounds    {\"job\", \"format\", \"file\", \"rounds\": written now, \"round\": the newest "
+        "there}\n"
         "  audit           {\"entries\": [{\"seq\", \"time_ms\", \"who\", \"address\", \"action\", "
         "\"object\",\n"
         "                   \"result\", \"text\"}]}    result: done failed refused\n"
