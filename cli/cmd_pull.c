@@ -57,8 +57,8 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
         bool model = format <= MFL_PULL_NPZ, table = format >= MFL_PULL_CSV;
         bool to_stdout = o->out && !strcmp(o->out, "-");
         if (o->round && !model)
-                return mfl_fail(err, MFL_CLI_USAGE,
-                        "--round chooses a model; --format %s is of all rounds", name);
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--round chooses a model; --format %s is of all rounds", name);
         if (o->follow && model)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--follow is for rounds (tensorboard, csv, jsonl); --format %s is one model", name);
@@ -112,8 +112,8 @@ static int pull_model(struct mfl_cli *cli, bool npz, struct mfl_error *err)
         return r ? r : print_pulled(cli, job, &pulled, err);
 }
 
-static int print_rounds(struct mfl_cli *cli, enum mfl_pull_format format,
-        const struct mfl_pulled_rounds *p, struct mfl_error *err)
+static int print_rounds(struct mfl_cli *cli, enum mfl_pull_format format, const struct mfl_pulled_rounds *p,
+        struct mfl_error *err)
 {
         if (!strcmp(p->path, "-"))
                 return 0;

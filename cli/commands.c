@@ -39,15 +39,19 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl list\n"
                 "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
-        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes", mfl_cmd_show,
+        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition",
+                mfl_cmd_show,
                 "JOB is an id (j-000001), a name that only one job has, or 'last'. Under 'network' is what "
                 "the\n"
                 "newest round cost each node, and what it would have cost, had each daemon of it fetched the "
                 "model\n"
-                "and sent its update by itself.\n"
+                "and sent its update by itself. --partition shows instead how the data are divided: the "
+                "samples of\n"
+                "each client and its mix of classes; of real sites (partition local) the samples alone.\n"
                 "\nExamples:\n"
                 "  mfl show last\n"
                 "  mfl show last --nodes\n"
+                "  mfl show last --partition\n"
                 "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
         {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout", mfl_cmd_watch,
                 "On a terminal a live display, elsewhere one line per round and change of state. When the "

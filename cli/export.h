@@ -45,8 +45,8 @@ struct mfl_events {
 };
 /* Opens the file of a job, or makes it. What an earlier writer left is kept, less a last record that is not
  * whole. MFL_CLI_CONFLICT: another writer is at it, or the folder holds events of something else. */
-int mfl_events_open(struct mfl_events *events, const char *logdir, const Mfl__JobDetail *job,
-        struct mfl_error *err);
+int mfl_events_open(
+        struct mfl_events *events, const char *logdir, const Mfl__JobDetail *job, struct mfl_error *err);
 /* Rounds that are there already are passed over. A record that can't be written leaves nothing of itself. */
 int mfl_events_add(struct mfl_events *events, const Mfl__RoundInfo *round, struct mfl_error *err);
 void mfl_events_close(struct mfl_events *events); /* idempotent; fd must be -1 before open */
@@ -55,5 +55,6 @@ void mfl_events_close(struct mfl_events *events); /* idempotent; fd must be -1 b
 
 /* One float32 array for each parameter under its PyTorch name, uncompressed; numpy.load reads it. Equal
  * params give equal bytes. Replaces path when it is whole. MFL_INVALID: this program was built without. */
-int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err);
+int mfl_npz_write(
+        const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err);
 #endif

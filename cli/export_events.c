@@ -266,8 +266,8 @@ static int scan(struct mfl_events *e, uint32_t *ret_n, struct mfl_error *err)
 }
 
 /* The file begins with the job's first record, or with as much of it as a writer that was killed has left. */
-static int check_start(struct mfl_events *e, const uint8_t *record, size_t n, uint64_t *ret_bytes,
-        struct mfl_error *err)
+static int check_start(
+        struct mfl_events *e, const uint8_t *record, size_t n, uint64_t *ret_bytes, struct mfl_error *err)
 {
         uint8_t there[256];
         struct stat st;

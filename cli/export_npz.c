@@ -21,7 +21,8 @@ static size_t make_header(const struct mfl_shape *shape, char *buf)
         for (int i = 0; i < shape->rank; i++)
                 n += (size_t)snprintf(dims + n, sizeof dims - n, "%" PRId64 ",%s", shape->dim[i],
                         i + 1 < shape->rank ? " " : "");
-        n = (size_t)snprintf(buf + 10, 246, "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }", dims);
+        n = (size_t)snprintf(
+                buf + 10, 246, "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }", dims);
         size_t total = (10 + n + 1 + 63) / 64 * 64;
         memset(buf + 10 + n, ' ', total - 10 - n);
         buf[total - 1] = '\n';
@@ -49,8 +50,8 @@ static int write_param(zipFile zip, const struct mfl_param *param, const float *
         zip_fileinfo info = {.tmz_date = {.tm_mday = 1, .tm_year = 1980}};
         size_t n = make_header(&param->shape, header);
         snprintf(name, sizeof name, "%s.npy", param->name);
-        int r = zipOpenNewFileInZip64(zip, name, &info, NULL, 0, NULL, 0, NULL, 0, 0,
-                param->count * sizeof(float) >= ZIP64_BYTES);
+        int r = zipOpenNewFileInZip64(
+                zip, name, &info, NULL, 0, NULL, 0, NULL, 0, 0, param->count * sizeof(float) >= ZIP64_BYTES);
         if (r == ZIP_OK)
                 r = zipWriteInFileInZip(zip, header, (unsigned)n);
         if (r == ZIP_OK)

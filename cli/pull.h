@@ -27,8 +27,9 @@ struct mfl_pulled {
         char path[4096];
 };
 
-/* Writes path atomically, as safetensors or npz; NULL: "JOB-rROUND.safetensors" or ".npz" here. MFL_CLI_LOST also when the params do not have
- * the digest that the server told: nothing is written then. Codes of client.h; negative for the disk. */
+/* Writes path atomically, as safetensors or npz; NULL: "JOB-rROUND.safetensors" or ".npz" here. MFL_CLI_LOST
+ * also when the params do not have the digest that the server told: nothing is written then. Codes of
+ * client.h; negative for the disk. */
 int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path, bool npz,
         struct mfl_pulled *ret_pulled, struct mfl_error *err);
 

@@ -70,12 +70,12 @@ static int watch_rounds(struct sink *s, struct mfl_cli *cli, struct mfl_error *e
                 .output = MFL_WATCH_SILENT,
                 .once = !cli->options.follow,
                 .after = s->events.last,
+                .all_rounds = true,
                 .on_round = add,
                 .user = s};
         mfl_strcpy(watch.job, sizeof watch.job, s->pulled->job);
         if (cli->options.follow)
-                watch.give_up_ms =
-                        cli->options.timeout >= 0 ? (uint64_t)cli->options.timeout * 1000 : 60000;
+                watch.give_up_ms = cli->options.timeout >= 0 ? (uint64_t)cli->options.timeout * 1000 : 60000;
         int r = mfl_watch_run(&watch, err);
         mfl_watch_deinit(&watch);
         return r;

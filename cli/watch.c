@@ -68,6 +68,7 @@ static int ask(struct mfl_watch *w, struct mfl_client *client, struct mfl_error 
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__Watch watch = MFL__WATCH__INIT;
         watch.job = w->job;
+        watch.all_rounds = w->all_rounds;
         watch.rounds_from = w->n ? w->all[w->n - 1].info.round : w->after;
         request.body_case = MFL__ENVELOPE__BODY_WATCH;
         request.watch = &watch;

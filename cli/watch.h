@@ -34,6 +34,7 @@ struct mfl_watch {
         char abort[256]; /* a callback that sets this ends the watch with MFL_CLI_FAILED and that text */
         bool once;       /* ends when the rounds that there are have come, whatever the job's state */
         uint32_t after;  /* rounds up to this one are not asked for */
+        bool all_rounds; /* all of the past, not the newest 1000 */
         /* Each round, ascending, once; NULL: nobody. What it returns, unless 0, ends the watch. */
         int (*on_round)(void *user, const Mfl__RoundInfo *round, struct mfl_error *err);
         void *user;

@@ -92,6 +92,18 @@ static int make_partition(struct trainer_job *job, struct mfl_error *err)
         return 0;
 }
 
+static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        Mfl__Partition *population;
+        int r = mfl_population_new(job->id, job->spec, job->partition, dataset->train.labels,
+                dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                mfl_population_free(atomic_exchange(request->population, population));
+        return r;
+}
+
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -114,6 +126,8 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (r)
                 return r;
         r = make_partition(job, err);
+        if (!r && request->population)
+                r = tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);

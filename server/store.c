@@ -61,6 +61,10 @@ static const char *const schema_steps[] = {
         " address TEXT NOT NULL, action TEXT NOT NULL, object TEXT NOT NULL, result TEXT NOT NULL,"
         " text TEXT NOT NULL);"
         "PRAGMA user_version = 3;",
+
+        "CREATE TABLE job_partitions (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " daemon TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, daemon));"
+        "PRAGMA user_version = 4;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 

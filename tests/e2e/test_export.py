@@ -217,7 +217,7 @@ def test_follow(cluster):
     restarted under it; at the end every round is there once. A second writer is sent away."""
     c = cluster(1)
     c.wait_daemons(1)
-    job = c.submit(name='followed', rounds=400, model='mlp')
+    job = c.submit(name='followed', rounds=200, model='mlp')
 
     def size():
         files = glob.glob(c.dir + '/logs/*/*tfevents*')
@@ -252,5 +252,5 @@ def test_follow(cluster):
     assert second.returncode == 0, err
     assert 'server gone' in err and 'server is back' in err
     shown = c.mfl_json('show', job)
-    assert len(shown['rounds']) == 400 and 'up to round 400' in out
+    assert len(shown['rounds']) == 200 and 'up to round 200' in out
     check_events(path, shown)
