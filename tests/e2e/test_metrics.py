@@ -306,6 +306,39 @@ def test_partition_of_sites(cluster):
     assert '3 sites, 167 samples' in c.mfl('show', job, '--partition').stdout
 
 
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+
+
+def browse(c, path, width, folder):
+    """The page as a browser has made it, after a few turns, at a width; and what its console said."""
+    done = subprocess.run([CHROMIUM, '--headless=new', '--no-sandbox', '--disable-gpu', '--enable-logging=stderr', '--v=0',
+                           '--user-data-dir=' + os.path.join(folder, 'browser'), '--window-size=%d,1600' % width, '--virtual-time-budget=5000',
+                           '--dump-dom', 'http://%s%s' % (address_of(c), path)],
+                          text=True, capture_output=True, timeout=60, check=False, env={**os.environ, 'HOME': folder})
+    return done.stdout, [line for line in done.stderr.split('\n') if 'CONSOLE' in line]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason='no chromium')
+@pytest.mark.parametrize('width', [1200, 500])
+def test_in_a_browser(one, folder, width):
+    """The live page draws the partition: a column for each client and class that is there, and the figures below."""
+    data = {'partition': 'shards', 'shards': 1, 'clients': 8}
+    job = one.run_job(name='drawn', rounds=2, model='logistic', data=data)[0]
+    h.wait_until(lambda: json.loads(get(one, '/api/jobs/%s/partition' % job))['known'], 10, 'the partition')
+    told = json.loads(get(one, '/api/jobs/%s/partition' % job))['shown']
+    page, said = browse(one, '/jobs/' + job, width, folder)
+    assert said == []
+    start = page.index('id="partition"')
+    section = page[start:page.index('</section>', start)]
+    assert '8 clients, 400 samples: 50 to 50 each, by class.' in section
+    paths = re.findall(r'<path class="" d="([^"]*)" fill="hsl[^"]*">', section)
+    assert len(paths) == 4
+    assert [d.count('M') for d in paths] == [sum(c['classes'][k] > 0 for c in told) for k in range(4)]
+    assert len(re.findall('<tr>', section)) == 1 + 8
+    drawn = int(re.search(r'viewBox="0 0 (\d+) 200"', section).group(1))
+    assert width - 120 < drawn < width
+
+
 def test_timeline_of_a_lost_daemon(cluster):
     """What a daemon was at when it went ends there; the others' spans go on. Its name stays in the metrics while it has grace."""
     c = cluster(2, config={'http': '127.0.0.1:0', 'reconnect_grace': '60s'})
