@@ -99,9 +99,8 @@ static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_r
         /* A mix of classes is of samples that have one each: not of tokens or float targets. */
         bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
         Mfl__Partition *population;
-        int r = mfl_population_new(job->id, job->spec, job->partition,
-                classed ? dataset->train.labels : NULL, dataset->classes, trainer->local_item, &population,
-                err);
+        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
+                dataset->classes, trainer->local_item, &population, err);
         if (!r)
                 mfl_population_free(atomic_exchange(request->population, population));
         return r;
