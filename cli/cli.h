@@ -44,7 +44,7 @@ enum {
 /* Every option of every command; which command takes which is in the table of commands. */
 struct mfl_cli_options {
         const char *tls_ca, *tls_cert, *tls_key;
-        const char *server, *token, *out, *round, *backend, *input;
+        const char *server, *token, *out, *round, *backend, *input, *format;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file;
@@ -54,7 +54,7 @@ struct mfl_cli_options {
         int64_t days, crl_days; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
-        bool json, watch, follow, undo, wait, all, keep_state, nodes, plain, help, version;
+        bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, plain, help, version;
 };
 
 struct mfl_cli;

@@ -64,6 +64,31 @@ json_t *mfl_json_node(const Mfl__NodeCost *c)
                 "bytes_down_alone", (json_int_t)c->bytes_down_alone);
 }
 
+static json_t *make_client(const Mfl__ClientSamples *c)
+{
+        json_t *classes = c->n_classes ? json_array() : json_null();
+        for (size_t i = 0; i < c->n_classes; i++)
+                json_array_append_new(classes, json_integer(c->classes[i]));
+        return json_pack("{sI so sI so}", "client", (json_int_t)c->client, "daemon", text_or_null(c->daemon),
+                "samples", (json_int_t)c->samples, "classes", classes);
+}
+
+json_t *mfl_json_partition(const Mfl__JobPartition *p)
+{
+        const Mfl__Partition *all = p->partition;
+        json_t *told = json_null();
+        if (all) {
+                json_t *shown = json_array();
+                for (size_t i = 0; i < all->n_shown; i++)
+                        json_array_append_new(shown, make_client(all->shown[i]));
+                told = json_pack("{sI sI sI sI so so}", "clients", (json_int_t)all->clients, "samples",
+                        (json_int_t)all->samples, "samples_min", (json_int_t)all->samples_min, "samples_max",
+                        (json_int_t)all->samples_max, "classes",
+                        all->classes ? json_integer(all->classes) : json_null(), "shown", shown);
+        }
+        return json_pack("{ss sb so}", "job", p->job, "local", (int)p->local, "partition", told);
+}
+
 static json_t *make_progress(const Mfl__JobInfo *i)
 {
         if (!i->in_round)

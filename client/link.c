@@ -342,6 +342,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_open = false;
         link_params_cut(link);
         link_upload_cut(link);
+        link_work_cut(link);
         if (*link->close_reason)
                 reason = link->close_reason;
         /* One line, not one per attempt, while the server is away. */

@@ -92,6 +92,20 @@ static int make_partition(struct trainer_job *job, struct mfl_error *err)
         return 0;
 }
 
+static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        /* A mix of classes is of samples that have one each: not of tokens or float targets. */
+        bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
+        Mfl__Partition *population;
+        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
+                dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                mfl_population_free(atomic_exchange(request->population, population));
+        return r;
+}
+
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -114,6 +128,8 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (r)
                 return r;
         r = make_partition(job, err);
+        if (!r && request->population)
+                r = tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);

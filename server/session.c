@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 #include "proto/version.h"
+#include "server/partition.h"
 #include "server/server.h"
 
 #define HELLO_WITHIN_MS 10000
@@ -155,6 +156,7 @@ static int greet_daemon(struct mfl_session *session, const Mfl__Envelope *envelo
                 return r;
         struct mfl_core_event event = {.kind = MFL_EV_DAEMON_UP, .conn = session->conn, .daemon = &msg.hello};
         event.drained = mfl_operator_is_drained(session->server, msg.hello.name);
+        mfl_strcpy(session->daemon, sizeof session->daemon, msg.hello.name);
         mfl_server_feed(session->server, &event); /* the core sends Welcome */
         mfl_msg_deinit(&msg);
         return 0;
@@ -220,6 +222,12 @@ static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelo
                 struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
                 mfl_server_feed(session->server, &heard);
                 end_chunk(session, true);
+                return 0;
+        }
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARTITION) { /* for people who look, as Telemetry */
+                struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
+                mfl_job_partition_take(session, envelope->partition);
+                mfl_server_feed(session->server, &heard);
                 return 0;
         }
         struct mfl_msg msg;

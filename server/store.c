@@ -65,6 +65,8 @@ static const char *const schema_steps[] = {
         "CREATE TABLE daemon_rules (pattern TEXT NOT NULL, verdict INTEGER NOT NULL, who TEXT NOT NULL,"
         " time_ms INTEGER NOT NULL, until_ms INTEGER NOT NULL, reason TEXT NOT NULL,"
         " PRIMARY KEY (pattern, verdict)) WITHOUT ROWID;"
+        "CREATE TABLE job_partitions (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " daemon TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, daemon));"
         "PRAGMA user_version = 4;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))

@@ -156,6 +156,9 @@ int mfl_store_node_list(struct mfl_store *store, const char *id, uint32_t limit,
 /* Rounds in (after, ...], ascending, the newest `limit` of them (0: all). */
 int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
+/* Rounds in (after, ...], ascending, the oldest `limit` of them. */
+int mfl_store_round_page(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
+        struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
 #define MFL_STORE_NEWEST ((int64_t)-1)
 #define MFL_STORE_BEST ((int64_t)-2)
 /* A committed round, by number, the newest or the best. kept_only: among those whose file is there.
@@ -231,6 +234,28 @@ int mfl_store_audit_add(struct mfl_store *store, const struct mfl_store_audit *e
 /* The newest, at most limit, the oldest of them first. v is freed with free(). */
 int mfl_store_audit_list(
         struct mfl_store *store, uint32_t limit, struct mfl_store_audits *ret_audits, struct mfl_error *err);
+
+/* ---- partitions ---- */
+/* How a job's data are divided, as a daemon has told: bytes that the store does not look into. daemon "": of
+ * the whole population, and the first is kept; else of that daemon's own data, and the newest is kept, of at
+ * most MFL_STORE_SITES_MAX daemons. */
+#define MFL_STORE_SITES_MAX 10000
+struct mfl_store_partition {
+        char daemon[MFL_NAME_BYTES];
+        void *body;
+        size_t bytes;
+};
+struct mfl_store_partitions {
+        uint32_t n;
+        struct mfl_store_partition *v;
+};
+/* MFL_NOT_FOUND: there is no such job. */
+int mfl_store_partition_put(struct mfl_store *store, const char *id, const char *daemon, const void *body,
+        size_t bytes, struct mfl_error *err);
+/* By daemon. */
+int mfl_store_partition_list(struct mfl_store *store, const char *id,
+        struct mfl_store_partitions *ret_partitions, struct mfl_error *err);
+void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions);
 
 /* ---- log lines ---- */
 struct mfl_store_line {

@@ -230,6 +230,11 @@ const char *mfl_db_text(struct mfl_db_row *row, int column)
         return text ? (const char *)text : "";
 }
 
+size_t mfl_db_bytes(struct mfl_db_row *row, int column)
+{
+        return (size_t)sqlite3_column_bytes(row->stmt, column);
+}
+
 void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes)
 {
         const void *blob = sqlite3_column_blob(row->stmt, column);

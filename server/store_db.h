@@ -37,6 +37,7 @@ int64_t mfl_db_last_id(const struct mfl_db *db);
 int64_t mfl_db_int(struct mfl_db_row *row, int column);
 double mfl_db_double(struct mfl_db_row *row, int column);
 const char *mfl_db_text(struct mfl_db_row *row, int column);
+size_t mfl_db_bytes(struct mfl_db_row *row, int column); /* of a blob */
 void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes);
 
 /* Commit passes the fault points "before-db-commit" and "after-db-commit". When it fails it has rolled back,
