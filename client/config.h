@@ -71,7 +71,7 @@ extern const char mfl_client_help[];
 int mfl_client_config_defaults(struct mfl_client_config *config, struct mfl_error *err);
 int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, size_t text_bytes,
         const char *file, struct mfl_error *err);
-/* NAME=FORMAT:DIR; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one of that name.
+/* NAME=FORMAT:PATH[,KEY=VALUE]...; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one of that name.
  */
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err);
 extern const char *const mfl_client_collective_names[]; /* by enum mfl_client_collective, then NULL */
