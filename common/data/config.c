@@ -278,18 +278,14 @@ int mfl_dataset_config_read(const struct mfl_yaml_doc *doc, const struct mfl_yam
 
 /* ---- an argument ---- */
 
-/* Where ",KEY=" with a key that there is begins; the end without one. */
+/* Where ",KEY=" begins; the end without one. Whether there is such a key is for the table to say. */
 static const char *find_option(const char *text, size_t *ret_key_bytes)
 {
         for (const char *p = strchr(text, ','); p; p = strchr(p + 1, ',')) {
                 size_t n = strspn(p + 1, "abcdefghijklmnopqrstuvwxyz_");
-                if (p[1 + n] != '=')
-                        continue;
-                for (const struct mfl_yaml_field *f = mfl_dataset_config_fields; f->key; f++) {
-                        if (strlen(f->key) == n && !strncmp(p + 1, f->key, n)) {
-                                *ret_key_bytes = n;
-                                return p;
-                        }
+                if (n && p[1 + n] == '=') {
+                        *ret_key_bytes = n;
+                        return p;
                 }
         }
         return text + strlen(text);
