@@ -33,6 +33,8 @@ const char mfl_client_help[] =
         "  --data NAME=FORMAT:DIR   offer a data set; may be given several times\n"
         "        FORMAT idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
         "        FORMAT cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
+        "        cifar100, npy, npz, csv, text, images: NAME=FORMAT:PATH[,KEY=VALUE]..., as client.yaml "
+        "says\n"
         "        NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials and benchmarks\n"
         "        Without any data set, fashion-mnist of Debian's dataset-fashion-mnist is offered if there.\n"
         "  --workers N|auto     clients trained at the same time (default auto: one per core)\n"
