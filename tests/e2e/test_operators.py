@@ -393,7 +393,7 @@ def test_data_show_of_a_table(folder):
     out = h.mfl('data', 'show', path, '--json', '--data',
                 'd=text:%s,owner=speaker,length=16,stride=4,test_fraction=0.2' % play).stdout
     data = json.loads(out)
-    assert (data['owners'], data['vocabulary']) == (3, 14)
+    assert (data['owners'], data['vocabulary']) == (3, 13)
     assert [[n > 0 for n in c['owners']] for c in data['clients']] == [[i == k for i in range(3)] for k in range(3)]
 
 
