@@ -43,7 +43,9 @@ static const struct mfl_cli_option options[] = {
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that come later", 0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
-                "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
+                "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (then maybe a "
+                "file,\n"
+                "and ,KEY=VALUE as in client.yaml) or\nsynthetic (synthetic:C,H,W:classes:train:test:seed)",
                 0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
         {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},

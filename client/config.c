@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon's defaults that it finds out by itself, and data sets: in the file, and as an argument. */
 #include "client/config.h"
+#include "common/data/config.h"
 
 #include <ctype.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include "common/fs.h"
 #include "common/yaml.h"
 
-static const char *const format_names[] = {"idx", "cifar10", "npy", "synthetic", NULL};
 
 bool mfl_client_name_valid(const char *name)
 {
@@ -108,89 +108,6 @@ static int add_data(struct mfl_client_config *config, struct mfl_dataset_config 
 
 /* ---- YAML ---- */
 
-static int read_name(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        if (node->type != MFL_YAML_SCALAR || !mfl_client_name_valid(node->text))
-                return mfl_yaml_fail(doc, node, err,
-                        "expected 1 to 63 letters, digits, '.', '_' and '-', such as gpu-node-1");
-        mfl_strcpy(value, MFL_NAME_BYTES, node->text);
-        return 0;
-}
-
-static int read_shape(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_I64, .min = 1, .max = 1 << 20};
-        struct mfl_shape shape = {0};
-        if (node->type != MFL_YAML_SEQUENCE || (node->n_children != 1 && node->n_children != 3))
-                return mfl_yaml_fail(doc, node, err, "expected [features] or [channels, height, width]");
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                int r = mfl_yaml_read_value(doc, n, &number, &shape.dim[shape.rank++], err);
-                if (r)
-                        return r;
-        }
-        *(struct mfl_shape *)value = shape;
-        return 0;
-}
-
-static int read_channels(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_F32};
-        if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_CHANNELS_MAX)
-                return mfl_yaml_fail(
-                        doc, node, err, "expected one number per channel, such as [0.49, 0.48, 0.45]");
-        uint32_t i = 0;
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                int r = mfl_yaml_read_value(doc, n, &number, (float *)value + i++, err);
-                if (r)
-                        return r;
-        }
-        return 0;
-}
-
-#define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_dataset_config, member)
-#define CALL_AT(type_, member, read_) .kind = MFL_YAML_CALL, .offset = offsetof(type_, member), .read = read_
-static const struct mfl_yaml_field data_fields[] = {
-        {.key = "name", CALL_AT(struct mfl_dataset_config, name, read_name), .required = true},
-        {.key = "format", AT(ENUM, format), .names = format_names, .required = true},
-        {.key = "dir", AT(TEXT, dir)},
-        {.key = "train_x", AT(TEXT, train_x)},
-        {.key = "train_y", AT(TEXT, train_y)},
-        {.key = "test_x", AT(TEXT, test_x)},
-        {.key = "test_y", AT(TEXT, test_y)},
-        {.key = "classes", AT(U32, classes), .min = 2, .max = 65536},
-        {.key = "mean",
-                CALL_AT(struct mfl_dataset_config, mean, read_channels),
-                .seen = offsetof(struct mfl_dataset_config, has_mean)},
-        {.key = "std", CALL_AT(struct mfl_dataset_config, std, read_channels)},
-        {.key = "shape", CALL_AT(struct mfl_dataset_config, shape, read_shape)},
-        {.key = "train", AT(U32, n_train), .min = 1, .max = 1e9},
-        {.key = "test", AT(U32, n_test), .min = 1, .max = 1e9},
-        {.key = "seed", AT(U64, seed)},
-        {0},
-};
-
-static int check_data(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        const struct mfl_dataset_config *entry, struct mfl_error *err)
-{
-        bool in_dir = entry->format == MFL_FORMAT_IDX || entry->format == MFL_FORMAT_CIFAR10;
-        if (in_dir && !entry->dir)
-                return mfl_yaml_fail(doc, node, err, "format %s needs dir, the directory with its files",
-                        format_names[entry->format]);
-        if (entry->format == MFL_FORMAT_NPY &&
-                (!entry->train_x || !entry->train_y || !entry->test_x || !entry->test_y))
-                return mfl_yaml_fail(
-                        doc, node, err, "format npy needs the files train_x, train_y, test_x and test_y");
-        if (entry->format == MFL_FORMAT_SYNTHETIC &&
-                (!entry->shape.rank || !entry->classes || !entry->n_train || !entry->n_test))
-                return mfl_yaml_fail(doc, node, err, "format synthetic needs shape, classes, train and test");
-        if (entry->has_mean != (mfl_yaml_find(node, "std") != NULL))
-                return mfl_yaml_fail(doc, node, err, "mean and std go together");
-        return 0;
-}
-
 int mfl_client_config_data_sets(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -198,15 +115,11 @@ int mfl_client_config_data_sets(
         if (node->type != MFL_YAML_SEQUENCE)
                 return mfl_yaml_fail(doc, node, err, "expected a list of {name, format, dir}");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                struct mfl_dataset_config entry = {0};
+                struct mfl_dataset_config entry;
                 uint32_t before = config->n_data_sets;
-                int r = mfl_yaml_read(doc, n, data_fields, &entry, err);
-                if (!r)
-                        r = check_data(doc, n, &entry, err);
-                if (r) {
-                        mfl_dataset_config_deinit(&entry);
+                int r = mfl_dataset_config_read(doc, n, &entry, err);
+                if (r)
                         return r;
-                }
                 r = add_data(config, &entry, err);
                 if (r)
                         return r;
@@ -280,12 +193,16 @@ static int parse_data(char *text, struct mfl_dataset_config *entry, const char *
                 return mfl_fail(err, MFL_CONFIG_USAGE,
                         "--data %s: expected NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED", arg);
         }
-        if (strcmp(format, "idx") && strcmp(format, "cifar10"))
-                return mfl_fail(err, MFL_CONFIG_USAGE,
-                        "--data %s: format '%s', expected idx, cifar10 or synthetic", arg, format);
-        entry->format = !strcmp(format, "idx") ? MFL_FORMAT_IDX : MFL_FORMAT_CIFAR10;
-        entry->dir = mfl_strdup(rest);
-        return entry->dir ? 0 : mfl_fail_memory(err, strlen(rest), "a path");
+        for (int i = 0; mfl_data_format_names[i]; i++) {
+                if (!strcmp(format, mfl_data_format_names[i])) {
+                        int r = mfl_dataset_config_parse(text, format, rest, entry, err);
+                        return r == MFL_INVALID ? MFL_CONFIG_USAGE : r;
+                }
+        }
+        return mfl_fail(err, MFL_CONFIG_USAGE,
+                "--data %s: format '%s', expected idx, cifar10, cifar100, npy, npz, csv, text, images or "
+                "synthetic",
+                arg, format);
 }
 
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err)

@@ -95,7 +95,7 @@ static int load_data(struct client *c, struct mfl_error *err)
                 const struct mfl_dataset *d = c->data[i];
                 struct mfl_data_info *info = &c->infos[i];
                 *info = (struct mfl_data_info){.shape = d->shape,
-                        .classes = (uint32_t)d->classes,
+                        .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
                         .train_samples = d->train.n,
                         .test_samples = d->test.n,
                         .fingerprint = c->fingerprints[i]};

@@ -90,19 +90,20 @@ static const struct mfl_setting rows[] = {
                 .help = "this daemon's name, unique among the server's daemons and the same after a restart"},
 
         {.section = "Data",
-                .option = "data", .argument = "NAME=FORMAT:DIR", .set = set_data, .many = true,
+                .option = "data", .argument = "NAME=FORMAT:PATH", .set = set_data, .many = true,
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
                 .help = "offer a data set; several times for several. The server learns names, shapes and sizes "
-                        "only\n"
-                        "  idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
-                        "  cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
+                        "only. Keys of data_sets may follow: NAME=csv:/data/iris.csv,label=kind,test_fraction=0.2\n"
+                        "  idx      PATH holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
+                        "  cifar10  PATH holds data_batch_{1..5}.bin and test_batch.bin\n"
+                        "  cifar100, npy, npz, csv, text, images   as data_sets says\n"
                         "  NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials"},
         {.field = {.key = "data_sets", .kind = MFL_YAML_CALL, .read = mfl_client_config_data_sets},
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
                 .example = "\n"
                         "  - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}\n"
-                        "  - {name: cifar10, format: cifar10, dir: /data/cifar-10-batches-bin,\n"
-                        "     mean: [0.491, 0.482, 0.447], std: [0.247, 0.243, 0.262]}\n"
+                        "  - {name: cifar10, format: cifar10, dir: /data/cifar-10-batches-bin, normalise: auto}\n"
+                        "  - {name: cifar100, format: cifar100, dir: /data/cifar-100-binary, labels: fine}\n"
                         "  - name: scans\n"
                         "    format: npy\n"
                         "    train_x: /data/train_x.npy\n"
@@ -111,16 +112,44 @@ static const struct mfl_setting rows[] = {
                         "    test_y: /data/test_y.npy\n"
                         "    shape: [1, 64, 64]\n"
                         "    classes: 3\n"
+                        "  - {name: mnist, format: npz, dir: /data/mnist.npz}\n"
+                        "  - name: patients\n"
+                        "    format: csv\n"
+                        "    dir: /data/patients.csv\n"
+                        "    label: outcome\n"
+                        "    owner: ward\n"
+                        "    ignore: [id]\n"
+                        "    test_fraction: 0.2\n"
+                        "    seed: 7\n"
+                        "  - {name: plays, format: text, dir: /data/plays.txt, unit: bytes, length: 80, owner: speaker}\n"
+                        "  - {name: photos, format: images, dir: /data/photos, shape: [3, 64, 64]}\n"
                         "  - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100}",
                 .help = "what this site offers, a list; --data adds to it, or replaces one of that name. Each has\n"
                         "  name      required; jobs name it in data.name\n"
-                        "  format    required; idx, cifar10, npy or synthetic\n"
-                        "  dir       idx, cifar10: the folder with the files, as --data describes it\n"
+                        "  format    required; idx, cifar10, cifar100, npy, npz, csv, text, images or synthetic\n"
+                        "  dir       the folder or file: of idx and cifar as --data describes it; npz: one file with x_train, "
+                        "y_train, x_test, y_test (train_x and so on give other names), or with x and y and a "
+                        "test_fraction, or a folder with train.npz and test.npz; csv: a file, or a folder with train.csv "
+                        "and test.csv; text: a file, a folder of files, or one with train and test; images: folders "
+                        "train/CLASS and test/CLASS of PNG and JPEG files\n"
                         "  train_x, train_y, test_x, test_y\n"
-                        "            npy: the files; samples u1, f4 or f8, labels of any integer type\n"
-                        "  shape     [features] or [channels, height, width]; npy: where the file's rows are flat\n"
+                        "            npy: the files; samples u1, f4 or f8, labels of any integer type, or floats to be met\n"
+                        "  shape     [features] or [channels, height, width]; npy, npz: where the file's rows are flat; "
+                        "images: what every image is cropped and scaled to\n"
                         "  classes   2 to 65536; default: the largest label + 1\n"
                         "  mean, std one number for each channel, both or none\n"
+                        "  normalise auto: mean and deviation of the training samples; default: none\n"
+                        "  labels    cifar100: fine (default, 100 classes) or coarse (20)\n"
+                        "  test_fraction, seed   csv, npz, text, images without a test part: this share becomes it, "
+                        "drawn from the seed (text: the end of each file or speaker's text)\n"
+                        "  header    csv: yes (default) or no; separator: default \",\", or tab\n"
+                        "  label     csv: the column by name or number from 0; default: the last. targets: a list of columns "
+                        "instead, numbers to be predicted\n"
+                        "  owner     csv: the column that says whose a sample is, for partition natural-id; text: none "
+                        "(default), file or speaker (blocks between blank lines, the first line \"NAME:\")\n"
+                        "  ignore    csv: columns that are no features\n"
+                        "  unit      text: characters (default: those of the training text) or bytes, the same 256 at every "
+                        "site; length: tokens of a sample (80); stride: from one sample to the next (length)\n"
                         "  train, test, seed   synthetic: numbers of samples, and of the random numbers"},
 
         {.section = "Computing",

@@ -74,9 +74,7 @@ static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, co
 
 static int make_partition(struct trainer_job *job, struct mfl_error *err)
 {
-        const struct mfl_split *split = &job->data->dataset->train;
-        int r = mfl_partition_new(
-                job->spec, split->labels, split->n, job->data->dataset->classes, &job->partition, err);
+        int r = mfl_partition_dataset(job->spec, job->data->dataset, &job->partition, err);
         if (r)
                 return r;
         for (uint32_t k = 0; k < job->partition->n_clients; k++) {
@@ -124,6 +122,10 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (r)
                 return r;
         const struct mfl_dataset *dataset = job->data->dataset;
+        if (dataset->vocabulary || dataset->n_targets)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %s; the engine trains on class labels of images and vectors",
+                        dataset->name, dataset->vocabulary ? "tokens" : "target values");
         r = mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err);
         if (r)
                 return r;
