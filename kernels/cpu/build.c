@@ -409,7 +409,8 @@ static int build(struct mfl_net *net, struct mfl_error *err)
 
 #define HAS(op) ((uint64_t)1 << (op))
 static const struct mfl_backend_can can = {.backend = "cpu",
-        .ops = (HAS(MFL_OP_COUNT_) - 1) & ~HAS(MFL_OP_CONVTRANSPOSE2D),
+        .ops = HAS(MFL_OP_COUNT_) - 1,
+        .conv_groups = true,
         .lora = true,
         .repeats = true,
         .sequences = true,
@@ -471,34 +472,64 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net);
 }
 
+/* Floats that a layer keeps or works in beside its output, for a whole batch and one thread. */
+static uint64_t extra_floats(
+        const struct mfl_graph *graph, int i, uint64_t batch, uint64_t threads, uint64_t *ret_work)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        uint64_t count = (uint64_t)mfl_shape_count(&layer->out) * batch,
+                 positions = (uint64_t)layer->out.dim[0], hidden = (uint64_t)layer->out_channels;
+        switch (layer->op) {
+        case MFL_OP_ATTENTION:
+                *ret_work = threads * (uint64_t)mfl_attention_work(
+                                              (int64_t)positions, layer->out.dim[1] / layer->heads);
+                return batch * (uint64_t)layer->heads * positions * 2;
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                *ret_work = threads * MFL_GEMM_WORK + batch * hidden * 6 + hidden +
+                            (uint64_t)MFL_MAX(mfl_gemm_packed_floats((int64_t)hidden, 4 * (int64_t)hidden),
+                                    mfl_gemm_packed_floats(4 * (int64_t)hidden, (int64_t)hidden));
+                return 5 * count;
+        case MFL_OP_DENSE:
+                *ret_work = threads * MFL_GEMM_WORK;
+                return layer->lora_rank ? 2 * count / hidden * (uint64_t)layer->lora_rank : 0;
+        default:
+                *ret_work = threads * (MFL_GEMM_WORK + positions * batch);
+                return 6 * count / positions + count; /* statistics, masks, the places of maxima */
+        }
+}
+
 /* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad and a share as large as the largest activation. */
+ * side, a scratchpad and the buffers between layers as large as the largest activation. */
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
                  wide = 0;
-        uint64_t largest = 0;
+        uint64_t largest = 0, work = 0;
         for (int i = 0; i < graph->n_layers; i++) {
+                uint64_t own = 0;
                 const struct mfl_shape *out = &graph->layers[i].out;
                 uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
                 if (out->rank == 3)
                         count = count / channels * ((channels + 15) / 16 * 16);
-                activations += count * batch;
+                activations +=
+                        count * batch + extra_floats(graph, i, batch, (uint64_t)options->threads, &own);
+                work = MFL_MAX(work, own);
                 largest = MFL_MAX(largest, count * batch);
         }
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 uint64_t rest = param->count;
-                bool conv = graph->layers[param->layer].op == MFL_OP_CONV2D && !param->is_bias;
+                bool conv = is_conv(graph->layers[param->layer].op) && !param->is_bias;
                 if (conv) {
                         uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
                         rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
                 }
                 wide += rest + WIDE_ALIGN;
         }
-        uint64_t floats = activations * (options->training ? 3 : 1) + 2 * largest + groups * wide +
+        uint64_t floats = activations * (options->training ? 3 : 1) + 6 * largest + work + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
-                floats += (2 * groups + 1) * wide;
+                floats += (3 * groups + 1 + (options->accumulate > 1)) * wide;
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }
