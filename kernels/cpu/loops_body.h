@@ -490,6 +490,7 @@ const struct mfl_loops LOOPS = {
         .join_grad2 = join_grad2,
         .mean = mean_axis,
         .mean_grad = mean_axis_grad,
+        .cross_entropy = cross_entropy,
         .squares = squares,
         .scale = scale,
         .add = add,

@@ -105,8 +105,10 @@ INLINE void gemm_tile(const float *a, const float *b, int64_t depth, float *sums
 
 INLINE void gemm_rows(const float *a, const float *b, int64_t depth, int64_t rows, float *sums, const int nv)
 {
-        if (rows > 8)
+        if (rows > 10)
                 gemm_tile(a, b, depth, sums, GEMM_ROWS, nv);
+        else if (rows > 8)
+                gemm_tile(a, b, depth, sums, LANES == 16 ? 10 : 4, nv);
         else if (rows > 4)
                 gemm_tile(a, b, depth, sums, LANES == 16 ? 8 : 4, nv);
         else
@@ -152,13 +154,21 @@ static int64_t depth_of(int64_t k)
         return (k + blocks - 1) / MFL_MAX(blocks, 1);
 }
 
+/* Equal blocks of columns, so that none is left with a few for which all of a is packed once more. */
+static int64_t width_of(int64_t n)
+{
+        int64_t blocks = (n + MFL_GEMM_WIDTH - 1) / MFL_GEMM_WIDTH;
+        int64_t width = (n + blocks - 1) / MFL_MAX(blocks, 1);
+        return (width + GEMM_PANEL - 1) / GEMM_PANEL * GEMM_PANEL;
+}
+
 static void gemm(const struct mfl_gemm *g, float *work)
 {
-        int64_t block = depth_of(g->k);
+        int64_t block = depth_of(g->k), width = width_of(g->n);
         float *columns = work + MFL_GEMM_HEIGHT * MFL_GEMM_DEPTH;
-        for (int64_t j = 0; j < g->n; j += MFL_GEMM_WIDTH)
+        for (int64_t j = 0; j < g->n; j += width)
                 for (int64_t k = 0; k < g->k; k += block) {
-                        int64_t n = MFL_MIN(MFL_GEMM_WIDTH, g->n - j), depth = MFL_MIN(block, g->k - k);
+                        int64_t n = MFL_MIN(width, g->n - j), depth = MFL_MIN(block, g->k - k);
                         pack_columns(g->b + k * g->b_k + j * g->b_j, g->b_k, g->b_j, depth, n,
                                 depth * GEMM_PANEL, columns);
                         gemm_block(g, k, depth, j, n, columns, depth * GEMM_PANEL, work);

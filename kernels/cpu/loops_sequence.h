@@ -158,20 +158,23 @@ static void rownorm_params(const struct mfl_rownorm *v, const float *x, const fl
                 rownorm_params_range(v, x, kept, dy, dweight, dbias, begin, end));
 }
 
-/* The sums of the columns of n rows, each over ROWS_AT_ONCE rows at a time. */
-static void column_sums(int64_t n, int64_t width, int64_t stride, const float *x, float *sums)
+#define COLUMNS_AT_ONCE 1024
+
+/* The sums of the columns of n rows, each over ROWS_AT_ONCE rows at a time. Rows are read as they lie. */
+static void column_sums(int64_t n, int64_t width, int64_t stride, const float *x, float *restrict sums)
 {
-        for (int64_t c = 0; c < width; c += LANES) {
-                int64_t lanes = MFL_MIN(LANES, width - c);
-                vec sum = {0};
+        float part[COLUMNS_AT_ONCE];
+        memset(sums, 0, (size_t)width * sizeof *sums);
+        for (int64_t c = 0; c < width; c += COLUMNS_AT_ONCE) {
+                int64_t columns = MFL_MIN(COLUMNS_AT_ONCE, width - c);
                 for (int64_t first = 0; first < n; first += ROWS_AT_ONCE) {
-                        vec part = {0};
+                        memset(part, 0, (size_t)columns * sizeof *part);
                         for (int64_t i = first; i < MFL_MIN(first + ROWS_AT_ONCE, n); i++)
-                                part += lanes == LANES ? load(x + i * stride + c)
-                                                       : load_part(x + i * stride + c, lanes);
-                        sum += part;
+                                for (int64_t k = 0; k < columns; k++)
+                                        part[k] += x[i * stride + c + k];
+                        for (int64_t k = 0; k < columns; k++)
+                                sums[c + k] += part[k];
                 }
-                store_part(sums + c, sum, lanes);
         }
 }
 
@@ -216,6 +219,41 @@ static void softmax_grad_range(
 static void softmax_grad(int64_t n, int64_t width, const float *y, const float *dy, float *dx, int threads)
 {
         DIVIDE(threads, n, softmax_grad_range(width, y, dy, dx, begin, end));
+}
+
+#define CLASSES_AT_ONCE 1024
+
+/* The exponentials of n logits, which go to `to`; their sum, and that of z - max. */
+INLINE double exponentials(int64_t n, const float *z, float max, float *to, double *sum_z)
+{
+        for (int64_t k = 0; k < n; k++)
+                to[k] = exp_poly(z[k] - max);
+        *sum_z += (double)sum_of(z, n) - (double)n * (double)max;
+        return (double)sum_of(to, n);
+}
+
+static float cross_entropy(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit)
+{
+        float max = largest_of(z, v->classes), at_once[CLASSES_AT_ONCE], value, own = z[v->label] - max;
+        double sum = 0, sum_z = 0;
+        bool hit = z[v->label] >= max;
+        for (int k = 0; hit && k < v->label; k++)
+                hit = z[k] < max;
+        *ret_hit = hit;
+        for (int64_t k = 0; k < v->classes; k += CLASSES_AT_ONCE) {
+                int64_t n = MFL_MIN(CLASSES_AT_ONCE, v->classes - k);
+                sum += exponentials(n, z + k, max, dz ? dz + k : at_once, &sum_z);
+        }
+        value = logf((float)sum) - own;
+        if (v->smoothing > 0.0f)
+                value = mfl_smooth_loss(value, value + own, (float)sum_z, v->classes, v->smoothing);
+        if (!dz)
+                return value;
+        float factor = (float)(1.0 / sum) * v->scale, floor = v->smoothing / (float)v->classes * v->scale;
+        for (int k = 0; k < v->classes; k++)
+                dz[k] = dz[k] * factor - floor;
+        dz[v->label] -= (1.0f - v->smoothing) * v->scale;
+        return value;
 }
 
 /* ---- attention ---- */
