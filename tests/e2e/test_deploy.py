@@ -98,9 +98,10 @@ def test_accounts_and_folders(tmp_path, program, file):
     (root / 'etc' / 'passwd').write_text('root:x:0:0:root:/root:/bin/sh\n')
     (root / 'etc' / 'group').write_text('root:x:0:\n')
     (root / 'dev' / 'shm').mkdir(parents=True)
-    path = {'sysusers': os.path.join(DEPLOY, 'systemd', 'mfl.sysusers.conf'), 'tmpfiles': os.path.join(BUILT, 'tmpfiles.conf')}
+    paths = [os.path.join(DEPLOY, 'systemd', name + '.sysusers.conf') if file == 'sysusers' else
+             os.path.join(BUILT, name + '.tmpfiles.conf') for name in ('mfl-server', 'mfl-client')]
     for _ in range(2):
-        done = subprocess.run([program, '--root', str(root), *(['--create'] if file == 'tmpfiles' else []), path[file]],
+        done = subprocess.run([program, '--root', str(root), *(['--create'] if file == 'tmpfiles' else []), *paths],
                               capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 0 and 'ailed' not in done.stderr, done.stderr
     if file == 'sysusers':
@@ -203,7 +204,8 @@ def test_install(tmp_path):
     expected = ['bin/mfl', 'bin/mfl-client', 'bin/mfl-server', 'lib/systemd/system/mfl-server.service',
                 'lib/systemd/system/mfl-server.socket', 'lib/systemd/system/mfl-client@.service',
                 'lib/systemd/system/mfl-client.target', 'lib/systemd/system-generators/mfl-client-generator',
-                'lib/sysusers.d/mfl.conf', 'lib/tmpfiles.d/mfl.conf', 'share/doc/mfl/server.yaml', 'share/doc/mfl/client.yaml',
+                'lib/sysusers.d/mfl-server.conf', 'lib/tmpfiles.d/mfl-server.conf', 'lib/sysusers.d/mfl-client.conf',
+                'lib/tmpfiles.d/mfl-client.conf', 'share/doc/mfl/server.yaml', 'share/doc/mfl/client.yaml',
                 'share/doc/mfl/LICENSE', 'share/doc/mfl/examples/demo.yaml']
     assert not [name for name in expected if prefix + name not in files], sorted(files)
     build = os.path.realpath(h.BUILD)
