@@ -78,12 +78,79 @@ build_deb()
         mv "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo "$out/$next"
 }
 
+# The C library's own, and what belongs to the machine's driver: never carried along.
+stays='^(linux-vdso|ld-linux|libc|libm|libdl|libpthread|librt|libresolv|libcuda|libnvidia-.*)\.so'
+
+# carry ROOT: copies the libraries that its programs and modules need into ROOT/lib, with their licences.
+carry()
+{
+        local root=$1 name path package
+        for path in "$root"/bin/* "$root"/lib/mfl/*.so; do
+                LC_ALL=C ldd "$path"
+        done | sed -n 's/^[[:space:]]*\([^ ]*\) => \(\/[^ ]*\) (.*/\1 \2/p' | sort -u | while read -r name path; do
+                [[ $name =~ $stays ]] && continue
+                install -m 644 "$path" "$root/lib/$name"
+                path=$(readlink -f "$path")
+                package=$(dpkg-query -S "$path" "${path#/usr}" 2>/dev/null | head -n 1) || true
+                package=${package%%:*}
+                [ -f "/usr/share/doc/$package/copyright" ] || continue
+                install -D -m 644 "/usr/share/doc/$package/copyright" "$root/share/doc/mfl/libraries/$package"
+        done
+}
+
+write_readme()
+{
+        local version=$1 root=$2 glibc
+        # The newest symbol version of the C library that anything in here asks for.
+        glibc=$(for path in "$root"/bin/* "$root"/lib/*.so* "$root"/lib/mfl/*.so; do
+                LC_ALL=C objdump -T "$path" | grep -o 'GLIBC_2\.[0-9]*' || true
+        done | sort -Vu | tail -n 1)
+        cat <<TEXT
+mfl $version, for Linux on $arch with a C library (glibc) of version ${glibc#GLIBC_} or newer.
+
+Unpack it anywhere and run bin/mfl, bin/mfl-server, bin/mfl-client; the folder may be moved. All they need besides the C library
+is in lib/: no package is to be installed. (Debian 12 has glibc 2.36, Ubuntu 24.04 has 2.39. Not for musl, as in Alpine.)
+
+    bin/mfl run share/doc/mfl/examples/demo.yaml --daemons 2 --data fashion-mnist=idx:DIR     # DIR: the four files of Fashion-MNIST
+    bin/mfl-server --state-dir DIR &
+    bin/mfl-client --name site-a --data mine=idx:DIR &
+    bin/mfl submit job.yaml --watch
+
+It trains on the CPU. lib/mfl holds the backends; libmfl_cuda.so of a build with CUDA may be put beside.
+The libraries in lib/ are copies from the system it was built on, and no update of your system reaches them: where packages
+can be installed, take Debian's (share/doc/mfl/install.md). Their licences are in share/doc/mfl/libraries.
+TEXT
+}
+
+build_tar()
+{
+        local version name root link
+        arch=$(uname -m)
+        copy_tree "$work/mfl"
+        version=$(sed -n "s/^  version: '\(.*\)',/\1/p" "$work/mfl/meson.build")
+        name=mfl-$version-linux-$arch root=$work/$name
+        # As DT_RPATH, which holds for what libraries need, too, and not DT_RUNPATH, which does not.
+        # shellcheck disable=SC2016
+        link='-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib'
+        quiet "$work/log" meson setup "$work/build" "$work/mfl" --buildtype=release --prefix=/opt/mfl --libdir=lib \
+                -Dtests=disabled -Dcuda=disabled -Donednn=enabled -Dhttp=enabled -Dsystemd-units=none \
+                "-Dc_args=-ffile-prefix-map=$work=." "-Dc_link_args=$link" ${MFL_SETUP:-}
+        quiet "$work/log" ninja -C "$work/build"
+        quiet "$work/log" meson install -C "$work/build" --no-rebuild --strip --destdir "$work/dest"
+        mv "$work/dest/opt/mfl" "$root"
+        carry "$root"
+        write_readme "$version" "$root" >"$root/README"
+        # One order, one owner, one time: the same tree gives the same file.
+        local when
+        when=$(date -u -d "$(sed -n 's/^ -- .*>  //p' "$work/mfl/debian/changelog" | head -n 1)" +%s)
+        tar -C "$work" --sort=name --mtime="@$when" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+                -cf - "$name" | xz -T 2 >"$out/$name.tar.xz"
+        echo "$out/$name.tar.xz"
+}
+
 case $kind in
 deb) build_deb ;;
-tar)
-        copy_tree "$work/mfl"
-        /usr/bin/python3 "$top/tools/package_tar.py" "$work/mfl" "$out"
-        ;;
+tar) build_tar ;;
 *)
         echo "package: deb or tar, not $kind" >&2
         exit 2

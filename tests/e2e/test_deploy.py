@@ -113,14 +113,20 @@ def test_accounts_and_folders(tmp_path, program, file):
 
 # ---- the generator ----
 
-def generate(tmp_path, config=None, etc='/etc'):
-    """(names of instances, text of the drop-in) for the fake root in tmp_path/root."""
+def generate(tmp_path, config=None, cuda=True):
+    """(names of instances, what was said) for the fake root in tmp_path/root, with the backend for GPUs or without."""
     root, out = tmp_path / 'root', tmp_path / 'out'
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     with open(os.path.join(BUILT, 'mfl-client-generator'), encoding='utf-8') as f:
         script = f.read()
     etc = re.search(r'^list=\$root(\S+)', script, re.M)[1]
+    module = root / re.search(r'(/\S+/libmfl_cuda\.so)"', script)[1].lstrip('/')
+    module.parent.mkdir(parents=True, exist_ok=True)
+    if cuda:
+        module.write_text('')
+    else:
+        module.unlink(missing_ok=True)
     if config is not None:
         path = root / etc.lstrip('/')
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,6 +174,8 @@ def test_generator_finds_gpus(tmp_path):
     for i in range(12):
         (root / ('proc/driver/nvidia/gpus/0000:%02x:00.0' % i)).mkdir(parents=True)
     assert generate(tmp_path)[0] == sorted(map(str, range(12)))
+    names, said = generate(tmp_path, cuda=False)
+    assert names == ['cpu'] and 'GPUs, but no' in said
 
 
 def test_generator_takes_orders(tmp_path):
