@@ -148,7 +148,7 @@ class Test:
         script = '''
 mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/dev/shm" || exit 99
 HOME=/ exec chroot "$0" /elsewhere/moved/bin/mfl run /job.yaml --daemons 2 --backend cpu --out /result \
-        --data tiny=synthetic:classes=10,train=600,test=100,seed=1,shape=1x28x28
+        --data tiny=synthetic:1,28,28:10:600:100:1
 '''
         run(['unshare', '--mount', '--pid', '--fork', '--kill-child', 'sh', '-c', script, root], 120, env={'PATH': os.environ['PATH']})
         if not glob.glob(root + '/result/*.safetensors'):
