@@ -146,6 +146,8 @@ static void print_argument(FILE *out, const struct mfl_cli_command *c)
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_words \"$(_mfl_ask presets '\"name\": "
                       "?\"[^\"]*\"')\"\n",
                         out);
+        } else if (!strcmp(c->name, "daemons")) {
+                fputs("                [ \"$n\" != 1 ] || _mfl_daemons\n", out);
         } else if (!strncmp(c->arguments, "JOB", 3)) {
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_jobs\n", out);
         } else if (!strncmp(c->arguments, "DAEMON", 6)) {

@@ -156,4 +156,5 @@ def test_completion_of_names(scripts, tmp_path):
         assert complete(scripts, 'mfl', '--server', '=', host, ':', port, 'pull', 'j-') == [job]
         c.wait_daemons(1)
         assert complete(scripts, 'mfl', 'drain', '', env=env) == ['d1']
+        assert complete(scripts, 'mfl', 'daemons', 'disable', '', env=env) == ['d1']
     assert complete(scripts, 'mfl', 'show', '', env={'MFL_SERVER': '127.0.0.1:9'}) == ['last']
