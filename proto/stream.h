@@ -72,7 +72,9 @@ struct mfl_stream {
                 uint32_t crc;
         } in;
         bool connected, closing;
-        size_t queue_max; /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
+        size_t queue_max;      /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
+        uint64_t handshake_ms; /* a TLS handshake may take so long; 10 s from mfl_stream_init; the owner may
+                                  set it */
         bool retrying, bulk, cancelled; /* private from here on */
         uint8_t handles;                /* tcp and timer, not closed yet */
         char reason[256];               /* what on_closed will say */

@@ -22,7 +22,6 @@
 #define OUT_UNDER_WAY_MAX 4
 #define OUT_LIVE_MAX ((size_t)64 << 20) /* of this thread's streams */
 #define CACHE_MAX 8
-#define HANDSHAKE_WITHIN_MS 10000
 
 struct mfl_stream_tls {
         struct mfl_tls_context *context;
@@ -319,7 +318,9 @@ void mfl_stream_tls_read(struct mfl_stream *s, const uint8_t *data, size_t n)
 static void on_handshake_late(uv_timer_t *timer)
 {
         struct mfl_stream *s = timer->data;
-        mfl_stream_abort(s, "TLS: no handshake within 10 s");
+        char text[64];
+        snprintf(text, sizeof text, "TLS: no handshake within %.3g s", (double)s->handshake_ms / 1000);
+        mfl_stream_abort(s, text);
 }
 
 int mfl_stream_tls_begin(struct mfl_stream *s)
@@ -333,7 +334,7 @@ int mfl_stream_tls_begin(struct mfl_stream *s)
                 r = mfl_tls_handshake(t->tls, &err); /* a client's first words */
         if (r != MFL_TLS_MORE)
                 return r < 0 ? UV_ENOMEM : UV_EPROTO;
-        uv_timer_start(&s->flush, on_handshake_late, HANDSHAKE_WITHIN_MS, 0);
+        uv_timer_start(&s->flush, on_handshake_late, s->handshake_ms, 0);
         write_out(s, NULL);
         return 0;
 }

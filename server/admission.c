@@ -3,9 +3,10 @@
  * certificate allows what its Hello says it is.
  *
  * Before a peer has shown who it is, it may cost little: one address has at most 64 connections that have not
- * greeted, all together 4096 (those of more are closed without a word), each may send 64 KiB and take 10 s,
- * and the log gets a few lines a second about them. Without TLS there is no handshake that costs anything;
- * connections_max and the 10 s are enough.
+ * greeted, all together 4096, and comes with a limited rate (rate.h); those of more are closed without a
+ * word. Each may send 64 KiB and take 10 s (greet_within), and the log gets a few lines a second about them.
+ * Without TLS there is no handshake that costs anything: the rate, connections_max and the 10 s are enough,
+ * and the loopback, whose users may do all, has no rate.
  */
 #include "common/log.h"
 #include "server/server.h"
@@ -88,6 +89,7 @@ int mfl_admission_prepare(struct mfl_session *session, struct mfl_error *err)
         server->handshakes = h;
         server->n_handshakes++;
         session->handshake = h;
+        session->stream.handshake_ms = server->config.greet_ms;
         return mfl_stream_tls(&session->stream, server->tls, err);
 }
 
@@ -120,14 +122,45 @@ static void read_address(struct mfl_session *session, struct in6_addr *ret_addre
         }
 }
 
+/* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
+ * insecure_listen was said, but under another name. */
+static bool is_local(struct mfl_session *session)
+{
+        struct sockaddr_storage addr = {0};
+        int n = sizeof addr;
+        return !uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n) &&
+               mfl_address_is_loopback((struct sockaddr *)&addr);
+}
+
+static bool take_token(struct mfl_session *session, const struct in6_addr *address)
+{
+        struct mfl_server *server = session->server;
+        if (!server->rate || (!server->tls && is_local(session)))
+                return true;
+        return mfl_rate_take(server->rate, address, mfl_now_ns());
+}
+
 bool mfl_admission_begin(struct mfl_session *session)
 {
         struct mfl_server *server = session->server;
         struct mfl_handshake *own = session->handshake;
+        struct in6_addr address;
         uint32_t n = 0;
+        read_address(session, &address);
+        if (!take_token(session, &address)) {
+                server->observed.connections_refused++;
+                mfl_admission_warn(server,
+                        "%s: refused: its address has opened more than %u connections at once and %u a "
+                        "second "
+                        "(connect_burst, connect_rate)",
+                        session->peer, server->config.connect_burst, server->config.connect_rate);
+                mfl_admission_end(session);
+                mfl_stream_close(&session->stream, NULL, false);
+                return false;
+        }
         if (!own)
                 return true;
-        read_address(session, &own->address);
+        own->address = address;
         for (struct mfl_handshake *h = server->handshakes; h; h = h->next)
                 n += !memcmp(&h->address, &own->address, sizeof h->address);
         if (n <= HANDSHAKES_PER_ADDRESS_MAX && server->n_handshakes <= HANDSHAKES_MAX)
@@ -160,16 +193,6 @@ static bool is_name_of(const char *name, const char *own)
 {
         size_t n = strlen(own);
         return *own && !strncmp(name, own, n) && (!name[n] || is_instance(name + n));
-}
-
-/* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
- * insecure_listen was said, but under another name. */
-static bool is_local(struct mfl_session *session)
-{
-        struct sockaddr_storage addr = {0};
-        int n = sizeof addr;
-        return !uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n) &&
-               mfl_address_is_loopback((struct sockaddr *)&addr);
 }
 
 int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err)

@@ -22,6 +22,9 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "dead_after", AT(DURATION, dead_ms), .min = 500, .max = 3600000},
         {.key = "reconnect_grace", AT(DURATION, reconnect_grace_ms), .min = 0, .max = 3600000},
         {.key = "connections_max", AT(U32, connections_max), .min = 1, .max = 1000000},
+        {.key = "connect_rate", AT(U32, connect_rate), .min = 0, .max = 1000000},
+        {.key = "connect_burst", AT(U32, connect_burst), .min = 1, .max = 1000000},
+        {.key = "greet_within", AT(DURATION, greet_ms), .min = 100, .max = 60000},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "insecure_listen", AT(BOOL, insecure_listen)},
         {.key = "http", AT(STRING, http)},
@@ -64,6 +67,7 @@ static const char help_text[] =
         "8GiB)\n"
         "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
         "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
+        "  connect_rate: 100           connect_burst: 1000         greet_within: 10s\n"
         "  insecure_listen: false      http: off                   insecure_http: false\n"
         "  tls_cert, tls_key, tls_ca, tls_crl: none\n"
         "\n"
@@ -207,6 +211,9 @@ static void set_defaults(struct mfl_server_config *config)
                 .dead_ms = 10000,
                 .reconnect_grace_ms = 5000,
                 .connections_max = 16384,
+                .connect_rate = 100,
+                .connect_burst = 1000,
+                .greet_ms = 10000,
                 .log_level = 2,
                 .ready_fd = -1,
         };
