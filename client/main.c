@@ -434,11 +434,7 @@ static int run(struct client *c, int argc, char **argv)
         int r = mfl_client_config_init(&c->config, argc, argv, &err);
         mfl_log_init("mfl-client", (enum mfl_log_level)c->config.log_level);
         if (r)
-                return fail(r, &err);
-        if (c->config.help || c->config.version) {
-                fputs(c->config.help ? mfl_client_help : "mfl-client " MFL_VERSION "\n", stdout);
-                return 0;
-        }
+                return r == MFL_SETTINGS_SHOWN ? 0 : fail(r, &err);
         if (mfl_supervise_wanted(&c->config)) {
                 r = mfl_supervise_run(&c->config, argc, argv, &c->status, &err);
                 return r ? fail(r, &err) : c->status;

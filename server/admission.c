@@ -8,23 +8,41 @@
  * Without TLS there is no handshake that costs anything: the rate, connections_max and the 10 s are enough,
  * and the loopback, whose users may do all, has no rate.
  */
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "common/log.h"
 #include "server/server.h"
 
 #define HANDSHAKES_MAX 4096
 #define HANDSHAKES_PER_ADDRESS_MAX 64
 #define LINES_PER_SECOND 20
+#define CROWD 256
 
 struct mfl_handshake {
         struct mfl_handshake *next, **prev_next;
         struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; IPv6 to its /64, which is one customer */
 };
 
+/* A thousand handshakes take 50 MB, which malloc keeps once they are gone, as freed memory between what is in
+ * use: after a crowd has come and gone it goes back to the system. */
+static void give_back(struct mfl_server *server)
+{
+        if (server->n_parted < CROWD || server->n_handshakes > CROWD)
+                return;
+        server->n_parted = 0;
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+}
+
 void mfl_admission_tick(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);
         if (now - server->warned_ms < 1000)
                 return;
+        give_back(server);
         if (server->n_unsaid)
                 mfl_log(MFL_LOG_WARN, "%u more lines about connections were left out", server->n_unsaid);
         server->warned_ms = now;
@@ -100,6 +118,7 @@ void mfl_admission_end(struct mfl_session *session)
                 return;
         session->handshake = NULL;
         session->server->n_handshakes--;
+        session->server->n_parted++;
         *h->prev_next = h->next;
         if (h->next)
                 h->next->prev_next = h->prev_next;

@@ -132,6 +132,7 @@ struct mfl_server {
         struct mfl_tls_context *tls;      /* NULL: plain; connections keep the one they began with */
         struct mfl_handshake *handshakes; /* of connections that have not greeted */
         struct mfl_rate *rate;            /* of new connections by address; NULL: no limit */
+        uint32_t n_parted;                /* handshakes that are over, since memory was last given back */
         uint32_t n_handshakes, n_warned, n_unsaid;
         uint32_t n_refusals; /* written to the audit in the minute that began at refusals_ms */
         uint64_t refusals_ms;
