@@ -8,9 +8,7 @@
  * Without TLS there is no handshake that costs anything: the rate, connections_max and the 10 s are enough,
  * and the loopback, whose users may do all, has no rate.
  */
-#ifdef __GLIBC__
 #include <malloc.h>
-#endif
 
 #include "common/log.h"
 #include "server/server.h"
@@ -159,6 +157,16 @@ static bool take_token(struct mfl_session *session, const struct in6_addr *addre
         return mfl_rate_take(server->rate, address, mfl_now_ns());
 }
 
+/* It may not count against the others while it closes. */
+static bool turn_away(struct mfl_session *session)
+{
+        session->turned_away = true;
+        session->server->observed.connections_refused++;
+        mfl_admission_end(session);
+        mfl_stream_close(&session->stream, NULL, false);
+        return false;
+}
+
 bool mfl_admission_begin(struct mfl_session *session)
 {
         struct mfl_server *server = session->server;
@@ -167,15 +175,12 @@ bool mfl_admission_begin(struct mfl_session *session)
         uint32_t n = 0;
         read_address(session, &address);
         if (!take_token(session, &address)) {
-                server->observed.connections_refused++;
                 mfl_admission_warn(server,
                         "%s: refused: its address has opened more than %u connections at once and %u a "
                         "second "
                         "(connect_burst, connect_rate)",
                         session->peer, server->config.connect_burst, server->config.connect_rate);
-                mfl_admission_end(session);
-                mfl_stream_close(&session->stream, NULL, false);
-                return false;
+                return turn_away(session);
         }
         if (!own)
                 return true;
@@ -187,9 +192,7 @@ bool mfl_admission_begin(struct mfl_session *session)
         mfl_admission_warn(server, "%s: refused: %u connections of %s have not greeted yet", session->peer,
                 n > HANDSHAKES_PER_ADDRESS_MAX ? n - 1 : server->n_handshakes - 1,
                 n > HANDSHAKES_PER_ADDRESS_MAX ? "its address" : "all addresses");
-        mfl_admission_end(session); /* it is gone, and may not count against the others while it closes */
-        mfl_stream_close(&session->stream, NULL, false);
-        return false;
+        return turn_away(session);
 }
 
 /* ---- roles ---- */

@@ -54,6 +54,7 @@ struct mfl_session {
         char peer[80];
         char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */
         uint32_t roles;                  /* of it (MFL_TLS_ROLE_...); all without TLS */
+        bool turned_away;                /* before a handshake; said already */
         struct mfl_handshake *handshake; /* NULL: greeted, or plain */
         struct mfl_telemetry telemetry;  /* of a daemon; the newest, nothing known before the first */
         uint64_t telemetry_ms;           /* the loop's clock when it came */

@@ -291,7 +291,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 struct mfl_core_event event = {.kind = MFL_EV_DAEMON_DOWN, .conn = session->conn};
                 mfl_strcpy(event.reason, sizeof event.reason, reason);
                 mfl_server_feed(server, &event);
-        } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED) {
+        } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED && !session->turned_away) {
                 mfl_admission_warn(server, "%s: closed before it had greeted: %s", session->peer, reason);
                 server->observed.connections_ungreeted++;
         }

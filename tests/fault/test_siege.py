@@ -21,7 +21,7 @@ import mfl_wire as w
 from mfl_tls import TlsCluster
 
 PER_ADDRESS = 50  # of 64 that may be unfinished at a time
-GREET = '3s'
+GREET = '2s'
 
 
 @pytest.fixture(scope='module')
@@ -166,19 +166,18 @@ def besiege(c, n, plain, during=lambda: None):
     crowd.close()
 
 
-def check_siege(c, n, plain=False, during=lambda: None):
+def check_siege(c, n, plain=False, waves=1, during=lambda: None):
     c.wait_daemons(2)
     work = Work(c, rounds=20)
-    before = descriptors(c.server)
-    besiege(c, n, plain, during)
-    after_one = resident(c.server)
-    besiege(c, n, plain, during)
+    before, memory = descriptors(c.server), resident(c.server)
+    for _ in range(waves):
+        besiege(c, n, plain, during)
     work.finish()
     h.wait_until(lambda: descriptors(c.server) <= before, 10, 'the last descriptor')
-    # A second wave finds the memory of the first: the allocator keeps some, and nothing is lost.
-    assert resident(c.server) <= after_one + (8 << 20)
+    # A hundred megabytes lie between; the rest is what jobs and the allocator keep.
+    h.wait_until(lambda: resident(c.server) <= memory + (8 << 20), 10, 'the memory to come back')
     log = c.server.log()
-    assert log.count('is up') == 2 and 'no Hello within 3 s' in log
+    assert log.count('is up') == 2 and 'no Hello within 2 s' in log
     assert log.count('closed before it had greeted') < 20 * 60
     return log
 
@@ -213,11 +212,11 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
                     return False
             h.wait_until(healthy, 10, 'an answer of /healthz')
             for m in members:
-                assert 'no Hello within 3 s' in m.until_closed()
+                assert 'no Hello within 2 s' in m.until_closed()
             for s in lazy:
                 s.close()
-        log = check_siege(c, many, during=during)
-        assert 'TLS: no handshake within 3 s' in log
+        log = check_siege(c, many, waves=2, during=during)
+        assert 'TLS: no handshake within 2 s' in log
         for reason in ('demands TLS', 'looks like HTTP', 'the peer does not speak TLS 1.3', 'first byte is'):
             assert reason in log, reason
 
@@ -241,10 +240,10 @@ def test_an_address_that_comes_too_often(ca, tmp_path):
     with TlsCluster(tmp_path, ca, connect_rate=1, connect_burst=20) as c:
         c.start_server()
         assert [comes_in(c, '127.0.0.9') for _ in range(40)].count(False) >= 10  # unless 10 s have gone by
-        assert 'opened more than 20 connections at once and 1 a second' in c.server.log()
+        line = 'opened more than 20 connections at once and 1 a second'  # some are left out of a crowded log
+        h.wait_until(lambda: not comes_in(c, '127.0.0.9') and line in c.server.log(), 10, 'the log line')
         assert comes_in(c, '127.0.0.1') and comes_in(c, '127.0.0.8')
         h.wait_until(lambda: comes_in(c, '127.0.0.9'), 10, 'a new token')
-        assert c.server.log().count('closed before it had greeted') <= 64
 
 
 # ---- another CA ----
@@ -254,7 +253,7 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
     are cut at each step, so that what was read anew is in use."""
     new = mfl_certs.Ca(tmp_path / 'new', 'New CA')
     new.server()
-    pairs = {name: new.issue(name, [role]) for name, role in (('ann', 'operator'), ('d1', 'daemon'), ('d2', 'daemon'))}
+    new.pairs = {name: new.issue(name, [role]) for name, role in (('ann', 'operator'), ('d1', 'daemon'), ('d2', 'daemon'))}
     bundle = tmp_path / 'bundle.pem'
 
     def trust(*cas):
@@ -272,7 +271,6 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
 
     trust(ca)
     with TlsCluster(tmp_path / 'c', ca, tls_ca=bundle) as c:
-        ann = lambda own, pair: w.Operator(c.address, 10, own.python(pair))  # noqa: E731
         c.start_server()
         proxy = h.Proxy(c.address)
         daemons = []
@@ -283,36 +281,36 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
             daemons.append(h.Process(c.daemon_argv(name, server=proxy.address), c.log_path(name), env))
         c.others += daemons
 
-        def reconnect():
+        def step(change):
+            """In the middle of a job: the change, a reload, and both daemons come again with what they then read."""
+            job = c.submit(rounds=12)
+            c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
+            change()
+            c.reload()
             n = c.server.log().count(' is back') + c.server.log().count(' is up')
+            assert c.info(job)['state'] == 'running'
             proxy.cut_all()
             h.wait_until(lambda: c.server.log().count(' is back') + c.server.log().count(' is up') >= n + 2, 20,
                          'both daemons after the cut')
-        try:
-            c.wait_daemons(2)
-            expected = c.run_job(rounds=60)[1]
-            job = c.submit(rounds=60)
-            trust(ca, new)
-            c.reload()
-            reconnect()
-            for name in ('d1', 'd2'):
-                show(name, pairs[name])
-            reconnect()
-            c.ca = new
-            c.install('server')
-            c.reload()
-            reconnect()
-            with ann(new, pairs['ann']) as o:
-                assert o.jobs()
-            trust(new)
-            c.reload()
-            reconnect()
-            with pytest.raises((ssl.SSLError, w.Closed, ConnectionError)):
-                mixed = new.python(ca.pairs['ann'])  # trusts the server, shows what the old one issued
-                w.Operator(c.address, 10, mixed)
-            new.pairs = pairs
             c.wait_job(job, 60)
             assert c.digests(job) == expected
+            assert {r['attempt'] for r in c.rounds(job)} == attempts
+
+        def show_new(file):
+            c.ca = new
+            c.install(file)
+
+        try:
+            c.wait_daemons(2)
+            calm, expected = c.run_job(rounds=12)
+            attempts = {r['attempt'] for r in c.rounds(calm)}
+            step(lambda: trust(ca, new))
+            step(lambda: [show(name, new.pairs[name]) for name in ('d1', 'd2')])
+            step(lambda: show_new('server'))
+            step(lambda: trust(new))
+            mixed = new.python(ca.pairs['ann'])  # trusts the server, shows what the old one issued
+            with pytest.raises((ssl.SSLError, w.Closed, ConnectionError)):
+                w.Operator(c.address, 10, mixed)
             assert all(d.alive() for d in daemons)
         finally:
             proxy.close()
