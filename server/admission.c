@@ -161,7 +161,7 @@ static bool take_token(struct mfl_session *session, const struct in6_addr *addre
 static bool turn_away(struct mfl_session *session)
 {
         session->turned_away = true;
-        session->server->observed.connections_refused++;
+        session->server->observed.connections_ungreeted++;
         mfl_admission_end(session);
         mfl_stream_close(&session->stream, NULL, false);
         return false;
