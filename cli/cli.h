@@ -47,6 +47,7 @@ struct mfl_cli_options {
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file;
+        const char *reason, *period;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
         int64_t days, crl_days; /* -1: not given */
@@ -65,6 +66,8 @@ struct mfl_cli_command {
                 *options; /* names, separated by blanks; those that every command takes go without saying */
         int (*run)(struct mfl_cli *cli);
         const char *text; /* what --help teaches, with examples */
+        const char
+                *words; /* what the first argument may be, for completion; NULL: it follows from arguments */
 };
 extern const struct mfl_cli_command mfl_cli_commands[]; /* ends with a NULL name */
 const struct mfl_cli_command *mfl_cli_command_find(const char *name);
@@ -113,6 +116,7 @@ void mfl_help_overview(FILE *out);
 void mfl_help_command(FILE *out, const struct mfl_cli_command *command);
 /* False when there is no such topic ("json", "exit"). */
 bool mfl_help_topic(FILE *out, const char *topic);
+const char *mfl_help_topic_text(const char *topic); /* NULL when there is no such text */
 
 int mfl_cmd_submit(struct mfl_cli *cli);
 int mfl_cmd_check(struct mfl_cli *cli);
@@ -123,6 +127,7 @@ int mfl_cmd_models(struct mfl_cli *cli);
 int mfl_cmd_stop(struct mfl_cli *cli);
 int mfl_cmd_delete(struct mfl_cli *cli);
 int mfl_cmd_daemons(struct mfl_cli *cli);
+int mfl_cmd_access(struct mfl_cli *cli); /* daemons with a verb */
 int mfl_cmd_drain(struct mfl_cli *cli);
 int mfl_cmd_audit(struct mfl_cli *cli);
 int mfl_cmd_watch(struct mfl_cli *cli);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `mfl help`: the overview, the commands, and the topics. */
 #include "cli/cli.h"
+#include "cli/manual.h"
 #include "common/yaml.h"
 
 static const char exit_text[] =
@@ -26,7 +27,7 @@ static const char tls_text[] =
         "What a certificate allows stands in its subject. CN is your name.\n"
         "  OU=viewer    list, show, watch, wait, logs, models, pull, daemons\n"
         "  OU=operator  all of that; submit; stop, clone and delete your own jobs; drain; audit\n"
-        "  OU=admin     all of that, with everybody's jobs\n"
+        "  OU=admin     all of that, with everybody's jobs; daemons disable, enable, allow, disallow\n"
         "  OU=daemon    is for mfl-client: CN must be the daemon's name\n"
         "Without TLS, on the loopback, everybody is an admin named 'local'.\n";
 
@@ -68,6 +69,11 @@ static const char json_text[] =
         "Celsius)\n"
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
+        "  daemons disable, enable, allow, disallow\n"
+        "                  {\"pattern\", \"text\": T}\n"
+        "  daemons rules   {\"rules\": [{\"pattern\", \"rule\": disable or allow, \"who\", \"time_ms\", "
+        "\"until_ms\",\n"
+        "                   \"reason\", \"connected\", \"refused\": daemons that match}]}\n"
         "  drain           {\"daemon\": name or null (--all), \"text\": T}\n"
         "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
         "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"
@@ -115,16 +121,37 @@ static const char json_text[] =
 struct topic {
         const char *name, *text;
 };
-static const struct topic topics[] = {{"json", json_text}, {"exit", exit_text}, {"tls", tls_text}};
+static const struct topic topics[] = {
+        {"json", json_text}, {"exit", exit_text}, {"tls", tls_text}, {"job", mfl_job_reference}};
+
+const char *mfl_help_topic_text(const char *name)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
+                if (!strcmp(topics[i].name, name))
+                        return topics[i].text;
+        return NULL;
+}
+
+/* Files that the build makes: no topics for people, but for the first. */
+static bool print_file(FILE *out, const char *name)
+{
+        if (!strcmp(name, "completion"))
+                mfl_completion_print(out);
+        else if (!strcmp(name, "man"))
+                mfl_manual_print(out);
+        else if (!strcmp(name, "man-job") || !strcmp(name, "markdown-job"))
+                mfl_manual_print_job(out, !strcmp(name, "man-job") ? MFL_PAGE_MAN : MFL_PAGE_MARKDOWN);
+        else
+                return false;
+        return true;
+}
 
 bool mfl_help_topic(FILE *out, const char *name)
 {
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
-                if (!strcmp(topics[i].name, name)) {
-                        fputs(topics[i].text, out);
-                        return true;
-                }
-        return false;
+        const char *text = mfl_help_topic_text(name);
+        if (text)
+                fputs(text, out);
+        return text || print_file(out, name);
 }
 
 void mfl_help_overview(FILE *out)
@@ -144,7 +171,8 @@ void mfl_help_overview(FILE *out)
         fputs("\nFirst steps:\n"
               "  mfl run examples/demo.yaml         all on this machine\n"
               "  mfl submit job.yaml --watch        on the server that MFL_SERVER or --server names\n"
-              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls': topics\n"
+              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls', 'job': "
+              "topics\n"
               "\nNO_COLOR turns colours off. A JOB is an id, a name that only one job has, or 'last'.\n",
                 out);
 }

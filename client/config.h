@@ -22,6 +22,12 @@ enum mfl_client_collective {
         MFL_CLIENT_COLLECTIVE_NCCL,
 };
 
+/* What SIGTERM does. */
+enum mfl_client_stop {
+        MFL_CLIENT_STOP_NOW,  /* work at hand is given back */
+        MFL_CLIENT_STOP_TASK, /* it is brought to its end, within stop_ms */
+};
+
 struct mfl_client_config {
         char server[256];
         char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* all: TLS; none: plain TCP */
@@ -35,6 +41,8 @@ struct mfl_client_config {
         int collective;            /* enum mfl_client_collective */
         char share_dir[256];       /* empty: /dev/shm */
         int log_level;             /* enum mfl_log_level */
+        int stop;                  /* enum mfl_client_stop */
+        uint64_t stop_ms;          /* STOP_TASK: no longer than this */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         bool exit_with_stdin;

@@ -13,7 +13,8 @@
 #define GPU_TEXT "an index such as 3, a list such as \"0,2\", GPU-..., MIG-..., all or none"
 
 static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
-static const char *const auto_name[] = {"auto", NULL}; /* for completion: a number is right, too */
+static const char *const stop_names[] = {"now", "task", NULL}; /* by enum mfl_client_stop */
+static const char *const auto_name[] = {"auto", NULL};         /* for completion: a number is right, too */
 static const char *const gpu_names[] = {"all", "none", NULL};
 const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
 
@@ -93,8 +94,8 @@ static const struct mfl_setting rows[] = {
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
                 .help = "offer a data set; several times for several. The server learns names, shapes and sizes "
                         "only\n"
-                        "  FORMAT idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
-                        "  FORMAT cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
+                        "  idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
+                        "  cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
                         "  NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials"},
         {.field = {.key = "data_sets", .kind = MFL_YAML_CALL, .read = mfl_client_config_data_sets},
                 .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
@@ -165,6 +166,14 @@ static const struct mfl_setting rows[] = {
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "where they share memory, on a tmpfs; in containers one for all of a host"},
 
+        {.section = "Stopping",
+                .field = {KEY("stop", ENUM, stop), .names = stop_names}, .value = "now",
+                .help = "what SIGTERM does. now: work at hand is given back, and others do it. task: no more work is "
+                        "taken, what there is is finished and sent, then it ends; a second SIGTERM ends it at once"},
+        {.field = {KEY("stop_timeout", DURATION, stop_ms), .min = 1000, .max = 86400000}, .value = "10m",
+                .help = "of stop: task: no longer than this; systemd is asked to wait so long, whatever "
+                        "TimeoutStopSec is"},
+
         {.section = "Log",
                 .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",
                 .argument = "LEVEL", .value = "info", .parse = mfl_setting_parse_level,
@@ -182,8 +191,8 @@ static const struct mfl_setting rows[] = {
 
 static const struct mfl_settings_topic topics[] = {
         {"SIGNALS",
-                "SIGTERM ends the daemon at once without harm: other daemons take its clients over. 'mfl drain NAME "
-                "--wait' before lets it finish what it works on.\n\n"
+                "SIGTERM ends the daemon at once without harm: other daemons take its clients over. With stop: task in "
+                "the file it takes no more work and ends when it is done, or at a second SIGTERM.\n\n"
                 "SIGHUP reads the configuration file again. What it may change then stands in "
                 "mfl-client.yaml(5). Certificates are read at each connection anyhow."},
         {"EXIT STATUS",
@@ -209,8 +218,9 @@ const struct mfl_settings mfl_client_settings = {
         .about = "Start one per GPU (--gpu, or --all-gpus for all of them), or one per machine without a GPU. It stays "
                  "connected, works on whatever jobs the server has, and comes back by itself when the connection is "
                  "lost.",
-        .after = "SIGTERM ends it at once without harm: other daemons take over. SIGHUP reads the file again and takes "
-                 "log_level over. 'mfl drain NAME --wait' before SIGTERM lets it finish what it works on.\n\n"
+        .after = "SIGTERM ends it at once without harm: other daemons take over; with 'stop: task' in the file it takes "
+                 "no more work and ends when it is done, or at a second SIGTERM. SIGHUP reads the file again and "
+                 "takes log_level over.\n\n"
                  "Exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data, or not "
                  "the GPU that was asked for.",
         .file = "/etc/mfl/client.yaml",

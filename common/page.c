@@ -173,6 +173,8 @@ void mfl_page_text(struct mfl_page *page, const char *text)
 {
         static const char *const breaks[] = {"", ".br\n", "\n"}, *const blanks[] = {"\n", ".PP\n", "\n"};
         bool verbatim = false, line_before = false;
+        if (page->form == MFL_PAGE_MARKDOWN && *text != ' ')
+                fputc('\n', page->out);
         for (size_t n; *text; text += n + (text[n] == '\n')) {
                 n = strcspn(text, "\n");
                 bool keep = *text == ' ';
@@ -188,7 +190,7 @@ void mfl_page_text(struct mfl_page *page, const char *text)
                                 page->out);
                         line_before = false;
                 } else {
-                        if (line_before)
+                        if (line_before && !page->joined)
                                 fputs(breaks[page->form], page->out);
                         put_line(page, text, n);
                         line_before = true;
@@ -228,6 +230,7 @@ void mfl_page_title(struct mfl_page *page, const char *name, const char *section
 static void put_heading(struct mfl_page *page, const char *title, int depth)
 {
         page->listed = false;
+        page->parted = depth;
         if (page->form == MFL_PAGE_PLAIN) {
                 fprintf(page->out, "\n%s:\n", title);
         } else if (page->form == MFL_PAGE_MAN) {
@@ -235,7 +238,7 @@ static void put_heading(struct mfl_page *page, const char *title, int depth)
                 put_man(page->out, title, strlen(title));
                 fputc('\n', page->out);
         } else {
-                fprintf(page->out, "\n%.*s %s\n\n", page->depth + depth, "######", title);
+                fprintf(page->out, "\n%.*s %s\n", page->depth + depth, "######", title);
         }
 }
 
@@ -261,7 +264,7 @@ void mfl_page_item(struct mfl_page *page, const char *term)
                 return;
         }
         if (page->form == MFL_PAGE_MARKDOWN) {
-                fprintf(page->out, "\n%.*s `%s`\n\n", page->depth + 2, "######", term);
+                fprintf(page->out, "\n%.*s `%s`\n", page->depth + 1 + page->parted, "######", term);
                 return;
         }
         fputs(".TP\n\\fB", page->out);

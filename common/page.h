@@ -26,6 +26,8 @@ struct mfl_page {
         int width;   /* PLAIN: columns */
         int column;  /* PLAIN: where the next character goes */
         int depth;   /* MARKDOWN: '#' of a section */
+        bool joined; /* lines of a text that are not kept go on in one paragraph; false: '\n' ends a line */
+        bool parted; /* within a part of a section */
         bool listed; /* within an item */
 };
 

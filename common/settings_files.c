@@ -47,10 +47,14 @@ static void print_yaml_row(FILE *out, const struct mfl_setting *row)
         const char *reload = row->reload == MFL_RELOAD_VALUE  ? "; a reload takes it over"
                              : row->reload == MFL_RELOAD_FILE ? "; a reload reads the file again"
                                                               : "";
-        mfl_snprintf(text, sizeof text, "%c%s", toupper((unsigned char)*row->help), row->help + 1);
-        if (row->note)
-                mfl_snprintf(text + strlen(text), sizeof text - strlen(text), "%sdefault: %s",
-                        strchr(text, '\n') ? "\n" : "; ", row->note);
+        /* A word before a comma is one of the values: it stays as it is written. */
+        bool value = row->help[strcspn(row->help, " ,")] == ',';
+        mfl_snprintf(text, sizeof text, "%c%s", value ? *row->help : toupper((unsigned char)*row->help),
+                row->help + 1);
+        if (row->note || row->env)
+                mfl_snprintf(text + strlen(text), sizeof text - strlen(text), "%sefault: %s%s%s%s",
+                        strchr(text, '\n') ? "\nD" : "; d", row->env ? "$" : "", row->env ? row->env : "",
+                        row->env ? ", else " : "", row->note ? row->note : row->value);
         mfl_snprintf(text + strlen(text), sizeof text - strlen(text), "%s", reload);
         print_comment(out, text);
         print_value(out, row);

@@ -197,7 +197,12 @@ static void add_facts(char *text, const struct mfl_setting *row)
 static void print_key(struct mfl_page *page, const struct mfl_setting *row)
 {
         char term[TEXT_BYTES] = "", text[TEXT_BYTES] = "";
-        add(term, "%s:%s%s", row->field.key, row->argument ? " " : "", row->argument ? row->argument : "");
+        /* A heading of Markdown is the key alone, so that links to it are short. */
+        if (page->form == MFL_PAGE_MARKDOWN)
+                add(term, "%s", row->field.key);
+        else
+                add(term, "%s:%s%s", row->field.key, row->argument ? " " : "",
+                        row->argument ? row->argument : "");
         add(text, "%s%s\n\n", row->help, strchr(row->help, '\n') ? "" : ".");
         add_facts(text, row);
         mfl_page_item(page, term);
@@ -263,10 +268,8 @@ static void print_markdown(const struct mfl_settings *settings, FILE *out)
         mfl_page_open(&page, out, MFL_PAGE_MARKDOWN, 0);
         fprintf(out, "## %s: `%s`\n\n", settings->program, settings->file);
         print_table(settings, out);
-        page.depth = 2;
         print_rows(&page, settings, is_key, print_key);
         mfl_page_subsection(&page, "Options that are no keys");
-        page.depth = 3;
         for (size_t i = 0; i < settings->n_rows; i++)
                 if (!settings->rows[i].field.key)
                         print_option(&page, &settings->rows[i]);

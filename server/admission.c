@@ -160,7 +160,7 @@ static bool take_token(struct mfl_session *session, const struct in6_addr *addre
 /* It may not count against the others while it closes. */
 static bool turn_away(struct mfl_session *session)
 {
-        session->turned_away = true;
+        session->refused = true;
         session->server->observed.connections_ungreeted++;
         mfl_admission_end(session);
         mfl_stream_close(&session->stream, NULL, false);
