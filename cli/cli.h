@@ -35,6 +35,7 @@ enum {
         MFL_CLI_TIMEOUT,     /* the time that the caller gave is over */
         MFL_CLI_FAILED,      /* the job failed or was stopped */
         MFL_CLI_USAGE,
+        MFL_CLI_REFUSED, /* the server does not let us in, and trying again will not help */
 };
 
 #define MFL_CLI_DATA_MAX 16

@@ -85,6 +85,11 @@ static const struct mfl_setting rows[] = {
                 .help = "write \"HOST:PORT\" to this descriptor once listening"},
         {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, exit_with_stdin)}, .option = "exit-with-stdin",
                 .help = "stop when standard input ends: for a parent that must not leave children"},
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, backup)}, .option = "backup", .argument = "DIR",
+                .note = "none", .help = "save the state directory to DIR, which must not be there yet, and end; a server "
+                        "may be using it meanwhile"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, check_state)}, .option = "check-state",
+                .help = "verify the state directory, or a back-up of it that --state-dir names, and end; changes nothing"},
 };
 
 static const struct mfl_settings_topic topics[] = {
@@ -98,14 +103,16 @@ static const struct mfl_settings_topic topics[] = {
                 "  0    stopped on request\n"
                 "  1    failure: the disk, memory, a second server on the same state directory\n"
                 "  2    wrong option\n"
-                "  78   wrong configuration"},
+                "  3    --check-state or --backup found damage\n"
+                "  78   wrong configuration, or a state directory that this version can't use"},
         {"ENVIRONMENT",
                 "STATE_DIRECTORY is the default of --state-dir; systemd sets it. NOTIFY_SOCKET, WATCHDOG_USEC, "
                 "LISTEN_FDS and JOURNAL_STREAM are those of systemd: readiness, watchdog, socket activation and "
                 "log entries with fields."},
         {"EXAMPLES",
                 "  mfl-server --state-dir /var/lib/mfl\n"
-                "  mfl-server --config /etc/mfl/server.yaml --log-level debug"},
+                "  mfl-server --config /etc/mfl/server.yaml --log-level debug\n"
+                "  mfl-server --state-dir /var/lib/mfl --backup /var/backups/mfl/today"},
         {"SEE ALSO", "mfl-server.yaml(5), mfl-client(8), mfl(1), mfl-job(5)"},
         {NULL, NULL},
 };
@@ -118,7 +125,8 @@ const struct mfl_settings mfl_server_settings = {
                  "committed round.",
         .after = "SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file and the "
                  "certificates again and takes log_level over; connections stay.\n\n"
-                 "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.",
+                 "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 3 --check-state or --backup found damage, "
+                 "78 wrong configuration, or a state directory that this version can't use.",
         .file = "/etc/mfl/server.yaml",
         .topics = topics,
         .rows = rows,

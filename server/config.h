@@ -26,6 +26,9 @@ struct mfl_server_config {
         int argc;     /* what it was read from, for a reload; borrowed */
         char **argv;
         bool exit_with_stdin; /* command line only */
+        /* Command line only; instead of serving: */
+        char backup[1024]; /* a back-up of state_dir goes there; "": none is wanted */
+        bool check_state;  /* state_dir is verified */
 };
 
 /* The table: all keys and options. */
