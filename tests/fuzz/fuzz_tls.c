@@ -281,7 +281,7 @@ static void say_pieces(struct world *w, struct input *in, bool tls)
                         else
                                 memcpy(bytes + head + n, take(in, &payload), payload);
                         struct mfl_frame frame = {
-                                .version = (uint8_t)(MFL_PROTOCOL_VERSION + ((flags & 2) != 0)),
+                                .version = (uint8_t)(MFL_FRAME_VERSION + ((flags & 2) != 0)),
                                 .envelope_bytes = (uint32_t)n,
                                 .payload_bytes = (uint32_t)payload,
                                 .envelope_crc = mfl_crc32c(0, bytes + head, n),
