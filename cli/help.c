@@ -68,6 +68,7 @@ static const char json_text[] =
         "Celsius)\n"
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
+        "  probe           {\"status\": 200, \"text\": T}\n"
         "  drain           {\"daemon\": name or null (--all), \"text\": T}\n"
         "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
         "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"
