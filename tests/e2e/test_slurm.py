@@ -269,14 +269,14 @@ def test_a_daemon_for_each_gpu_by_its_place_on_the_node(slurm, options):
 
 
 def test_killed_and_requeued_it_ends_with_the_same_digest(slurm, tmp_path):
-    slurm.write('long.yaml', h.job_text(rounds=9, training={'epochs': 8}))
+    slurm.write('long.yaml', h.job_text(rounds=8, training={'epochs': 5}))
     job = slurm.submit('long.yaml', sbatch=('-N2', '--ntasks-per-node=1'))
     slurm.wait_round(job, 2)
     # The server alone: the script starts it again where the daemons look for it.
     servers = [pid for pid, argv in slurm.processes(job).items() if argv.startswith('mfl-server')]
     assert len(servers) == 1, slurm.processes(job)
     os.kill(servers[0], signal.SIGKILL)
-    slurm.wait_round(job, 4)
+    slurm.wait_round(job, 3)
     assert 'it is started again' in slurm.log(job)
     # Everything, as when the node fails.
     for pid in slurm.processes(job):
@@ -287,7 +287,7 @@ def test_killed_and_requeued_it_ends_with_the_same_digest(slurm, tmp_path):
     assert slurm.wait_end(job)[0] == 'FAILED'
     slurm.call('scontrol', 'requeue', job)
     slurm.start_again(job)
-    slurm.wait_round(job, 6)
+    slurm.wait_round(job, 5)
     # Near its time limit it puts itself into the queue again.
     slurm.call('scancel', '--batch', '--signal=USR1', job)
     slurm.start_again(job)
@@ -295,7 +295,7 @@ def test_killed_and_requeued_it_ends_with_the_same_digest(slurm, tmp_path):
     assert 'run 1,' in slurm.log(job) and 'into the queue again' in slurm.log(job) and 'run 2,' in slurm.log(job)
     digest, _ = reference_digest(slurm, 'long.yaml', tmp_path)
     assert h.params_digest(os.path.join(slurm.dir, 'mfl-%s.safetensors' % job)) == digest
-    assert [r['round'] for r in slurm.job_json(job)['rounds']] == list(range(1, 10))
+    assert [r['round'] for r in slurm.job_json(job)['rounds']] == list(range(1, 9))
 
 
 def test_what_fails_is_a_batch_job_that_failed(slurm):
@@ -314,7 +314,7 @@ def test_what_fails_is_a_batch_job_that_failed(slurm):
 
 
 def test_scancel_leaves_no_process_and_resume_goes_on(slurm, tmp_path):
-    slurm.write('long.yaml', h.job_text(rounds=8, training={'epochs': 8}))
+    slurm.write('long.yaml', h.job_text(rounds=6, training={'epochs': 5}))
     job = slurm.submit('long.yaml', sbatch=('-N2', '--ntasks-per-node=1'))
     slurm.wait_round(job, 2)
     names = {argv.split()[0] for argv in slurm.processes(job).values()}
