@@ -304,12 +304,13 @@ def test_what_fails_is_a_batch_job_that_failed(slurm):
     slurm.write('wrong.yaml', 'rounds: many\n')
     failing = slurm.submit('bad.yaml')
     no_data = slurm.submit('job.yaml', '--data', 'mine=idx:/nonexistent')
+    wrong = [(slurm.submit(*argv), status) for argv, status in
+             ((('wrong.yaml',), 5), (('missing.yaml',), 2), (('job.yaml', '--per-node', 'x'), 2))]
     assert slurm.wait_end(failing) == ('FAILED', 1)
     assert 'failed: round 1' in slurm.log(failing)
     assert slurm.wait_end(no_data) == ('FAILED', 1)
     assert 'all daemons have ended' in slurm.log(no_data) and '/nonexistent' in slurm.log(no_data)
-    for argv, status in ((('wrong.yaml',), 5), (('missing.yaml',), 2), (('job.yaml', '--per-node', 'x'), 2)):
-        job = slurm.submit(*argv)
+    for job, status in wrong:
         assert slurm.wait_end(job) == ('FAILED', status), slurm.log(job)
 
 
