@@ -11,17 +11,53 @@ static int add_u64(struct mfl_sha256 *sha, uint64_t v, struct mfl_error *err)
         return mfl_sha256_update(sha, bytes, sizeof(bytes), err);
 }
 
+static int add_part(
+        struct mfl_sha256 *sha, uint64_t tag, const void *data, size_t bytes, struct mfl_error *err)
+{
+        int r = add_u64(sha, tag, err);
+        return r ? r : mfl_sha256_update(sha, data, bytes, err);
+}
+
+/* What not every data set has follows only where it is there, after a tag: data sets without it keep their
+ * fingerprints. */
+enum {
+        TAG_TARGETS = 0x7461726a,
+        TAG_OWNERS,
+        TAG_TOKENS,
+        TAG_SYMBOLS,
+};
+
 static int add_split(struct mfl_sha256 *sha, const struct mfl_dataset *dataset, const struct mfl_split *split,
         struct mfl_error *err)
 {
-        size_t element = split->dtype == MFL_U8 ? 1 : sizeof(float);
+        size_t n = split->n;
         int r = add_u64(sha, split->n, err);
         if (!r)
                 r = add_u64(sha, (uint64_t)split->dtype, err);
         if (!r)
                 r = mfl_sha256_update(sha, split->samples,
-                        split->n * (size_t)mfl_shape_count(&dataset->shape) * element, err);
-        return r ? r : mfl_sha256_update(sha, split->labels, split->n * sizeof(*split->labels), err);
+                        n * (size_t)mfl_shape_count(&dataset->shape) * mfl_dtype_bytes(split->dtype), err);
+        if (!r && split->labels)
+                r = mfl_sha256_update(sha, split->labels,
+                        n * mfl_dataset_labels_per_sample(dataset) * sizeof(*split->labels), err);
+        if (!r && split->targets)
+                r = add_part(sha, TAG_TARGETS, split->targets,
+                        n * (size_t)dataset->n_targets * sizeof(*split->targets), err);
+        if (!r && split->owner)
+                r = add_part(sha, TAG_OWNERS, split->owner, n * sizeof(*split->owner), err);
+        return r;
+}
+
+static int add_tokens(struct mfl_sha256 *sha, const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        uint64_t numbers[] = {(uint64_t)dataset->vocabulary, mfl_dataset_labels_per_sample(dataset)};
+        int r = add_u64(sha, TAG_TOKENS, err);
+        for (size_t i = 0; !r && i < MFL_ARRAY_SIZE(numbers); i++)
+                r = add_u64(sha, numbers[i], err);
+        if (!r && dataset->symbols)
+                r = add_part(sha, TAG_SYMBOLS, dataset->symbols,
+                        (size_t)dataset->vocabulary * sizeof(*dataset->symbols), err);
+        return r;
 }
 
 static int add_dataset(struct mfl_sha256 *sha, const struct mfl_dataset *dataset, struct mfl_error *err)
@@ -35,6 +71,8 @@ static int add_dataset(struct mfl_sha256 *sha, const struct mfl_dataset *dataset
                 r = mfl_sha256_update(sha, dataset->scale, channels * sizeof(float), err);
         if (!r)
                 r = mfl_sha256_update(sha, dataset->shift, channels * sizeof(float), err);
+        if (!r && dataset->vocabulary)
+                r = add_tokens(sha, dataset, err);
         if (!r)
                 r = add_split(sha, dataset, &dataset->train, err);
         return r ? r : add_split(sha, dataset, &dataset->test, err);

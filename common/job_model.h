@@ -11,8 +11,14 @@
 int mfl_job_read_model(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
 
+/* The same for `layers`: appends to job->model.layers. */
+int mfl_job_read_layers(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
+extern const char *const mfl_job_init_names[]; /* by enum mfl_init, then NULL */
+
 /* All tables of keys, each list ends with NULL: for the test that the reference document knows every key. */
 extern const struct mfl_yaml_field *const mfl_job_tables[];
 extern const struct mfl_yaml_field *const mfl_job_model_tables[];
+extern const struct mfl_yaml_field *const mfl_job_layer_tables[];
 
 #endif

@@ -31,6 +31,7 @@ struct mfl_window mfl_window_of(const struct mfl_graph *graph, int i)
                 .o = layer->out.dim[0],
                 .oh = layer->out.dim[1],
                 .ow = layer->out.dim[2]};
+        v.groups = layer->conv_groups ? layer->conv_groups : 1;
         for (int a = 0; a < 2; a++) {
                 v.k[a] = layer->kernel[a];
                 v.s[a] = layer->stride[a] ? layer->stride[a] : 1;
@@ -38,6 +39,33 @@ struct mfl_window mfl_window_of(const struct mfl_graph *graph, int i)
                 v.d[a] = layer->dilation[a] ? layer->dilation[a] : 1;
         }
         return v;
+}
+
+/* Whose backward, as plain loops, looks at what came in. */
+static bool reads_input(enum mfl_op op)
+{
+        switch (op) {
+        case MFL_OP_CONV2D:
+        case MFL_OP_CONVTRANSPOSE2D:
+        case MFL_OP_DENSE:
+        case MFL_OP_MAXPOOL2D:
+        case MFL_OP_GLOBAL_MAXPOOL2D:
+        case MFL_OP_BATCHNORM:
+        case MFL_OP_GROUPNORM:
+        case MFL_OP_LAYERNORM:
+        case MFL_OP_RMSNORM:
+        case MFL_OP_GELU:
+        case MFL_OP_SILU:
+        case MFL_OP_MULTIPLY:
+        case MFL_OP_MATMUL:
+        case MFL_OP_EMBEDDING:
+        case MFL_OP_ATTENTION:
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                return true;
+        default:
+                return false;
+        }
 }
 
 void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_plan_need *needs)
@@ -48,9 +76,10 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
                         .act_bytes = (uint64_t)mfl_shape_count(&graph->layers[i].out) * (uint64_t)batch *
                                      sizeof(float),
                         .alias = -1,
-                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE || op == MFL_OP_MAXPOOL2D ||
-                                      op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM,
-                        .uses_output = op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID,
+                        .uses_input = reads_input(op),
+                        .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
+                        .uses_output = op == MFL_OP_RELU || op == MFL_OP_RELU6 || op == MFL_OP_TANH ||
+                                       op == MFL_OP_SIGMOID || op == MFL_OP_SOFTMAX,
                 };
         }
 }
@@ -83,7 +112,7 @@ static void use_inputs(const struct mfl_graph *graph, bool training, const struc
                         continue;
                 int r = root_of(needs, inputs[k]);
                 extend(&spans[r], i);
-                if (training && needs[i].uses_input && k == 0)
+                if (training && (k == 0 ? needs[i].uses_input : needs[i].uses_input2))
                         extend(&spans[r], backward);
                 if (training)
                         extend(&spans[n + r], backward);
@@ -149,6 +178,17 @@ static int compare_spans(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
+static bool is_trained(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        const int params[] = {
+                layer->param_weight, layer->param_bias, layer->param_weight2, layer->param_bias2};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
+                if (params[k] >= 0 && graph->params[params[k]].trained)
+                        return true;
+        return false;
+}
+
 static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
 {
         int n = graph->n_layers;
@@ -172,10 +212,9 @@ static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
         for (int i = 1; i < n; i++) {
                 struct mfl_plan_layer *layer = &plan->layers[i];
                 int input = graph->layers[i].input, input2 = graph->layers[i].input2;
-                layer->in_count = plan->layers[input].out_count;
-                layer->wants_grad = plan->layers[input].wants_grad ||
-                                    (input2 >= 0 && plan->layers[input2].wants_grad) ||
-                                    graph->layers[i].param_weight >= 0;
+                layer->in_count = input >= 0 ? plan->layers[input].out_count : 0;
+                layer->wants_grad = (input >= 0 && plan->layers[input].wants_grad) ||
+                                    (input2 >= 0 && plan->layers[input2].wants_grad) || is_trained(graph, i);
         }
 }
 

@@ -24,6 +24,7 @@
 /* Geometry of a sliding window, of convolutions and pools. For pools o = c. */
 struct mfl_window {
         int64_t c, h, w, o, oh, ow;
+        int64_t groups; /* of channels; 1 for pools */
         int64_t k[2], s[2], p[2], d[2];
 };
 
@@ -34,8 +35,8 @@ struct mfl_plan_need {
                                argmax, dropout mask, statistics */
         int alias; /* the layer whose output memory this one shares (and its gradient's), or -1: one of its
                       inputs, that no other layer reads */
-        bool uses_input;  /* backward reads the input activation (that of `input`; none needs input2's) */
-        bool uses_output; /* backward reads the output activation */
+        bool uses_input, uses_input2; /* backward reads the activation of `input`, of `input2` */
+        bool uses_output;             /* backward reads the output activation */
 };
 
 struct mfl_plan_layer {
@@ -66,7 +67,7 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
 /* How many layers read layer i. */
 int mfl_plan_readers(const struct mfl_graph *graph, int i);
 
-/* Geometry of a conv2d or pool layer. */
+/* Geometry of a convolution or pool layer; c, h, w are the input's, o, oh, ow the output's. */
 struct mfl_window mfl_window_of(const struct mfl_graph *graph, int i);
 
 #endif

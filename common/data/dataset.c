@@ -14,29 +14,55 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *const mfl_data_format_names[] = {
+        "idx", "cifar10", "npy", "synthetic", "cifar100", "csv", "npz", "text", "images", NULL};
+_Static_assert(MFL_ARRAY_SIZE(mfl_data_format_names) == MFL_FORMAT_COUNT + 1, "one name for each format");
+
 struct bytes {
         uint8_t *data;
         size_t n;
 };
 
+size_t mfl_dtype_bytes(enum mfl_dtype dtype)
+{
+        return dtype == MFL_U8 ? 1 : 4;
+}
+
+static void free_list(char ***list, int *n)
+{
+        for (int i = 0; i < *n; i++)
+                free((*list)[i]);
+        free(*list);
+        *list = NULL;
+        *n = 0;
+}
+
 void mfl_dataset_config_deinit(struct mfl_dataset_config *config)
 {
-        free(config->dir);
-        free(config->train_x);
-        free(config->train_y);
-        free(config->test_x);
-        free(config->test_y);
-        config->dir = config->train_x = config->train_y = config->test_x = config->test_y = NULL;
+        char **texts[] = {&config->dir, &config->train_x, &config->train_y, &config->test_x, &config->test_y,
+                &config->label, &config->owner};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(texts); i++) {
+                free(*texts[i]);
+                *texts[i] = NULL;
+        }
+        free_list(&config->targets, &config->n_target_columns);
+        free_list(&config->ignored, &config->n_ignored);
 }
 
 void mfl_dataset_free(struct mfl_dataset *dataset)
 {
         if (!dataset)
                 return;
-        free(dataset->train.samples);
-        free(dataset->train.labels);
-        free(dataset->test.samples);
-        free(dataset->test.labels);
+        struct mfl_split *splits[] = {&dataset->train, &dataset->test};
+        for (int s = 0; s < 2; s++) {
+                free(splits[s]->samples);
+                free(splits[s]->labels);
+                free(splits[s]->targets);
+                free(splits[s]->owner);
+        }
+        free(dataset->owner_names);
+        free(dataset->class_names);
+        free(dataset->symbols);
         free(dataset);
 }
 
@@ -301,6 +327,7 @@ int mfl_dataset_load(
         if (!dataset)
                 return mfl_fail_memory(err, sizeof *dataset, "a data set");
         mfl_strcpy(dataset->name, sizeof dataset->name, config->name);
+        dataset->labels_per_sample = 1;
         switch (config->format) {
         case MFL_FORMAT_IDX:
         case MFL_FORMAT_NPY:

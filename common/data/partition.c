@@ -167,6 +167,13 @@ int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t
         return r;
 }
 
+int mfl_partition_dataset(const struct mfl_job *job, const struct mfl_dataset *dataset,
+        struct mfl_partition **ret_partition, struct mfl_error *err)
+{
+        return mfl_partition_new(
+                job, dataset->train.labels, dataset->train.n, dataset->classes, ret_partition, err);
+}
+
 uint32_t mfl_eval_shards(uint32_t n, uint32_t batch, uint32_t *ret_per_shard)
 {
         mfl_assert(batch > 0);

@@ -9,14 +9,20 @@
 #include "common/data/dataset.h"
 #include "common/job.h"
 
-/* Client k owns index[start[k] .. start[k + 1]), sample numbers of the training split. */
+/* Client k owns index[start[k] .. start[k + 1]), sample numbers of the training split. No sample is there
+ * twice; size, distribution, inner-dirichlet, pathological and natural-id may leave samples out. */
 struct mfl_partition {
         uint32_t n_clients;
-        uint32_t *start; /* n_clients + 1 */
-        uint32_t *index; /* n samples; every sample once, in the order drawn */
+        uint32_t *start; /* n_clients + 1; start[n_clients] samples in all */
+        uint32_t *index; /* in the order drawn */
 };
 
-/* local gives one client that owns everything. */
+/* Cuts the training split of a data set, whose labels or owners the job's partition may need. local gives one
+ * client that owns everything. MFL_INVALID also when the data set has no class labels (or owners) and the
+ * partition needs them. */
+int mfl_partition_dataset(const struct mfl_job *job, const struct mfl_dataset *dataset,
+        struct mfl_partition **ret_partition, struct mfl_error *err);
+/* The same for n samples that are known by their class labels only. */
 int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
         struct mfl_partition **ret_partition, struct mfl_error *err);
 void mfl_partition_free(struct mfl_partition *partition);

@@ -2,10 +2,11 @@
 /* The model: a static graph of standard operators with inferred shapes, and the table of its parameters over
  * one flat vector of floats.
  *
- * Shapes are per sample, without the batch: {C, H, W} for images, {F} for vectors. Activations are NCHW,
- * convolution weights OIHW, dense weights [out][in], as in PyTorch, so that parameters exchange without
- * permutation. Layer i may read layer j < i only. The last layer gives the logits; the loss is softmax
- * cross-entropy with the mean over the batch.
+ * Shapes are per sample, without the batch: {C, H, W} for images, {F} for vectors, {T, F} for sequences of T
+ * positions, {T} for sequences of tokens (whole numbers, held as floats). Activations are row-major in this
+ * order (NCHW), convolution weights OIHW, dense weights [out][in], as in PyTorch, so that parameters exchange
+ * without permutation. Layer i may read layer j < i only. The last layer gives the logits: {classes}, or
+ * {T, classes}, one prediction for each position.
  *
  * Ownership: a graph is one heap object, freed with mfl_graph_free. Immutable once built, so any thread may
  * read it. Errors: MFL_INVALID with the layer's name and what would be right; -ENOMEM.
@@ -30,17 +31,19 @@ bool mfl_shape_equal(const struct mfl_shape *a, const struct mfl_shape *b);
 const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_bytes);
 
 enum mfl_op {
-        MFL_OP_INPUT,            /* layer 0, and only it */
-        MFL_OP_CONV2D,           /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
-        MFL_OP_DENSE,            /* y = W x + b; a {C,H,W} input is taken as flattened */
-        MFL_OP_RELU,             /* max(x, 0) */
-        MFL_OP_TANH,             /* tanh(x) */
-        MFL_OP_SIGMOID,          /* 1 / (1 + exp(-x)) */
-        MFL_OP_MAXPOOL2D,        /* largest of the window; padding never wins; first index wins a tie */
-        MFL_OP_AVGPOOL2D,        /* mean of the window; padding counts as zeros (count_include_pad) */
-        MFL_OP_DROPOUT,          /* training: x * keep / (1 - rate), keep from the counter stream; else x */
-        MFL_OP_FLATTEN,          /* {C,H,W} -> {C*H*W} */
-        MFL_OP_ADD,              /* x + x2, of one shape: the join of a residual block (He et al. 2016) */
+        MFL_OP_INPUT,     /* layer 0, and only it */
+        MFL_OP_CONV2D,    /* y[o,h,w] = b[o] + sum x[i, h*s-p+r*d, w*s-p+c*d] * W[o,i,r,c] */
+        MFL_OP_DENSE,     /* y = W x + b; a {C,H,W} input is taken as flattened; {T,F} -> {T,units}, each
+                             position by itself */
+        MFL_OP_RELU,      /* max(x, 0) */
+        MFL_OP_TANH,      /* tanh(x) */
+        MFL_OP_SIGMOID,   /* 1 / (1 + exp(-x)) */
+        MFL_OP_MAXPOOL2D, /* largest of the window; padding never wins; first index wins a tie */
+        MFL_OP_AVGPOOL2D, /* mean of the window; padding counts as zeros (count_include_pad) */
+        MFL_OP_DROPOUT,   /* training: x * keep / (1 - rate), keep from the counter stream; else x */
+        MFL_OP_FLATTEN,   /* {C,H,W} -> {C*H*W} */
+        MFL_OP_ADD,       /* x + x2: the join of a residual block (He et al. 2016). Each dimension of x2 is
+                             x's, or 1: then it is repeated */
         MFL_OP_GLOBAL_AVGPOOL2D, /* {C,H,W} -> {C,1,1}: the mean of each channel */
         /* Ioffe and Szegedy 2015: y = weight * (x - mean) / sqrt(var + eps) + bias, per channel (feature of a
          * vector). Training: mean and biased variance of the batch's rows (those of a short batch only), and
@@ -50,33 +53,90 @@ enum mfl_op {
         MFL_OP_BATCHNORM,
         MFL_OP_GROUPNORM, /* Wu and He 2018: each sample's channels in norm_groups groups, mean and biased
                              variance over a group; weight and bias per channel */
+        MFL_OP_CONVTRANSPOSE2D,  /* the gradient of a convolution by its input, as a layer: y[o, h*s-p+r*d,
+                                    w*s-p+c*d] += x[i,h,w] * W[i,o,r,c], then b[o] */
+        MFL_OP_GLOBAL_MAXPOOL2D, /* {C,H,W} -> {C,1,1}; first index wins a tie */
+        MFL_OP_RELU6,            /* min(max(x, 0), 6) (Howard et al. 2017) */
+        MFL_OP_GELU,             /* x * Phi(x) (Hendrycks and Gimpel 2016): Phi by erf; with `approximate`
+                                    0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+        MFL_OP_SILU,             /* x / (1 + exp(-x)) */
+        MFL_OP_MULTIPLY,         /* x * x2, shapes as add's */
+        MFL_OP_CONCAT,           /* x, then x2 along axis; the other dimensions equal */
+        MFL_OP_RESHAPE,          /* the same numbers in the shape `shape`, of equal count */
+        MFL_OP_TRANSPOSE,        /* output dimension i is input dimension order[i] */
+        MFL_OP_SLICE,            /* [start, end) of axis */
+        MFL_OP_MEAN,             /* the mean along axis, which goes: {T,F} -> {F} for axis 0 */
+        MFL_OP_WEIGHT,    /* a tensor of params of the shape `shape`, the same for all samples: position
+                             embeddings, class tokens, scales. Reads nothing */
+        MFL_OP_EMBEDDING, /* tokens {T} -> {T,features}: row x[t] of the weights [vocabulary][features];
+                             a number outside takes the nearest inside. Reads the input only */
+        /* Ba et al. 2016: over the last dimension of {F} or {T,F}: (x - mean) / sqrt(var + eps) * weight +
+         * bias, var biased; bias only where `bias` is set. */
+        MFL_OP_LAYERNORM,
+        MFL_OP_RMSNORM, /* Zhang and Sennrich 2019: x / sqrt(mean(x^2) + eps) * weight, over the last
+                         * dimension
+                         */
+        MFL_OP_SOFTMAX, /* over the last dimension */
+        MFL_OP_MATMUL,  /* {..,M,K} x {..,K,N} -> {..,M,N}, rank 2 or 3 with equal leading dimensions; with
+                           `transposed`, x2 is {..,N,K} */
+        /* Vaswani et al. 2017, section 3.2. {T, 3D} -> {T, D}: columns [0,D) are queries, [D,2D) keys,
+         * [2D,3D) values, as PyTorch's packed in_proj; head h has columns [h D/heads, (h+1) D/heads) of each.
+         * y = dropout(softmax(q k^T / sqrt(D/heads))) v; `causal`: position i sees j <= i. Dropout of weight
+         * (i, j) of head h of row r is element ((r heads + h) T + i) T + j of the layer's mask. */
+        MFL_OP_ATTENTION,
+        /* {T,F} -> {T,H}, from zero state; params and equations of torch.nn.LSTM and GRU of one layer and one
+         * direction: weight_ih [4H][F] (gates i, f, g, o; GRU 3H: r, z, n), weight_hh, bias_ih, bias_hh. */
+        MFL_OP_LSTM,
+        MFL_OP_GRU,
         MFL_OP_COUNT_
 };
 const char *mfl_op_name(enum mfl_op op); /* as in job files: "conv2d", "dense", ... */
+int mfl_op_inputs(enum mfl_op op);       /* how many layers it reads: 0, 1 or 2 */
 
 enum mfl_init {
         MFL_INIT_HE,     /* weights uniform in +-sqrt(6 / fan_in) (He et al. 2015, eq. 10), biases 0 */
         MFL_INIT_GLOROT, /* uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), biases
                             0 */
-        MFL_INIT_TORCH,  /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) */
+        MFL_INIT_TORCH, /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) (of lstm and gru:
+                           +-1/sqrt(H)); embeddings and weight tensors uniform with standard deviation 1 */
         MFL_INIT_ZERO,
+        MFL_INIT_GPT2, /* weights uniform with standard deviation 0.02 (Radford et al. 2019), biases 0 */
 };
 
 struct mfl_layer {
         enum mfl_op op;
         char name[MFL_NAME_BYTES];
-        int input;        /* index of the layer it reads; -1 for MFL_OP_INPUT */
-        int input2;       /* add: the second; -1 elsewhere (0 in a description is taken as -1 but for add) */
-        int out_channels; /* conv2d: filters; dense: outputs */
+        int input;  /* index of the layer it reads; -1 for MFL_OP_INPUT and MFL_OP_WEIGHT */
+        int input2; /* add, multiply, concat, matmul: the second; -1 elsewhere (0 in a description is taken
+                       as -1 there) */
+        int out_channels; /* conv2d: filters; dense: outputs; embedding: features; lstm, gru: hidden units */
         int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
-        bool bias;                                         /* conv2d, dense */
-        float rate;                                        /* dropout */
-        int norm_groups;                                   /* groupnorm: divides the channels */
-        float eps, momentum;                               /* norms; 0: 1e-5 and 0.1 */
+        int output_padding[2]; /* convtranspose2d: rows and columns added at the end */
+        int conv_groups;       /* conv2d, convtranspose2d: divides both numbers of channels; 0: 1. Of as many
+                                  as input channels, a depthwise convolution */
+        bool bias;             /* conv2d, dense, layernorm, lstm, gru */
+        float rate;            /* dropout; attention: of its weights */
+        int norm_groups;       /* groupnorm: divides the channels */
+        float eps, momentum;   /* norms; 0: 1e-5 and 0.1 */
+        int axis;              /* concat, slice, mean: a dimension of the sample */
+        int start, end;        /* slice; end 0: to the end */
+        int order[MFL_SHAPE_RANK_MAX]; /* transpose */
+        struct mfl_shape shape;        /* reshape, weight: the output's */
+        int vocabulary;                /* embedding */
+        int heads;                     /* attention: divides D */
+        bool causal;                   /* attention */
+        bool transposed;               /* matmul */
+        bool approximate;              /* gelu */
+        bool frozen;                   /* its params are not trained */
+        /* dense: Hu et al. 2021. rank > 0: y = W x + b + alpha / rank * B (A x), and only A and B are
+         * trained; A starts as MFL_INIT_TORCH, B at 0. alpha 0: rank. */
+        int lora_rank;
+        float lora_alpha;
         enum mfl_init init;
-        struct mfl_shape out;         /* inferred */
-        int param_weight, param_bias; /* index into params, -1 for none; inferred */
-        int param_mean, param_var;    /* batchnorm: the running statistics; -1 elsewhere; inferred */
+        struct mfl_shape out;           /* inferred */
+        int param_weight, param_bias;   /* index into params, -1 for none; inferred */
+        int param_weight2, param_bias2; /* lstm, gru: weight_hh, bias_hh; dense with LoRA: A, B; inferred */
+        int param_mean, param_var;      /* batchnorm: the running statistics; -1 elsewhere; inferred */
 };
 
 /* One parameter tensor: `count` floats at `offset` of the flat vector. Names and order are those of a PyTorch
@@ -88,8 +148,9 @@ struct mfl_param {
         int layer;
         int64_t fan_in, fan_out; /* of the layer's weights; 1 for norms */
         bool is_bias;
-        bool trained; /* false: running statistics. They have no gradient, and optimizers, weight decay, the
-                         proximal term and server optimizers leave them alone: their deltas are averaged */
+        bool trained; /* false: running statistics, and what is frozen. They have no gradient, and optimizers,
+                         weight decay, the proximal term and server optimizers leave them alone: their deltas
+                         are averaged (those of frozen params are 0) */
 };
 
 struct mfl_graph {
@@ -100,14 +161,16 @@ struct mfl_graph {
         uint64_t n; /* floats in the flat vector */
         struct mfl_shape input;
         int classes;
+        int positions;  /* predictions of a sample: T of a last layer {T, classes}, else 1 */
+        int vocabulary; /* the input is tokens below this; 0: it is not tokens */
 };
 
 /* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
  * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
  * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
- * output must be {classes}; classes = 0 lifts this, for conformance tests of single operators. Each layer but
- * the last is read by at least one other; the two inputs of an add are different layers. The caller keeps
- * `layers`. */
+ * output must be {classes} or {T, classes}; classes = 0 lifts this, for conformance tests of single
+ * operators. Each layer but the last is read by at least one other; two inputs of a layer are different
+ * layers. The caller keeps `layers`. */
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);

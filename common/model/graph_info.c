@@ -33,27 +33,6 @@ const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_
         return buf;
 }
 
-const char *mfl_op_name(enum mfl_op op)
-{
-        static const char *const names[MFL_OP_COUNT_] = {
-                [MFL_OP_INPUT] = "input",
-                [MFL_OP_CONV2D] = "conv2d",
-                [MFL_OP_DENSE] = "dense",
-                [MFL_OP_RELU] = "relu",
-                [MFL_OP_TANH] = "tanh",
-                [MFL_OP_SIGMOID] = "sigmoid",
-                [MFL_OP_MAXPOOL2D] = "maxpool2d",
-                [MFL_OP_AVGPOOL2D] = "avgpool2d",
-                [MFL_OP_DROPOUT] = "dropout",
-                [MFL_OP_FLATTEN] = "flatten",
-                [MFL_OP_ADD] = "add",
-                [MFL_OP_GLOBAL_AVGPOOL2D] = "global_avgpool2d",
-                [MFL_OP_BATCHNORM] = "batchnorm",
-                [MFL_OP_GROUPNORM] = "groupnorm",
-        };
-        return (unsigned)op < MFL_OP_COUNT_ ? names[op] : "?";
-}
-
 static uint64_t add(uint64_t a, uint64_t b)
 {
         uint64_t r;
@@ -63,6 +42,48 @@ static uint64_t add(uint64_t a, uint64_t b)
 /* Mean: 1; variance: 3; (x - mean) * scale * weight + bias: 4. */
 #define NORM_FLOPS 8
 
+#define SOFTMAX_FLOPS 5
+/* Of an activation with an exponential: it, and about as many operations around it. */
+#define GATE_FLOPS 8
+
+/* T positions: two products for each gate (weights of F and H numbers), then the state. */
+static uint64_t recurrent_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        uint64_t gates = layer->op == MFL_OP_LSTM ? 4 : 3, positions = (uint64_t)layer->out.dim[0];
+        uint64_t hidden = (uint64_t)layer->out.dim[1];
+        uint64_t inputs = (uint64_t)graph->layers[layer->input].out.dim[1] + hidden;
+        return mfl_graph_multiply(mfl_graph_multiply(gates * positions, hidden), add(2 * inputs, GATE_FLOPS));
+}
+
+/* Two products of T x T x D, and a softmax of each head's T x T. */
+static uint64_t attention_flops(const struct mfl_layer *layer)
+{
+        uint64_t positions = (uint64_t)layer->out.dim[0], width = (uint64_t)layer->out.dim[1];
+        uint64_t pairs = mfl_graph_multiply(positions, positions);
+        return add(mfl_graph_multiply(4 * width, pairs),
+                mfl_graph_multiply(SOFTMAX_FLOPS * (uint64_t)layer->heads, pairs));
+}
+
+static uint64_t weighted_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        const struct mfl_shape *in = &graph->layers[layer->input].out, *out = &layer->out;
+        uint64_t n_out = (uint64_t)mfl_shape_count(out), terms, adapters = 0;
+        uint64_t window = (uint64_t)layer->kernel[0] * (uint64_t)layer->kernel[1];
+        if (layer->op == MFL_OP_DENSE) {
+                terms = (uint64_t)graph->params[layer->param_weight].fan_in;
+                adapters = 2 * (uint64_t)layer->lora_rank *
+                           (terms * (n_out / (uint64_t)layer->out_channels) + n_out);
+        } else {
+                terms = window * (uint64_t)(in->dim[0] / layer->conv_groups);
+        }
+        if (layer->op == MFL_OP_CONVTRANSPOSE2D) {
+                terms = window * (uint64_t)(layer->out_channels / layer->conv_groups);
+                n_out = (uint64_t)mfl_shape_count(in);
+        }
+        uint64_t flops = add(mfl_graph_multiply(mfl_graph_multiply(2, terms), n_out), adapters);
+        return add(flops, layer->bias ? (uint64_t)mfl_shape_count(out) : 0);
+}
+
 /* Weighted layers: one multiplication and one addition per weight and output position, one addition per
  * bias. Pools: one operation per element of the window. The rest: one per element. */
 static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
@@ -71,22 +92,44 @@ static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_laye
         switch (layer->op) {
         case MFL_OP_INPUT:
         case MFL_OP_FLATTEN:
+        case MFL_OP_RESHAPE:
+        case MFL_OP_TRANSPOSE:
+        case MFL_OP_SLICE:
+        case MFL_OP_CONCAT:
+        case MFL_OP_WEIGHT:
+        case MFL_OP_EMBEDDING:
                 return 0;
         case MFL_OP_CONV2D:
+        case MFL_OP_CONVTRANSPOSE2D:
         case MFL_OP_DENSE:
-                return add(mfl_graph_multiply(
-                                   mfl_graph_multiply(2, (uint64_t)graph->params[layer->param_weight].fan_in),
-                                   n_out),
-                        layer->bias ? n_out : 0);
+                return weighted_flops(graph, layer);
         case MFL_OP_MAXPOOL2D:
         case MFL_OP_AVGPOOL2D:
                 return mfl_graph_multiply(
                         mfl_graph_multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1]), n_out);
         case MFL_OP_GLOBAL_AVGPOOL2D:
+        case MFL_OP_GLOBAL_MAXPOOL2D:
+        case MFL_OP_MEAN:
                 return (uint64_t)mfl_shape_count(&graph->layers[layer->input].out);
         case MFL_OP_BATCHNORM:
         case MFL_OP_GROUPNORM:
+        case MFL_OP_LAYERNORM:
+        case MFL_OP_RMSNORM:
                 return mfl_graph_multiply(NORM_FLOPS, n_out);
+        case MFL_OP_SOFTMAX:
+                return mfl_graph_multiply(SOFTMAX_FLOPS, n_out);
+        case MFL_OP_GELU:
+        case MFL_OP_SILU:
+                return mfl_graph_multiply(GATE_FLOPS, n_out);
+        case MFL_OP_MATMUL: {
+                const struct mfl_shape *in = &graph->layers[layer->input].out;
+                return mfl_graph_multiply(2 * (uint64_t)in->dim[in->rank - 1], n_out);
+        }
+        case MFL_OP_ATTENTION:
+                return attention_flops(layer);
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                return recurrent_flops(graph, layer);
         default:
                 return n_out;
         }
@@ -99,7 +142,7 @@ void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint6
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 uint64_t flops = layer_flops(graph, layer);
-                bool weighted = layer->param_weight >= 0;
+                bool weighted = layer->param_weight >= 0 && !layer->frozen;
                 /* Backward computes the weights' gradient (as much as forward) and, unless nothing below
                  * has weights, the input's (as much again). */
                 bool below = (layer->input >= 0 && wants_grad[layer->input]) ||
@@ -119,7 +162,8 @@ void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint6
 static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, size_t bytes)
 {
         const struct mfl_layer *layer = &graph->layers[i];
-        const int params[] = {layer->param_weight, layer->param_bias, layer->param_mean, layer->param_var};
+        const int params[] = {layer->param_weight, layer->param_bias, layer->param_weight2,
+                layer->param_bias2, layer->param_mean, layer->param_var};
         uint64_t count = 0;
         char shape[96], reads[2 * MFL_NAME_BYTES + 16] = "";
         for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
@@ -127,7 +171,7 @@ static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, s
         if (layer->input2 >= 0)
                 snprintf(reads, sizeof reads, "  reads %s, %s", graph->layers[layer->input].name,
                         graph->layers[layer->input2].name);
-        else if (i > 0 && layer->input != i - 1)
+        else if (layer->input >= 0 && layer->input != i - 1)
                 snprintf(reads, sizeof reads, "  reads %s", graph->layers[layer->input].name);
         return (size_t)snprintf(text, bytes, "%-20s %-16s %-14s %12llu%s\n", layer->name,
                 mfl_op_name(layer->op), mfl_shape_text(&layer->out, shape, sizeof shape),
@@ -148,8 +192,8 @@ char *mfl_graph_describe(const struct mfl_graph *graph)
         for (int t = 0; t < graph->n_params; t++)
                 untrained += graph->params[t].trained ? 0 : graph->params[t].count;
         if (untrained)
-                snprintf(running, sizeof running, ", %llu of them running statistics",
-                        (unsigned long long)untrained);
+                snprintf(
+                        running, sizeof running, ", %llu of them not trained", (unsigned long long)untrained);
         mfl_graph_flops(graph, &forward, &training);
         snprintf(text + len, bytes - len,
                 "%s: %llu parameters (%.2f MiB)%s, %.2f MFLOP forward, %.2f MFLOP training per sample\n",

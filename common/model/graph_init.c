@@ -7,9 +7,19 @@
 
 /* Half width of the uniform distribution; 0 for constant zero. Division and square root are correctly rounded
  * by IEEE 754, so the bound is the same everywhere. */
-static double init_bound(const struct mfl_param *param, enum mfl_init init)
+static double init_bound(const struct mfl_graph *graph, int t)
 {
+        const struct mfl_param *param = &graph->params[t];
+        const struct mfl_layer *layer = &graph->layers[param->layer];
         double fan_in = (double)param->fan_in, fan_out = (double)param->fan_out;
+        enum mfl_init init = layer->init;
+        bool table = layer->op == MFL_OP_EMBEDDING || layer->op == MFL_OP_WEIGHT;
+        if (layer->op == MFL_OP_DENSE && t == layer->param_weight2)
+                init = MFL_INIT_TORCH;
+        if (layer->op == MFL_OP_DENSE && t == layer->param_bias2)
+                init = MFL_INIT_ZERO;
+        if (table && init != MFL_INIT_GPT2 && init != MFL_INIT_ZERO)
+                return sqrt(3.0);
         if (init == MFL_INIT_TORCH)
                 return 1.0 / sqrt(fan_in);
         if (param->is_bias)
@@ -19,6 +29,8 @@ static double init_bound(const struct mfl_param *param, enum mfl_init init)
                 return sqrt(6.0 / fan_in);
         case MFL_INIT_GLOROT:
                 return sqrt(6.0 / (fan_in + fan_out));
+        case MFL_INIT_GPT2:
+                return 0.02 * sqrt(3.0);
         default:
                 return 0;
         }
@@ -27,7 +39,8 @@ static double init_bound(const struct mfl_param *param, enum mfl_init init)
 static bool is_norm(const struct mfl_graph *graph, const struct mfl_param *param)
 {
         enum mfl_op op = graph->layers[param->layer].op;
-        return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
+        return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM || op == MFL_OP_LAYERNORM ||
+               op == MFL_OP_RMSNORM;
 }
 
 /* Norms begin as the identity of a normalised input: weight 1, bias 0, running mean 0, running variance 1. */
@@ -45,7 +58,7 @@ void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *
         for (int t = 0; t < graph->n_params; t++) {
                 const struct mfl_param *param = &graph->params[t];
                 struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_INIT, (uint64_t)t, 0);
-                double bound = init_bound(param, graph->layers[param->layer].init);
+                double bound = init_bound(graph, t);
                 float *out = params + param->offset;
                 if (is_norm(graph, param)) {
                         init_norm(graph, t, out);

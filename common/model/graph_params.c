@@ -24,28 +24,99 @@ static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, c
         param->offset = graph->n;
         param->count = count;
         param->layer = i_layer;
-        snprintf(param->name, sizeof param->name, "%s.%s", layer->name, suffix);
+        param->trained = param->trained && !layer->frozen;
+        snprintf(param->name, sizeof param->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
         graph->n += count;
         *ret_index = graph->n_params++;
         return 0;
+}
+
+static struct mfl_shape bias_shape(int64_t n)
+{
+        return (struct mfl_shape){1, {n}};
+}
+
+/* Fans as PyTorch counts them, by the weight's own dimensions. */
+static void describe_conv(const struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_param *weight)
+{
+        int64_t window = (int64_t)layer->kernel[0] * layer->kernel[1], groups = layer->conv_groups;
+        int64_t first = layer->out_channels, second = in->dim[0] / groups;
+        if (layer->op == MFL_OP_CONVTRANSPOSE2D) {
+                first = in->dim[0];
+                second = layer->out_channels / groups;
+        }
+        weight->shape = (struct mfl_shape){4, {first, second, layer->kernel[0], layer->kernel[1]}};
+        weight->fan_in = window * second;
+        weight->fan_out = window * first;
+}
+
+static void describe_dense(
+        const struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_param *weight)
+{
+        weight->fan_in = in->rank == 2 ? in->dim[1] : mfl_shape_count(in);
+        weight->fan_out = layer->out_channels;
+        weight->shape = (struct mfl_shape){2, {weight->fan_out, weight->fan_in}};
 }
 
 static int add_weights(struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         struct mfl_layer *layer = &graph->layers[i];
         const struct mfl_shape *in = &graph->layers[layer->input].out;
-        bool conv = layer->op == MFL_OP_CONV2D;
-        int64_t window = conv ? (int64_t)layer->kernel[0] * layer->kernel[1] : 1;
-        int64_t channels = conv ? in->dim[0] : mfl_shape_count(in), out = layer->out_channels;
-        struct mfl_param weight = {.fan_in = window * channels, .fan_out = window * out, .trained = true};
+        bool adapted = layer->op == MFL_OP_DENSE && layer->lora_rank;
+        struct mfl_param weight = {.trained = !adapted};
+        if (layer->op == MFL_OP_DENSE)
+                describe_dense(layer, in, &weight);
+        else
+                describe_conv(layer, in, &weight);
         struct mfl_param bias = weight;
-        weight.shape = conv ? (struct mfl_shape){4, {out, channels, layer->kernel[0], layer->kernel[1]}}
-                            : (struct mfl_shape){2, {out, channels}};
-        bias.shape = (struct mfl_shape){1, {out}};
+        bias.shape = bias_shape(layer->out_channels);
         bias.is_bias = true;
         int r = add_param(graph, i, "weight", &weight, &layer->param_weight, err);
         if (!r && layer->bias)
                 r = add_param(graph, i, "bias", &bias, &layer->param_bias, err);
+        if (r || !adapted)
+                return r;
+        struct mfl_param a = {.shape = {2, {layer->lora_rank, weight.fan_in}},
+                .fan_in = weight.fan_in,
+                .fan_out = layer->lora_rank,
+                .trained = true};
+        struct mfl_param b = {.shape = {2, {layer->out_channels, layer->lora_rank}},
+                .fan_in = layer->lora_rank,
+                .fan_out = layer->out_channels,
+                .trained = true};
+        r = add_param(graph, i, "lora_A", &a, &layer->param_weight2, err);
+        return r ? r : add_param(graph, i, "lora_B", &b, &layer->param_bias2, err);
+}
+
+static int add_table(struct mfl_graph *graph, int i, struct mfl_error *err)
+{
+        struct mfl_layer *layer = &graph->layers[i];
+        struct mfl_param table = {.shape = layer->shape, .fan_in = 1, .fan_out = 1, .trained = true};
+        if (layer->op == MFL_OP_WEIGHT)
+                return add_param(graph, i, "", &table, &layer->param_weight, err);
+        table.shape = (struct mfl_shape){2, {layer->vocabulary, layer->out_channels}};
+        return add_param(graph, i, "weight", &table, &layer->param_weight, err);
+}
+
+/* Names of torch.nn.LSTM and GRU with one layer. */
+static int add_recurrent(struct mfl_graph *graph, int i, struct mfl_error *err)
+{
+        struct mfl_layer *layer = &graph->layers[i];
+        int64_t hidden = layer->out_channels, gates = (layer->op == MFL_OP_LSTM ? 4 : 3) * hidden;
+        int64_t features = graph->layers[layer->input].out.dim[1];
+        struct mfl_param ih = {
+                .shape = {2, {gates, features}}, .fan_in = hidden, .fan_out = hidden, .trained = true};
+        struct mfl_param hh = ih, bias = ih;
+        hh.shape = (struct mfl_shape){2, {gates, hidden}};
+        bias.shape = bias_shape(gates);
+        bias.is_bias = true;
+        int r = add_param(graph, i, "weight_ih_l0", &ih, &layer->param_weight, err);
+        if (!r)
+                r = add_param(graph, i, "weight_hh_l0", &hh, &layer->param_weight2, err);
+        if (!r && layer->bias)
+                r = add_param(graph, i, "bias_ih_l0", &bias, &layer->param_bias, err);
+        if (!r && layer->bias)
+                r = add_param(graph, i, "bias_hh_l0", &bias, &layer->param_bias2, err);
         return r;
 }
 
@@ -53,16 +124,21 @@ static int add_weights(struct mfl_graph *graph, int i, struct mfl_error *err)
 static int add_norm(struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         struct mfl_layer *layer = &graph->layers[i];
-        struct mfl_param own = {
-                .shape = {1, {layer->out.dim[0]}}, .fan_in = 1, .fan_out = 1, .trained = true};
+        bool by_channel = layer->op == MFL_OP_BATCHNORM || layer->op == MFL_OP_GROUPNORM;
+        struct mfl_param own = {.shape = bias_shape(layer->out.dim[by_channel ? 0 : layer->out.rank - 1]),
+                .fan_in = 1,
+                .fan_out = 1,
+                .trained = true};
         struct mfl_param bias = own, running = own;
         bias.is_bias = true;
         running.trained = false;
         int r;
-        if ((r = add_param(graph, i, "weight", &own, &layer->param_weight, err)) ||
-                (r = add_param(graph, i, "bias", &bias, &layer->param_bias, err)) ||
-                layer->op != MFL_OP_BATCHNORM)
+        if ((r = add_param(graph, i, "weight", &own, &layer->param_weight, err)))
                 return r;
+        if ((by_channel || layer->bias) && (r = add_param(graph, i, "bias", &bias, &layer->param_bias, err)))
+                return r;
+        if (layer->op != MFL_OP_BATCHNORM)
+                return 0;
         if ((r = add_param(graph, i, "running_mean", &running, &layer->param_mean, err)))
                 return r;
         return add_param(graph, i, "running_var", &running, &layer->param_var, err);
@@ -75,13 +151,31 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
         if (!graph->params)
                 return mfl_fail_memory(err, bytes, "the parameter table");
         for (int i = 1; i < graph->n_layers; i++) {
-                enum mfl_op op = graph->layers[i].op;
                 int r = 0;
                 *ret_at = i;
-                if (op == MFL_OP_CONV2D || op == MFL_OP_DENSE)
+                switch (graph->layers[i].op) {
+                case MFL_OP_CONV2D:
+                case MFL_OP_CONVTRANSPOSE2D:
+                case MFL_OP_DENSE:
                         r = add_weights(graph, i, err);
-                else if (op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
+                        break;
+                case MFL_OP_BATCHNORM:
+                case MFL_OP_GROUPNORM:
+                case MFL_OP_LAYERNORM:
+                case MFL_OP_RMSNORM:
                         r = add_norm(graph, i, err);
+                        break;
+                case MFL_OP_EMBEDDING:
+                case MFL_OP_WEIGHT:
+                        r = add_table(graph, i, err);
+                        break;
+                case MFL_OP_LSTM:
+                case MFL_OP_GRU:
+                        r = add_recurrent(graph, i, err);
+                        break;
+                default:
+                        break;
+                }
                 if (r)
                         return r;
         }
