@@ -143,13 +143,13 @@ bool mfl_admission_begin(struct mfl_session *session)
 /* ---- roles ---- */
 
 /* Daemons of one host may share a certificate: a supervisor and the units of systemd name them NAME-gpu0,
- * NAME-GPU-5d1c2b3a, NAME-cpu; a batch system's tasks without a GPU are NAME-cpu0, NAME-cpu1. */
+ * NAME-GPU-5d1c2b3a, NAME-cpu. */
 static bool is_instance(const char *tail)
 {
         static const char digits[] = "0123456789", hex[] = "0123456789abcdefABCDEF-/";
         if (!strcmp(tail, "-cpu"))
                 return true;
-        if (!strncmp(tail, "-gpu", 4) || !strncmp(tail, "-cpu", 4))
+        if (!strncmp(tail, "-gpu", 4))
                 return tail[4] && !tail[4 + strspn(tail + 4, digits)];
         if (!strncmp(tail, "-GPU-", 5) || !strncmp(tail, "-MIG-", 5))
                 return tail[5] && !tail[5 + strspn(tail + 5, hex)];
