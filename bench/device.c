@@ -142,8 +142,8 @@ void bench_cohort_deinit(struct cohort *c)
 void bench_cohort_step(struct cohort *c)
 {
         struct mfl_error err;
-        struct mfl_sgd sgd = {.lr = 0.01f};
-        bench_must(c->bench->ops->step(c->net, c->bench->data, c->steps, c->n_steps, &sgd, &err), &err);
+        struct mfl_optimizer opt = {.lr = 0.01f};
+        bench_must(c->bench->ops->step(c->net, c->bench->data, c->steps, c->n_steps, &opt, &err), &err);
 }
 
 static int compare_doubles(const void *a, const void *b)

@@ -55,7 +55,7 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         const struct mfl_device_data *data, uint32_t batch, uint32_t n_steps, uint64_t *times)
 {
         struct mfl_error err;
-        struct mfl_sgd sgd = {.lr = 0.05f};
+        struct mfl_optimizer opt = {.lr = 0.05f};
         struct mfl_rng rng = mfl_rng_new(2, MFL_RNG_TEST, 0, 0);
         uint32_t n = BATCHES * batch, *index = mfl_malloc(n * sizeof *index);
         mfl_assert(index);
@@ -66,7 +66,7 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
                 struct mfl_group_steps steps = {
                         .index = index + t % BATCHES * batch, .count = &batch, .step_first = t};
                 uint64_t begin = mfl_now_ns();
-                must(ops->step(net, data, &steps, 1, &sgd, &err), &err);
+                must(ops->step(net, data, &steps, 1, &opt, &err), &err);
                 times[t] = mfl_now_ns() - begin;
         }
         free(index);

@@ -47,6 +47,7 @@ struct mfl_cli_options {
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file;
+        const char *reason, *period;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
         int64_t days, crl_days; /* -1: not given */
@@ -123,6 +124,7 @@ int mfl_cmd_models(struct mfl_cli *cli);
 int mfl_cmd_stop(struct mfl_cli *cli);
 int mfl_cmd_delete(struct mfl_cli *cli);
 int mfl_cmd_daemons(struct mfl_cli *cli);
+int mfl_cmd_access(struct mfl_cli *cli); /* daemons with a verb */
 int mfl_cmd_drain(struct mfl_cli *cli);
 int mfl_cmd_audit(struct mfl_cli *cli);
 int mfl_cmd_watch(struct mfl_cli *cli);

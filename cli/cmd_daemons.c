@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands about daemons: daemons, drain. */
+/* Commands about daemons: daemons (its verbs are in cmd_access.c), drain. */
 #include <unistd.h>
 
 #include "cli/client.h"
@@ -36,6 +36,11 @@ int mfl_cmd_daemons(struct mfl_cli *cli)
         struct mfl_error err;
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__ListDaemons list = MFL__LIST_DAEMONS__INIT;
+        if (cli->argument[0])
+                return mfl_cmd_access(cli);
+        if (cli->options.reason || cli->options.period)
+                return mfl_cli_report_text(
+                        cli, MFL_CLI_USAGE, "--reason and --for go with 'mfl daemons disable'");
         request.body_case = MFL__ENVELOPE__BODY_LIST_DAEMONS;
         request.list_daemons = &list;
         int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);

@@ -87,7 +87,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl pull last\n"
                 "  mfl pull fashion-demo --round best -o model.safetensors\n"},
-        {"daemons", "", "list the daemons that are connected, node by node", 0, 0, "", mfl_cmd_daemons,
+        {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
+                "reason for", mfl_cmd_daemons,
                 "A node is the daemons of one machine that can reach each other: they add their updates and "
                 "fetch\n"
                 "the model once. '*' marks its leader, who speaks for it. ADDS BY is how: nccl (between "
@@ -95,9 +96,32 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "shm\n"
                 "(in shared memory) or solo (not at all); below is why, if it could be better. On a narrow "
                 "terminal\n"
-                "columns are left out; into a file go all of them.\n"
-                "\nExample:\n"
-                "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"},
+                "columns are left out; into a file go all of them. A daemon that is 'refused' may not take "
+                "part,\n"
+                "and has tried within the last ten minutes.\n"
+                "\n"
+                "  disable PATTERN    daemons that match may not take part: they are sent away at once, "
+                "others do\n"
+                "                     their work, and they come back by themselves after enable\n"
+                "  enable PATTERN     takes that rule away\n"
+                "  allow PATTERN      from the first such rule on, only daemons that match one may take "
+                "part\n"
+                "  disallow PATTERN   takes that rule away\n"
+                "  rules              lists the rules\n"
+                "\n"
+                "PATTERN is a daemon's name; '*' stands for any text in it, '?' for one character. "
+                "cn:PATTERN is\n"
+                "the CN of its certificate, sha256:HEX the certificate's fingerprint. Who is disabled is "
+                "out, "
+                "allowed\n"
+                "or not; the order of rules does not matter. They hold over restarts, and take OU=admin. "
+                "To let a\n"
+                "daemon finish what it works on, drain it.\n"
+                "\nExamples:\n"
+                "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"
+                "  mfl daemons disable 'site-b*' --reason 'disk is being replaced' --for 12h\n"
+                "  mfl daemons enable 'site-b*'\n"
+                "  mfl daemons allow 'cn:hospital-*'\n"},
         {"drain", "DAEMON|--all", "give a daemon, or all of them, no more work", 0, 1, "all undo wait",
                 mfl_cmd_drain,
                 "For an upgrade or a reboot: what it works on is finished, and with --wait the command "
@@ -123,7 +147,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExample:\n"
                 "  mfl probe readyz && mfl submit job.yaml\n"},
         {"audit", "", "show who changed what, or tried to", 0, 0, "last", mfl_cmd_audit,
-                "Submissions, clones, stops, deletions, drains, reloads of the server, and what was refused. "
+                "Submissions, clones, stops, deletions, drains, rules about daemons, reloads, and what was "
+                "refused. "
                 "For\n"
                 "operators; the server keeps the newest 100000.\n"
                 "\nExample:\n"

@@ -26,7 +26,7 @@ static const char tls_text[] =
         "What a certificate allows stands in its subject. CN is your name.\n"
         "  OU=viewer    list, show, watch, wait, logs, models, pull, daemons\n"
         "  OU=operator  all of that; submit; stop, clone and delete your own jobs; drain; audit\n"
-        "  OU=admin     all of that, with everybody's jobs\n"
+        "  OU=admin     all of that, with everybody's jobs; daemons disable, enable, allow, disallow\n"
         "  OU=daemon    is for mfl-client: CN must be the daemon's name\n"
         "Without TLS, on the loopback, everybody is an admin named 'local'.\n";
 
@@ -69,6 +69,11 @@ static const char json_text[] =
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
         "  probe           {\"status\": 200, \"text\": T}\n"
+        "  daemons disable, enable, allow, disallow\n"
+        "                  {\"pattern\", \"text\": T}\n"
+        "  daemons rules   {\"rules\": [{\"pattern\", \"rule\": disable or allow, \"who\", \"time_ms\", "
+        "\"until_ms\",\n"
+        "                   \"reason\", \"connected\", \"refused\": daemons that match}]}\n"
         "  drain           {\"daemon\": name or null (--all), \"text\": T}\n"
         "  data show       {\"data\", \"train\", \"test\", \"classes\", \"population\",\n"
         "                   \"clients\": [{\"client\", \"samples\", \"classes\": [samples of each]}]}\n"

@@ -82,6 +82,10 @@ static const struct option options[] = {
         {"tar", 0, KIND_TEXT, AT(tar), "FILE", "export: the archive; '-': standard output", 0, 0},
         {"ca-pass-file", 0, KIND_TEXT, AT(ca_pass_file), "FILE",
                 "its first line is the pass phrase of the CA's key", 0, 0},
+        {"reason", 0, KIND_TEXT, AT(reason), "TEXT", "why; the daemon is told it, and the list shows it", 0,
+                0},
+        {"for", 0, KIND_TEXT, AT(period), "TIME",
+                "disable: only for so long, such as 90s, 30m, 12h or 7d\n(default: until enable)", 0, 0},
         {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
                 "keep the server's state directory of a job that is done", 0, 0},
 };

@@ -153,6 +153,13 @@ static void greet(struct mfl_agent *agent)
                 agent->error = -ENOMEM;
 }
 
+/* Before anything else, so that the server deals with this daemon in mind as it is. */
+static void tell_leaving(struct mfl_agent *agent)
+{
+        struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_LEAVING);
+        mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, "it was asked to stop");
+}
+
 static void on_welcome(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         if (agent->state != AGENT_GREETING || !msg->welcome.heartbeat_ms ||
@@ -165,6 +172,8 @@ static void on_welcome(struct mfl_agent *agent, const struct mfl_msg *msg)
         agent->dead_ms = msg->welcome.dead_ms;
         agent->n_failures = 0;
         mfl_agent_trace(agent, "online");
+        if (agent->leaving)
+                tell_leaving(agent);
         mfl_agent_welcomed(agent);
 }
 
@@ -210,9 +219,28 @@ static void stop(struct mfl_agent *agent)
         end(agent, true, "stopped");
 }
 
+static void leave(struct mfl_agent *agent, uint64_t within_ms)
+{
+        if (agent->leaving)
+                return;
+        agent->leaving = true;
+        agent->leave_ms = agent->now_ms + within_ms;
+        mfl_agent_trace(agent, "takes no more work, and ends when it is done, or in %llu ms",
+                (unsigned long long)within_ms);
+        if (agent->state == AGENT_ONLINE)
+                tell_leaving(agent);
+}
+
+static void leave_when_done(struct mfl_agent *agent)
+{
+        if (agent->leaving && agent->state != AGENT_ENDED &&
+                (agent->now_ms >= agent->leave_ms || !mfl_agent_busy(agent)))
+                stop(agent);
+}
+
 /* ---- time ---- */
 
-uint64_t mfl_agent_next_ms(const struct mfl_agent *agent)
+static uint64_t connection_due_ms(const struct mfl_agent *agent)
 {
         switch (agent->state) {
         case AGENT_OFFLINE:
@@ -227,9 +255,15 @@ uint64_t mfl_agent_next_ms(const struct mfl_agent *agent)
         }
 }
 
+uint64_t mfl_agent_next_ms(const struct mfl_agent *agent)
+{
+        uint64_t due_ms = connection_due_ms(agent);
+        return agent->leaving && agent->state != AGENT_ENDED ? MFL_MIN(due_ms, agent->leave_ms) : due_ms;
+}
+
 static void run_timers(struct mfl_agent *agent)
 {
-        if (agent->now_ms < mfl_agent_next_ms(agent))
+        if (agent->now_ms < connection_due_ms(agent))
                 return;
         if (agent->state == AGENT_OFFLINE)
                 connect_now(agent);
@@ -245,7 +279,7 @@ static void run_timers(struct mfl_agent *agent)
 static void forgive_own_sleep(struct mfl_agent *agent, uint64_t now_ms)
 {
         if (agent->state == AGENT_ONLINE && now_ms - agent->now_ms >= agent->dead_ms / 2 &&
-                mfl_agent_next_ms(agent) < now_ms)
+                connection_due_ms(agent) < now_ms)
                 agent->heard_ms = now_ms;
 }
 
@@ -298,7 +332,11 @@ int mfl_agent_step(
         case MFL_AGENT_EV_STOP:
                 stop(agent);
                 break;
+        case MFL_AGENT_EV_LEAVE:
+                leave(agent, event->within_ms);
+                break;
         }
+        leave_when_done(agent);
         run_timers(agent);
         if (agent->state != AGENT_ENDED && !agent->error)
                 mfl_agent_schedule(agent);

@@ -17,6 +17,11 @@
  * computing. Who hears nothing from the server for dead_ms closes and connects anew. Bye with retry = false:
  * EXIT with the reason.
  *
+ * LEAVE: the server is told by Leaving, at once or after the next Welcome. What is at work here and what is
+ * held is brought to its end; a task that comes after all goes back by TaskFailed. With nothing left, or when
+ * the time is over: as STOP. Without a connection there is nobody to wait for, unless something is yet to be
+ * handed over.
+ *
  * A task may come with a group (daemons of one node that add their updates; client/collective.h). Its result
  * is announced as the group's if the shell could lay it where the others reach it, and uploaded alone if not.
  *
@@ -64,6 +69,8 @@ enum mfl_agent_event_kind {
         MFL_AGENT_EV_COMMUNICATOR, /* answers COMMUNICATOR with make: ok with id, or reason; or a communicator
                                       that was opened has failed since: not ok, reason */
         MFL_AGENT_EV_STOP,         /* SIGTERM: abort work, say Bye, EXIT */
+        MFL_AGENT_EV_LEAVE,        /* SIGTERM, the gentle way: take no more work, and STOP when there is none,
+                                      or after within_ms */
 };
 
 struct mfl_agent_event {
@@ -75,6 +82,7 @@ struct mfl_agent_event {
         uint8_t digest[MFL_DIGEST_BYTES]; /* PARAMS_DONE, PARAMS_MISSING */
         char job[MFL_JOB_ID_BYTES];       /* PARAMS_DONE, PARAMS_MISSING */
         uint64_t offset;                  /* PARAMS_MISSING: floats held */
+        uint64_t within_ms;               /* LEAVE */
         bool ok;
         bool permanent; /* COMPUTED, not ok: this daemon can't do this job at all */
         uint32_t n_updates;

@@ -88,7 +88,9 @@ struct mfl_agent {
         enum agent_state state;
         uint64_t now_ms, retry_ms, since_ms, heard_ms, sent_ms;
         uint32_t heartbeat_ms, dead_ms, n_failures;
-        uint64_t jitter; /* how many numbers of its stream were drawn */
+        bool leaving;
+        uint64_t leave_ms; /* leaving: when it ends, done or not */
+        uint64_t jitter;   /* how many numbers of its stream were drawn */
         struct mfl_agent_actions *out;
         int error;
         struct agent_task *tasks; /* in the order received */
@@ -120,6 +122,8 @@ void mfl_agent_welcomed(struct mfl_agent *agent);
 void mfl_agent_lost(struct mfl_agent *agent); /* uploads begin anew after the next Welcome */
 void mfl_agent_schedule(struct mfl_agent *agent);
 void mfl_agent_abort_all(struct mfl_agent *agent);
+/* Something is being worked on, or held for the server. */
+bool mfl_agent_busy(const struct mfl_agent *agent);
 void mfl_agent_tasks_free(struct mfl_agent *agent);
 void mfl_agent_tasks_check(const struct mfl_agent *agent);
 

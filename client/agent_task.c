@@ -74,6 +74,16 @@ void mfl_agent_tasks_free(struct mfl_agent *agent)
         }
 }
 
+/* Evaluations are told as they are made; they are kept only to be told again. */
+bool mfl_agent_busy(const struct mfl_agent *agent)
+{
+        for (const struct agent_task *task = agent->tasks; task; task = task->next)
+                if (task->state < TASK_ABORT ||
+                        (task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN))
+                        return true;
+        return false;
+}
+
 void mfl_agent_abort_all(struct mfl_agent *agent)
 {
         for (struct agent_task *task = agent->tasks, *next; task; task = next) {
@@ -225,6 +235,15 @@ static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 mfl_agent_group_take(agent, task, &msg->task);
 }
 
+/* The server did not know yet that no more work is taken here. */
+static void give_back(struct mfl_agent *agent, const struct mfl_task *t)
+{
+        struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_TASK_FAILED);
+        msg->failed.task = t->task;
+        mfl_strcpy(msg->failed.reason, sizeof msg->failed.reason, "the daemon is leaving");
+        mfl_agent_trace(agent, "task %u comes too late: this daemon is leaving", (uint32_t)t->task);
+}
+
 static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         const struct mfl_task *t = &msg->task;
@@ -256,7 +275,10 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 return; /* a number is never used twice: nonsense */
         agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
         drop_outdated(agent, t);
-        add_task(agent, msg);
+        if (agent->leaving)
+                give_back(agent, t);
+        else
+                add_task(agent, msg);
 }
 
 static void on_cancel(struct mfl_agent *agent, const struct mfl_msg *msg)

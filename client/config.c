@@ -11,9 +11,12 @@
 #include "common/fs.h"
 #include "common/yaml.h"
 
+#define STOP_DEFAULT_MS (10 * 60 * 1000)
+
 static const char *const format_names[] = {"idx", "cifar10", "npy", "synthetic", NULL};
 static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
 const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
+static const char *const stop_names[] = {"now", "task", NULL};
 static const char *const level_names[] = {"error", "warning", "info", "debug", NULL};
 
 bool mfl_client_name_valid(const char *name)
@@ -74,7 +77,7 @@ static int default_node(char node[MFL_NAME_BYTES], struct mfl_error *err)
 
 int mfl_client_config_defaults(struct mfl_client_config *config, struct mfl_error *err)
 {
-        *config = (struct mfl_client_config){.log_level = MFL_LOG_INFO};
+        *config = (struct mfl_client_config){.log_level = MFL_LOG_INFO, .stop_ms = STOP_DEFAULT_MS};
         strcpy(config->server, "127.0.0.1:7433");
         strcpy(config->backend, "auto");
         default_name(config->name);
@@ -271,6 +274,8 @@ static const struct mfl_yaml_field config_fields[] = {
         {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
         {.key = "collective", AT(ENUM, collective), .names = mfl_client_collective_names},
         {.key = "share_dir", AT(STRING, share_dir)},
+        {.key = "stop", AT(ENUM, stop), .names = stop_names},
+        {.key = "stop_timeout", AT(DURATION, stop_ms), .min = 1000, .max = 86400000},
         {.key = "log_level", AT(ENUM, log_level), .names = level_names},
         {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},
         {0},

@@ -13,6 +13,7 @@
  * default: nine tenths of what is free memory: 8GiB                # for networks, params, results; default:
  * four fifths of what there is collective: auto            # with the host's other daemons: auto, shm, nccl
  * (demanded), solo (not at all) share_dir: /dev/shm         # where they share memory log_level: info
+ * stop: task # what SIGTERM does: now (default) or task; stop_timeout: 10m # task: no longer than this
  * data_sets:
  *       - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}
  *       - {name: mine, format: npy, train_x: x.npy, train_y: y.npy, test_x: tx.npy, test_y: ty.npy}
@@ -36,6 +37,12 @@ enum mfl_client_collective {
         MFL_CLIENT_COLLECTIVE_NCCL,
 };
 
+/* What SIGTERM does. */
+enum mfl_client_stop {
+        MFL_CLIENT_STOP_NOW,  /* work at hand is given back */
+        MFL_CLIENT_STOP_TASK, /* it is brought to its end, within stop_ms */
+};
+
 struct mfl_client_config {
         char server[256];
         char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* all: TLS; none: plain TCP */
@@ -49,6 +56,8 @@ struct mfl_client_config {
         int collective;            /* enum mfl_client_collective */
         char share_dir[256];       /* empty: /dev/shm */
         int log_level;             /* enum mfl_log_level */
+        int stop;                  /* enum mfl_client_stop */
+        uint64_t stop_ms;          /* STOP_TASK: no longer than this */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         bool exit_with_stdin;

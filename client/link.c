@@ -472,6 +472,12 @@ void mfl_link_stop(struct mfl_link *link)
         link_post(link, &event);
 }
 
+void mfl_link_leave(struct mfl_link *link, uint64_t within_ms)
+{
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_LEAVE, .within_ms = within_ms};
+        link_post(link, &event);
+}
+
 /* As Progress: for people who watch, so the core has no part in it. */
 void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry)
 {

@@ -59,6 +59,8 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         struct mfl_error *err);
 /* As SIGTERM: the agent aborts its work, says goodbye, and on_exit comes. */
 void mfl_link_stop(struct mfl_link *link);
+/* Takes no more work; ends as by mfl_link_stop when there is none left, after within_ms at the latest. */
+void mfl_link_leave(struct mfl_link *link, uint64_t within_ms);
 /* Cancels what runs, closes everything, calls closed (may be NULL), and frees the link. Idempotent. */
 void mfl_link_close(struct mfl_link *link, void (*closed)(void *user));
 /* Tells the server how the device is; nothing while offline. */

@@ -8,6 +8,8 @@
  * group's sums, one that hashes params;
  *   - SIGTERM, SIGINT, or the end of stdin where asked: says goodbye and ends; a second signal ends it at
  * once;
+ *   - with `stop: task`, SIGTERM: takes no more work, finishes what it has, and says goodbye then; a second
+ * one is as SIGTERM is otherwise;
  *   - SIGHUP reads the configuration again (service.h).
  *
  * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a backend that isn't there
@@ -61,7 +63,7 @@ struct client {
                 uv_pipe_t pipe;
                 uv_tty_t tty;
         } in;
-        bool in_open, stopping;
+        bool in_open, stopping, leaving;
         int status;
 };
 
@@ -235,9 +237,25 @@ static void stop(struct client *c, const char *why)
         mfl_link_stop(c->link);
 }
 
+static void leave(struct client *c)
+{
+        c->leaving = true;
+        mfl_client_service_stopping(c->config.stop_ms);
+        mfl_systemd_status("%s: taking no more work, finishing what there is", c->config.name);
+        mfl_log(MFL_LOG_INFO,
+                "SIGTERM: no more work is taken, and what there is will be finished, within %llu s; another "
+                "SIGTERM ends it now",
+                (unsigned long long)c->config.stop_ms / 1000);
+        mfl_link_leave(c->link, c->config.stop_ms);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
         struct client *c = handle->data;
+        if (number == SIGTERM && c->config.stop == MFL_CLIENT_STOP_TASK && !c->leaving && !c->stopping) {
+                leave(c);
+                return;
+        }
         if (c->stopping)
                 _exit(1);
         stop(c, strsignal(number));

@@ -9,6 +9,9 @@
 
 #include "common/systemd.h"
 
+/* To say goodbye, and to free the device. */
+#define STOP_MARGIN_MS 10000
+
 static void reload(struct mfl_client_service *service)
 {
         struct mfl_client_config config;
@@ -57,6 +60,17 @@ void mfl_client_service_ready(const char *status)
 {
         mfl_systemd_notify("READY=1");
         mfl_systemd_status("%s", status);
+}
+
+/* As sd_notify(3), EXTEND_TIMEOUT_USEC: once is enough, because no other message must follow within that time
+ * before the process has ended. */
+void mfl_client_service_stopping(uint64_t within_ms)
+{
+        char extend[64];
+        mfl_systemd_notify("STOPPING=1");
+        mfl_snprintf(extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%llu",
+                (unsigned long long)(within_ms + STOP_MARGIN_MS) * 1000);
+        mfl_systemd_notify(extend);
 }
 
 void mfl_client_service_close(struct mfl_client_service *service)

@@ -28,6 +28,9 @@ struct mfl_client_service {
 void mfl_client_service_open(struct mfl_client_service *service, uv_loop_t *loop);
 /* Says READY, with the status line. */
 void mfl_client_service_ready(const char *status);
+/* It will end, but may take within_ms: the manager is asked to wait so long, whatever its TimeoutStopSec is.
+ */
+void mfl_client_service_stopping(uint64_t within_ms);
 /* Says that the end has begun, and closes the handles. Idempotent. */
 void mfl_client_service_close(struct mfl_client_service *service);
 

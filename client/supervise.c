@@ -63,6 +63,7 @@ struct supervisor {
         char stdin_ignored[256];
         char program[4096];
         bool stopping, killed, watches_stdin;
+        uint64_t leave_ms; /* SIGTERM lets children finish their work, so long; 0: it does not */
         uint32_t n;
         struct child *children;
 };
@@ -260,7 +261,10 @@ static void stop(struct supervisor *s, int number, const char *why)
                 return;
         }
         s->stopping = true;
-        mfl_systemd_notify("STOPPING=1");
+        if (number == SIGTERM && s->leave_ms)
+                mfl_client_service_stopping(s->leave_ms);
+        else
+                mfl_systemd_notify("STOPPING=1");
         mfl_log(MFL_LOG_INFO, "stopping %u daemons: %s", s->n, why);
         signal_children(s, number);
         close_timers(s);
@@ -464,6 +468,7 @@ int mfl_supervise_run(const struct mfl_client_config *config, int argc, char *co
         if (!r)
                 r = make_environment(s, err);
         if (!r) {
+                s->leave_ms = config->stop == MFL_CLIENT_STOP_TASK ? config->stop_ms : 0;
                 s->service.argc = argc;
                 s->service.argv = argv;
                 r = open_loop(s, err);

@@ -70,20 +70,19 @@ int trainer_eval_units(struct trainer_run *run, struct mfl_error *err)
 static int evaluate_unit(
         struct trainer_run *run, struct mfl_net *net, const struct trainer_unit *unit, struct mfl_error *err)
 {
-        int64_t loss_sum = 0;
-        uint64_t correct = 0;
-        int r = run->trainer->ops->eval(net, 0, run->job->data->test, run->job->test_index + unit->first,
-                unit->n, &loss_sum, &correct, err);
+        struct mfl_score score;
+        int r = run->trainer->ops->eval(
+                net, 0, run->job->data->test, run->job->test_index + unit->first, unit->n, &score, err);
         if (r)
                 return r;
         struct mfl_eval_item *item = &run->result->eval[unit->item];
         pthread_mutex_lock(&run->eval_lock);
-        item->samples += unit->n;
-        item->correct += correct;
-        item->loss_sum += loss_sum;
+        item->samples += score.n_scored;
+        item->correct += score.n_correct;
+        item->loss_sum += score.loss_sum;
         pthread_mutex_unlock(&run->eval_lock);
         atomic_fetch_add(&run->request->control->samples_done, unit->n);
-        atomic_fetch_add(&run->request->control->loss_sum, loss_sum);
+        atomic_fetch_add(&run->request->control->loss_sum, score.loss_sum);
         return 0;
 }
 

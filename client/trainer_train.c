@@ -64,9 +64,9 @@ static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns
                 slot->chunk_steps = MFL_MIN(slot->steps_max, slot->chunk_steps * 2);
 }
 
-static struct mfl_sgd sgd_of(const struct mfl_job *spec)
+static struct mfl_optimizer optimizer_of(const struct mfl_job *spec)
 {
-        return (struct mfl_sgd){.lr = spec->training.lr,
+        return (struct mfl_optimizer){.lr = spec->training.lr,
                 .momentum = spec->training.momentum,
                 .weight_decay = spec->training.weight_decay,
                 .nesterov = spec->training.nesterov,
@@ -92,14 +92,14 @@ static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slo
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
         struct mfl_train_control *control = run->request->control;
-        struct mfl_sgd sgd = sgd_of(run->job->spec);
+        struct mfl_optimizer opt = optimizer_of(run->job->spec);
         uint64_t start_ns = mfl_now_ns();
         uint32_t n = steps_of_chunk(run, slot), n_active = 0;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
                 fill_lane(run, slot, i, n);
                 n_active += slot->lanes[i].active;
         }
-        int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &sgd, err)
+        int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err)
                   : 0;
         if (r)
                 return r;
@@ -110,12 +110,12 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 if (!lane->active)
                         continue;
                 struct trainer_item *item = &run->items[lane->item];
-                item->loss_sum += group->loss_sum;
-                item->correct += group->n_correct;
-                item->samples += group->n_samples;
+                item->loss_sum += group->score.loss_sum;
+                item->correct += group->score.n_correct;
+                item->samples += group->score.n_scored;
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 atomic_fetch_add(&control->samples_done, group->n_samples);
-                atomic_fetch_add(&control->loss_sum, group->loss_sum);
+                atomic_fetch_add(&control->loss_sum, group->score.loss_sum);
         }
         adapt_chunk(slot, n, ns);
         return 0;

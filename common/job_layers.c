@@ -9,9 +9,6 @@
 
 const char *const mfl_job_init_names[] = {"he", "glorot", "torch", "zero", "gpt2", NULL};
 
-/* A layer or model that does not name its initialisation. */
-#define INIT_NOT_GIVEN (-1)
-
 /* What a layer's mapping is read into; ints stay -1 where the key is missing, names are empty. */
 struct layer_reader {
         struct mfl_layer layer;
@@ -343,8 +340,8 @@ int mfl_job_read_layers(
         if (!job->model.layers)
                 return mfl_fail_memory(err, node->n_children * sizeof *job->model.layers, "a job's layers");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                struct layer_reader reader = {
-                        .layer = {.input = job->model.n_layers, .input2 = -1}, .init = INIT_NOT_GIVEN};
+                struct layer_reader reader = {.layer = {.input = job->model.n_layers, .input2 = -1},
+                        .init = MFL_JOB_INIT_NOT_GIVEN};
                 int r;
                 if ((r = read_layer(doc, n, &reader, err)) || (r = find_inputs(doc, n, job, &reader, err)))
                         return r;

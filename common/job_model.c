@@ -122,7 +122,7 @@ static void set_init(struct mfl_job *job)
         enum mfl_init own = job->model.init < 0 ? MFL_INIT_TORCH : (enum mfl_init)job->model.init;
         for (int i = 0; i < job->model.n_layers; i++) {
                 struct mfl_layer *layer = &job->model.layers[i];
-                if ((int)layer->init == INIT_NOT_GIVEN)
+                if ((int)layer->init == MFL_JOB_INIT_NOT_GIVEN)
                         layer->init = own;
         }
 }

@@ -14,6 +14,7 @@ int mfl_job_read_model(
 /* The same for `layers`: appends to job->model.layers. */
 int mfl_job_read_layers(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
+#define MFL_JOB_INIT_NOT_GIVEN (-1)            /* in layer.init: a layer that does not name its own */
 extern const char *const mfl_job_init_names[]; /* by enum mfl_init, then NULL */
 
 /* All tables of keys, each list ends with NULL: for the test that the reference document knows every key. */

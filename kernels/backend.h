@@ -29,7 +29,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 3
+#define MFL_BACKEND_ABI 4
 
 struct mfl_device;
 struct mfl_net;
@@ -71,6 +71,23 @@ struct mfl_augment {
         bool flip;
 };
 
+/* What is minimised, z being the last layer's output. A sample has one or more predictions that are scored:
+ * each has a loss, and the loss of a step is the mean of those of all its rows.
+ *   cross entropy: one prediction of `classes` logits at each position (graph->positions of them); a negative
+ *     label is not scored. With smoothing e the target is 1 - e on the label and e / classes on every class,
+ *     as in PyTorch (Szegedy et al. 2016). A hit: the first largest logit is the label
+ *   binary cross entropy with logits: each of the data set's n_targets is one; a hit: (z > 0) == (target >
+ * .5) mean squared error: the same with (z - target)^2; no hits */
+enum mfl_loss_kind {
+        MFL_LOSS_CROSS_ENTROPY,
+        MFL_LOSS_BINARY,
+        MFL_LOSS_SQUARED,
+};
+struct mfl_loss {
+        enum mfl_loss_kind kind;
+        float smoothing; /* [0, 1) */
+};
+
 struct mfl_net_options {
         int batch;                    /* rows of a batch, the largest */
         int groups;                   /* G >= 1 */
@@ -83,18 +100,47 @@ struct mfl_net_options {
         bool shared_start; /* see params_base; ignored where that is NULL */
         bool streamed;     /* has room for data that is not resident; see data_new */
         struct mfl_augment augment;
+        struct mfl_loss loss;
+        /* A step of so many batches: their gradients are added, weighted so that it is the mean over all rows
+         * of the step, then the optimizer steps once (0: 1). Batch norm sees each batch by itself. Rows of
+         * dropout and augmentation are numbered over the step. */
+        int accumulate;
 };
 
-/* Stochastic gradient descent as in PyTorch: g = grad + weight_decay * p + prox_mu * (p - p0);
- * m = momentum * m + g (m = g at the first step); p -= lr * (nesterov ? g + momentum * m : m).
- * p0 are the params of params_set (FedProx: Li et al. 2020, eq. 2). */
-struct mfl_sgd {
+/* One step of a parameter p with gradient g, as in PyTorch; t counts a group's steps from 1 on, since its
+ * params_set, which zeroes the state. p0 are the params of params_set.
+ *   all:     g is scaled by min(1, clip_norm / (norm + 1e-6)) where clip_norm > 0, norm being that of the
+ *            gradient of all trained params together; then g += prox_mu * (p - p0) (FedProx: Li et al. 2020,
+ *            eq. 2), and but for AdamW g += weight_decay * p
+ *   SGD:     m = momentum * m + g (m = g at the first step); p -= lr * (nesterov ? g + momentum * m : m)
+ *   Adam:    m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
+ *            p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)           (Kingma and Ba 2015)
+ *   AdamW:   p -= lr * weight_decay * p first, then Adam                    (Loshchilov and Hutter 2019)
+ *   Adagrad: v = v + g^2; p -= lr * g / (sqrt(v) + eps)                             (Duchi et al. 2011)
+ * lr is that of the step: lr * group.lr_scale[step]. */
+enum mfl_optimizer_kind {
+        MFL_OPTIMIZER_SGD,
+        MFL_OPTIMIZER_ADAM,
+        MFL_OPTIMIZER_ADAMW,
+        MFL_OPTIMIZER_ADAGRAD,
+};
+struct mfl_optimizer {
+        enum mfl_optimizer_kind kind;
         float lr, momentum, weight_decay, prox_mu;
+        float beta1, beta2, eps; /* Adam, AdamW; Adagrad: eps */
+        float clip_norm;         /* 0: none */
         bool nesterov;
 };
 
-/* One group's share of a call: n_steps steps over samples of `data`. Step t uses rows
- * index[t * batch .. + count[t]); count[t] <= batch; count[t] = 0 leaves the group untouched in that step. */
+/* Sums over predictions that were scored. */
+struct mfl_score {
+        int64_t loss_sum; /* mfl_fixed_loss units */
+        uint64_t n_correct, n_scored;
+};
+
+/* One group's share of a call: n_steps steps over samples of `data`. With rows = batch * accumulate, step t
+ * uses rows index[t * rows .. + count[t]); count[t] <= rows; count[t] = 0 leaves the group untouched in that
+ * step. */
 struct mfl_group_steps {
         const uint32_t *index;
         const uint32_t *count;
@@ -102,9 +148,10 @@ struct mfl_group_steps {
         struct mfl_rng_key augment; /* mfl_rng_derive(seed, MFL_RNG_AUGMENT, client, round) */
         uint32_t step_first; /* number of the first step within the local training, for dropout, augmentation
                               */
+        const float *lr_scale; /* factor of the learning rate in each step; NULL: 1 */
         /* out, added to what is there: */
-        int64_t loss_sum; /* of per-sample losses before each step, mfl_fixed_loss units */
-        uint64_t n_correct, n_samples;
+        struct mfl_score score; /* of the predictions before each step */
+        uint64_t n_samples;     /* rows */
 };
 
 #define MFL_STEPS_MAX 1024u /* of one call of step */
@@ -213,12 +260,12 @@ struct mfl_backend_ops {
 
         /* n_steps optimizer steps for every group; groups has G entries. n_steps <= MFL_STEPS_MAX. */
         int (*step)(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-                uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
-        /* Loss and hits of rows index[0 .. n) under group g's params, dropout off, in batches of the net's
-         * size from index[0] on (callers cut work at multiples of it, so that batches are always the same).
-         */
+                uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
+        /* Score of rows index[0 .. n) under group g's params, dropout off and without smoothing, in batches
+         * of the net's size from index[0] on (callers cut work at multiples of it, so that batches are always
+         * the same). */
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-                uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
+                uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
 
         /* Nanoseconds that the device worked on the steps of this network so far, by the device's own clock;
          * what a call of step takes longer is the host's share. NULL: host and device are one. */

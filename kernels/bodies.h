@@ -40,6 +40,62 @@ static inline MFL_HD float mfl_sigmoid_grad(float y, float dy)
         return dy * (y * (1.0f - y));
 }
 
+static inline MFL_HD float mfl_relu6(float x)
+{
+        return x > 0.0f ? (x < 6.0f ? x : 6.0f) : 0.0f;
+}
+
+static inline MFL_HD float mfl_relu6_grad(float y, float dy)
+{
+        return y > 0.0f && y < 6.0f ? dy : 0.0f;
+}
+
+#define MFL_SQRT_HALF 0.70710678118654752440f
+#define MFL_SQRT_2_OVER_PI 0.79788456080286535588f
+#define MFL_1_OVER_SQRT_2PI 0.39894228040143267794f
+
+static inline MFL_HD float mfl_gelu(float x)
+{
+        return 0.5f * x * (1.0f + erff(x * MFL_SQRT_HALF));
+}
+
+/* This and the next two from the input. */
+static inline MFL_HD float mfl_gelu_grad(float x, float dy)
+{
+        float phi = 0.5f * (1.0f + erff(x * MFL_SQRT_HALF));
+        return dy * (phi + x * MFL_1_OVER_SQRT_2PI * expf(-0.5f * x * x));
+}
+
+static inline MFL_HD float mfl_gelu_tanh(float x)
+{
+        return 0.5f * x * (1.0f + tanhf(MFL_SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
+}
+
+static inline MFL_HD float mfl_gelu_tanh_grad(float x, float dy)
+{
+        float t = tanhf(MFL_SQRT_2_OVER_PI * (x + 0.044715f * x * x * x));
+        float inner = MFL_SQRT_2_OVER_PI * (1.0f + 3.0f * 0.044715f * x * x);
+        return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner);
+}
+
+static inline MFL_HD float mfl_silu(float x)
+{
+        return x * mfl_sigmoid(x);
+}
+
+static inline MFL_HD float mfl_silu_grad(float x, float dy)
+{
+        float s = mfl_sigmoid(x);
+        return dy * (s * (1.0f + x * (1.0f - s)));
+}
+
+/* The token that a float holds; a number outside takes the nearest inside. */
+static inline MFL_HD int mfl_token(float x, int vocabulary)
+{
+        int t = x > 0.0f ? (x < (float)vocabulary ? (int)x : vocabulary - 1) : 0;
+        return t < vocabulary ? t : vocabulary - 1;
+}
+
 /* Element e of a dropout mask: the factor of x, 0 or 1 / (1 - rate). `key` is mfl_rng_dropout_key(client's
  * key, step, layer), e counts over the batch's rows in NCHW order. */
 static inline MFL_HD float mfl_dropout_factor(uint32_t u, float rate)
@@ -101,19 +157,83 @@ static inline MFL_HD float mfl_softmax_xent(
         return logf(sum) - (z[label] - max);
 }
 
-/* One parameter's step; m and p0 are only touched where momentum and prox_mu are not 0. */
-static inline MFL_HD void mfl_sgd_update(
-        const struct mfl_sgd *sgd, float *p, float *m, const float *p0, float g)
+/* What label smoothing does to a row's loss and gradient, both of the plain cross entropy: the target becomes
+ * (1 - e) onehot + e / classes. `sum` is that of z - max over the classes, in float from index 0 on; log_sum
+ * the logarithm of the sum of their exponentials. */
+static inline MFL_HD float mfl_smooth_loss(float loss, float log_sum, float sum, int classes, float e)
 {
-        if (sgd->weight_decay != 0.0f)
-                g = g + sgd->weight_decay * *p;
-        if (sgd->prox_mu != 0.0f)
-                g = g + sgd->prox_mu * (*p - *p0);
-        if (sgd->momentum != 0.0f) {
-                *m = sgd->momentum * *m + g;
-                g = sgd->nesterov ? g + sgd->momentum * *m : *m;
+        return (1.0f - e) * loss + e * (log_sum - sum / (float)classes);
+}
+
+static inline MFL_HD float mfl_smooth_grad(float dz, bool is_label, int classes, float e, float scale)
+{
+        return dz + (is_label ? e * scale : 0.0f) - e / (float)classes * scale;
+}
+
+/* Binary cross entropy of one logit with target t in [0, 1], in the form that does not overflow. */
+static inline MFL_HD float mfl_binary_loss(float z, float t)
+{
+        return (z > 0.0f ? z : 0.0f) - z * t + logf(1.0f + expf(-fabsf(z)));
+}
+
+/* What a step of the optimizer needs besides the parameter: its learning rate, and of Adam 1 - beta^t. */
+struct mfl_rate {
+        float lr, correction1, correction2;
+};
+
+/* t: the step's number from 1 on; lr_scale: of the step. In double, rounded once: the same everywhere up to
+ * the library's pow. */
+static inline struct mfl_rate mfl_rate_of(const struct mfl_optimizer *opt, uint64_t t, float lr_scale)
+{
+        struct mfl_rate rate = {opt->lr * lr_scale, 1.0f, 1.0f};
+        if (opt->kind == MFL_OPTIMIZER_ADAM || opt->kind == MFL_OPTIMIZER_ADAMW) {
+                rate.correction1 = (float)(1.0 - pow((double)opt->beta1, (double)t));
+                rate.correction2 = (float)(1.0 - pow((double)opt->beta2, (double)t));
         }
-        *p = *p - sgd->lr * g;
+        return rate;
+}
+
+/* The factor that clips a gradient of that norm. */
+static inline MFL_HD float mfl_clip_factor(float clip_norm, float norm)
+{
+        float factor = clip_norm / (norm + 1e-6f);
+        return clip_norm > 0.0f && factor < 1.0f ? factor : 1.0f;
+}
+
+/* One parameter's step of any optimizer but SGD; m is Adam's, v Adam's and Adagrad's. */
+static inline MFL_HD void mfl_adaptive_update(const struct mfl_optimizer *opt, const struct mfl_rate *rate,
+        float *p, float *m, float *v, const float *p0, float g)
+{
+        if (opt->prox_mu != 0.0f)
+                g = g + opt->prox_mu * (*p - *p0);
+        if (opt->weight_decay != 0.0f && opt->kind == MFL_OPTIMIZER_ADAMW)
+                *p = *p - rate->lr * opt->weight_decay * *p;
+        else if (opt->weight_decay != 0.0f)
+                g = g + opt->weight_decay * *p;
+        if (opt->kind == MFL_OPTIMIZER_ADAGRAD) {
+                *v = *v + g * g;
+                *p = *p - rate->lr * g / (sqrtf(*v) + opt->eps);
+                return;
+        }
+        *m = opt->beta1 * *m + (1.0f - opt->beta1) * g;
+        *v = opt->beta2 * *v + (1.0f - opt->beta2) * (g * g);
+        *p = *p - rate->lr / rate->correction1 * *m / (sqrtf(*v / rate->correction2) + opt->eps);
+}
+
+/* One parameter's step of SGD with that learning rate; m and p0 are only touched where momentum and prox_mu
+ * are not 0. */
+static inline MFL_HD void mfl_sgd_update(
+        const struct mfl_optimizer *opt, float lr, float *p, float *m, const float *p0, float g)
+{
+        if (opt->weight_decay != 0.0f)
+                g = g + opt->weight_decay * *p;
+        if (opt->prox_mu != 0.0f)
+                g = g + opt->prox_mu * (*p - *p0);
+        if (opt->momentum != 0.0f) {
+                *m = opt->momentum * *m + g;
+                g = opt->nesterov ? g + opt->momentum * *m : *m;
+        }
+        *p = *p - lr * g;
 }
 
 #endif

@@ -63,7 +63,7 @@ static void perf_steps(
         struct mfl_device_data *data = NULL;
         struct mfl_net_options options = {
                 .batch = batch, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
-        struct mfl_sgd sgd = {.lr = 0.05f};
+        struct mfl_optimizer opt = {.lr = 0.05f};
         size_t count = (size_t)mfl_shape_count(shape);
         uint32_t index[SAMPLES], counts[SAMPLES], n_steps = SAMPLES / (uint32_t)batch;
         uint64_t best = UINT64_MAX, flops_forward, flops;
@@ -87,7 +87,7 @@ static void perf_steps(
         for (uint64_t begin = mfl_now_ns(); mfl_now_ns() - begin < 2 * TIME_NS;) {
                 struct mfl_group_steps steps = {.index = index, .count = counts};
                 uint64_t t0 = mfl_now_ns();
-                conf_must(b->ops->step(net, data, &steps, n_steps, &sgd, &err), &err);
+                conf_must(b->ops->step(net, data, &steps, n_steps, &opt, &err), &err);
                 best = MFL_MIN(best, mfl_now_ns() - t0);
         }
         mfl_graph_flops(graph, &flops_forward, &flops);

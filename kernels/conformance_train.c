@@ -15,7 +15,7 @@ struct train_case {
         const char *name, *preset; /* preset NULL: the residual network below */
         struct mfl_shape input;
         int classes;
-        struct mfl_sgd sgd;
+        struct mfl_optimizer opt;
         struct mfl_augment augment;
         uint32_t rows_min; /* of a partial batch. A batch norm divides by the deviation of what it sees, and
                               of a single row's few values that is next to nothing */
@@ -52,14 +52,14 @@ static const struct mfl_layer smooth_layers[] = {{.op = MFL_OP_INPUT, .input = -
         {.op = MFL_OP_DENSE, .input = 19, .out_channels = 10, .bias = true}};
 
 static const struct train_case train_cases[] = {
-        {"logistic sgd", "logistic", {1, {30}}, 5, {.lr = 0.1f}},
-        {"mlp sgd", "mlp", {1, {20}}, 10, {.lr = 0.05f}},
+        {"logistic opt", "logistic", {1, {30}}, 5, {.lr = 0.1f}},
+        {"mlp opt", "mlp", {1, {20}}, 10, {.lr = 0.05f}},
         {"mlp momentum", "mlp", {3, {1, 5, 5}}, 10, {.lr = 0.05f, .momentum = 0.9f}},
-        {"lenet5 sgd", "lenet5", {3, {1, 14, 14}}, 10, {.lr = 0.1f}},
+        {"lenet5 opt", "lenet5", {3, {1, 14, 14}}, 10, {.lr = 0.1f}},
         {"lenet5 nesterov decay", "lenet5", {3, {3, 12, 12}}, 10,
                 {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = true}},
         {"lenet5 prox", "lenet5", {3, {1, 12, 12}}, 10, {.lr = 0.05f, .prox_mu = 0.1f}},
-        {"fedavg-cnn sgd", "fedavg-cnn", {3, {1, 8, 8}}, 10, {.lr = 0.05f}},
+        {"fedavg-cnn opt", "fedavg-cnn", {3, {1, 8, 8}}, 10, {.lr = 0.05f}},
         {"pfl-cnn momentum prox", "pfl-cnn", {3, {3, 8, 8}}, 10,
                 {.lr = 0.02f, .momentum = 0.5f, .prox_mu = 0.01f}},
         {"mlp augmented", "mlp", {3, {3, 6, 5}}, 10, {.lr = 0.05f}, {.crop = 2, .flip = true}},
@@ -68,9 +68,9 @@ static const struct train_case train_cases[] = {
         {"resnet20 momentum prox decay", "resnet20", {3, {3, 8, 8}}, 10,
                 {.lr = 0.01f, .momentum = 0.5f, .weight_decay = 0.001f, .prox_mu = 0.01f}, .rows_min = 3,
                 .deep = true},
-        {"resnet20-gn sgd", "resnet20-gn", {3, {3, 6, 6}}, 10, {.lr = 0.01f}, {.crop = 1, .flip = true},
+        {"resnet20-gn opt", "resnet20-gn", {3, {3, 6, 6}}, 10, {.lr = 0.01f}, {.crop = 1, .flip = true},
                 .deep = true},
-        {"residual sgd", NULL, {3, {3, 8, 7}}, 10, {.lr = 0.05f}, .rows_min = 4},
+        {"residual opt", NULL, {3, {3, 8, 7}}, 10, {.lr = 0.05f}, .rows_min = 4},
         {"residual momentum prox decay", NULL, {3, {3, 7, 7}}, 10,
                 {.lr = 0.02f, .momentum = 0.5f, .weight_decay = 0.01f, .prox_mu = 0.01f},
                 {.crop = 2, .flip = true}, .rows_min = 4},
@@ -86,8 +86,7 @@ struct training {
         float *params; /* G * n, after the steps */
         int64_t *acc;  /* n: the exact sum of all groups' updates */
         struct mfl_group_steps groups[GROUPS_MAX];
-        int64_t eval_loss;
-        uint64_t eval_correct;
+        struct mfl_score eval;
         bool moved; /* see moves_agree */
 };
 
@@ -224,7 +223,7 @@ static void train(const struct conf_backend *b, struct training *t, const struct
         conf_must(b->ops->data_new(b->device, &t->set, &t->set.train, true, &data, &err), &err);
         for (size_t g = 0; g < groups; g++)
                 conf_must(b->ops->params_set(net, (int)g, t->first + (first + g) * n, &err), &err);
-        conf_must(b->ops->step(net, data, t->groups, STEPS, &kase->sgd, &err), &err);
+        conf_must(b->ops->step(net, data, t->groups, STEPS, &kase->opt, &err), &err);
         for (size_t g = 0; g < groups; g++) {
                 conf_must(b->ops->params_get(net, (int)g, t->params + g * n, &err), &err);
                 weight[g] = g + 1;
@@ -236,7 +235,7 @@ static void train(const struct conf_backend *b, struct training *t, const struct
         }
         for (uint32_t i = 0; i < SAMPLES; i++)
                 all[i] = SAMPLES - 1 - i;
-        conf_must(b->ops->eval(net, 0, data, all, SAMPLES, &t->eval_loss, &t->eval_correct, &err), &err);
+        conf_must(b->ops->eval(net, 0, data, all, SAMPLES, &t->eval, &err), &err);
         b->ops->data_free(data);
         b->ops->net_free(net);
 }
@@ -298,14 +297,16 @@ static void compare_with_reference(
         training_init(&want, kase);
         train(&reference, &want, kase, 0, GROUPS_MAX);
         for (int g = 0; g < GROUPS_MAX; g++) {
-                counts &= got->groups[g].n_samples == want.groups[g].n_samples &&
-                          apart(got->groups[g].n_correct, want.groups[g].n_correct) <= bounds.hits;
-                loss = fmax(loss, loss_distance(got->groups[g].loss_sum, want.groups[g].loss_sum));
+                counts &=
+                        got->groups[g].n_samples == want.groups[g].n_samples &&
+                        apart(got->groups[g].score.n_correct, want.groups[g].score.n_correct) <= bounds.hits;
+                loss = fmax(
+                        loss, loss_distance(got->groups[g].score.loss_sum, want.groups[g].score.loss_sum));
         }
         double params = params_distance(got, &want, GROUPS_MAX * (size_t)got->graph->n);
-        double eval = loss_distance(got->eval_loss, want.eval_loss);
+        double eval = loss_distance(got->eval.loss_sum, want.eval.loss_sum);
         conf_report(counts && params < bounds.params && loss < bounds.loss && eval < bounds.eval &&
-                            apart(got->eval_correct, want.eval_correct) <= bounds.hits,
+                            apart(got->eval.n_correct, want.eval.n_correct) <= bounds.hits,
                 "%s: train %s: params %.1e (bound %.0e) loss %.1e (%.0e) eval %.1e (%.0e)", b->label,
                 kase->name, params, bounds.params, loss, bounds.loss, eval, bounds.eval);
         training_deinit(&want);
@@ -338,8 +339,8 @@ static bool single_agrees(
         training_init(&one, kase);
         train(b, &one, kase, g, 1);
         bool ok = !memcmp(one.params, seven->params + g * n, n * sizeof(float)) &&
-                  one.groups[0].loss_sum == seven->groups[g].loss_sum &&
-                  one.groups[0].n_correct == seven->groups[g].n_correct;
+                  one.groups[0].score.loss_sum == seven->groups[g].score.loss_sum &&
+                  one.groups[0].score.n_correct == seven->groups[g].score.n_correct;
         training_deinit(&one);
         return ok;
 }

@@ -50,12 +50,23 @@ static void gather_f32(const float *restrict src, int64_t n, float scale, float 
                 dst[i] = src[i] * scale + shift;
 }
 
+static void gather_i32(const int32_t *restrict src, int64_t n, float *restrict dst)
+{
+        for (int64_t i = 0; i < n; i++)
+                dst[i] = (float)src[i];
+}
+
 void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x)
 {
         const struct mfl_dataset *set = data->dataset;
         for (uint32_t r = 0; r < rows; r++) {
                 mfl_assert(index[r] < data->split->n);
                 int64_t from = (int64_t)index[r] * data->count;
+                if (data->split->dtype == MFL_I32) {
+                        gather_i32((const int32_t *)data->split->samples + from, data->count, x);
+                        x += data->count;
+                        continue;
+                }
                 for (int64_t c = 0; c < data->n_planes; c++, from += data->plane, x += data->plane) {
                         if (data->split->dtype == MFL_U8)
                                 gather_u8((const uint8_t *)data->split->samples + from, data->plane,
@@ -71,7 +82,7 @@ int mfl_host_image_shape(const struct mfl_graph *graph, const struct mfl_device_
         struct mfl_shape *ret_image, struct mfl_error *err)
 {
         const struct mfl_shape *own = &data->dataset->shape;
-        if (own->rank != 3 && graph->input.rank != 3)
+        if ((own->rank != 3 && graph->input.rank != 3) || data->dataset->vocabulary)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s: augmentation needs images (channels x height x width); give "
                         "model.input",
@@ -101,42 +112,100 @@ static void gather_plane(const struct mfl_device_data *data, uint32_t sample, in
 }
 
 void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct mfl_shape *image,
-        const struct mfl_augment *augment, struct mfl_rng_key step_key, const uint32_t *index, uint32_t rows,
-        float *x)
+        const struct mfl_augment *augment, struct mfl_rng_key step_key, uint32_t first_row,
+        const uint32_t *index, uint32_t rows, float *x)
 {
         for (uint32_t r = 0; r < rows; r++) {
-                struct mfl_augment_choice choice = mfl_augment_pick(step_key, r, augment);
+                struct mfl_augment_choice choice = mfl_augment_pick(step_key, first_row + r, augment);
                 mfl_assert(index[r] < data->split->n);
                 for (int64_t c = 0; c < image->dim[0]; c++, x += image->dim[1] * image->dim[2])
                         gather_plane(data, index[r], c, choice, image, x);
         }
 }
 
-void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
-        int classes, float *dz, int64_t *loss_sum, uint64_t *n_correct)
+static const int32_t *labels_of(const struct mfl_device_data *data, uint32_t sample)
 {
-        float scale = rows ? 1.0f / (float)rows : 0.0f;
-        for (uint32_t r = 0; r < rows; r++, z += classes) {
-                int label = data->split->labels[index[r]];
-                bool hit;
-                mfl_assert(label >= 0 && label < classes);
-                float loss = mfl_softmax_xent(z, classes, label, scale, dz, &hit);
-                *loss_sum += mfl_fixed_loss(loss);
-                *n_correct += hit;
-                dz = dz ? dz + classes : NULL;
+        return data->split->labels + (size_t)sample * mfl_dataset_labels_per_sample(data->dataset);
+}
+
+uint64_t mfl_host_scored(const struct mfl_device_data *data, const struct mfl_graph *graph,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows)
+{
+        uint64_t n = 0;
+        if (loss->kind != MFL_LOSS_CROSS_ENTROPY)
+                return (uint64_t)rows * (uint64_t)graph->classes;
+        for (uint32_t r = 0; r < rows; r++) {
+                const int32_t *labels = labels_of(data, index[r]);
+                for (int t = 0; t < graph->positions; t++)
+                        n += labels[t] >= 0;
+        }
+        return n;
+}
+
+static float smooth(const float *z, int classes, int label, float plain, float e, float scale, float *dz)
+{
+        float max = z[0], sum = 0.0f;
+        for (int c = 1; c < classes; c++)
+                max = z[c] > max ? z[c] : max;
+        for (int c = 0; c < classes; c++)
+                sum += z[c] - max;
+        for (int c = 0; dz && c < classes; c++)
+                dz[c] = mfl_smooth_grad(dz[c], c == label, classes, e, scale);
+        return mfl_smooth_loss(plain, plain + (z[label] - max), sum, classes, e);
+}
+
+static void cross_entropy(const struct mfl_loss *loss, int classes, int label, float scale, const float *z,
+        float *dz, struct mfl_score *score)
+{
+        bool hit;
+        if (label < 0) {
+                if (dz)
+                        memset(dz, 0, (size_t)classes * sizeof *dz);
+                return;
+        }
+        mfl_assert(label < classes);
+        float value = mfl_softmax_xent(z, classes, label, scale, dz, &hit);
+        if (loss->smoothing > 0.0f)
+                value = smooth(z, classes, label, value, loss->smoothing, scale, dz);
+        score->loss_sum += mfl_fixed_loss(value);
+        score->n_correct += hit;
+        score->n_scored++;
+}
+
+static void against_targets(const struct mfl_loss *loss, int n, const float *target, float scale,
+        const float *z, float *dz, struct mfl_score *score)
+{
+        bool binary = loss->kind == MFL_LOSS_BINARY;
+        for (int k = 0; k < n; k++) {
+                float d = z[k] - target[k];
+                if (dz)
+                        dz[k] = (binary ? mfl_sigmoid(z[k]) - target[k] : 2.0f * d) * scale;
+                score->loss_sum += mfl_fixed_loss(binary ? mfl_binary_loss(z[k], target[k]) : d * d);
+                score->n_correct += binary && (z[k] > 0.0f) == (target[k] > 0.5f);
+                score->n_scored++;
         }
 }
 
-int mfl_host_check_data(
-        const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err)
+void mfl_host_loss(const struct mfl_device_data *data, const struct mfl_graph *graph,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows, float scale, const float *z,
+        float *dz, struct mfl_score *score)
 {
-        char have[96], want[96];
-        if (data->count == mfl_shape_count(&graph->input) && data->dataset->classes <= graph->classes)
-                return 0;
-        return mfl_fail(err, MFL_INVALID,
-                "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", data->dataset->name,
-                mfl_shape_text(&data->dataset->shape, have, sizeof have), data->dataset->classes, graph->name,
-                mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
+        int classes = graph->classes, positions = graph->positions;
+        for (uint32_t r = 0; r < rows; r++) {
+                if (loss->kind != MFL_LOSS_CROSS_ENTROPY) {
+                        against_targets(loss, classes,
+                                data->split->targets + (size_t)index[r] * (size_t)classes, scale, z, dz,
+                                score);
+                        z += classes;
+                        dz = dz ? dz + classes : NULL;
+                        continue;
+                }
+                const int32_t *labels = labels_of(data, index[r]);
+                for (int t = 0; t < positions; t++, z += classes) {
+                        cross_entropy(loss, classes, labels[t], scale, z, dz, score);
+                        dz = dz ? dz + classes : NULL;
+                }
+        }
 }
 
 void mfl_host_device_info(struct mfl_device_info *info)

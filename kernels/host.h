@@ -7,6 +7,7 @@
 #define MFL_KERNELS_HOST_H
 
 #include "kernels/backend.h"
+#include "kernels/check.h"
 
 /* Refers to the caller's data set, which outlives it. */
 struct mfl_device_data {
@@ -25,10 +26,10 @@ void mfl_host_data_free(struct mfl_device_data *data);
 void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x);
 
 /* The same of images of that shape, each row shifted and mirrored as mfl_augment_pick says for the step's key
- * (mfl_rng_augment_key). */
+ * (mfl_rng_augment_key); index[0] is row first_row of the step. */
 void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct mfl_shape *image,
-        const struct mfl_augment *augment, struct mfl_rng_key step_key, const uint32_t *index, uint32_t rows,
-        float *x);
+        const struct mfl_augment *augment, struct mfl_rng_key step_key, uint32_t first_row,
+        const uint32_t *index, uint32_t rows, float *x);
 
 /* The shape in which samples are augmented: that of the data set, or, where its samples are flat, the graph's
  * input. MFL_INVALID where neither is an image. */
@@ -39,14 +40,14 @@ static inline bool mfl_host_augments(const struct mfl_augment *augment)
         return augment->crop > 0 || augment->flip;
 }
 
-/* Softmax cross-entropy of rows: adds to the sums; dz (NULL: not wanted) is the gradient of the mean over
- * rows. */
-void mfl_host_loss(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, const float *z,
-        int classes, float *dz, int64_t *loss_sum, uint64_t *n_correct);
-
-/* MFL_INVALID where the samples are not of the graph's input size, or have more classes. */
-int mfl_host_check_data(
-        const struct mfl_graph *graph, const struct mfl_device_data *data, struct mfl_error *err);
+/* How many predictions of those rows are scored: what the gradient of a step is divided by. */
+uint64_t mfl_host_scored(const struct mfl_device_data *data, const struct mfl_graph *graph,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows);
+/* The loss of rows with outputs z (of the graph's last layer): adds to the score; dz (NULL: not wanted) is
+ * the gradient of the sum of the rows' losses times `scale`. */
+void mfl_host_loss(const struct mfl_device_data *data, const struct mfl_graph *graph,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows, float scale, const float *z,
+        float *dz, struct mfl_score *score);
 
 /* MFL_INVALID where batch, groups or threads is below 1, or the precision is another than fp32, for which
  * these backends have no products. `fast` and `streamed` mean nothing here. */

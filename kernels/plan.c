@@ -79,7 +79,8 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
                         .uses_input = reads_input(op),
                         .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
                         .uses_output = op == MFL_OP_RELU || op == MFL_OP_RELU6 || op == MFL_OP_TANH ||
-                                       op == MFL_OP_SIGMOID || op == MFL_OP_SOFTMAX,
+                                       op == MFL_OP_SIGMOID || op == MFL_OP_SOFTMAX || op == MFL_OP_LSTM ||
+                                       op == MFL_OP_GRU,
                 };
         }
 }

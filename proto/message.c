@@ -29,6 +29,7 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_COMBINE_FAILED] = "CombineFailed",
         [MFL_MSG_ALONE] = "Alone",
         [MFL_MSG_COMMUNICATOR_ID] = "CommunicatorId",
+        [MFL_MSG_LEAVING] = "Leaving",
 };
 
 const char *mfl_msg_name(enum mfl_msg_kind kind)
@@ -192,6 +193,9 @@ const char *mfl_msg_text(const struct mfl_msg *m, char *buf, size_t n)
         case MFL_MSG_WELCOME:
                 snprintf(buf, n, "welcome: heartbeat %u ms, dead after %u ms", m->welcome.heartbeat_ms,
                         m->welcome.dead_ms);
+                break;
+        case MFL_MSG_LEAVING:
+                snprintf(buf, n, "leaving: %s", m->cancel.reason);
                 break;
         case MFL_MSG_BYE:
                 snprintf(buf, n, "bye%s: %s", m->bye.retry ? ", retry" : "", m->bye.reason);

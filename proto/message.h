@@ -14,10 +14,16 @@
 
 #define MFL_JOB_ID_BYTES 24
 #define MFL_REASON_BYTES 256
+/* Of rules about who may take part (Access). */
+#define MFL_ACCESS_RULES_MAX 1000
+#define MFL_ACCESS_PATTERN_BYTES 80 /* "sha256:" and 64 digits is the longest */
+#define MFL_ACCESS_REASON_BYTES 201
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
+#define MFL_BACKEND_BYTES 16
+#define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
 #define MFL_DEVICE_PCI_BYTES 32
 #define MFL_GROUP_MAX 64 /* members */
@@ -41,8 +47,8 @@ struct mfl_reach {
 struct mfl_daemon_info {
         char name[MFL_NAME_BYTES];
         char node[MFL_NAME_BYTES];
-        char backend[16];
-        char device[96];
+        char backend[MFL_BACKEND_BYTES];
+        char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
         uint64_t instance;
         uint32_t workers;
@@ -168,6 +174,7 @@ enum mfl_msg_kind {
         MFL_MSG_COMBINE_FAILED,  /* D->S cancel: task is the group's number */
         MFL_MSG_ALONE,           /* S->D cancel: the task goes on, without its node */
         MFL_MSG_COMMUNICATOR_ID, /* both communicator */
+        MFL_MSG_LEAVING,         /* D->S cancel: reason only */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);

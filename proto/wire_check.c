@@ -39,6 +39,8 @@ struct rule {
 #define WEIGHT_MAX ((int64_t)1 << 50) /* common/fixed.h, of a round */
 #define DAY_MS (24 * 3600 * 1000)
 #define NOT_NEGATIVE 0, INT64_MAX
+#define PATTERN 1, MFL_ACCESS_PATTERN_BYTES - 1
+#define YEAR_S (366 * 24 * 3600)
 #define NODE_BYTES (2 * MFL_NAME_BYTES) /* an id, "/", a daemon's name */
 #define DEVICE_BYTES 0, (int64_t)1 << 60
 
@@ -82,6 +84,40 @@ static int check_drain(const void *message, struct mfl_error *err)
         if (m->all == (*m->daemon != '\0'))
                 return INVALID("Drain.daemon: expected a name, or none and `all`");
         return 0;
+}
+
+/* A pattern of names, or what is to be found in a certificate. */
+static int check_pattern(const char *pattern, struct mfl_error *err)
+{
+        static const char hex[] = "0123456789abcdefABCDEF";
+        const char *s = pattern;
+        if (!strncmp(s, "sha256:", 7))
+                return s[7 + strspn(s + 7, hex)] || strlen(s + 7) != 64
+                               ? INVALID("Access.pattern: sha256: wants 64 hexadecimal digits")
+                               : 0;
+        if (!strncmp(s, "cn:", 3))
+                s += 3;
+        if (!*s || strlen(s) >= MFL_NAME_BYTES)
+                return INVALID("Access.pattern: a name has 1 to %d bytes", MFL_NAME_BYTES - 1);
+        for (; *s; s++)
+                if (!strchr("*?", *s) && !name_is_plain((char[]){*s, '\0'}))
+                        return INVALID("Access.pattern: only A-Z, a-z, 0-9, '.', '_', '-', '*' and '?' may "
+                                       "be in a name, after 'cn:' or nothing");
+        return 0;
+}
+
+static int check_access(const void *message, struct mfl_error *err)
+{
+        const Mfl__Access *m = message;
+        if (m->seconds && (m->remove || m->verdict != MFL__VERDICT__VERDICT_DENY))
+                return INVALID("Access.seconds: only for a rule that denies");
+        return check_pattern(m->pattern, err);
+}
+
+static int check_access_rule(const void *message, struct mfl_error *err)
+{
+        const Mfl__AccessRule *m = message;
+        return check_pattern(m->pattern, err);
 }
 
 static int check_hello(const void *message, struct mfl_error *err)
@@ -297,6 +333,7 @@ static const struct message_rules messages[] = {
         MESSAGE(alone, NULL, {"task", ANY}, {"reason", REASON}),
         MESSAGE(communicator_id, NULL, {"communicator", 1, INT64_MAX}, {"id", 0, MFL_COMMUNICATOR_ID_BYTES},
                 {"reason", REASON}),
+        MESSAGE(leaving, NULL, {"reason", REASON}),
         MESSAGE(cancel, NULL, {"task", ANY}, {"reason", REASON}),
         MESSAGE(job_over, NULL, {"job", JOB}),
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET}),
@@ -366,6 +403,13 @@ static const struct message_rules messages[] = {
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
+        MESSAGE(access, check_access, {"pattern", PATTERN}, {"verdict", ENUM}, {"remove", BOOL},
+                {"reason", 0, MFL_ACCESS_REASON_BYTES - 1}, {"seconds", 0, YEAR_S}),
+        MESSAGE_EMPTY(list_access),
+        MESSAGE(access_rule, check_access_rule, {"pattern", PATTERN}, {"verdict", ENUM},
+                {"who", NAME_OR_EMPTY}, {"time_ms", ANY}, {"until_ms", ANY},
+                {"reason", 0, MFL_ACCESS_REASON_BYTES - 1}, {"connected", ANY}, {"refused", ANY}),
+        MESSAGE(access_list, NULL, {"rules", 0, MFL_ACCESS_RULES_MAX}),
         MESSAGE(list_audit, NULL, {"count", 0, 1000}),
         MESSAGE(audit_entry, NULL, {"seq", ANY}, {"time_ms", ANY}, {"who", NAME_OR_EMPTY},
                 {"address", 0, 127}, {"action", NAME_OR_EMPTY}, {"object", NAME_OR_EMPTY},

@@ -215,6 +215,9 @@ static int group_message_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 m->cancel.task = e->alone->task;
                 COPY(m->cancel.reason, e->alone->reason);
                 return 0;
+        case MFL_MSG_LEAVING:
+                COPY(m->cancel.reason, e->leaving->reason);
+                return 0;
         case MFL_MSG_COMMUNICATOR_ID:
                 m->communicator.communicator = e->communicator_id->communicator;
                 m->communicator.made = e->communicator_id->id.len > 0;
@@ -316,6 +319,7 @@ static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
                 {MFL__ENVELOPE__BODY_COMBINE_FAILED, MFL_MSG_COMBINE_FAILED},
                 {MFL__ENVELOPE__BODY_ALONE, MFL_MSG_ALONE},
                 {MFL__ENVELOPE__BODY_COMMUNICATOR_ID, MFL_MSG_COMMUNICATOR_ID},
+                {MFL__ENVELOPE__BODY_LEAVING, MFL_MSG_LEAVING},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++)
                 if (kinds[i].body == e->body_case)

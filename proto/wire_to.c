@@ -266,6 +266,7 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 SMALL(MFL_MSG_COMBINE_FAILED, CombineFailed, COMBINE_FAILED, combine_failed, m->cancel.task,
                         TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_ALONE, Alone, ALONE, alone, m->cancel.task, TEXT(m->cancel.reason))
+                SMALL(MFL_MSG_LEAVING, Leaving, LEAVING, leaving, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_COMMUNICATOR_ID, CommunicatorId, COMMUNICATOR_ID, communicator_id,
                         m->communicator.communicator,
                         {m->communicator.made ? MFL_COMMUNICATOR_ID_BYTES : 0,

@@ -2,8 +2,9 @@
 /* Who may change what, and the book of who did or tried.
  *
  * A viewer looks on. An operator submits, drains, and does as he likes with his own jobs; another's job takes
- * an admin. Whatever a request changes is written down with its result before the answer goes out; refusals
- * are, too, as long as they are not too many: a book that anybody can fill is no book.
+ * an admin, and so does a rule about which daemons may take part, for it takes work away from everybody's
+ * jobs. Whatever a request changes is written down with its result before the answer goes out; refusals are,
+ * too, as long as they are not too many: a book that anybody can fill is no book.
  */
 #include "common/log.h"
 #include "server/operator.h"
@@ -83,6 +84,8 @@ const char *mfl_operator_action(const Mfl__Envelope *e)
                 return "clone";
         case MFL__ENVELOPE__BODY_DRAIN:
                 return e->drain->undo ? "undrain" : "drain";
+        case MFL__ENVELOPE__BODY_ACCESS:
+                return mfl_operator_access_verb(e->access);
         case MFL__ENVELOPE__BODY_LIST_AUDIT: /* it changes nothing, but it is not for everybody */
                 return "audit";
         default:
@@ -101,6 +104,8 @@ static const char *object_of(const Mfl__Envelope *e)
                 return e->clone_job->job;
         case MFL__ENVELOPE__BODY_DRAIN:
                 return e->drain->daemon;
+        case MFL__ENVELOPE__BODY_ACCESS:
+                return e->access->pattern;
         default:
                 return "";
         }
@@ -117,11 +122,22 @@ bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *e
 {
         const char *action = mfl_operator_action(e);
         char roles[64], text[256];
-        if (!action || session->roles & (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_ADMIN))
+        uint32_t needed = MFL_TLS_ROLE_ADMIN;
+        if (e->body_case != MFL__ENVELOPE__BODY_ACCESS)
+                needed |= MFL_TLS_ROLE_OPERATOR;
+        if (!action || session->roles & needed)
                 return true;
-        mfl_snprintf(text, sizeof text,
-                "'%s' may look on only: the certificate says %s, and %s needs OU=operator", session->who,
-                mfl_tls_roles_text(session->roles, roles, sizeof roles), action);
+        if (session->roles & MFL_TLS_ROLE_OPERATOR) {
+                mfl_snprintf(text, sizeof text,
+                        "which daemons may take part is for OU=admin to say, and the certificate of '%s' "
+                        "says %s",
+                        session->who, mfl_tls_roles_text(session->roles, roles, sizeof roles));
+                refuse(session, e->request, action, object_of(e), text);
+                return false;
+        }
+        mfl_snprintf(text, sizeof text, "'%s' may look on only: the certificate says %s, and %s needs OU=%s",
+                session->who, mfl_tls_roles_text(session->roles, roles, sizeof roles), action,
+                needed & MFL_TLS_ROLE_OPERATOR ? "operator" : "admin");
         refuse(session, e->request, action, object_of(e), text);
         return false;
 }

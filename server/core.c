@@ -268,6 +268,9 @@ int mfl_core_step(struct mfl_core *core, const struct mfl_core_event *event, str
         case MFL_EV_DRAIN:
                 mfl_core_daemon_drain(core, event->drain.name, event->drain.on);
                 break;
+        case MFL_EV_EXPEL:
+                mfl_core_daemon_expel(core, event->drain.name, event->reason);
+                break;
         default:
                 job_event(core, event);
         }

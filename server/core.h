@@ -40,7 +40,9 @@
  *   - when faults stop, rounds advance within a bounded virtual time.
  * A daemon whose connection broke keeps its tasks for reconnect_grace_ms, unless another instance under its
  * name appears. An upload's bytes that arrived stay in its slot that long. A daemon that is heard of is
- * alive, however slow. A daemon that says Bye with retry = false is not waited for. Attempts count from 0. A
+ * alive, however slow. A daemon that says Bye with retry = false is not waited for, nor is one that is
+ * expelled. One that says Leaving keeps what it has and gets nothing else; it is as drained, for the life of
+ * its process. Attempts count from 0. A
  * job whose last round is committed may be added: it is DONE at once. Daemons that start together share the
  * first round of a job: it waits until none has come for 300 ms, 1.5 s at most. An update that was made for a
  * task of an earlier boot is left unanswered until the round is dealt; the agent matches it with its new
@@ -148,6 +150,8 @@ enum mfl_core_event_kind {
         MFL_EV_CHECKPOINTED, /* answers CHECKPOINT */
         MFL_EV_COMMITTED,    /* answers COMMIT */
         MFL_EV_DRAIN,        /* name, on */
+        MFL_EV_EXPEL,        /* name, reason: it may not take part any more. It gets Bye with retry, and its
+                                work goes to others at once */
 };
 
 struct mfl_core_event {
@@ -172,7 +176,7 @@ struct mfl_core_event {
                 struct {
                         char name[MFL_NAME_BYTES];
                         bool on;
-                } drain;
+                } drain; /* EXPEL: the name */
         };
         bool ok;
         bool drained; /* DAEMON_UP: it gets no work from its first moment on, as after DRAIN */

@@ -73,9 +73,14 @@ const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemo
         return NULL;
 }
 
+bool mfl_core_daemon_takes_work(const struct core_daemon *daemon)
+{
+        return !daemon->draining && (!daemon->leaving || MFL_SIM_BUG(25));
+}
+
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job)
 {
-        if (!daemon->conn || daemon->draining || !mfl_core_daemon_data(daemon, job))
+        if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
                 return false;
         const struct core_relation *relation = find_relation(daemon, job);
         return !relation || (!relation->barred && relation->rest_stamp != job->stamp);
@@ -260,6 +265,7 @@ static void replace_instance(
                 info->name);
         take_tasks(core, daemon, ITEM_OPEN);
         daemon->n_relations = 0;
+        daemon->leaving = false;
         daemon->note[0] = '\0';
         daemon->connected_ms = core->now_ms;
 }
@@ -377,7 +383,7 @@ void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, u
 
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon)
 {
-        bool works = !daemon->draining &&
+        bool works = mfl_core_daemon_takes_work(daemon) &&
                      (!daemon->job || !daemon->conn || mfl_core_daemon_usable(daemon, daemon->job));
         if (!works && !has_live_task(daemon))
                 mfl_core_unlease(core, daemon);
@@ -399,4 +405,41 @@ void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on)
                 tell_jobs_of_arrival(core, daemon);
         mfl_core_trace(core, daemon->job, "daemon %s %s", daemon->info.name,
                 on ? "is being drained" : "takes work again");
+}
+
+void mfl_core_daemon_leaving(struct mfl_core *core, struct core_daemon *daemon, const char *reason)
+{
+        if (daemon->leaving)
+                return;
+        mfl_core_trace(core, daemon->job, "daemon %s gets no more work: %.180s", daemon->info.name, reason);
+        daemon->leaving = true;
+        mfl_snprintf(daemon->note, sizeof daemon->note, "it ends when its work is done: %.180s", reason);
+        core->sched_dirty = true;
+        mfl_core_daemon_idle(core, daemon);
+        if (daemon->job)
+                mfl_core_dirty(core, daemon->job);
+}
+
+/* It may be waited for, and its results may be on their way: none of that counts any more. What the worker is
+ * adding was whole before, and counts. */
+void mfl_core_daemon_expel(struct mfl_core *core, const char *name, const char *reason)
+{
+        struct core_daemon *daemon = mfl_core_map_get(&core->by_key, mfl_core_name_key(name));
+        if (!daemon)
+                return;
+        mfl_core_trace(core, daemon->job, "daemon %s is sent away: %.180s", daemon->info.name, reason);
+        for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                mfl_core_task_cancel(core, task, "the daemon may not take part any more");
+        if (!MFL_SIM_BUG(26))
+                take_tasks(core, daemon, ITEM_MISSING);
+        if (daemon->conn) {
+                send_close(core, daemon->conn, true, reason);
+                detach(core, daemon);
+        }
+        if (MFL_SIM_BUG(26))
+                return;
+        if (daemon->draining)
+                mfl_core_unlease(core, daemon);
+        else
+                remove_daemon(core, daemon);
 }

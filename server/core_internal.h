@@ -191,6 +191,7 @@ struct core_daemon {
         uint32_t conn;     /* 0: lost */
         uint64_t heard_ms, sent_ms, lost_ms, connected_ms;
         bool draining, was_drained;
+        bool leaving;         /* said so; of this process */
         struct core_job *job; /* leased to */
         uint32_t lease;       /* position in job->leased */
         struct core_task *tasks;
@@ -328,6 +329,10 @@ void mfl_core_daemon_close(
 void mfl_core_daemon_left(struct mfl_core *core, struct core_daemon *daemon, const char *reason);
 void mfl_core_daemon_timers(struct mfl_core *core, struct core_daemon *daemon, uint64_t *next_ms);
 void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on);
+void mfl_core_daemon_expel(struct mfl_core *core, const char *name, const char *reason);
+void mfl_core_daemon_leaving(struct mfl_core *core, struct core_daemon *daemon, const char *reason);
+/* It gets work, if there is any for it: nobody drains it, and it does not leave. */
+bool mfl_core_daemon_takes_work(const struct core_daemon *daemon);
 /* A daemon that is drained, or rests, leaves its job with its last task. */
 void mfl_core_daemon_idle(struct mfl_core *core, struct core_daemon *daemon);
 void mfl_core_daemon_free(struct core_daemon *daemon);
@@ -338,7 +343,7 @@ struct core_relation *mfl_core_relation(
         struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job);
 const struct mfl_data_info *mfl_core_daemon_data(
         const struct core_daemon *daemon, const struct core_job *job);
-/* Connected, not draining, with the job's data set, and willing. */
+/* Connected, taking work, with the job's data set, and willing. */
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
 /* It said that it can't do this job at all. */
 bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job);

@@ -245,6 +245,11 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
         if (!task || !mfl_core_task_live(task))
                 return;
         struct core_job *job = task->job;
+        if (daemon->leaving && !msg->failed.permanent) { /* it crossed Leaving on its way */
+                mfl_core_task_take(core, task, ITEM_OPEN);
+                mfl_core_daemon_idle(core, daemon);
+                return;
+        }
         struct core_relation *relation = mfl_core_relation(core, daemon, job);
         if (!relation)
                 return;
@@ -331,6 +336,9 @@ void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const s
                 break;
         case MFL_MSG_COMMUNICATOR_ID:
                 mfl_core_group_communicator(core, daemon, msg);
+                break;
+        case MFL_MSG_LEAVING:
+                mfl_core_daemon_leaving(core, daemon, msg->cancel.reason);
                 break;
         default:
                 mfl_core_daemon_close(

@@ -111,7 +111,7 @@ void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_co
                 .connected_ms = daemon->connected_ms};
         if (!daemon->conn)
                 view.state = "lost";
-        else if (daemon->draining)
+        else if (!mfl_core_daemon_takes_work(daemon))
                 view.state = strcmp(view.state, "idle") ? "draining" : "drained";
         if (daemon->job) {
                 mfl_strcpy(view.job, sizeof view.job, daemon->job->id);

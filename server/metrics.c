@@ -229,6 +229,8 @@ static void put_daemon_counts(struct mfl_server *server, struct mfl_exposition *
         mfl_exposition_family(out, GAUGE, "mfl_daemons", "Daemons that the server knows, by state.");
         for (size_t s = 0; s < MFL_ARRAY_SIZE(daemon_states); s++)
                 mfl_exposition_u64(out, count[s], MFL_LABELS("state", daemon_states[s]));
+        mfl_refused_trim(&server->refused, &server->rules, mfl_unix_ms());
+        mfl_exposition_u64(out, server->refused.n, MFL_LABELS("state", "refused"));
 }
 
 /* A figure of a daemon; false: unknown. */
@@ -374,6 +376,14 @@ static void put_connections(struct mfl_server *server, struct mfl_exposition *ou
                 seen->connections_refused);
         one_u64(out, COUNTER, "mfl_connections_ungreeted_total",
                 "Connections that ended without a valid greeting.", seen->connections_ungreeted);
+        mfl_exposition_family(out, COUNTER, "mfl_daemons_refused_total",
+                "Daemons not let in, or sent away, each try, by why: their certificate, a rule that disables "
+                "them, "
+                "or no rule that allows them.");
+        mfl_exposition_u64(out, seen->daemons_refused[MFL_ACCESS_OK], MFL_LABELS("reason", "certificate"));
+        mfl_exposition_u64(out, seen->daemons_refused[MFL_ACCESS_DENIED], MFL_LABELS("reason", "disabled"));
+        mfl_exposition_u64(
+                out, seen->daemons_refused[MFL_ACCESS_NOT_ALLOWED], MFL_LABELS("reason", "not_allowed"));
         one_u64(out, COUNTER, "mfl_received_bytes_total", "Bytes that came on all connections.", in);
         one_u64(out, COUNTER, "mfl_sent_bytes_total", "Bytes that went out on all connections.", sent);
 }

@@ -7,6 +7,7 @@
 #ifndef MFL_SERVER_OBSERVE_H
 #define MFL_SERVER_OBSERVE_H
 
+#include "server/access.h"
 #include "server/core.h"
 #include "server/exposition.h"
 
@@ -72,7 +73,8 @@ struct mfl_timeline {
 struct mfl_observed {
         uint64_t started_unix_ms;
         uint64_t connections_accepted, connections_refused, connections_ungreeted;
-        uint64_t bytes_in, bytes_out; /* of connections that are closed */
+        uint64_t daemons_refused[MFL_ACCESS_COUNT_]; /* [MFL_ACCESS_OK]: by their certificate */
+        uint64_t bytes_in, bytes_out;                /* of connections that are closed */
         uint64_t uploads_refused[MFL_REFUSED_UNKNOWN + 1];
         uint64_t updates_added, updates_rejected, clients_rejected, rounds_committed;
         uint64_t jobs_ended[MFL_JOB_STOPPED + 1];

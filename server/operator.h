@@ -38,6 +38,7 @@ struct mfl_request {
         struct mfl_store_rounds rounds;
         struct mfl_store_nodes nodes; /* show */
         struct mfl_store_audits audits;
+        struct mfl_store_rule rule; /* access; which: it goes */
         /* pull: the round; drain: on or off */
         int64_t which;
         bool wait;
@@ -74,6 +75,12 @@ void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl
 void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit);
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
 void mfl_operator_daemons(struct mfl_session *session, uint64_t request);
+/* "disable", "enable", "allow", "disallow" */
+const char *mfl_operator_access_verb(const Mfl__Access *access);
+void mfl_operator_access(struct mfl_session *session, uint64_t request, const Mfl__Access *access);
+void mfl_operator_access_list(struct mfl_session *session, uint64_t request);
+/* Its strings are those of refused. */
+void mfl_operator_fill_refused(const struct mfl_refused_daemon *refused, Mfl__DaemonInfo *ret_info);
 void mfl_operator_drain(struct mfl_session *session, uint64_t request, const Mfl__Drain *drain);
 
 #endif

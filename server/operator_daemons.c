@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Daemons as operators see them, and draining them. */
+/* Daemons as operators see them, those that were refused lately among them, and draining them. */
 #include "server/operator.h"
 
 #include <stdio.h>
@@ -83,18 +83,28 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
 void mfl_operator_daemons(struct mfl_session *session, uint64_t request)
 {
         struct mfl_server *server = session->server;
-        uint32_t n = mfl_core_daemon_count(server->core);
-        uint32_t shown = MFL_MIN(n, 1000u); /* an envelope has a limit */
-        MFL_CLEANUP_FREE struct daemon_entry *entries = mfl_calloc(shown, sizeof *entries);
-        MFL_CLEANUP_FREE Mfl__DaemonInfo **pointers = mfl_calloc(shown, sizeof *pointers);
+        uint32_t n_known = mfl_core_daemon_count(server->core);
+        mfl_refused_trim(&server->refused, &server->rules, mfl_unix_ms());
+        uint32_t n_core = MFL_MIN(n_known, 1000u), shown = 0; /* an envelope has a limit */
+        uint32_t n_refused = MFL_MIN(server->refused.n, 1000u - n_core), n = n_core + n_refused;
+        MFL_CLEANUP_FREE struct daemon_entry *entries = mfl_calloc(n, sizeof *entries);
+        MFL_CLEANUP_FREE Mfl__DaemonInfo **pointers = mfl_calloc(n, sizeof *pointers);
         if (!entries || !pointers) {
-                mfl_operator_no_memory(session, shown * sizeof *entries, "a list of daemons");
+                mfl_operator_no_memory(session, n * sizeof *entries, "a list of daemons");
                 return;
         }
-        for (uint32_t i = 0; i < shown; i++) {
-                mfl_core_daemon_view(server->core, i, &entries[i].view);
-                fill_daemon(server, &entries[i]);
-                pointers[i] = &entries[i].info;
+        for (uint32_t i = 0; i < n_core; i++) {
+                struct daemon_entry *entry = &entries[shown];
+                mfl_core_daemon_view(server->core, i, &entry->view);
+                if (!entry->view.conn && mfl_refused_find(&server->refused, entry->view.info->name))
+                        continue; /* below */
+                fill_daemon(server, entry);
+                pointers[shown++] = &entry->info;
+        }
+        for (uint32_t i = 0; i < n_refused; i++) {
+                mfl_operator_fill_refused(&server->refused.v[i], &entries[shown].info);
+                pointers[shown] = &entries[shown].info;
+                shown++;
         }
         Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;

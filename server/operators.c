@@ -545,6 +545,12 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
         case MFL__ENVELOPE__BODY_DRAIN:
                 mfl_operator_drain(session, e->request, e->drain);
                 return 0;
+        case MFL__ENVELOPE__BODY_ACCESS:
+                mfl_operator_access(session, e->request, e->access);
+                return 0;
+        case MFL__ENVELOPE__BODY_LIST_ACCESS:
+                mfl_operator_access_list(session, e->request);
+                return 0;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);
                 return 0;

@@ -446,7 +446,7 @@ static bool impossible(const struct mfl_core *core, const struct core_job *job)
                 if (mfl_core_daemon_barred(daemon, job))
                         n_barred++;
                 else
-                        *(daemon->draining ? &n_drained : &n_rest) += 1;
+                        *(mfl_core_daemon_takes_work(daemon) ? &n_rest : &n_drained) += 1;
         }
         return n_rest > 0 || (n_barred > 0 && n_drained == 0);
 }

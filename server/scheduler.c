@@ -46,7 +46,7 @@ static int init_pass(struct mfl_core *core, struct pass *pass)
                         pass->jobs[pass->n_jobs++] = job;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 struct core_daemon *daemon = core->daemons[i];
-                if (daemon->conn && !daemon->job && !daemon->draining)
+                if (daemon->conn && !daemon->job && mfl_core_daemon_takes_work(daemon))
                         pass->idle[pass->n_idle++] = daemon;
         }
         qsort(pass->jobs, pass->n_jobs, sizeof(struct core_job *), compare_claims);

@@ -21,6 +21,7 @@
 #include "common/job.h"
 #include "common/worker.h"
 #include "proto/stream.h"
+#include "server/access.h"
 #include "server/config.h"
 #include "server/core.h"
 #include "server/node_cost.h"
@@ -54,6 +55,7 @@ struct mfl_session {
         char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */
         uint32_t roles;                  /* of it (MFL_TLS_ROLE_...); all without TLS */
         struct mfl_handshake *handshake; /* NULL: greeted, or plain */
+        bool refused;                    /* by a rule, which was told */
         struct mfl_telemetry telemetry;  /* of a daemon; the newest, nothing known before the first */
         uint64_t telemetry_ms;           /* the loop's clock when it came */
         struct mfl_transfer transfer;
@@ -144,6 +146,8 @@ struct mfl_server {
         struct mfl_server_job *jobs;
         struct mfl_event_node *event_first, *event_last; /* events that came up while the core was busy */
         struct mfl_store_names drained;
+        struct mfl_store_rules rules; /* who may take part */
+        struct mfl_refused_list refused;
         struct mfl_drain_wait *drains; /* operators that wait for a daemon to be idle */
         uint64_t tick_due_ms;
         bool stepping, stopping, ready;
@@ -271,6 +275,9 @@ void mfl_operator_forget(struct mfl_session *session);
 /* By its name or with all others. A daemon that was drained before a restart of the server, or before its
  * own, stays so. */
 bool mfl_operator_is_drained(struct mfl_server *server, const char *daemon);
+/* operator_access.c: whether the rules let this daemon in. False: it was told so, and the session is closed.
+ */
+bool mfl_operator_admit(struct mfl_session *session, const Mfl__Hello *hello);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_server *server);
 void mfl_operator_fail(struct mfl_session *session, uint64_t request, Mfl__FailureCode code, const char *fmt,

@@ -171,9 +171,13 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
                                                                    : "upgrade the client");
         int r = mfl_admission_check(session, hello, err);
         if (r) {
+                session->server->observed.daemons_refused[MFL_ACCESS_OK] +=
+                        hello->role == MFL__ROLE__ROLE_DAEMON;
                 mfl_audit_note(session->server, session, "connect", hello->name, "refused", err->text);
                 return r;
         }
+        if (hello->role == MFL__ROLE__ROLE_DAEMON && !mfl_operator_admit(session, hello))
+                return 0;
         mfl_admission_end(session);
         session->role = hello->role;
         session->connected_unix_ms = mfl_unix_ms();
@@ -264,6 +268,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 return 0;
         if (envelope->body_case == MFL__ENVELOPE__BODY_BYE) {
                 mfl_log(MFL_LOG_INFO, "%s: bye: %s", session->peer, envelope->bye->reason);
+                /* The core closes it: whether a daemon is waited for depends on what it said. */
+                if (session->role == MFL__ROLE__ROLE_DAEMON)
+                        return daemon_frame(session, envelope, err);
                 mfl_stream_close(stream, NULL, false);
                 return 0;
         }
@@ -293,7 +300,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 struct mfl_core_event event = {.kind = MFL_EV_DAEMON_DOWN, .conn = session->conn};
                 mfl_strcpy(event.reason, sizeof event.reason, reason);
                 mfl_server_feed(server, &event);
-        } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED) {
+        } else if (session->role == MFL__ROLE__ROLE_UNSPECIFIED && !session->refused) {
                 mfl_admission_warn(server, "%s: closed before it had greeted: %s", session->peer, reason);
                 server->observed.connections_ungreeted++;
         }

@@ -346,6 +346,8 @@ static int open_jobs(struct mfl_server *server, struct mfl_error *err)
 {
         struct mfl_store_jobs rows;
         int r = mfl_store_drained(server->store, &server->drained, err);
+        if (!r)
+                r = mfl_store_rules(server->store, &server->rules, err);
         if (r)
                 return r;
         r = mfl_store_job_list(server->store, false, &rows, err);
@@ -523,6 +525,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_core_free(server->core);
         mfl_core_actions_deinit(&server->actions);
         mfl_store_names_deinit(&server->drained);
+        mfl_store_rules_deinit(&server->rules);
         mfl_store_close(server->store);
         mfl_tls_context_unref(server->tls);
         uv_loop_close(&server->loop);

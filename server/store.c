@@ -61,6 +61,11 @@ static const char *const schema_steps[] = {
         " address TEXT NOT NULL, action TEXT NOT NULL, object TEXT NOT NULL, result TEXT NOT NULL,"
         " text TEXT NOT NULL);"
         "PRAGMA user_version = 3;",
+
+        "CREATE TABLE daemon_rules (pattern TEXT NOT NULL, verdict INTEGER NOT NULL, who TEXT NOT NULL,"
+        " time_ms INTEGER NOT NULL, until_ms INTEGER NOT NULL, reason TEXT NOT NULL,"
+        " PRIMARY KEY (pattern, verdict)) WITHOUT ROWID;"
+        "PRAGMA user_version = 4;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 

@@ -32,6 +32,7 @@ enum {
         MFL_STORE_AGAIN = 17,  /* another disk error that may pass (EIO, EMFILE, a busy database) */
         MFL_STORE_LOCKED = 18, /* open: another server has this state directory */
         MFL_STORE_NEWER = 19,  /* open: written by a newer version */
+        MFL_STORE_RULES_FULL = 20,
 };
 
 #define MFL_TOKEN_BYTES 64
@@ -184,6 +185,32 @@ struct mfl_store_names {
 };
 int mfl_store_drained(struct mfl_store *store, struct mfl_store_names *ret_names, struct mfl_error *err);
 void mfl_store_names_deinit(struct mfl_store_names *names);
+
+/* Which daemons may take part (server/access.h); the numbers are those of the wire. */
+enum mfl_verdict {
+        MFL_VERDICT_DENY = 1,
+        MFL_VERDICT_ALLOW = 2,
+};
+struct mfl_store_rule {
+        char pattern[MFL_ACCESS_PATTERN_BYTES];
+        enum mfl_verdict verdict;
+        char who[MFL_OWNER_BYTES];
+        uint64_t time_ms, until_ms; /* Unix time; until_ms 0: for good */
+        char reason[MFL_ACCESS_REASON_BYTES];
+};
+struct mfl_store_rules {
+        uint32_t n;
+        struct mfl_store_rule *v;
+};
+/* In the place of one with the same pattern and verdict. MFL_STORE_RULES_FULL: there are MFL_ACCESS_RULES_MAX
+ * of others, not counting those whose end has come, which go. */
+int mfl_store_rule_put(struct mfl_store *store, const struct mfl_store_rule *rule, struct mfl_error *err);
+/* MFL_NOT_FOUND. */
+int mfl_store_rule_remove(
+        struct mfl_store *store, const char *pattern, enum mfl_verdict verdict, struct mfl_error *err);
+/* By pattern, then verdict. */
+int mfl_store_rules(struct mfl_store *store, struct mfl_store_rules *ret_rules, struct mfl_error *err);
+void mfl_store_rules_deinit(struct mfl_store_rules *rules);
 
 /* ---- audit ---- */
 #define MFL_STORE_AUDIT_MAX 100000 /* rows; the oldest go */

@@ -81,8 +81,9 @@ static int infer_input(struct mfl_layer *layer, struct mfl_error *err)
 }
 
 /* The layer's inputs lie before it, and there are as many as the operator takes. */
-static int check_inputs(struct mfl_layer *layer, int i, struct mfl_error *err)
+static int check_inputs(const struct mfl_graph *graph, int i, struct mfl_error *err)
 {
+        struct mfl_layer *layer = &graph->layers[i];
         int n = mfl_op_inputs(layer->op);
         const char *op = mfl_op_name(layer->op);
         if (n == 0) {
@@ -96,8 +97,8 @@ static int check_inputs(struct mfl_layer *layer, int i, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %d; it can read layers 0 to %d",
                         layer->name, op, layer->input2, i - 1);
         if (n == 2 && layer->input == layer->input2)
-                return mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %d twice; it joins two layers",
-                        layer->name, op, layer->input);
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %s twice; it joins two layers",
+                        layer->name, op, graph->layers[layer->input].name);
         if (n == 1 && layer->input2 > 0)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): takes one input", layer->name, op);
         layer->input2 = n == 2 ? layer->input2 : -1;
@@ -117,7 +118,7 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
         } else if (layer->op == MFL_OP_INPUT) {
                 r = mfl_fail(
                         err, MFL_INVALID, "layer %s: only the first layer can be the input", layer->name);
-        } else if (!(r = check_inputs(layer, i, err))) {
+        } else if (!(r = check_inputs(graph, i, err))) {
                 r = mfl_graph_infer(graph, i, err);
         }
         if (r)

@@ -374,5 +374,10 @@ int mfl_graph_infer(struct mfl_graph *graph, int i, struct mfl_error *err)
         struct mfl_layer *layer = &graph->layers[i];
         const struct mfl_shape *in = layer->input < 0 ? NULL : &graph->layers[layer->input].out;
         const struct mfl_shape *in2 = layer->input2 < 0 ? NULL : &graph->layers[layer->input2].out;
-        return ops[layer->op].infer(layer, in, in2, err);
+        struct mfl_error why;
+        int r = ops[layer->op].infer(layer, in, in2, &why);
+        if (r && in2)
+                return mfl_fail(err, r, "%.350s (layers %s and %s)", why.text,
+                        graph->layers[layer->input].name, graph->layers[layer->input2].name);
+        return r ? mfl_fail(err, r, "%s", why.text) : 0;
 }

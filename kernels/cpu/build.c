@@ -286,10 +286,19 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         return rc ? rc : bind_convolutions(net, err);
 }
 
+#define HAS(op) ((uint64_t)1 << (op))
+static const struct mfl_backend_can can = {.backend = "cpu",
+        .ops = HAS(MFL_OP_INPUT) | HAS(MFL_OP_CONV2D) | HAS(MFL_OP_DENSE) | HAS(MFL_OP_RELU) |
+               HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | HAS(MFL_OP_MAXPOOL2D) | HAS(MFL_OP_AVGPOOL2D) |
+               HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) | HAS(MFL_OP_GLOBAL_AVGPOOL2D) |
+               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM)};
+
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         int rc = mfl_host_check_options(options, err);
+        if (!rc)
+                rc = mfl_check_graph(&can, graph, options, err);
         if (rc)
                 return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);

@@ -25,10 +25,11 @@ struct mfl_dense {
  * through, so that weights are read in the order in which they lie. */
 #define MFL_DENSE_PANEL 64
 
-/* What becomes of a gradient: written to grad where that is given, else the step of sgd on p (m, p0 as in
+/* What becomes of a gradient: written to grad where that is given, else the step of opt on p (m, p0 as in
  * bodies.h). */
 struct mfl_apply {
-        const struct mfl_sgd *sgd;
+        const struct mfl_optimizer *opt;
+        float lr; /* of this step */
         float *grad, *p, *m;
         const float *p0;
 };

@@ -273,14 +273,14 @@ static void data_panel(const struct mfl_dense *d, const float *dy, const float *
 /* Whether the step is p -= lr * g and nothing else. */
 INLINE bool is_plain(const struct mfl_apply *a)
 {
-        return !a->grad && a->sgd->weight_decay == 0.0f && a->sgd->prox_mu == 0.0f &&
-               a->sgd->momentum == 0.0f;
+        return !a->grad && a->opt->weight_decay == 0.0f && a->opt->prox_mu == 0.0f &&
+               a->opt->momentum == 0.0f;
 }
 
 /* mfl_sgd_update on a vector of gradients, or the gradients themselves, at element `at` of the tensor. */
 INLINE void apply_vector(const struct mfl_apply *a, int64_t at, vec g, int64_t lanes)
 {
-        const struct mfl_sgd *sgd = a->sgd;
+        const struct mfl_optimizer *opt = a->opt;
         bool whole = lanes == LANES;
         if (a->grad) {
                 if (whole)
@@ -290,19 +290,19 @@ INLINE void apply_vector(const struct mfl_apply *a, int64_t at, vec g, int64_t l
                 return;
         }
         vec p = whole ? load(a->p + at) : load_part(a->p + at, lanes);
-        if (sgd->weight_decay != 0.0f)
-                g += sgd->weight_decay * p;
-        if (sgd->prox_mu != 0.0f)
-                g += sgd->prox_mu * (p - (whole ? load(a->p0 + at) : load_part(a->p0 + at, lanes)));
-        if (sgd->momentum != 0.0f) {
-                vec m = sgd->momentum * (whole ? load(a->m + at) : load_part(a->m + at, lanes)) + g;
+        if (opt->weight_decay != 0.0f)
+                g += opt->weight_decay * p;
+        if (opt->prox_mu != 0.0f)
+                g += opt->prox_mu * (p - (whole ? load(a->p0 + at) : load_part(a->p0 + at, lanes)));
+        if (opt->momentum != 0.0f) {
+                vec m = opt->momentum * (whole ? load(a->m + at) : load_part(a->m + at, lanes)) + g;
                 if (whole)
                         store(a->m + at, m);
                 else
                         store_part(a->m + at, m, lanes);
-                g = sgd->nesterov ? g + sgd->momentum * m : m;
+                g = opt->nesterov ? g + opt->momentum * m : m;
         }
-        p -= sgd->lr * g;
+        p -= a->lr * g;
         if (whole)
                 store(a->p + at, p);
         else
@@ -332,7 +332,7 @@ INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float
                 UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++)
                 {
                         float *p = apply->p + at + i * width + v * LANES;
-                        store(p, load(p) - apply->sgd->lr * acc[i][v]);
+                        store(p, load(p) - apply->lr * acc[i][v]);
                 }
                 return;
         }

@@ -94,9 +94,9 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
 int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
 int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
+        uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
 int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
         struct mfl_error *err);
 int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);

@@ -12,8 +12,8 @@ struct pass {
         const struct mfl_rng_key *dropout; /* NULL: inference */
         bool running;                      /* running statistics are updated */
         uint32_t step;
-        const struct mfl_sgd *sgd; /* NULL: gradients are wanted, in net->grads */
-        bool input_too;            /* the gradient of the input, too */
+        const struct mfl_optimizer *opt; /* NULL: gradients are wanted, in net->grads */
+        bool input_too;                  /* the gradient of the input, too */
         struct mfl_error *err;
 };
 
@@ -203,8 +203,9 @@ static struct mfl_apply apply_of(const struct pass *pass, int param)
 {
         struct mfl_net *net = pass->net;
         uint64_t at = net->wide[param].at, group = net->n_wide * (uint64_t)pass->group;
-        return (struct mfl_apply){.sgd = pass->sgd,
-                .grad = pass->sgd ? NULL : net->grads + at,
+        return (struct mfl_apply){.opt = pass->opt,
+                .lr = pass->opt ? pass->opt->lr : 0.0f,
+                .grad = pass->opt ? NULL : net->grads + at,
                 .p = net->params + group + at,
                 .m = net->momentum + group + at,
                 .p0 = net->first + group + at};
@@ -224,7 +225,7 @@ static int conv_backward(const struct pass *pass, int i, bool data)
                 rc = mfl_cpu_conv_run_data(conv, net->stream, param_of(pass, layer->param_weight), pass->err);
         if (!rc)
                 rc = mfl_cpu_conv_run_gradient(conv, net->stream, grads[0], grads[1], pass->err);
-        for (int k = 0; !rc && pass->sgd && k < 2; k++) {
+        for (int k = 0; !rc && pass->opt && k < 2; k++) {
                 if (params[k] < 0)
                         continue;
                 struct mfl_apply apply = apply_of(pass, params[k]);
@@ -257,7 +258,7 @@ static void norm_backward(const struct pass *pass, int i, float *dx)
         const int params[] = {layer->param_weight, layer->param_bias};
         mfl_cpu_norm_backward(
                 net, i, pass->rows, pass->dropout != NULL, group_params(net, pass->group), dx, net->grads);
-        for (int k = 0; pass->sgd && k < 2; k++) {
+        for (int k = 0; pass->opt && k < 2; k++) {
                 struct mfl_apply apply = apply_of(pass, params[k]);
                 net->device->loops->update((int64_t)net->wide[params[k]].count,
                         net->grads + net->wide[params[k]].at, &apply, net->options.threads);
@@ -374,7 +375,7 @@ static void gather(struct mfl_net *net, const struct mfl_device_data *data, cons
         memset(x + (int64_t)rows * data->count, 0, missing * (size_t)data->count * sizeof *x);
         if (key && mfl_host_augments(&net->options.augment) &&
                 !mfl_host_image_shape(net->graph, data, &image, NULL)) {
-                mfl_host_gather_augmented(data, &image, &net->options.augment, *key, index, rows, x);
+                mfl_host_gather_augmented(data, &image, &net->options.augment, *key, 0, index, rows, x);
                 return;
         }
         if (data->split->dtype != MFL_U8) {
@@ -392,7 +393,7 @@ static void gather(struct mfl_net *net, const struct mfl_device_data *data, cons
 /* The loss of the last layer's output, and its gradient in the arena where dz is wanted; both pass through
  * NCHW. */
 static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t rows, bool gradient, int64_t *loss_sum, uint64_t *n_correct)
+        uint32_t rows, bool gradient, struct mfl_score *score)
 {
         int last = net->graph->n_layers - 1, classes = net->graph->classes;
         const struct mfl_layout *l = &net->layers[last].layout;
@@ -402,7 +403,8 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
                 mfl_layout_to_plain(l, net->options.batch, z, net->logits);
                 z = net->logits;
         }
-        mfl_host_loss(data, index, rows, z, classes, dz, loss_sum, n_correct);
+        mfl_host_loss(data, net->graph, &net->options.loss, index, rows, rows ? 1.0f / (float)rows : 0.0f, z,
+                dz, score);
         if (!gradient)
                 return;
         size_t missing = ((size_t)net->options.batch - rows) * (size_t)classes;
@@ -412,7 +414,7 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
 }
 
 static int step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
-        int group, uint32_t t, const struct mfl_sgd *sgd, struct mfl_error *err)
+        int group, uint32_t t, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         uint32_t rows = steps->count[t];
         const uint32_t *index = steps->index + (size_t)t * (size_t)net->options.batch;
@@ -422,7 +424,7 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
                 .dropout = &steps->dropout,
                 .running = true,
                 .step = steps->step_first + t,
-                .sgd = sgd,
+                .opt = opt,
                 .err = err};
         mfl_assert(rows <= (uint32_t)net->options.batch);
         if (rows == 0)
@@ -432,34 +434,35 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
         int rc = run_forward(&pass);
         if (rc)
                 return rc;
-        take_loss(net, data, index, rows, true, &steps->loss_sum, &steps->n_correct);
+        take_loss(net, data, index, rows, true, &steps->score);
         steps->n_samples += rows;
         return run_backward(&pass);
 }
 
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         struct mfl_shape image;
-        int rc = mfl_host_check_data(net->graph, data, err);
+        int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
         mfl_assert(net->options.training);
+        if (!rc)
+                rc = mfl_check_plain_steps("cpu", opt, groups, net->options.groups, err);
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
         omp_set_num_threads(net->options.threads);
         /* All steps of a client before the next one's: its params stay in the cache. */
         for (int g = 0; g < net->options.groups; g++)
                 for (uint32_t t = 0; !rc && t < n_steps; t++)
-                        rc = step_group(net, data, &groups[g], g, t, sgd, err);
+                        rc = step_group(net, data, &groups[g], g, t, opt, err);
         return rc;
 }
 
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err)
+        uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
         struct pass pass = {.net = net, .group = group, .err = err};
-        int64_t loss_sum = 0;
-        uint64_t n_correct = 0;
-        int rc = mfl_host_check_data(net->graph, data, err);
+        struct mfl_score score = {0};
+        int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
         omp_set_num_threads(net->options.threads);
         for (uint32_t at = 0, rows; !rc && at < n; at += rows) {
                 rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
@@ -467,12 +470,11 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
                 pass.rows = rows;
                 rc = run_forward(&pass);
                 if (!rc)
-                        take_loss(net, data, index + at, rows, false, &loss_sum, &n_correct);
+                        take_loss(net, data, index + at, rows, false, &score);
         }
         if (rc)
                 return rc;
-        *ret_loss_sum = loss_sum;
-        *ret_correct = n_correct;
+        *ret_score = score;
         return 0;
 }
 

@@ -138,9 +138,9 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
  * nothing changes. */
 static int load_kernels(struct mfl_net *net, struct mfl_error *err)
 {
-        struct mfl_sgd sgd = {0};
+        struct mfl_optimizer opt = {0};
         struct mfl_cuda_run pass = mfl_cuda_run_of(net, false, err);
-        struct mfl_cuda_work train = {net, NULL, &sgd}, eval = {net, NULL, NULL};
+        struct mfl_cuda_work train = {net, NULL, &opt}, eval = {net, NULL, NULL};
         int rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, false), "gather", err);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, true), "gather", err);

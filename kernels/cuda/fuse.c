@@ -93,8 +93,8 @@ static int time_steps(const struct mfl_cuda_work *work, uint32_t n, uint64_t *re
 /* Nanoseconds of one step of all groups, on full batches of zeros. */
 static int measure_net(struct mfl_net *net, double *ret_ns, struct mfl_error *err)
 {
-        const struct mfl_sgd sgd = {.lr = 0.0f, .momentum = 0.9f};
-        const struct mfl_cuda_work work = {net, NULL, &sgd};
+        const struct mfl_optimizer opt = {.lr = 0.0f, .momentum = 0.9f};
+        const struct mfl_cuda_work work = {net, NULL, &opt};
         uint32_t steps_max = net->model.steps_max, n;
         uint32_t *count = mfl_cuda_pinned(net, net->model.control.count);
         uint64_t best = UINT64_MAX, ns = 0;

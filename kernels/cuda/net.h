@@ -125,7 +125,7 @@ struct mfl_cuda_model {
 struct mfl_cuda_replay {
         cudaGraphExec_t exec; /* NULL: not yet */
         uint64_t data;        /* serial; 0: no data, the batch is what lies there */
-        struct mfl_sgd sgd;
+        struct mfl_optimizer opt;
 };
 
 struct mfl_net {
@@ -195,12 +195,12 @@ int mfl_cuda_check_layer(const struct mfl_cuda_run *pass, int i, const char *wha
 
 /* ---- captured steps: net_replay.c ---- */
 
-/* What a step is of. data NULL: of the batch that lies there, with labels 0. sgd NULL: evaluation of one
+/* What a step is of. data NULL: of the batch that lies there, with labels 0. opt NULL: evaluation of one
  * batch per group under the params of one. */
 struct mfl_cuda_work {
         struct mfl_net *net;
         const struct mfl_device_data *data;
-        const struct mfl_sgd *sgd;
+        const struct mfl_optimizer *opt;
 };
 /* A batch of rows of `samples`; NULL where no group has rows. */
 cudaError_t mfl_cuda_launch_gather(
@@ -258,9 +258,9 @@ int mfl_cuda_fuse(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, int wanted, uint64_t memory_bytes, int *ret_groups,
         struct mfl_error *err);
 int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err);
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err);
+        uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
 uint64_t mfl_cuda_busy_ns(struct mfl_net *net);
 int mfl_cuda_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
         struct mfl_error *err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model of a network: shapes in memory, problems of convolutions, what each layer needs of the arena. */
+#include "kernels/check.h"
 #include "kernels/cuda/net.h"
 
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
@@ -224,12 +225,22 @@ static void bound_workspaces(struct mfl_cuda_model *model)
         }
 }
 
+#define HAS(op) ((uint64_t)1 << (op))
+static const struct mfl_backend_can can = {.backend = "cuda",
+        .ops = HAS(MFL_OP_INPUT) | HAS(MFL_OP_CONV2D) | HAS(MFL_OP_DENSE) | HAS(MFL_OP_RELU) |
+               HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | HAS(MFL_OP_MAXPOOL2D) | HAS(MFL_OP_AVGPOOL2D) |
+               HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) | HAS(MFL_OP_GLOBAL_AVGPOOL2D) |
+               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM)};
+
 static int check_options(
         const struct mfl_graph *graph, const struct mfl_net_options *options, struct mfl_error *err)
 {
         if (options->batch < 1 || options->groups < 1 || options->threads < 1)
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
+        int rc = mfl_check_graph(&can, graph, options, err);
+        if (rc)
+                return rc;
         if (options->groups > GROUPS_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "the cuda backend trains at most %d clients at once, not %d", GROUPS_MAX,

@@ -61,7 +61,7 @@ static int launch_loss(const struct mfl_cuda_run *pass, bool gradient)
         return mfl_cuda_check(mfl_cuda_loss(&a, net->main.stream), "loss", pass->err);
 }
 
-static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_sgd *sgd)
+static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_optimizer *opt)
 {
         struct mfl_net *net = pass->net;
         float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
@@ -75,7 +75,7 @@ static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_sgd *
                 .grads = mfl_cuda_at(net, MFL_CUDA_GRADS),
                 .low = mfl_cuda_at(net, MFL_CUDA_LOW),
                 .low_type = net->model.type,
-                .sgd = *sgd,
+                .opt = *opt,
                 .scale = mfl_cuda_at(net, MFL_CUDA_SCALE),
                 .steps = pass->steps};
         cudaStream_t stream = net->main.stream;
@@ -104,7 +104,7 @@ static struct mfl_cuda_run eval_pass(struct mfl_net *net, struct mfl_error *err)
 int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        bool training = work->sgd != NULL;
+        bool training = work->opt != NULL;
         struct mfl_cuda_run pass = training ? mfl_cuda_run_of(net, true, err) : eval_pass(net, err);
         bool u8 = work->data && work->data->split->dtype == MFL_U8;
         int rc = !work->data ? 0
@@ -116,7 +116,7 @@ int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err
         if (!rc && training)
                 rc = mfl_cuda_run_backward(&pass);
         if (!rc && training)
-                rc = launch_update(&pass, work->sgd);
+                rc = launch_update(&pass, work->opt);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
                                             net->main.stream),
@@ -160,7 +160,7 @@ static int instantiate(struct mfl_cuda_replay *replay, cudaGraph_t graph, struct
         return mfl_cuda_check(cudaGraphInstantiate(&replay->exec, graph, 0), "make a graph", err);
 }
 
-static bool same_sgd(const struct mfl_sgd *a, const struct mfl_sgd *b)
+static bool same_sgd(const struct mfl_optimizer *a, const struct mfl_optimizer *b)
 {
         return a->lr == b->lr && a->momentum == b->momentum && a->weight_decay == b->weight_decay &&
                a->prox_mu == b->prox_mu && a->nesterov == b->nesterov;
@@ -169,9 +169,9 @@ static bool same_sgd(const struct mfl_sgd *a, const struct mfl_sgd *b)
 static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *replay, uint32_t repeats,
         struct mfl_error *err)
 {
-        const struct mfl_sgd none = {0}, *sgd = work->sgd ? work->sgd : &none;
+        const struct mfl_optimizer none = {0}, *opt = work->opt ? work->opt : &none;
         uint64_t data = work->data ? work->data->serial : 0;
-        if (replay->exec && replay->data == data && same_sgd(&replay->sgd, sgd))
+        if (replay->exec && replay->data == data && same_sgd(&replay->opt, opt))
                 return 0;
         cudaGraph_t graph = NULL;
         int rc = capture(work, repeats, &graph, err);
@@ -180,7 +180,7 @@ static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *rep
         rc = instantiate(replay, graph, err);
         (void)cudaGraphDestroy(graph);
         replay->data = data;
-        replay->sgd = *sgd;
+        replay->opt = *opt;
         return rc;
 }
 
@@ -190,14 +190,14 @@ static int launch(
         int rc = 0;
         for (uint32_t i = 0; !rc && i < n; i++)
                 rc = mfl_cuda_check(cudaGraphLaunch(replay->exec, work->net->main.stream),
-                        work->sgd ? "launch a step of training" : "launch a step of evaluation", err);
+                        work->opt ? "launch a step of training" : "launch a step of evaluation", err);
         return rc;
 }
 
 int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        struct mfl_cuda_replay *pair = work->sgd ? net->train : net->eval;
+        struct mfl_cuda_replay *pair = work->opt ? net->train : net->eval;
         uint32_t many = net->repeats > 1 ? n / net->repeats : 0, rest = n - many * net->repeats;
         int rc = many ? prepare(work, &pair[1], net->repeats, err) : 0;
         if (!rc && rest)

@@ -6,6 +6,7 @@
  * tables hold does so several times. Ways to fail: data that does not fit the model (MFL_INVALID), the device
  * (negative).
  */
+#include "kernels/check.h"
 #include "kernels/cuda/net.h"
 
 int mfl_cuda_enter(const struct mfl_net *net, struct mfl_error *err)
@@ -62,12 +63,9 @@ static int check_data(const struct mfl_net *net, const struct mfl_device_data *d
         const struct mfl_dataset *set = data->dataset;
         const struct mfl_cuda_tensor *in = &net->model.layers[0].x;
         const struct mfl_cuda_tensor *logits = &net->model.layers[graph->n_layers - 1].x;
-        char have[96], want[96];
-        if (data->count != mfl_shape_count(&graph->input) || set->classes > graph->classes)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", set->name,
-                        mfl_shape_text(&set->shape, have, sizeof have), set->classes, graph->name,
-                        mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
+        int rc = mfl_check_data(graph, &net->model.options.loss, set, err);
+        if (rc)
+                return rc;
         if (logits->h * logits->w > 1)
                 return mfl_fail(err, MFL_INVALID,
                         "model %s: the cuda backend can't train or evaluate a model that ends in a "
@@ -128,7 +126,7 @@ static int run_tables(const struct mfl_cuda_work *work, uint32_t n, struct mfl_e
         if (!rc)
                 rc = mfl_cuda_check(
                         cudaEventElapsedTime(&ms, net->begin, net->end), "read the device's clock", err);
-        if (!rc && work->sgd)
+        if (!rc && work->opt)
                 net->busy_ns += (uint64_t)((double)ms * 1e6);
         return rc;
 }
@@ -140,18 +138,21 @@ static void add_sums(const struct mfl_net *net, struct mfl_group_steps *groups)
         const uint64_t *n_correct = mfl_cuda_pinned(net, control->n_correct);
         const uint64_t *n_samples = mfl_cuda_pinned(net, control->n_samples);
         for (int g = 0; g < net->model.options.groups; g++) {
-                groups[g].loss_sum += loss_sum[g];
-                groups[g].n_correct += n_correct[g];
+                groups[g].score.loss_sum += loss_sum[g];
+                groups[g].score.n_correct += n_correct[g];
+                groups[g].score.n_scored += n_samples[g];
                 groups[g].n_samples += n_samples[g];
         }
 }
 
 int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
-        struct mfl_cuda_work work = {net, data, sgd};
+        struct mfl_cuda_work work = {net, data, opt};
         mfl_assert(net->model.options.training && n_steps <= MFL_STEPS_MAX);
         int rc = check_data(net, data, err);
+        if (!rc)
+                rc = mfl_check_plain_steps("cuda", opt, groups, net->model.options.groups, err);
         if (!rc)
                 rc = mfl_cuda_enter(net, err);
         for (uint32_t done = 0, n; !rc && done < n_steps; done += n) {
@@ -216,12 +217,11 @@ static int choose_group(struct mfl_net *net, int group, struct mfl_error *err)
 }
 
 int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err)
+        uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
         const struct mfl_cuda_control *control = &net->model.control;
         struct mfl_cuda_work work = {net, data, NULL};
-        int64_t loss_sum = 0;
-        uint64_t n_correct = 0;
+        struct mfl_score score = {.n_scored = n};
         mfl_assert(group >= 0 && group < net->model.options.groups);
         int rc = check_data(net, data, err);
         if (!rc)
@@ -231,13 +231,12 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
         while (!rc && n) {
                 rc = run_tables(&work, deal_batches(net, data, &index, &n), err);
                 for (int g = 0; !rc && g < net->model.options.groups; g++) {
-                        loss_sum += ((int64_t *)mfl_cuda_pinned(net, control->loss_sum))[g];
-                        n_correct += ((uint64_t *)mfl_cuda_pinned(net, control->n_correct))[g];
+                        score.loss_sum += ((int64_t *)mfl_cuda_pinned(net, control->loss_sum))[g];
+                        score.n_correct += ((uint64_t *)mfl_cuda_pinned(net, control->n_correct))[g];
                 }
         }
         if (rc)
                 return rc;
-        *ret_loss_sum = loss_sum;
-        *ret_correct = n_correct;
+        *ret_score = score;
         return 0;
 }

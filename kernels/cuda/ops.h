@@ -203,7 +203,7 @@ struct mfl_cuda_sgd_args {
                                */
         void *low; /* bf16, fp16: copies of the params that the products read, [G][stride]; else NULL */
         enum mfl_cuda_type low_type;
-        struct mfl_sgd sgd;
+        struct mfl_optimizer opt;
         struct mfl_cuda_scale
                 *scale; /* [G]; gradients are divided by it; an overflow leaves the step out; NULL */
         struct mfl_cuda_steps steps; /* a group whose count is 0 is left untouched */

@@ -88,7 +88,7 @@ MFL_KERNEL(sgd, struct sgd)
         const struct mfl_cuda_scale *scale = a.op.scale ? &a.op.scale[blockIdx.y] : NULL;
         if (n == 0 || mfl_cuda_rows(&a.op.steps, blockIdx.y) == 0 || (scale && scale->overflow))
                 return;
-        bool momentum = a.op.sgd.momentum != 0.0f, prox = a.op.sgd.prox_mu != 0.0f;
+        bool momentum = a.op.opt.momentum != 0.0f, prox = a.op.opt.prox_mu != 0.0f;
         float p[QUAD], g[QUAD], m[QUAD], p0[QUAD];
         quad_load(p, a.op.params, i, n, a.wide);
         quad_load(g, a.op.grads, i, n, a.wide);
@@ -101,7 +101,7 @@ MFL_KERNEL(sgd, struct sgd)
         float inverse = scale ? 1.0f / scale->scale : 1.0f; /* exact: a power of two */
         MFL_UNROLL
         for (int k = 0; k < QUAD; k++)
-                mfl_sgd_update(&a.op.sgd, &p[k], &m[k], &p0[k], scale ? g[k] * inverse : g[k]);
+                mfl_sgd_update(&a.op.opt, a.op.opt.lr, &p[k], &m[k], &p0[k], scale ? g[k] * inverse : g[k]);
         quad_store(a.op.params, i, p, n, a.wide);
         if (momentum)
                 quad_store(a.op.momentum, i, m, n, a.wide);

@@ -1,36 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference backend: a network as plain loops, one group after another through one arena. */
-#include "kernels/backend.h"
 #include "kernels/bodies.h"
 #include "kernels/host.h"
-#include "kernels/plan.h"
-#include "kernels/reference/ops.h"
+#include "kernels/reference/net.h"
 
 struct mfl_device {
         char unused;
-};
-
-struct mfl_net {
-        const struct mfl_graph *graph;
-        struct mfl_net_options options;
-        struct mfl_plan *plan;
-        char *arena;
-        float *params, *params_first, *momentum; /* G * n */
-        int64_t *sum;                            /* n */
-        float *grads;                            /* n */
-        float *x;                                /* G * batch * input: what forward was given */
-        struct mfl_rng_key *keys;                /* G: what forward was given */
-        bool dropout;                            /* forward was given keys */
-};
-
-/* One group's pass through the arena. */
-struct pass {
-        struct mfl_net *net;
-        const float *params;
-        float *running; /* params whose running statistics are updated; NULL: they stay */
-        int64_t rows;
-        const struct mfl_rng_key *dropout; /* NULL: inference */
-        uint32_t step;
 };
 
 static int device_open(struct mfl_device **ret_device, struct mfl_error *err)
@@ -61,8 +36,11 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
         uint64_t floats = activations * (options->training ? 2 : 1) + input + graph->n * groups * 2;
         if (options->training)
-                floats += graph->n * (groups + 3); /* the sum counts double */
-        return floats * sizeof(float);
+                floats += graph->n * (2 * groups + 4); /* the sum counts double */
+        uint64_t bytes = floats * sizeof(float);
+        for (int i = 0; i < graph->n_layers; i++)
+                bytes += mfl_ref_aux_bytes(graph, i, options->batch);
+        return bytes;
 }
 
 static void net_free(struct mfl_net *net)
@@ -74,6 +52,8 @@ static void net_free(struct mfl_net *net)
         free(net->params);
         free(net->params_first);
         free(net->momentum);
+        free(net->second);
+        free(net->part);
         free(net->sum);
         free(net->grads);
         free(net->x);
@@ -90,6 +70,8 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         if (!needs)
                 return mfl_fail_memory(err, sizeof *needs, "plan of a network");
         mfl_plan_plain_needs(graph, net->options.batch, needs);
+        for (int i = 0; i < graph->n_layers; i++)
+                needs[i].aux_bytes = mfl_ref_aux_bytes(graph, i, net->options.batch);
         int rc = mfl_plan_new(graph, net->options.training, needs, &net->plan, err);
         if (rc)
                 return rc;
@@ -100,10 +82,13 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
                 net->momentum = mfl_calloc(n, sizeof(float));
+                net->second = mfl_calloc(n, sizeof(float));
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
+                net->part = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
         }
-        bool training_memory = !net->options.training || (net->momentum && net->grads && net->sum);
+        bool training_memory = !net->options.training ||
+                               (net->momentum && net->second && net->grads && net->part && net->sum);
         if (!net->arena || !net->params || !net->params_first || !net->x || !net->keys || !training_memory)
                 return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         return 0;
@@ -135,8 +120,10 @@ static int params_set(struct mfl_net *net, int group, const float *params, struc
         mfl_assert(group >= 0 && group < net->options.groups);
         memcpy(net->params + at, params, n * sizeof(float));
         memcpy(net->params_first + at, params, n * sizeof(float));
-        if (net->momentum)
+        if (net->momentum) {
                 memset(net->momentum + at, 0, n * sizeof(float));
+                memset(net->second + at, 0, n * sizeof(float));
+        }
         return 0;
 }
 
@@ -180,320 +167,125 @@ static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
         return 0;
 }
 
-static float *act_of(const struct mfl_net *net, int i)
+static float norm_of_grads(const struct mfl_net *net)
 {
-        return (float *)(net->arena + net->plan->layers[i].act);
+        double sum = 0;
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                sum += (double)net->grads[i] * (double)net->grads[i];
+        return (float)sqrt(sum);
 }
 
-static float *grad_of(const struct mfl_net *net, int i)
-{
-        return (float *)(net->arena + net->plan->layers[i].grad);
-}
-
-/* The tensor's place in a flat vector, NULL for none. */
-static const float *param_of(const struct mfl_net *net, const float *flat, int param)
-{
-        return param < 0 ? NULL : flat + net->graph->params[param].offset;
-}
-
-static void dropout_forward(const struct pass *pass, int i, int64_t n, const float *x, float *y)
-{
-        float rate = pass->net->graph->layers[i].rate;
-        if (!pass->dropout) {
-                memcpy(y, x, (size_t)n * sizeof(float));
-                return;
-        }
-        struct mfl_rng_key key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
-        for (int64_t e = 0; e < n; e++)
-                y[e] = x[e] * mfl_dropout_at(key, (uint64_t)e, rate);
-}
-
-/* In inference the statistics are the running ones. */
-static struct mfl_norm norm_of(const struct pass *pass, int i)
-{
-        const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        struct mfl_norm v = mfl_norm_of(pass->net->graph, i);
-        if (!pass->dropout) {
-                v.mean = param_of(pass->net, pass->params, layer->param_mean);
-                v.var = param_of(pass->net, pass->params, layer->param_var);
-        }
-        return v;
-}
-
-static void norm_forward(const struct pass *pass, int i, const float *x, float *y)
-{
-        const struct mfl_graph *graph = pass->net->graph;
-        const struct mfl_layer *layer = &graph->layers[i];
-        struct mfl_norm v = norm_of(pass, i);
-        mfl_ref_norm_forward(&v, pass->rows, x, param_of(pass->net, pass->params, layer->param_weight),
-                param_of(pass->net, pass->params, layer->param_bias), y);
-        if (pass->dropout && pass->running && layer->param_mean >= 0)
-                mfl_ref_norm_running(&v, pass->rows, x, layer->momentum,
-                        pass->running + graph->params[layer->param_mean].offset,
-                        pass->running + graph->params[layer->param_var].offset);
-}
-
-static void layer_forward(const struct pass *pass, int i)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        const struct mfl_plan_layer *plan = &net->plan->layers[i];
-        const float *x = act_of(net, layer->input);
-        const float *w = param_of(net, pass->params, layer->param_weight);
-        const float *b = param_of(net, pass->params, layer->param_bias);
-        float *y = act_of(net, i);
-        int64_t n = pass->rows * plan->out_count;
-        struct mfl_window window;
-        switch (layer->op) {
-        case MFL_OP_CONV2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_conv_forward(&window, pass->rows, x, w, b, y);
-                break;
-        case MFL_OP_DENSE:
-                mfl_ref_dense_forward(plan->in_count, plan->out_count, pass->rows, x, w, b, y);
-                break;
-        case MFL_OP_MAXPOOL2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_maxpool_forward(&window, pass->rows, x, y);
-                break;
-        case MFL_OP_AVGPOOL2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_avgpool_forward(&window, pass->rows, x, y);
-                break;
-        case MFL_OP_GLOBAL_AVGPOOL2D:
-                mfl_ref_global_avgpool_forward(n, plan->in_count / plan->out_count, x, y);
-                break;
-        case MFL_OP_BATCHNORM:
-        case MFL_OP_GROUPNORM:
-                norm_forward(pass, i, x, y);
-                break;
-        case MFL_OP_ADD:
-                for (int64_t e = 0; e < n; e++)
-                        y[e] = x[e] + act_of(net, layer->input2)[e];
-                break;
-        case MFL_OP_DROPOUT:
-                dropout_forward(pass, i, n, x, y);
-                break;
-        case MFL_OP_RELU:
-                for (int64_t e = 0; e < n; e++)
-                        y[e] = mfl_relu(x[e]);
-                break;
-        case MFL_OP_TANH:
-                for (int64_t e = 0; e < n; e++)
-                        y[e] = tanhf(x[e]);
-                break;
-        case MFL_OP_SIGMOID:
-                for (int64_t e = 0; e < n; e++)
-                        y[e] = mfl_sigmoid(x[e]);
-                break;
-        default:
-                memcpy(y, x, (size_t)n * sizeof(float));
-        }
-}
-
-static void run_forward(const struct pass *pass)
-{
-        for (int i = 1; i < pass->net->graph->n_layers; i++)
-                if (pass->net->plan->layers[i].live)
-                        layer_forward(pass, i);
-}
-
-/* dx (+)= body(e) for elementwise operators, y being the output. */
-static void elementwise_backward(
-        const struct pass *pass, int i, const float *y, const float *dy, bool add, float *dx)
-{
-        int64_t n = pass->rows * pass->net->plan->layers[i].out_count;
-        enum mfl_op op = pass->net->graph->layers[i].op;
-        struct mfl_rng_key key = {0};
-        if (op == MFL_OP_DROPOUT && pass->dropout)
-                key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
-        for (int64_t e = 0; e < n; e++) {
-                float d = dy[e];
-                if (op == MFL_OP_RELU)
-                        d = mfl_relu_grad(y[e], d);
-                else if (op == MFL_OP_TANH)
-                        d = mfl_tanh_grad(y[e], d);
-                else if (op == MFL_OP_SIGMOID)
-                        d = mfl_sigmoid_grad(y[e], d);
-                else if (op == MFL_OP_DROPOUT && pass->dropout)
-                        d = d * mfl_dropout_at(key, (uint64_t)e, pass->net->graph->layers[i].rate);
-                dx[e] = (add ? dx[e] : 0.0f) + d;
-        }
-}
-
-/* Gradient of the layer's input from that of its output. */
-static void layer_backward_data(const struct pass *pass, int i)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        const struct mfl_plan_layer *plan = &net->plan->layers[i];
-        const float *w = param_of(net, pass->params, layer->param_weight), *dy = grad_of(net, i);
-        float *dx = grad_of(net, layer->input);
-        bool add = !plan->writes_grad;
-        struct mfl_window window;
-        struct mfl_norm norm;
-        switch (layer->op) {
-        case MFL_OP_CONV2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_conv_backward_data(&window, pass->rows, dy, w, add, dx);
-                break;
-        case MFL_OP_DENSE:
-                mfl_ref_dense_backward_data(plan->in_count, plan->out_count, pass->rows, dy, w, add, dx);
-                break;
-        case MFL_OP_MAXPOOL2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_maxpool_backward(&window, pass->rows, act_of(net, layer->input), dy, add, dx);
-                break;
-        case MFL_OP_AVGPOOL2D:
-                window = mfl_window_of(net->graph, i);
-                mfl_ref_avgpool_backward(&window, pass->rows, dy, add, dx);
-                break;
-        case MFL_OP_GLOBAL_AVGPOOL2D:
-                mfl_ref_global_avgpool_backward(
-                        pass->rows * plan->out_count, plan->in_count / plan->out_count, dy, add, dx);
-                break;
-        case MFL_OP_BATCHNORM:
-        case MFL_OP_GROUPNORM:
-                norm = norm_of(pass, i);
-                mfl_ref_norm_backward(
-                        &norm, pass->rows, act_of(net, layer->input), dy, w, add, dx, NULL, NULL);
-                break;
-        default:
-                elementwise_backward(pass, i, act_of(net, i), dy, add, dx);
-        }
-}
-
-/* The gradient of an add's second input. */
-static void add_backward_second(const struct pass *pass, int i)
-{
-        const struct mfl_net *net = pass->net;
-        int64_t n = pass->rows * net->plan->layers[i].out_count;
-        const float *dy = grad_of(net, i);
-        float *dx = grad_of(net, net->graph->layers[i].input2);
-        for (int64_t e = 0; e < n; e++)
-                dx[e] = (net->plan->layers[i].writes_grad2 ? 0.0f : dx[e]) + dy[e];
-}
-
-static void layer_backward_params(const struct pass *pass, int i, float *grads)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        const struct mfl_plan_layer *plan = &net->plan->layers[i];
-        if (layer->param_weight < 0)
-                return;
-        const float *x = act_of(net, layer->input), *dy = grad_of(net, i);
-        float *dw = grads + net->graph->params[layer->param_weight].offset;
-        float *db = layer->param_bias < 0 ? NULL : grads + net->graph->params[layer->param_bias].offset;
-        if (layer->op == MFL_OP_CONV2D) {
-                struct mfl_window window = mfl_window_of(net->graph, i);
-                mfl_ref_conv_backward_params(&window, pass->rows, x, dy, dw, db);
-        } else if (layer->op == MFL_OP_BATCHNORM || layer->op == MFL_OP_GROUPNORM) {
-                struct mfl_norm norm = norm_of(pass, i);
-                mfl_ref_norm_backward(&norm, pass->rows, x, dy, NULL, false, NULL, dw, db);
-        } else {
-                mfl_ref_dense_backward_params(plan->in_count, plan->out_count, pass->rows, x, dy, dw, db);
-        }
-}
-
-/* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
- * gradient 0. */
-static void run_backward(const struct pass *pass, bool input_too, float *grads)
-{
-        const struct mfl_net *net = pass->net;
-        memset(grads, 0, (size_t)net->graph->n * sizeof(float));
-        for (int i = net->graph->n_layers - 1; i > 0; i--) {
-                const struct mfl_layer *layer = &net->graph->layers[i];
-                if (!net->plan->layers[i].live)
-                        continue;
-                layer_backward_params(pass, i, grads);
-                if (input_too || net->plan->layers[layer->input].wants_grad)
-                        layer_backward_data(pass, i);
-                if (layer->input2 >= 0 && (input_too || net->plan->layers[layer->input2].wants_grad))
-                        add_backward_second(pass, i);
-        }
-}
-
-static void update(struct mfl_net *net, int group, const struct mfl_sgd *sgd)
+static void update(
+        struct mfl_net *net, int group, const struct mfl_optimizer *opt, const struct mfl_rate *rate)
 {
         size_t at = (size_t)net->graph->n * (size_t)group;
+        float factor = opt->clip_norm > 0 ? mfl_clip_factor(opt->clip_norm, norm_of_grads(net)) : 1.0f;
         for (int t = 0; t < net->graph->n_params; t++) {
                 const struct mfl_param *param = &net->graph->params[t];
                 size_t end = (size_t)(param->offset + param->count);
-                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
-                        mfl_sgd_update(sgd, &net->params[at + i], &net->momentum[at + i],
-                                &net->params_first[at + i], net->grads[i]);
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++) {
+                        float *p = &net->params[at + i], *m = &net->momentum[at + i],
+                              *v = &net->second[at + i];
+                        float g = factor == 1.0f ? net->grads[i] : net->grads[i] * factor;
+                        if (opt->kind == MFL_OPTIMIZER_SGD)
+                                mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at + i], g);
+                        else
+                                mfl_adaptive_update(opt, rate, p, m, v, &net->params_first[at + i], g);
+                }
         }
 }
 
-static void gather(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_rng_key key,
-        const uint32_t *index, uint32_t rows)
+static void gather(const struct pass *pass, const struct mfl_device_data *data, struct mfl_rng_key key,
+        const uint32_t *index)
 {
+        struct mfl_net *net = pass->net;
         struct mfl_shape image;
+        float *x = mfl_ref_act(net, 0);
+        uint32_t rows = (uint32_t)pass->rows;
         if (!mfl_host_augments(&net->options.augment) || mfl_host_image_shape(net->graph, data, &image, NULL))
-                mfl_host_gather(data, index, rows, act_of(net, 0));
+                mfl_host_gather(data, index, rows, x);
         else
                 mfl_host_gather_augmented(
-                        data, &image, &net->options.augment, key, index, rows, act_of(net, 0));
+                        data, &image, &net->options.augment, key, (uint32_t)pass->first_row, index, rows, x);
+}
+
+/* One batch of a step: its share of the gradient, added to net->grads. */
+static void step_part(struct pass *pass, const struct mfl_device_data *data, struct mfl_group_steps *steps,
+        const uint32_t *index, float scale)
+{
+        struct mfl_net *net = pass->net;
+        int last = net->graph->n_layers - 1;
+        gather(pass, data, mfl_rng_augment_key(steps->augment, pass->step), index);
+        mfl_ref_forward(pass);
+        mfl_host_loss(data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, scale,
+                mfl_ref_act(net, last), mfl_ref_grad(net, last), &steps->score);
+        if (pass->first_row == 0) {
+                mfl_ref_backward(pass, false, net->grads);
+                return;
+        }
+        mfl_ref_backward(pass, false, net->part);
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                net->grads[i] += net->part[i];
 }
 
 static void step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
-        int group, uint32_t t, const struct mfl_sgd *sgd)
+        int group, uint32_t t, const struct mfl_optimizer *opt)
 {
-        int last = net->graph->n_layers - 1;
-        uint32_t rows = steps->count[t];
-        const uint32_t *index = steps->index + (size_t)t * (size_t)net->options.batch;
+        uint32_t rows = steps->count[t], batch = (uint32_t)net->options.batch;
+        uint32_t parts = (uint32_t)MFL_MAX(net->options.accumulate, 1);
+        const uint32_t *index = steps->index + (size_t)t * batch * parts;
         float *params = net->params + net->graph->n * (uint64_t)group;
         struct pass pass = {.net = net,
                 .params = params,
                 .running = params,
-                .rows = rows,
                 .dropout = &steps->dropout,
                 .step = steps->step_first + t};
-        mfl_assert(rows <= (uint32_t)net->options.batch);
-        if (rows == 0)
-                return;
-        gather(net, data, mfl_rng_augment_key(steps->augment, steps->step_first + t), index, rows);
-        run_forward(&pass);
-        mfl_host_loss(data, index, rows, act_of(net, last), net->graph->classes, grad_of(net, last),
-                &steps->loss_sum, &steps->n_correct);
+        struct mfl_rate rate =
+                mfl_rate_of(opt, (uint64_t)pass.step + 1, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
+        mfl_assert(rows <= batch * parts);
+        uint64_t scored = mfl_host_scored(data, net->graph, &net->options.loss, index, rows);
+        for (uint32_t first = 0; first < rows; first += batch) {
+                pass.first_row = first;
+                pass.rows = MFL_MIN(rows - first, batch);
+                step_part(&pass, data, steps, index + first, scored ? 1.0f / (float)scored : 0.0f);
+        }
         steps->n_samples += rows;
-        run_backward(&pass, false, net->grads);
-        update(net, group, sgd);
+        if (rows)
+                update(net, group, opt, &rate);
 }
 
 static int step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         struct mfl_shape image;
-        int rc = mfl_host_check_data(net->graph, data, err);
+        int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
         mfl_assert(net->options.training);
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
         for (uint32_t t = 0; !rc && t < n_steps; t++)
                 for (int g = 0; g < net->options.groups; g++)
-                        step_group(net, data, &groups[g], g, t, sgd);
+                        step_group(net, data, &groups[g], g, t, opt);
         return rc;
 }
 
 static int eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
-        uint32_t n, int64_t *ret_loss_sum, uint64_t *ret_correct, struct mfl_error *err)
+        uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
-        int rc = mfl_host_check_data(net->graph, data, err);
-        int64_t loss_sum = 0;
-        uint64_t n_correct = 0;
+        struct mfl_loss loss = {.kind = net->options.loss.kind};
+        int rc = mfl_check_data(net->graph, &loss, data->dataset, err);
+        struct mfl_score score = {0};
         if (rc)
                 return rc;
         for (uint32_t at = 0, rows; at < n; at += rows) {
                 rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
                 struct pass pass = {
                         .net = net, .params = net->params + net->graph->n * (uint64_t)group, .rows = rows};
-                mfl_host_gather(data, index + at, rows, act_of(net, 0));
-                run_forward(&pass);
-                mfl_host_loss(data, index + at, rows, act_of(net, net->graph->n_layers - 1),
-                        net->graph->classes, NULL, &loss_sum, &n_correct);
+                mfl_host_gather(data, index + at, rows, mfl_ref_act(net, 0));
+                mfl_ref_forward(&pass);
+                mfl_host_loss(data, net->graph, &loss, index + at, rows, 0.0f,
+                        mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
         }
-        *ret_loss_sum = loss_sum;
-        *ret_correct = n_correct;
+        *ret_score = score;
         return 0;
 }
 
@@ -508,8 +300,8 @@ static struct pass forward_kept(struct mfl_net *net, int g, bool first)
                 .running = first ? params : NULL,
                 .rows = net->options.batch,
                 .dropout = net->dropout ? &net->keys[g] : NULL};
-        memcpy(act_of(net, 0), net->x + input * (size_t)g, input * sizeof(float));
-        run_forward(&pass);
+        memcpy(mfl_ref_act(net, 0), net->x + input * (size_t)g, input * sizeof(float));
+        mfl_ref_forward(&pass);
         return pass;
 }
 
@@ -525,7 +317,7 @@ static int forward(struct mfl_net *net, const float *x, const struct mfl_rng_key
                 memcpy(net->keys, dropout, groups * sizeof *dropout);
         for (size_t g = 0; g < groups; g++) {
                 forward_kept(net, (int)g, true);
-                memcpy(y + g * output, act_of(net, last), output * sizeof(float));
+                memcpy(y + g * output, mfl_ref_act(net, last), output * sizeof(float));
         }
         return 0;
 }
@@ -539,10 +331,10 @@ static int backward(struct mfl_net *net, const float *dy, float *dx, float *dpar
         mfl_assert(net->options.training);
         for (size_t g = 0; g < (size_t)net->options.groups; g++) {
                 struct pass pass = forward_kept(net, (int)g, false);
-                memcpy(grad_of(net, last), dy + g * output, output * sizeof(float));
-                run_backward(&pass, dx != NULL, dparams + g * net->graph->n);
+                memcpy(mfl_ref_grad(net, last), dy + g * output, output * sizeof(float));
+                mfl_ref_backward(&pass, dx != NULL, dparams + g * net->graph->n);
                 if (dx)
-                        memcpy(dx + g * input, grad_of(net, 0), input * sizeof(float));
+                        memcpy(dx + g * input, mfl_ref_grad(net, 0), input * sizeof(float));
         }
         return 0;
 }

@@ -14,12 +14,12 @@ static bool inside(int64_t at, int64_t size)
         return at >= 0 && at < size;
 }
 
-/* sum over i, r, c of x[i, tap] * W[o, i, r, c] */
+/* sum over i, r, c of x[i, tap] * W[o, i, r, c], i counting within the group of filter o */
 static double conv_point(
         const struct mfl_window *v, const float *x, const float *weight, int64_t oh, int64_t ow)
 {
         double sum = 0;
-        for (int64_t i = 0; i < v->c; i++, x += v->h * v->w)
+        for (int64_t i = 0; i < v->c / v->groups; i++, x += v->h * v->w)
                 for (int64_t r = 0; r < v->k[0]; r++)
                         for (int64_t c = 0; c < v->k[1]; c++, weight++) {
                                 int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
@@ -36,8 +36,10 @@ void mfl_ref_conv_forward(const struct mfl_window *v, int64_t rows, const float 
                 for (int64_t o = 0; o < v->o; o++)
                         for (int64_t oh = 0; oh < v->oh; oh++)
                                 for (int64_t ow = 0; ow < v->ow; ow++) {
-                                        const float *w = weight + o * v->c * v->k[0] * v->k[1];
-                                        double sum = conv_point(v, x, w, oh, ow);
+                                        int64_t width = v->c / v->groups, group = o / (v->o / v->groups);
+                                        const float *w = weight + o * width * v->k[0] * v->k[1];
+                                        const float *from = x + group * width * v->h * v->w;
+                                        double sum = conv_point(v, from, w, oh, ow);
                                         *y++ = (float)(sum + (bias ? bias[o] : 0.0));
                                 }
 }
@@ -53,8 +55,10 @@ static double conv_point_data(
         const struct mfl_window *v, const float *dy, const float *weight, int64_t i, int64_t h, int64_t w)
 {
         double sum = 0;
-        for (int64_t o = 0; o < v->o; o++, dy += v->oh * v->ow) {
-                const float *wp = weight + (o * v->c + i) * v->k[0] * v->k[1];
+        int64_t width = v->c / v->groups, filters = v->o / v->groups, first = i / width * filters;
+        dy += first * v->oh * v->ow;
+        for (int64_t o = first; o < first + filters; o++, dy += v->oh * v->ow) {
+                const float *wp = weight + (o * width + i % width) * v->k[0] * v->k[1];
                 for (int64_t r = 0; r < v->k[0]; r++) {
                         int64_t oh = output_of(v, 0, h, r, v->oh);
                         for (int64_t c = 0; oh >= 0 && c < v->k[1]; c++) {
@@ -100,7 +104,8 @@ void mfl_ref_conv_backward_params(
         int64_t plane = v->oh * v->ow;
         for (int64_t o = 0; o < v->o; o++) {
                 const float *dyo = dy + o * plane;
-                for (int64_t i = 0; i < v->c; i++)
+                int64_t width = v->c / v->groups, first = o / (v->o / v->groups) * width;
+                for (int64_t i = first; dw && i < first + width; i++)
                         for (int64_t r = 0; r < v->k[0]; r++)
                                 for (int64_t c = 0; c < v->k[1]; c++)
                                         *dw++ = (float)conv_point_weight(
@@ -111,6 +116,58 @@ void mfl_ref_conv_backward_params(
                                 sum += dyo[n * v->o * plane + j];
                 if (db)
                         db[o] = (float)sum;
+        }
+}
+
+/* The convolution whose gradient by its input is this layer: input and output change places. */
+static struct mfl_window turned(const struct mfl_window *v)
+{
+        struct mfl_window t = *v;
+        t.c = v->o;
+        t.h = v->oh;
+        t.w = v->ow;
+        t.o = v->c;
+        t.oh = v->h;
+        t.ow = v->w;
+        return t;
+}
+
+void mfl_ref_convtranspose_forward(const struct mfl_window *v, int64_t rows, const float *x,
+        const float *weight, const float *bias, float *y)
+{
+        struct mfl_window t = turned(v);
+        mfl_ref_conv_backward_data(&t, rows, x, weight, false, y);
+        for (int64_t e = 0; bias && e < rows * v->o * v->oh * v->ow; e++)
+                y[e] += bias[e / (v->oh * v->ow) % v->o];
+}
+
+void mfl_ref_convtranspose_backward_data(
+        const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
+{
+        struct mfl_window t = turned(v);
+        for (int64_t n = 0; n < rows; n++, dy += t.c * t.h * t.w)
+                for (int64_t o = 0; o < t.o; o++)
+                        for (int64_t e = 0; e < t.oh * t.ow; e++, dx++) {
+                                int64_t width = t.c / t.groups, group = o / (t.o / t.groups);
+                                const float *w = weight + o * width * t.k[0] * t.k[1];
+                                double sum =
+                                        conv_point(&t, dy + group * width * t.h * t.w, w, e / t.ow, e % t.ow);
+                                *dx = (add ? *dx : 0.0f) + (float)sum;
+                        }
+}
+
+void mfl_ref_convtranspose_backward_params(
+        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db)
+{
+        struct mfl_window t = turned(v);
+        int64_t plane = v->oh * v->ow;
+        mfl_ref_conv_backward_params(&t, rows, dy, x, dw, NULL);
+        for (int64_t o = 0; db && o < v->o; o++) {
+                double sum = 0;
+                for (int64_t n = 0; n < rows; n++)
+                        for (int64_t j = 0; j < plane; j++)
+                                sum += (double)dy[(n * v->o + o) * plane + j];
+                db[o] = (float)sum;
         }
 }
 

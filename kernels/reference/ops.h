@@ -14,8 +14,15 @@ void mfl_ref_conv_forward(const struct mfl_window *v, int64_t rows, const float 
         const float *bias, float *y);
 void mfl_ref_conv_backward_data(
         const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx);
-/* db may be NULL. */
+/* dw and db may be NULL. */
 void mfl_ref_conv_backward_params(
+        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db);
+/* The same of transposed convolutions, weight IOHW. */
+void mfl_ref_convtranspose_forward(const struct mfl_window *v, int64_t rows, const float *x,
+        const float *weight, const float *bias, float *y);
+void mfl_ref_convtranspose_backward_data(
+        const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx);
+void mfl_ref_convtranspose_backward_params(
         const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db);
 
 /* x: rows * n_in, weight: n_out * n_in, y: rows * n_out. */

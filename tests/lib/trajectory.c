@@ -100,7 +100,7 @@ static void write_gradient(struct trajectory *t)
 
 static void train(struct trajectory *t)
 {
-        struct mfl_sgd sgd = {.lr = 0.05f};
+        struct mfl_optimizer opt = {.lr = 0.05f};
         struct mfl_device_data *data = NULL;
         uint32_t *index = must_alloc((size_t)t->batch * t->n_steps, sizeof *index);
         double *losses = must_alloc(t->n_steps, sizeof *losses);
@@ -110,8 +110,8 @@ static void train(struct trajectory *t)
                 index[i] = i;
         for (uint32_t s = 0; s < t->n_steps; s++) {
                 struct mfl_group_steps steps = {.index = index + s * t->batch, .count = &t->batch};
-                must(t, t->ops->step(t->net, data, &steps, 1, &sgd, &t->err));
-                losses[s] = mfl_fixed_loss_to_double(steps.loss_sum) / t->batch;
+                must(t, t->ops->step(t->net, data, &steps, 1, &opt, &t->err));
+                losses[s] = mfl_fixed_loss_to_double(steps.score.loss_sum) / t->batch;
         }
         must(t, t->ops->params_get(t->net, 0, params, &t->err));
         write_file(t, "losses.f64", losses, t->n_steps * sizeof *losses);

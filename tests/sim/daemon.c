@@ -31,6 +31,8 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
                 return;
         d->generation++;
         d->info.instance = ++sim->serial;
+        d->left_boot = 0;
+        d->leaves = false;
         d->info.data_sets = d->data_sets;
         d->conn = 0;
         d->n_params = 0;
@@ -56,6 +58,29 @@ void sim_daemon_stop(struct sim *sim, uint32_t i)
         sim_daemon_free(sim, i);
         d->conn = 0;
         d->generation++;
+}
+
+/* As by SIGTERM with `stop: task`. */
+void sim_daemon_leave(struct sim *sim, uint32_t i, uint64_t within_ms)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!d->agent)
+                return;
+        sim_line(sim, d->info.name, "is asked to leave");
+        d->leaves = true;
+        sim_daemon_step(
+                sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = within_ms});
+}
+
+/* Its process has ended by itself; somebody starts it again. */
+void sim_daemon_exited(struct sim *sim, uint32_t i)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        sim_line(sim, d->info.name, "has ended");
+        sim_daemon_free(sim, i);
+        d->conn = 0;
+        d->generation++;
+        sim_at(sim, sim->quiet ? 1 : sim_below(sim, 4000), SIM_DAEMON_START)->a = i;
 }
 
 void sim_daemon_crash(struct sim *sim, uint32_t i)
@@ -369,6 +394,9 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 break;
         case MFL_AGENT_ACT_EXIT:
                 sim_check(sim, action->ok, "daemon %s exits: %s", d->info.name, action->reason);
+                e = sim_at(sim, 0, SIM_DAEMON_EXIT);
+                e->a = i;
+                e->b = d->generation;
         }
 }
 

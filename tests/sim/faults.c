@@ -198,6 +198,10 @@ void sim_end_faults(struct sim *sim)
                 d->permanent = false;
                 if (d->draining)
                         sim_server_drain(sim, i, false);
+                if (d->denied)
+                        sim_server_deny(sim, i, false);
+                if (d->leaves) /* there is no time for that now */
+                        sim_daemon_stop(sim, i);
                 if (!d->agent)
                         sim_daemon_start(sim, i);
         }
@@ -239,7 +243,7 @@ void sim_fault(struct sim *sim)
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
         bool node = sim->node_faults && sim_chance(sim, 80);
-        switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 27)) {
+        switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 30)) {
         case 0:
         case 1:
         case 2:
@@ -313,6 +317,13 @@ void sim_fault(struct sim *sim)
                 sim->trap.step = 1 + sim_below(sim, SIM_TRAP_STEPS - 1);
                 sim->trap.leader = sim_chance(sim, 50);
                 sim->trap.what = sim_below(sim, SIM_HARMS);
+                break;
+        case 27:
+                sim_server_deny(sim, i, !d->denied);
+                break;
+        case 28:
+        case 29:
+                sim_daemon_leave(sim, i, sim_below(sim, 4000));
                 break;
         case 15:
                 if (d->conn)

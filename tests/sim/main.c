@@ -59,6 +59,8 @@ static const char *const bugs[] = {
         "a leader that hangs is waited for",
         "members that are not ready are combined",
         "a group's sum has the weight of its leader only",
+        "a daemon that leaves gets new work",
+        "a daemon that is sent away keeps its work",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 

@@ -48,6 +48,25 @@ void sim_server_drain(struct sim *sim, uint32_t i, bool on)
                 sim_server_step(sim, &event);
 }
 
+/* A rule of an administrator. Whoever is denied has nothing to do from that moment on. */
+void sim_server_deny(struct sim *sim, uint32_t i, bool on)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        struct mfl_core_event event = {.kind = MFL_EV_EXPEL, .reason = "it is denied"};
+        struct mfl_core_daemon_view view;
+        d->denied = on;
+        mfl_strcpy(event.drain.name, sizeof event.drain.name, d->info.name);
+        sim_line(sim, "server", "daemon %s is %s", d->info.name, on ? "denied" : "let in again");
+        if (!sim->core || !on)
+                return;
+        sim_server_step(sim, &event);
+        for (uint32_t k = 0; sim->core && k < mfl_core_daemon_count(sim->core); k++) {
+                mfl_core_daemon_view(sim->core, k, &view);
+                sim_check(sim, strcmp(view.info->name, d->info.name) || (!view.conn && !*view.job),
+                        "daemon %s is denied and keeps its work", d->info.name);
+        }
+}
+
 /* Trains from params that are not committed. */
 static bool job_is_ahead(const struct sim_job *job)
 {
@@ -337,6 +356,42 @@ static void free_slot(struct sim *sim, struct sim_job *job, uint32_t s)
         job->slots[s] = (struct sim_slot){0};
 }
 
+/* One that leaves is sent again what it has, and nothing that is new. */
+static void check_task_to(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
+{
+        if (msg->kind != MFL_MSG_TASK)
+                return;
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                const struct sim_daemon *d = &sim->daemon[i];
+                sim_check(sim, d->conn != conn || d->left_boot != sim->boot || msg->task.task <= d->left_task,
+                        "daemon %s is leaving and gets a new task", d->info.name);
+        }
+        sim->newest_task = MFL_MAX(sim->newest_task, msg->task.task);
+}
+
+/* The shell refuses a Hello by the rules; the core hears nothing of it. */
+static bool refuse(struct sim *sim, uint32_t conn, const struct mfl_daemon_info *hello)
+{
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                if (!sim->daemon[i].denied || strcmp(sim->daemon[i].info.name, hello->name))
+                        continue;
+                struct mfl_msg bye = {.kind = MFL_MSG_BYE, .bye = {"it is denied", true}};
+                send_packet(sim, conn, &bye);
+                close_conn(sim, conn);
+                return true;
+        }
+        return false;
+}
+
+static void note_leaving(struct sim *sim, uint32_t conn)
+{
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                if (sim->daemon[i].conn == conn) {
+                        sim->daemon[i].left_boot = sim->boot;
+                        sim->daemon[i].left_task = sim->newest_task;
+                }
+}
+
 static void carry_out(struct sim *sim, struct mfl_core_action *action)
 {
         struct sim_job *job = action->job[0] ? sim_job(sim, action->job) : NULL;
@@ -344,6 +399,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
         struct sim_group *group;
         switch (action->kind) {
         case MFL_ACT_SEND:
+                check_task_to(sim, action->conn, &action->msg);
                 sim_ledger_sent(sim, action->conn, &action->msg);
                 send_packet(sim, action->conn, &action->msg);
                 break;
@@ -502,11 +558,15 @@ void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet
                 return;
         }
         if (packet->msg.kind == MFL_MSG_HELLO) {
+                if (refuse(sim, conn, &packet->msg.hello))
+                        return;
                 sim->conns[conn - 1].greeted = true;
                 event.kind = MFL_EV_DAEMON_UP;
                 event.daemon = &packet->msg.hello;
         } else if (packet->msg.kind == MFL_MSG_ANNOUNCE)
                 sim_ledger_announced(sim, &packet->msg.announce);
+        else if (packet->msg.kind == MFL_MSG_LEAVING)
+                note_leaving(sim, conn);
         sim_server_step(sim, &event);
         if (sim->core && packet->msg.kind == MFL_MSG_PARAMS_GET)
                 give_params(sim, conn, &packet->msg);

@@ -39,6 +39,7 @@ enum sim_event_kind {
         SIM_FAULT,
         SIM_SERVER_START,
         SIM_DAEMON_START, /* a: daemon */
+        SIM_DAEMON_EXIT,  /* a: daemon, b: its generation */
         SIM_SCRIPT,       /* a: step of a golden scenario */
 };
 
@@ -190,6 +191,9 @@ struct sim_daemon {
         uint32_t slow;        /* factor */
         uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
         bool permanent, draining;
+        bool denied, leaves; /* it may not take part; it was asked to leave */
+        uint32_t left_boot;  /* the server's, when it took its Leaving; 0: it did not */
+        uint64_t left_task;  /* the newest task that the server had sent to anybody then */
         uint64_t stalled_to; /* the process stands still (SIGSTOP) */
 };
 
@@ -223,7 +227,7 @@ struct sim {
         uint32_t n_daemons;
         struct mfl_core *core;
         uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
-        uint64_t server_tick_at;
+        uint64_t server_tick_at, newest_task;
         uint32_t disk_fail, disk_slow;   /* of 100; factor */
         uint32_t duplicate;              /* of 100 messages */
         uint64_t faults_end, stalled_to; /* the server stands still */
@@ -272,6 +276,7 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event);
 void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet);
 struct sim_job *sim_job(struct sim *sim, const char *id);
 void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
+void sim_server_deny(struct sim *sim, uint32_t daemon, bool on);
 
 /* node.c */
 struct sim_result *sim_result(struct sim_daemon *d, uint64_t task);
@@ -303,6 +308,8 @@ void sim_send_chunk(
 void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm);
 void sim_daemon_start(struct sim *sim, uint32_t i);
 void sim_daemon_stop(struct sim *sim, uint32_t i);
+void sim_daemon_leave(struct sim *sim, uint32_t i, uint64_t within_ms);
+void sim_daemon_exited(struct sim *sim, uint32_t i);
 void sim_daemon_crash(struct sim *sim, uint32_t i);
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet);

@@ -102,6 +102,90 @@ static void test_no_memory(void **state)
         sweep_memory(train_and_reuse);
 }
 
+/* What it has is brought to its end; what comes later goes back; then it says goodbye. */
+static void test_leave(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task(1, 1);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 60000});
+        assert_non_null(sent(MFL_MSG_LEAVING));
+        assert_null(action(MFL_AGENT_ACT_EXIT));
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 1});
+        assert_null(sent(MFL_MSG_LEAVING)); /* once is enough */
+        send_task(2, 2);                    /* it crossed Leaving, and is of a later round */
+        assert_true(sent(MFL_MSG_TASK_FAILED)->failed.task == 2);
+        assert_false(sent(MFL_MSG_TASK_FAILED)->failed.permanent);
+        end();
+}
+
+static void leave_with_a_result(void)
+{
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task(1, 1);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 60000});
+        compute(1);
+        if (result)
+                return;
+        assert_non_null(sent(MFL_MSG_ANNOUNCE));
+        assert_null(action(MFL_AGENT_ACT_EXIT));
+        /* The server goes away and comes back: it is told again, before anything else. */
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
+        tick(mfl_agent_next_ms(agent));
+        go_online();
+        if (result)
+                return;
+        assert_non_null(sent(MFL_MSG_LEAVING));
+        assert_true(sent(MFL_MSG_LEAVING) < sent(MFL_MSG_ANNOUNCE));
+        message((struct mfl_msg){.kind = MFL_MSG_ACCEPTED, .update = {.task = 1}});
+        if (result)
+                return;
+        assert_non_null(sent(MFL_MSG_BYE));
+        assert_false(sent(MFL_MSG_BYE)->bye.retry);
+        assert_true(action(MFL_AGENT_ACT_EXIT)->ok);
+}
+
+static void test_leave_with_a_result(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        leave_with_a_result();
+        assert_int_equal(result, 0);
+        end();
+}
+
+static void test_leave_in_time(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 60000});
+        assert_true(action(MFL_AGENT_ACT_EXIT)->ok); /* nothing to do, and nobody to tell */
+        end();
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task(1, 1);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        uint64_t limit = now_ms + 1500;
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 1500});
+        while (mfl_agent_next_ms(agent) < limit) {
+                tick(mfl_agent_next_ms(agent));
+                assert_null(action(MFL_AGENT_ACT_EXIT));
+        }
+        assert_int_equal(mfl_agent_next_ms(agent), limit);
+        tick(limit);
+        assert_non_null(action(MFL_AGENT_ACT_ABORT));
+        assert_true(action(MFL_AGENT_ACT_EXIT)->ok);
+        end();
+}
+
 /* More jobs than it remembers: the oldest one's spec goes, never one with work. */
 static void test_many_jobs(void **state)
 {
@@ -132,6 +216,9 @@ int main(void)
                 cmocka_unit_test(test_bye),
                 cmocka_unit_test(test_reuse),
                 cmocka_unit_test(test_no_memory),
+                cmocka_unit_test(test_leave),
+                cmocka_unit_test(test_leave_with_a_result),
+                cmocka_unit_test(test_leave_in_time),
                 cmocka_unit_test(test_many_jobs),
         };
         return cmocka_run_group_tests_name("agent", tests, NULL, NULL);

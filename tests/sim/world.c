@@ -320,6 +320,10 @@ static void handle(struct sim *sim, struct sim_event *event)
         case SIM_DAEMON_START:
                 sim_daemon_start(sim, event->a);
                 break;
+        case SIM_DAEMON_EXIT:
+                if (event->b == sim->daemon[event->a].generation)
+                        sim_daemon_exited(sim, event->a);
+                break;
         case SIM_SCRIPT:
                 sim_script(sim, event->a);
         }

@@ -75,13 +75,13 @@ static void tell_device(const struct mfl_device *device, struct mfl_device_info 
 }
 
 static int step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_sgd *sgd, struct mfl_error *err)
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         const char *breaks = getenv("FAKE_CUDA_BREAKS");
         if (breaks && !access(breaks, F_OK))
                 return mfl_fail(
                         err, -EIO, "cuda: launch the step's graph: an illegal memory access was encountered");
-        return mfl_backend_reference.step(net, data, groups, n_steps, sgd, err);
+        return mfl_backend_reference.step(net, data, groups, n_steps, opt, err);
 }
 
 __attribute__((visibility("default"))) extern struct mfl_backend_ops mfl_backend_module;

@@ -461,22 +461,22 @@ static void a_client_is_trained_as_specified(void **state)
         struct mfl_rng rng = mfl_rng_new(11, MFL_RNG_SHUFFLE, item, 2 * 65536);
         mfl_rng_shuffle(&rng, order, 230);
         assert_int_equal(ops->params_set(net, 0, w.params, &err), 0);
-        struct mfl_sgd sgd = {.lr = 0.1f};
+        struct mfl_optimizer opt = {.lr = 0.1f};
         struct mfl_group_steps group = {.dropout = mfl_rng_derive(11, MFL_RNG_DROPOUT, item, 2)};
         for (uint32_t at = 0; at < 230; at += 8) {
                 uint32_t count = MFL_MIN(8u, 230 - at);
                 group.index = order + at;
                 group.count = &count;
                 group.step_first = at / 8;
-                assert_int_equal(ops->step(net, data, &group, 1, &sgd, &err), 0);
+                assert_int_equal(ops->step(net, data, &group, 1, &opt, &err), 0);
         }
         float *after = mfl_malloc(w.graph->n * sizeof(float));
         assert_int_equal(ops->params_get(net, 0, after, &err), 0);
         const float *delta = result->data[0];
         for (uint64_t i = 0; i < w.graph->n; i++)
                 assert_true(delta[i] == after[i] - w.params[i]);
-        assert_int_equal(result->updates[0].loss_sum, group.loss_sum);
-        assert_int_equal(result->updates[0].correct, group.n_correct);
+        assert_int_equal(result->updates[0].loss_sum, group.score.loss_sum);
+        assert_int_equal(result->updates[0].correct, group.score.n_correct);
         assert_int_equal(result->updates[0].weight, 230);
         free(after);
         ops->data_free(data);

@@ -102,7 +102,7 @@ struct net_run net_run_of(enum mfl_precision precision, int groups, uint32_t fir
                                         .threads = 1,
                                         .training = true,
                                         .precision = precision},
-                .sgd = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f, .prox_mu = 0.1f},
+                .opt = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f, .prox_mu = 0.1f},
                 .first = first};
 }
 
@@ -140,14 +140,12 @@ static void run_steps(const struct mfl_backend_ops *ops, struct mfl_net *net, st
                                 .dropout = mfl_rng_derive(21, MFL_RNG_DROPOUT, who, 3),
                                 .augment = mfl_rng_derive(21, MFL_RNG_AUGMENT, who, 3),
                                 .step_first = 2 + at,
-                                .loss_sum = run->loss_sum[g],
-                                .n_correct = run->n_correct[g],
+                                .score = run->score[g],
                                 .n_samples = run->n_samples[g]};
                 }
-                must(ops->step(net, data, steps, n, &run->sgd, &err), &err);
+                must(ops->step(net, data, steps, n, &run->opt, &err), &err);
                 for (int g = 0; g < run->options.groups; g++) {
-                        run->loss_sum[g] = steps[g].loss_sum;
-                        run->n_correct[g] = steps[g].n_correct;
+                        run->score[g] = steps[g].score;
                         run->n_samples[g] = steps[g].n_samples;
                 }
         }
@@ -168,9 +166,7 @@ static void take_results(const struct mfl_backend_ops *ops, struct mfl_net *net,
                 all[i] = NET_SAMPLES - 1 - i;
         for (int g = 0; g < run->options.groups; g++) {
                 must(ops->params_get(net, g, run->params + (size_t)g * n, &err), &err);
-                must(ops->eval(
-                             net, g, data, all, NET_SAMPLES, &run->eval_loss[g], &run->eval_correct[g], &err),
-                        &err);
+                must(ops->eval(net, g, data, all, NET_SAMPLES, &run->eval[g], &err), &err);
                 weight[g] = (uint64_t)g + 1;
         }
         must(ops->sum_add(net, &fixed, weight, n_bad, &err), &err);
@@ -206,9 +202,9 @@ void net_assert_same(const struct net_case *c, const struct net_run *x, int a, c
 {
         size_t n = (size_t)c->graph->n;
         assert_memory_equal(x->params + (size_t)a * n, y->params + (size_t)b * n, n * sizeof(float));
-        assert_int_equal(x->loss_sum[a], y->loss_sum[b]);
-        assert_int_equal(x->n_correct[a], y->n_correct[b]);
+        assert_int_equal(x->score[a].loss_sum, y->score[b].loss_sum);
+        assert_int_equal(x->score[a].n_correct, y->score[b].n_correct);
         assert_int_equal(x->n_samples[a], y->n_samples[b]);
-        assert_int_equal(x->eval_loss[a], y->eval_loss[b]);
-        assert_int_equal(x->eval_correct[a], y->eval_correct[b]);
+        assert_int_equal(x->eval[a].loss_sum, y->eval[b].loss_sum);
+        assert_int_equal(x->eval[a].n_correct, y->eval[b].n_correct);
 }

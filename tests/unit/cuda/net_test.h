@@ -35,13 +35,13 @@ struct mfl_device *net_device(void);
 /* A local training of groups [first, first + options.groups), and what comes of it. */
 struct net_run {
         struct mfl_net_options options;
-        struct mfl_sgd sgd;
+        struct mfl_optimizer opt;
         uint32_t first, chunk; /* chunk: steps of a call; 0: all */
         bool not_resident, shared_start;
         /* results */
         float *params; /* [groups][n] */
-        int64_t loss_sum[NET_GROUPS], eval_loss[NET_GROUPS];
-        uint64_t n_correct[NET_GROUPS], n_samples[NET_GROUPS], eval_correct[NET_GROUPS];
+        struct mfl_score score[NET_GROUPS], eval[NET_GROUPS];
+        uint64_t n_samples[NET_GROUPS];
         int64_t *sum; /* [n], weights 1, 2, .. */
 };
 struct net_run net_run_of(enum mfl_precision precision, int groups, uint32_t first);

@@ -86,9 +86,9 @@ static void train_long(struct net_case *c, bool resident, float *params, int64_t
         assert_int_equal(
                 mfl_backend_module.data_new(c->device, &c->set, &c->set.train, resident, &data, NULL), 0);
         assert_int_equal(mfl_backend_module.params_set(net, 0, c->first, NULL), 0);
-        assert_int_equal(mfl_backend_module.step(net, data, &steps, LONG_STEPS, &run.sgd, NULL), 0);
+        assert_int_equal(mfl_backend_module.step(net, data, &steps, LONG_STEPS, &run.opt, NULL), 0);
         assert_int_equal(mfl_backend_module.params_get(net, 0, params, NULL), 0);
-        *ret_loss_sum = steps.loss_sum;
+        *ret_loss_sum = steps.score.loss_sum;
         mfl_backend_module.data_free(data);
         mfl_backend_module.net_free(net);
 }
@@ -206,7 +206,7 @@ static void an_overflow_is_left_out(void **state)
         for (uint64_t i = 0; i < last->count; i++)
                 c.first[last->offset + i] = (i + i / 8) % 2 ? 16.0f : -16.0f;
         struct net_run run = net_run_of(MFL_PRECISION_FP16, 2, 0);
-        const struct mfl_sgd sgd = {.lr = 0.001f};
+        const struct mfl_optimizer opt = {.lr = 0.001f};
         assert_int_equal(mfl_backend_module.net_new(c.device, c.graph, &run.options, &net, NULL), 0);
         assert_int_equal(mfl_backend_module.data_new(c.device, &c.set, &c.set.train, true, &data, NULL), 0);
         int changed_at = -1;
@@ -216,7 +216,7 @@ static void an_overflow_is_left_out(void **state)
                 uint32_t four = NET_BATCH;
                 struct mfl_group_steps steps[2] = {
                         {.index = c.index[0], .count = &four}, {.index = c.index[1], .count = &four}};
-                assert_int_equal(mfl_backend_module.step(net, data, steps, 1, &sgd, NULL), 0);
+                assert_int_equal(mfl_backend_module.step(net, data, steps, 1, &opt, NULL), 0);
                 assert_int_equal(mfl_backend_module.params_get(net, 0, got, NULL), 0);
                 assert_int_equal(mfl_backend_module.params_get(net, 1, other, NULL), 0);
                 if (t == 0)

@@ -31,15 +31,14 @@ static int use_local(struct net_case *c, struct local *l, struct mfl_error *err)
 {
         struct mfl_group_steps steps[2] = {
                 {.index = c->index[0], .count = c->count[0]}, {.index = c->index[1], .count = c->count[1]}};
-        const struct mfl_sgd sgd = {.lr = 0.1f};
-        int64_t loss;
-        uint64_t correct;
+        const struct mfl_optimizer opt = {.lr = 0.1f};
+        struct mfl_score score;
         int rc = 0;
         for (int g = 0; !rc && g < 2; g++)
                 rc = ops->params_set(l->net, g, c->first, err);
         if (!rc)
-                rc = ops->step(l->net, l->data, steps, NET_STEPS, &sgd, err);
-        return rc ? rc : ops->eval(l->net, 1, l->data, c->index[0], NET_BATCH, &loss, &correct, err);
+                rc = ops->step(l->net, l->data, steps, NET_STEPS, &opt, err);
+        return rc ? rc : ops->eval(l->net, 1, l->data, c->index[0], NET_BATCH, &score, err);
 }
 
 /* A broken device stays broken, until this. Nothing of it may be held any more. */
@@ -157,17 +156,17 @@ static void data_that_does_not_fit_is_refused(void **state)
         struct mfl_error err;
         struct mfl_device_data *streamed = NULL;
         struct mfl_group_steps steps[2] = {{0}};
-        const struct mfl_sgd sgd = {.lr = 0.1f};
+        const struct mfl_optimizer opt = {.lr = 0.1f};
         net_case_init(&c, NET_DENSE);
         net_case_init(&other, NET_RESIDUAL);
         struct net_run run = net_run_of(MFL_PRECISION_FP32, 2, 0);
         assert_int_equal(open_local(&c, &run.options, &l, &err), 0);
         assert_int_equal(ops->data_new(c.device, &c.set, &c.set.train, false, &streamed, &err), 0);
-        assert_int_equal(ops->step(l.net, streamed, steps, 1, &sgd, &err), MFL_INVALID);
+        assert_int_equal(ops->step(l.net, streamed, steps, 1, &opt, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "stream"));
         ops->data_free(streamed);
         assert_int_equal(ops->data_new(c.device, &other.set, &other.set.train, false, &streamed, &err), 0);
-        assert_int_equal(ops->step(l.net, streamed, steps, 1, &sgd, &err), MFL_INVALID);
+        assert_int_equal(ops->step(l.net, streamed, steps, 1, &opt, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "does not fit"));
         ops->data_free(streamed);
         close_local(&l);

@@ -80,7 +80,7 @@ static void check_step(const struct vectors *v, const struct mfl_cuda_scale *sca
                 if (trained) {
                         grad = scale ? grad / scale[g].scale : grad;
                         int64_t first = (int64_t)v->a.first_stride * g + i % v->stride;
-                        mfl_sgd_update(&v->a.sgd, &p, &m, &v->first[first], grad);
+                        mfl_sgd_update(&v->a.opt, v->a.opt.lr, &p, &m, &v->first[first], grad);
                         if (v->a.low)
                                 want_low = low_of(p, v->a.low_type);
                 }
@@ -93,7 +93,7 @@ static void check_step(const struct vectors *v, const struct mfl_cuda_scale *sca
         free(low);
 }
 
-static const struct mfl_sgd optimizers[] = {
+static const struct mfl_optimizer optimizers[] = {
         {0.1f, 0, 0, 0, false},
         {0.1f, 0.9f, 0, 0, false},
         {0.05f, 0.9f, 5e-4f, 0, true},
@@ -109,12 +109,12 @@ OPS_TEST(steps_have_the_cpu_s_bits)
                                 int shift = o % 2 == 0 || sizes[s][0] < 4 ? 0 : 1;
                                 struct vectors v =
                                         new_vectors(ops_groups[g], sizes[s][0], sizes[s][1], shift);
-                                v.a.sgd = optimizers[o];
+                                v.a.opt = optimizers[o];
                                 v.a.low = o == 3 ? NULL : v.a.low;
                                 v.a.low_type = o % 2 ? MFL_CUDA_F16 : MFL_CUDA_BF16;
-                                v.a.momentum = v.a.sgd.momentum != 0.0f ? v.a.momentum : NULL;
+                                v.a.momentum = v.a.opt.momentum != 0.0f ? v.a.momentum : NULL;
                                 v.a.first_stride = s % 2 ? v.a.stride : 0;
-                                v.a.first = v.a.sgd.prox_mu != 0.0f ? v.a.first : NULL;
+                                v.a.first = v.a.opt.prox_mu != 0.0f ? v.a.first : NULL;
                                 OPS_OK(mfl_cuda_sgd(&v.a, NULL));
                                 check_step(&v, NULL, shift);
                                 free_vectors(&v);
@@ -142,7 +142,7 @@ OPS_TEST(overflows_leave_a_step_out)
         v.grads[4 * 1024 + 2] = FLT_MAX;
         ops_put(&v.b_grads, v.grads);
         put_scale(&v, scale);
-        v.a.sgd = optimizers[1];
+        v.a.opt = optimizers[1];
         OPS_OK(mfl_cuda_check_grads(&v.a, NULL));
         ops_get(&v.b_scale, next);
         static const uint32_t overflow[5] = {0, 0, 1, 1, 0};

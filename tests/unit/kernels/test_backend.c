@@ -154,20 +154,20 @@ static void check_known_step(const struct mfl_backend_ops *ops, struct mfl_devic
         struct mfl_dataset set = {
                 .shape = shape, .classes = 2, .scale = {1}, .train = {2, MFL_U8, pixels, labels}};
         struct mfl_net_options options = {.batch = 4, .groups = 1, .threads = 1, .training = true};
-        struct mfl_sgd sgd = {.lr = 0.5f};
+        struct mfl_optimizer opt = {.lr = 0.5f};
         uint32_t index[] = {1, 99, 99, 99}, count[] = {1};
-        struct mfl_group_steps steps = {.index = index, .count = count, .loss_sum = 5};
+        struct mfl_group_steps steps = {.index = index, .count = count, .score = {.loss_sum = 5}};
         float params[6] = {0};
         assert_int_equal(mfl_graph_preset("logistic", &shape, 2, &graph, NULL), 0);
         assert_int_equal(graph->n, 6);
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
         assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
         assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
-        assert_int_equal(ops->step(net, data, &steps, 1, &sgd, NULL), 0);
+        assert_int_equal(ops->step(net, data, &steps, 1, &opt, NULL), 0);
         assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
         assert_int_equal(steps.n_samples, 1);
-        assert_int_equal(steps.n_correct, 1); /* the first of equal logits */
-        assert_int_equal(steps.loss_sum, 5 + mfl_fixed_loss(logf(2.0f)));
+        assert_int_equal(steps.score.n_correct, 1); /* the first of equal logits */
+        assert_int_equal(steps.score.loss_sum, 5 + mfl_fixed_loss(logf(2.0f)));
         const float want[] = {2.5f, 5.0f, -2.5f, -5.0f, 0.25f, -0.25f};
         assert_memory_equal(params, want, sizeof want);
         ops->data_free(data);
@@ -191,14 +191,13 @@ static void check_misfit(const struct mfl_backend_ops *ops, struct mfl_device *d
                 .name = "tiny", .shape = {1, {3}}, .classes = 2, .train = {1, MFL_U8, pixels, labels}};
         struct mfl_net_options options = {.batch = 1, .groups = 1, .threads = 1};
         uint32_t index[] = {0};
-        int64_t loss = 7;
-        uint64_t correct = 7;
+        struct mfl_score score = {.loss_sum = 7};
         struct mfl_error err;
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
         assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
-        assert_int_equal(ops->eval(net, 0, data, index, 1, &loss, &correct, &err), MFL_INVALID);
+        assert_int_equal(ops->eval(net, 0, data, index, 1, &score, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "tiny"));
-        assert_int_equal(loss, 7);
+        assert_int_equal(score.loss_sum, 7);
         ops->data_free(data);
         ops->net_free(net);
         mfl_graph_free(graph);
@@ -227,23 +226,22 @@ static void check_running(const struct mfl_backend_ops *ops, struct mfl_device *
         struct mfl_dataset set = {
                 .shape = {1, {2}}, .classes = 2, .scale = {1}, .train = {2, MFL_U8, pixels, labels}};
         struct mfl_net_options options = {.batch = 3, .groups = 1, .threads = 1, .training = true};
-        struct mfl_sgd sgd = {.lr = 0.5f, .momentum = 0.9f, .weight_decay = 0.25f, .prox_mu = 0.5f};
+        struct mfl_optimizer opt = {.lr = 0.5f, .momentum = 0.9f, .weight_decay = 0.25f, .prox_mu = 0.5f};
         uint32_t index[] = {0, 1, 9, 1, 9, 9}, count[] = {2, 1};
         struct mfl_group_steps steps = {.index = index, .count = count};
         struct mfl_graph *graph = NULL;
         struct mfl_net *net = NULL;
         struct mfl_device_data *data = NULL;
         float params[14];
-        int64_t loss;
-        uint64_t correct;
+        struct mfl_score score;
         assert_int_equal(mfl_graph_build("m", layers, 3, 2, &graph, NULL), 0);
         assert_int_equal(graph->n, 14);
         mfl_graph_init_params(graph, 1, params);
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
         assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
         assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
-        assert_int_equal(ops->step(net, data, &steps, 2, &sgd, NULL), 0);
-        assert_int_equal(ops->eval(net, 0, data, index, 2, &loss, &correct, NULL), 0);
+        assert_int_equal(ops->step(net, data, &steps, 2, &opt, NULL), 0);
+        assert_int_equal(ops->eval(net, 0, data, index, 2, &score, NULL), 0);
         assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
         const float *mean = params + graph->params[graph->layers[1].param_mean].offset;
         const float *var = params + graph->params[graph->layers[1].param_var].offset;
@@ -277,7 +275,7 @@ static void check_augmentation(const struct mfl_backend_ops *ops, struct mfl_dev
                 .threads = 1,
                 .training = true,
                 .augment = {.crop = 2, .flip = true}};
-        struct mfl_sgd sgd = {.lr = 2};
+        struct mfl_optimizer opt = {.lr = 2};
         uint32_t index[] = {0}, count[] = {1};
         struct mfl_group_steps steps = {
                 .index = index, .count = count, .augment = mfl_rng_derive(3, MFL_RNG_AUGMENT, 4, 5)};
@@ -298,7 +296,7 @@ static void check_augmentation(const struct mfl_backend_ops *ops, struct mfl_dev
                 n_moved += choice.dx != 0 && choice.dy != 0;
                 steps.step_first = t;
                 assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
-                assert_int_equal(ops->step(net, data, &steps, 1, &sgd, NULL), 0);
+                assert_int_equal(ops->step(net, data, &steps, 1, &opt, NULL), 0);
                 assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
                 for (int i = 0; i < N; i++) {
                         int c = i / (H * W), y = i / W % H + choice.dy, at = i % W;
@@ -331,7 +329,7 @@ static void check_flat(const struct mfl_backend_ops *ops, struct mfl_device *dev
                 .train = {1, MFL_U8, pixels, labels}};
         struct mfl_net_options options = {
                 .batch = 1, .groups = 1, .threads = 1, .training = true, .augment = {.flip = true}};
-        struct mfl_sgd sgd = {.lr = 1};
+        struct mfl_optimizer opt = {.lr = 1};
         uint32_t index[] = {0}, count[] = {1};
         struct mfl_group_steps steps = {.index = index, .count = count};
         for (int image = 0; image < 2; image++) {
@@ -343,7 +341,7 @@ static void check_flat(const struct mfl_backend_ops *ops, struct mfl_device *dev
                 assert_int_equal(mfl_graph_preset("logistic", &shape, 2, &graph, NULL), 0);
                 assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
                 assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
-                int rc = ops->step(net, data, &steps, 1, &sgd, &err);
+                int rc = ops->step(net, data, &steps, 1, &opt, &err);
                 assert_int_equal(rc, image ? 0 : MFL_INVALID);
                 if (!image)
                         assert_string_equal(err.text,

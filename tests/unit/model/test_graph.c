@@ -172,8 +172,9 @@ static void bad_joins_and_norms_are_refused(void **state)
         assert_refused(l, 3, 0, "layer add1 (add): reads layer input twice; it joins two layers");
         RESET;
         l[1].out_channels = 5;
-        assert_refused(
-                l, 3, 0, "layer add1 (add): its inputs must be of one shape; input is 6x8x8, conv1 is 5x8x8");
+        assert_refused(l, 3, 0,
+                "layer add1 (add): its inputs must be of one shape, or the second 1 where it is repeated; "
+                "they are 6x8x8 and 5x8x8 (layers input and conv1)");
         RESET;
         l[2] = conv(1, 3, 1);
         l[2].input2 = 1;
@@ -287,7 +288,7 @@ static void bad_structure_is_refused(void **state)
         RESET;
         l[0].out.rank = 2;
         assert_refused(l, 3, 4,
-                "the input has 2 dimensions; 1 (features) or 3 (channels x height x width) are possible");
+                "layer conv1 (conv2d): needs an image (channels x height x width), its input is 1x8");
         RESET;
         l[0].out.dim[1] = 0;
         assert_refused(l, 3, 4, "the input is 1x0x8; each dimension must be 1 to 65536");
@@ -499,7 +500,7 @@ static void descriptions_name_layers_and_sizes(void **state)
         assert_non_null(strstr(text, "\nlayer2.0.downsample.0 conv2d           32x16x16                512  "
                                      "reads layer1.2.relu2\n"));
         assert_non_null(strstr(text, "  reads layer2.0.bn2, layer2.0.downsample.1\n"));
-        assert_non_null(strstr(text, ": 274042 parameters (1.05 MiB), 1568 of them running statistics, "));
+        assert_non_null(strstr(text, ": 274042 parameters (1.05 MiB), 1568 of them not trained, "));
         free(text);
         mfl_graph_free(graph);
 }

@@ -177,8 +177,9 @@ static void impossible_values_are_refused(void **state)
                                       "with a letter or digit");
         assert_refused("name: .a\n", "j.yaml:1: name: must be letters, digits, '-', '_' and '.', and start "
                                      "with a letter or digit");
-        assert_refused(document("{preset: mlp, input: [1, 2]}", NULL, NULL, NULL),
-                "j.yaml:3: model.input: expected [features] or [channels, height, width]");
+        assert_refused(document("{preset: mlp, input: [1, 2, 3, 4]}", NULL, NULL, NULL),
+                "j.yaml:3: model.input: expected [features], [tokens], [positions, features] or [channels, "
+                "height, width]");
         assert_refused(document("{layers: []}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers: expected a list of 1 to 1023 layers");
         assert_refused(document("{layers: [rleu]}", NULL, NULL, NULL),
@@ -264,9 +265,8 @@ static void shape_errors_carry_the_layers_line(void **state)
                          "kernel: 3}\n    - relu\n    - add: {inputs: [a, input]}\n    - dense: {units: "
                          "10}",
                         NULL, NULL, NULL),
-                "j.yaml:8: model.layers[2]: layer add1 (add): its inputs must be of one shape; a is 4x4x4, "
-                "input "
-                "is 4x6x6");
+                "j.yaml:8: model.layers[2]: layer add1 (add): its inputs must be of one shape, or the second "
+                "1 where it is repeated; they are 4x4x4 and 4x6x6 (layers a and input)");
         assert_refused(document("\n  input: [4]\n  layers:\n    - relu\n    - tanh: {input: input}\n    - "
                                 "dense: {units: 10}",
                                NULL, NULL, NULL),
@@ -435,6 +435,7 @@ static void the_reference_names_every_key_and_choice(void **state)
         char *text = read_example("reference.yaml");
         assert_keys_in(text, mfl_job_tables);
         assert_keys_in(text, mfl_job_model_tables);
+        assert_keys_in(text, mfl_job_layer_tables);
         for (int i = 0; mfl_presets[i].name; i++)
                 assert_non_null(strstr(text, mfl_presets[i].name));
         for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++)

@@ -154,7 +154,8 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
         case MFL_MSG_COMBINE_FAILED:
         case MFL_MSG_ALONE:
         case MFL_MSG_CANCEL:
-                m->cancel.task = mfl_rng_u64(r);
+                m->cancel.task = mfl_rng_u64(r); /* fall through */
+        case MFL_MSG_LEAVING:
                 RANDOM_TEXT(r, m->cancel.reason);
                 break;
         case MFL_MSG_PARAMS_GET:

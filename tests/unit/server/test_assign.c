@@ -538,6 +538,69 @@ static void test_comes_drained(void **state)
         end(&bed);
 }
 
+/* In the middle of its work it may not take part any more: it is told to stop, and another one does the work
+ * at once, although it was only being waited for. */
+static void test_expelled_daemon_keeps_nothing(void **state)
+{
+        (void)state;
+        for (int lost = 0; lost < 2; lost++) {
+                struct bed bed;
+                start(&bed, 3);
+                boot(&bed);
+                up(&bed, 0, 1, "cpu", 10);
+                wait_ms(&bed, 2000);
+                assert_int_equal(next_work(&bed).n, 3);
+                up(&bed, 1, 1, "cpu", 10);
+                wait_ms(&bed, 10);
+                assert_int_equal(bed.n_work, 0);
+                if (lost)
+                        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1 + DAEMONS});
+                feed(&bed, (struct mfl_core_event){
+                                   .kind = MFL_EV_EXPEL, .drain = {.name = "d0"}, .reason = "no more"});
+                assert_int_equal(mfl_core_daemon_count(bed.core), 1);
+                struct work w = next_work(&bed);
+                assert_true(w.daemon == 1 && w.n == 3);
+                mfl_core_check(bed.core);
+                end(&bed);
+        }
+        struct bed bed;
+        start(&bed, 3);
+        boot(&bed);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_EXPEL, .drain = {.name = "d5"}}); /* nobody */
+        end(&bed);
+}
+
+static void leaving(struct bed *bed, uint32_t conn)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_LEAVING, .cancel = {.reason = "it was asked to stop"}};
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
+}
+
+/* It keeps its work and gets no other; a new process under its name does. */
+static void test_leaving_daemon_gets_nothing_new(void **state)
+{
+        (void)state;
+        struct bed bed;
+        struct mfl_core_daemon_view view;
+        start(&bed, 3);
+        boot(&bed);
+        up(&bed, 0, 1, "cpu", 10);
+        wait_ms(&bed, 2000);
+        struct work w = next_work(&bed);
+        assert_int_equal(w.n, 3);
+        leaving(&bed, 1 + DAEMONS);
+        mfl_core_daemon_view(bed.core, 0, &view);
+        assert_string_equal(view.state, "draining");
+        assert_non_null(strstr(view.note, "when its work is done"));
+        announce(&bed, &w, 0, w.n);
+        assert_int_equal(bed.n_accepted, 1);
+        wait_ms(&bed, 20000);
+        assert_int_equal(bed.n_work, 0); /* neither the evaluation nor the next round */
+        mfl_core_daemon_view(bed.core, 0, &view);
+        assert_string_equal(view.state, "drained");
+        end(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -553,6 +616,8 @@ int main(void)
                 cmocka_unit_test(test_restart_deals_the_same),
                 cmocka_unit_test(test_taken_task_comes_back_in_pieces),
                 cmocka_unit_test(test_comes_drained),
+                cmocka_unit_test(test_expelled_daemon_keeps_nothing),
+                cmocka_unit_test(test_leaving_daemon_gets_nothing_new),
         };
         return cmocka_run_group_tests_name("assign", tests, NULL, NULL);
 }

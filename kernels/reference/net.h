@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A network of the reference backend; private to kernels/reference. */
+#ifndef MFL_KERNELS_REFERENCE_NET_H
+#define MFL_KERNELS_REFERENCE_NET_H
+
+#include "kernels/backend.h"
+#include "kernels/plan.h"
+
+struct mfl_net {
+        const struct mfl_graph *graph;
+        struct mfl_net_options options;
+        struct mfl_plan *plan;
+        char *arena;
+        float *params, *params_first, *momentum; /* G * n; momentum: SGD's, or Adam's first moment */
+        float *second;                           /* G * n: Adam's and Adagrad's sum of squares */
+        int64_t *sum;                            /* n */
+        float *grads;                            /* n: of the step */
+        float *part;                             /* n: of one batch of a step that accumulates */
+        float *x;                                /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys;                /* G: what forward was given */
+        bool dropout;                            /* forward was given keys */
+};
+
+/* One group's pass through the arena. */
+struct pass {
+        struct mfl_net *net;
+        const float *params;
+        float *running;                    /* params whose running statistics are updated; NULL: they stay */
+        int64_t rows, first_row;           /* of the step's rows, those that pass now */
+        const struct mfl_rng_key *dropout; /* NULL: inference */
+        uint32_t step;
+};
+
+/* What layer i keeps from its forward to its backward, for a whole batch. */
+uint64_t mfl_ref_aux_bytes(const struct mfl_graph *graph, int i, int batch);
+float *mfl_ref_act(const struct mfl_net *net, int i);
+float *mfl_ref_grad(const struct mfl_net *net, int i);
+void mfl_ref_forward(const struct pass *pass);
+/* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
+ * gradient 0. Once for each forward. */
+void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads);
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LSTM (Hochreiter and Schmidhuber 1997, with forget gates) and GRU (Cho et al. 2014) with the equations of
+ * torch.nn, as plain loops.
+ *
+ * Backward runs a row from its last position to its first and leaves, where the gates were, the gradients of
+ * what went into them: for LSTM those of i, f, g, o; for GRU those of r, z, n, and of the hidden share of n.
+ * The gradients of the params are then sums over rows and positions.
+ */
+#include "kernels/reference/sequence.h"
+
+#include <math.h>
+
+#include "kernels/bodies.h"
+
+/* One row. h_before at position 0 is zero. */
+struct row {
+        const float *x;
+        float *y;
+        float *gates, *cell;
+};
+
+static float *scratch_of(const struct mfl_ref_recurrent *v, float *kept)
+{
+        return kept + v->rows * v->positions * MFL_REF_RECURRENT_KEPT * v->hidden;
+}
+
+static struct row row_of(const struct mfl_ref_recurrent *v, int64_t r, const float *x, float *kept, float *y)
+{
+        int64_t first = r * v->positions;
+        float *cells = kept + v->rows * v->positions * 4 * v->hidden;
+        return (struct row){.x = x + first * v->features,
+                .y = y + first * v->hidden,
+                .gates = kept + first * 4 * v->hidden,
+                .cell = cells + first * v->hidden};
+}
+
+/* bias[u] + weight[u] . x, x NULL for zeros. */
+static double share(const float *weight, const float *bias, int64_t u, int64_t n, const float *x)
+{
+        double sum = bias ? (double)bias[u] : 0.0;
+        for (int64_t k = 0; x && k < n; k++)
+                sum += (double)weight[u * n + k] * (double)x[k];
+        return sum;
+}
+
+static void lstm_forward(const struct mfl_ref_recurrent *v, const struct row *row, int64_t t)
+{
+        int64_t n = v->hidden;
+        const float *x = row->x + t * v->features, *before = t ? row->y + (t - 1) * n : NULL;
+        float *gate = row->gates + t * 4 * n, *cell = row->cell + t * n;
+        for (int64_t u = 0; u < 4 * n; u++) {
+                float a = (float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
+                                  share(v->weight_hh, v->bias_hh, u, n, before));
+                gate[u] = u / n == 2 ? tanhf(a) : mfl_sigmoid(a);
+        }
+        for (int64_t u = 0; u < n; u++) {
+                float c = t ? row->cell[(t - 1) * n + u] : 0.0f;
+                cell[u] = gate[n + u] * c + gate[u] * gate[2 * n + u];
+                row->y[t * n + u] = gate[3 * n + u] * tanhf(cell[u]);
+        }
+}
+
+static void gru_forward(const struct mfl_ref_recurrent *v, const struct row *row, int64_t t)
+{
+        int64_t n = v->hidden;
+        const float *x = row->x + t * v->features, *before = t ? row->y + (t - 1) * n : NULL;
+        float *gate = row->gates + t * 4 * n;
+        for (int64_t u = 0; u < 2 * n; u++)
+                gate[u] = mfl_sigmoid((float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
+                                              share(v->weight_hh, v->bias_hh, u, n, before)));
+        for (int64_t u = 0; u < n; u++) {
+                float hidden = (float)share(v->weight_hh, v->bias_hh, 2 * n + u, n, before);
+                float input = (float)share(v->weight_ih, v->bias_ih, 2 * n + u, v->features, x);
+                gate[3 * n + u] = hidden;
+                gate[2 * n + u] = tanhf(input + gate[u] * hidden);
+                float z = gate[n + u], last = before ? before[u] : 0.0f;
+                row->y[t * n + u] = (1.0f - z) * gate[2 * n + u] + z * last;
+        }
+}
+
+void mfl_ref_recurrent_forward(const struct mfl_ref_recurrent *v, const float *x, float *kept, float *y)
+{
+        for (int64_t r = 0; r < v->rows; r++) {
+                struct row row = row_of(v, r, x, kept, y);
+                for (int64_t t = 0; t < v->positions; t++)
+                        (v->lstm ? lstm_forward : gru_forward)(v, &row, t);
+        }
+}
+
+/* dh: gradient of this position's output, dc (LSTM): of its cell from later ones; both become those of the
+ * position before, but for what passes through the weights. */
+static void lstm_backward(
+        const struct mfl_ref_recurrent *v, const struct row *row, int64_t t, float *dh, float *dc)
+{
+        int64_t n = v->hidden;
+        float *gate = row->gates + t * 4 * n;
+        for (int64_t u = 0; u < n; u++) {
+                float i = gate[u], f = gate[n + u], g = gate[2 * n + u], o = gate[3 * n + u];
+                float c = tanhf(row->cell[t * n + u]), before = t ? row->cell[(t - 1) * n + u] : 0.0f;
+                float d = dc[u] + mfl_tanh_grad(c, dh[u] * o);
+                gate[3 * n + u] = mfl_sigmoid_grad(o, dh[u] * c);
+                gate[u] = mfl_sigmoid_grad(i, d * g);
+                gate[n + u] = mfl_sigmoid_grad(f, d * before);
+                gate[2 * n + u] = mfl_tanh_grad(g, d * i);
+                dc[u] = d * f;
+                dh[u] = 0;
+        }
+}
+
+static void gru_backward(const struct mfl_ref_recurrent *v, const struct row *row, int64_t t, float *dh)
+{
+        int64_t n = v->hidden;
+        float *gate = row->gates + t * 4 * n;
+        for (int64_t u = 0; u < n; u++) {
+                float r = gate[u], z = gate[n + u], c = gate[2 * n + u], hidden = gate[3 * n + u];
+                float before = t ? row->y[(t - 1) * n + u] : 0.0f;
+                float dn = mfl_tanh_grad(c, dh[u] * (1.0f - z));
+                gate[u] = mfl_sigmoid_grad(r, dn * hidden);
+                gate[n + u] = mfl_sigmoid_grad(z, dh[u] * (before - c));
+                gate[2 * n + u] = dn;
+                gate[3 * n + u] = dn * r;
+                dh[u] *= z;
+        }
+}
+
+/* Where in `gates` of a position stands the gradient of what weight_hh's row u gives. */
+static int64_t hidden_row(const struct mfl_ref_recurrent *v, int64_t u)
+{
+        return !v->lstm && u >= 2 * v->hidden ? u + v->hidden : u;
+}
+
+static void add_before(const struct mfl_ref_recurrent *v, const float *gate, float *dh)
+{
+        int64_t n = v->hidden, rows = (v->lstm ? 4 : 3) * n;
+        for (int64_t k = 0; k < n; k++) {
+                double sum = 0;
+                for (int64_t u = 0; u < rows; u++)
+                        sum += (double)gate[hidden_row(v, u)] * (double)v->weight_hh[u * n + k];
+                dh[k] += (float)sum;
+        }
+}
+
+static void row_backward(const struct mfl_ref_recurrent *v, const struct row *row, const float *dy, bool add,
+        float *scratch, float *dx)
+{
+        int64_t n = v->hidden, rows = (v->lstm ? 4 : 3) * n;
+        float *dh = scratch, *dc = scratch + n;
+        memset(scratch, 0, (size_t)(2 * n) * sizeof *scratch);
+        for (int64_t t = v->positions - 1; t >= 0; t--) {
+                const float *gate = row->gates + t * 4 * n;
+                for (int64_t u = 0; u < n; u++)
+                        dh[u] += dy[t * n + u];
+                if (v->lstm)
+                        lstm_backward(v, row, t, dh, dc);
+                else
+                        gru_backward(v, row, t, dh);
+                add_before(v, gate, dh);
+                for (int64_t k = 0; dx && k < v->features; k++) {
+                        double sum = 0;
+                        for (int64_t u = 0; u < rows; u++)
+                                sum += (double)gate[u] * (double)v->weight_ih[u * v->features + k];
+                        float *at = &dx[t * v->features + k];
+                        *at = (add ? *at : 0.0f) + (float)sum;
+                }
+        }
+}
+
+/* The sum over rows and positions of a gate's gradient times what it met: element k of the input (hidden
+ * false) or of the output before (hidden); k < 0: times 1. */
+static float sum_params(const struct mfl_ref_recurrent *v, const float *gates, int64_t u, bool hidden,
+        const float *met, int64_t k)
+{
+        int64_t n = v->hidden, width = hidden ? n : v->features, at = hidden ? hidden_row(v, u) : u;
+        double sum = 0;
+        for (int64_t r = 0; r < v->rows; r++)
+                for (int64_t t = hidden && k >= 0 ? 1 : 0; t < v->positions; t++) {
+                        int64_t i = r * v->positions + t;
+                        double d = (double)gates[i * 4 * n + at];
+                        sum += k < 0 ? d : d * (double)met[(hidden ? i - 1 : i) * width + k];
+                }
+        return (float)sum;
+}
+
+void mfl_ref_recurrent_backward(const struct mfl_ref_recurrent *v, const float *x, const float *y,
+        float *kept, const float *dy, bool add, float *dx, float *dw_ih, float *dw_hh, float *db_ih,
+        float *db_hh)
+{
+        int64_t n = v->hidden, per_row = v->positions * v->features;
+        for (int64_t r = 0; r < v->rows; r++) {
+                struct row row = row_of(v, r, x, kept, (float *)y);
+                row_backward(v, &row, dy + r * v->positions * n, add, scratch_of(v, kept),
+                        dx ? dx + r * per_row : NULL);
+        }
+        for (int64_t u = 0; u < (v->lstm ? 4 : 3) * n; u++) {
+                for (int64_t k = 0; dw_ih && k < v->features; k++)
+                        dw_ih[u * v->features + k] = sum_params(v, kept, u, false, x, k);
+                for (int64_t k = 0; dw_hh && k < n; k++)
+                        dw_hh[u * n + k] = sum_params(v, kept, u, true, y, k);
+                if (db_ih)
+                        db_ih[u] = sum_params(v, kept, u, false, NULL, -1);
+                if (db_hh)
+                        db_hh[u] = sum_params(v, kept, u, true, NULL, -1);
+        }
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators of sequences as plain loops; recurrent ones are in recurrent.c. */
+#include "kernels/reference/sequence.h"
+
+#include <math.h>
+
+#include "kernels/bodies.h"
+
+void mfl_ref_rownorm_forward(const struct mfl_ref_rownorm *v, const float *x, const float *weight,
+        const float *bias, double *kept, float *y)
+{
+        for (int64_t i = 0; i < v->n; i++, x += v->width, y += v->width) {
+                double mean = 0, square = 0;
+                for (int64_t k = 0; v->centred && k < v->width; k++)
+                        mean += (double)x[k] / (double)v->width;
+                for (int64_t k = 0; k < v->width; k++)
+                        square += ((double)x[k] - mean) * ((double)x[k] - mean);
+                double rstd = 1 / sqrt(square / (double)v->width + (double)v->eps);
+                kept[2 * i] = mean;
+                kept[2 * i + 1] = rstd;
+                for (int64_t k = 0; k < v->width; k++)
+                        y[k] = (float)(((double)x[k] - mean) * rstd * (double)weight[k] +
+                                       (bias ? (double)bias[k] : 0.0));
+        }
+}
+
+static void rownorm_backward_data(const struct mfl_ref_rownorm *v, const float *x, const double *kept,
+        const float *dy, const float *weight, bool add, float *dx)
+{
+        double width = (double)v->width;
+        for (int64_t i = 0; i < v->n; i++, x += v->width, dy += v->width, dx += v->width) {
+                double mean = kept[2 * i], rstd = kept[2 * i + 1], m1 = 0, m2 = 0;
+                for (int64_t k = 0; k < v->width; k++) {
+                        double d = (double)dy[k] * (double)weight[k];
+                        m1 += d / width;
+                        m2 += d * ((double)x[k] - mean) * rstd / width;
+                }
+                for (int64_t k = 0; k < v->width; k++) {
+                        double d = (double)dy[k] * (double)weight[k], h = ((double)x[k] - mean) * rstd;
+                        dx[k] = (add ? dx[k] : 0.0f) + (float)(rstd * (d - (v->centred ? m1 : 0.0) - h * m2));
+                }
+        }
+}
+
+void mfl_ref_rownorm_backward(const struct mfl_ref_rownorm *v, const float *x, const double *kept,
+        const float *dy, const float *weight, bool add, float *dx, float *dw, float *db)
+{
+        if (dx)
+                rownorm_backward_data(v, x, kept, dy, weight, add, dx);
+        for (int64_t k = 0; (dw || db) && k < v->width; k++) {
+                double gw = 0, gb = 0;
+                for (int64_t i = 0; i < v->n; i++) {
+                        double d = (double)dy[i * v->width + k];
+                        gw += d * ((double)x[i * v->width + k] - kept[2 * i]) * kept[2 * i + 1];
+                        gb += d;
+                }
+                if (dw)
+                        dw[k] = (float)gw;
+                if (db)
+                        db[k] = (float)gb;
+        }
+}
+
+/* width values; only the first `n` count, the others become 0. */
+static void softmax(int64_t n, int64_t width, const float *x, float *y)
+{
+        float max = x[0];
+        double sum = 0;
+        for (int64_t k = 1; k < n; k++)
+                max = x[k] > max ? x[k] : max;
+        for (int64_t k = 0; k < n; k++)
+                sum += (double)expf(x[k] - max);
+        for (int64_t k = 0; k < width; k++)
+                y[k] = k < n ? (float)((double)expf(x[k] - max) / sum) : 0.0f;
+}
+
+/* ds from dp: ds = p (dp - sum of p dp). */
+static void softmax_grad(int64_t width, const float *p, const float *dp, bool add, float *ds)
+{
+        double sum = 0;
+        for (int64_t k = 0; k < width; k++)
+                sum += (double)p[k] * (double)dp[k];
+        for (int64_t k = 0; k < width; k++)
+                ds[k] = (add ? ds[k] : 0.0f) + (float)((double)p[k] * ((double)dp[k] - sum));
+}
+
+void mfl_ref_softmax_forward(int64_t n, int64_t width, const float *x, float *y)
+{
+        for (int64_t i = 0; i < n; i++)
+                softmax(width, width, x + i * width, y + i * width);
+}
+
+void mfl_ref_softmax_backward(int64_t n, int64_t width, const float *y, const float *dy, bool add, float *dx)
+{
+        for (int64_t i = 0; i < n; i++)
+                softmax_grad(width, y + i * width, dy + i * width, add, dx + i * width);
+}
+
+/* out[i][j] (+)= the sum over k of a[i * a_i + k * a_k] * b[k * b_k + j * b_j]. */
+struct product {
+        int64_t m, k, n, a_i, a_k, b_k, b_j;
+};
+
+static void multiply(const struct product *v, const float *a, const float *b, bool add, float *out)
+{
+        for (int64_t i = 0; i < v->m; i++)
+                for (int64_t j = 0; j < v->n; j++) {
+                        double sum = 0;
+                        for (int64_t k = 0; k < v->k; k++)
+                                sum += (double)a[i * v->a_i + k * v->a_k] *
+                                       (double)b[k * v->b_k + j * v->b_j];
+                        out[i * v->n + j] = (add ? out[i * v->n + j] : 0.0f) + (float)sum;
+                }
+}
+
+void mfl_ref_matmul_forward(const struct mfl_ref_matmul *v, const float *x, const float *x2, float *y)
+{
+        struct product p = {v->m, v->k, v->width, v->k, 1, v->width, 1};
+        if (v->transposed) {
+                p.b_k = 1;
+                p.b_j = v->k;
+        }
+        for (int64_t i = 0; i < v->n; i++)
+                multiply(&p, x + i * v->m * v->k, x2 + i * v->k * v->width, false, y + i * v->m * v->width);
+}
+
+void mfl_ref_matmul_backward(
+        const struct mfl_ref_matmul *v, const float *x2, const float *dy, bool add, float *dx)
+{
+        struct product p = {v->m, v->width, v->k, v->width, 1, 1, v->width};
+        if (v->transposed) {
+                p.b_k = v->k;
+                p.b_j = 1;
+        }
+        for (int64_t i = 0; i < v->n; i++)
+                multiply(&p, dy + i * v->m * v->width, x2 + i * v->k * v->width, add, dx + i * v->m * v->k);
+}
+
+void mfl_ref_matmul_backward2(
+        const struct mfl_ref_matmul *v, const float *x, const float *dy, bool add, float *dx2)
+{
+        struct product plain = {v->k, v->m, v->width, 1, v->k, v->width, 1};
+        struct product turned = {v->width, v->m, v->k, 1, v->width, v->k, 1};
+        for (int64_t i = 0; i < v->n; i++) {
+                const float *a = x + i * v->m * v->k, *d = dy + i * v->m * v->width;
+                float *out = dx2 + i * v->k * v->width;
+                if (v->transposed)
+                        multiply(&turned, d, a, add, out);
+                else
+                        multiply(&plain, a, d, add, out);
+        }
+}
+
+void mfl_ref_embedding_forward(
+        int64_t n, int64_t width, int vocabulary, const float *x, const float *weight, float *y)
+{
+        for (int64_t i = 0; i < n; i++)
+                memcpy(y + i * width, weight + mfl_token(x[i], vocabulary) * width,
+                        (size_t)width * sizeof *y);
+}
+
+void mfl_ref_embedding_backward(
+        int64_t n, int64_t width, int vocabulary, const float *x, const float *dy, float *dw)
+{
+        for (int64_t i = 0; i < n; i++)
+                for (int64_t k = 0; k < width; k++)
+                        dw[mfl_token(x[i], vocabulary) * width + k] += dy[i * width + k];
+}
+
+/* One head of one row: pointers to its first query, key and value; rows of them are 3 width apart. */
+struct head {
+        const float *q, *k, *v;
+        float *p;      /* T x T */
+        int64_t first; /* number of p[0] in the dropout mask */
+};
+
+static struct head head_of(const struct mfl_ref_attention *v, int64_t r, int h, const float *x, float *kept)
+{
+        int64_t t = v->positions, pair = r * v->heads + h, size = v->width / v->heads;
+        const float *row = x + r * t * 3 * v->width + h * size;
+        return (struct head){.q = row,
+                .k = row + v->width,
+                .v = row + 2 * v->width,
+                .p = kept + pair * t * t,
+                .first = (pair + v->first_row * v->heads) * t * t};
+}
+
+static float keep_at(const struct mfl_ref_attention *v, int64_t e)
+{
+        return v->dropout ? mfl_dropout_at(*v->dropout, (uint64_t)e, v->rate) : 1.0f;
+}
+
+static double dot(int64_t n, const float *a, const float *b)
+{
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++)
+                sum += (double)a[i] * (double)b[i];
+        return sum;
+}
+
+static void head_forward(const struct mfl_ref_attention *v, const struct head *head, float *y)
+{
+        int64_t t = v->positions, size = v->width / v->heads, step = 3 * v->width;
+        double scale = 1 / sqrt((double)size);
+        for (int64_t i = 0; i < t; i++) {
+                int64_t seen = v->causal ? i + 1 : t;
+                float *p = head->p + i * t;
+                for (int64_t j = 0; j < seen; j++)
+                        p[j] = (float)(dot(size, head->q + i * step, head->k + j * step) * scale);
+                softmax(seen, t, p, p);
+                for (int64_t c = 0; c < size; c++) {
+                        double sum = 0;
+                        for (int64_t j = 0; j < seen; j++)
+                                sum += (double)(p[j] * keep_at(v, head->first + i * t + j)) *
+                                       (double)head->v[j * step + c];
+                        y[i * v->width + c] = (float)sum;
+                }
+        }
+}
+
+void mfl_ref_attention_forward(const struct mfl_ref_attention *v, const float *x, float *kept, float *y)
+{
+        for (int64_t r = 0; r < v->rows; r++)
+                for (int h = 0; h < v->heads; h++) {
+                        struct head head = head_of(v, r, h, x, kept);
+                        head_forward(v, &head, y + r * v->positions * v->width + h * (v->width / v->heads));
+                }
+}
+
+/* Gradients of the values, then p becomes the gradient of the scores, then those of queries and keys. */
+static void head_backward(const struct mfl_ref_attention *v, const struct head *head, const float *dy,
+        bool add, float *scratch, float *dx)
+{
+        int64_t t = v->positions, size = v->width / v->heads, step = 3 * v->width;
+        double scale = 1 / sqrt((double)size);
+        float *dq = dx, *dk = dx + v->width, *dv = dx + 2 * v->width;
+        for (int64_t j = 0; j < t; j++)
+                for (int64_t c = 0; c < size; c++) {
+                        double sum = 0;
+                        for (int64_t i = 0; i < t; i++)
+                                sum += (double)(head->p[i * t + j] * keep_at(v, head->first + i * t + j)) *
+                                       (double)dy[i * v->width + c];
+                        dv[j * step + c] = (add ? dv[j * step + c] : 0.0f) + (float)sum;
+                }
+        for (int64_t i = 0; i < t; i++) {
+                for (int64_t j = 0; j < t; j++)
+                        scratch[j] = (float)dot(size, dy + i * v->width, head->v + j * step) *
+                                     keep_at(v, head->first + i * t + j);
+                softmax_grad(t, head->p + i * t, scratch, false, head->p + i * t);
+        }
+        for (int64_t i = 0; i < t; i++)
+                for (int64_t c = 0; c < size; c++) {
+                        double q = 0, k = 0;
+                        for (int64_t j = 0; j < t; j++) {
+                                q += (double)head->p[i * t + j] * (double)head->k[j * step + c];
+                                k += (double)head->p[j * t + i] * (double)head->q[j * step + c];
+                        }
+                        dq[i * step + c] = (add ? dq[i * step + c] : 0.0f) + (float)(q * scale);
+                        dk[i * step + c] = (add ? dk[i * step + c] : 0.0f) + (float)(k * scale);
+                }
+}
+
+void mfl_ref_attention_backward(
+        const struct mfl_ref_attention *v, const float *x, float *kept, const float *dy, bool add, float *dx)
+{
+        int64_t t = v->positions, size = v->width / v->heads;
+        float *scratch = kept + v->rows * v->heads * t * t;
+        for (int64_t r = 0; r < v->rows; r++)
+                for (int h = 0; h < v->heads; h++) {
+                        struct head head = head_of(v, r, h, x, kept);
+                        head_backward(v, &head, dy + r * t * v->width + h * size, add, scratch,
+                                dx + r * t * 3 * v->width + h * size);
+                }
+}
