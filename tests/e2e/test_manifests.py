@@ -285,6 +285,9 @@ def test_containerfile_and_compose():
     for name in ('server', 'client', 'client-cuda', 'cli'):
         body = re.split(r'^FROM ', text, flags=re.M)[names.index(name) + 1]
         assert 'USER 10001:10001' in body and 'ENTRYPOINT' in body
+    # Programs without the modules of their backends would train with plain loops.
+    client, cuda = (re.split(r'^FROM ', text, flags=re.M)[names.index(n) + 1] for n in ('client', 'client-cuda'))
+    assert '/install/usr/lib/mfl /usr/lib/mfl' in client and '--from=build-cuda /install/ /' in cuda
     compose, = load(os.path.join(CONTAINER, 'compose.yaml'))
     for name, service in compose['services'].items():
         assert service['build']['target'] in names and service['user'] == '10001:10001', name
