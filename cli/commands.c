@@ -121,7 +121,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"
                 "  mfl daemons disable 'site-b*' --reason 'disk is being replaced' --for 12h\n"
                 "  mfl daemons enable 'site-b*'\n"
-                "  mfl daemons allow 'cn:hospital-*'\n"},
+                "  mfl daemons allow 'cn:hospital-*'\n",
+                .words = "disable enable allow disallow rules"},
         {"drain", "DAEMON|--all", "give a daemon, or all of them, no more work", 0, 1, "all undo wait",
                 mfl_cmd_drain,
                 "For an upgrade or a reboot: what it works on is finished, and with --wait the command "
@@ -158,7 +159,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"
                 "\nExamples:\n"
                 "  mfl data show job.yaml\n"
-                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n"},
+                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n",
+                .words = "show"},
         {"presets", "[NAME]", "list the model presets, or describe one", 0, 1, "input classes",
                 mfl_cmd_presets,
                 "\nExamples:\n"
@@ -195,9 +197,17 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki issue operator alice --role viewer --days 90\n"
                 "  mfl pki show --json | jq -r '.certificates[] | select(.state == \"valid\" and .days_left "
                 "< 30) | .name'\n"
-                "  mfl pki revoke site-a\n"},
-        {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
-                "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+                "  mfl pki revoke site-a\n",
+                .words = "init issue renew revoke crl show export"},
+        {"help", "[COMMAND|json|exit|tls|job|completion]",
+                "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "", mfl_cmd_help,
+                "'completion' prints what bash completes commands, options and names with; packages install "
+                "it.\n"
+                "\nExamples:\n"
+                "  mfl help submit\n"
+                "  mfl help json\n"
+                "  mfl help job > job.yaml\n"
+                "  mfl help completion > ~/.local/share/bash-completion/completions/mfl\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
 };
 

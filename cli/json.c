@@ -122,8 +122,8 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf}", "name", d->name,
-                "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf so}", "name",
+                d->name, "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
                 text_or_null(d->backend), "device", text_or_null(d->device), "workers",
                 (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
                 (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
@@ -131,7 +131,8 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
                 (json_int_t)d->connected_ms, "data_sets", sets, "software", text_or_null(d->software), "note",
                 text_or_null(d->note), "gpu", make_gpu(d), "collective",
                 text_or_null(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
-                (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second);
+                (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second,
+                "numerics", text_or_null(d->numerics));
 }
 
 json_t *mfl_json_event(const char *kind)

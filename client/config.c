@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's configuration file and the text form of a data set. */
+/* The daemon's defaults that it finds out by itself, and data sets: in the file, and as an argument. */
 #include "client/config.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <unistd.h>
 
 #include "client/gpu.h"
@@ -11,13 +10,7 @@
 #include "common/fs.h"
 #include "common/yaml.h"
 
-#define STOP_DEFAULT_MS (10 * 60 * 1000)
-
 static const char *const format_names[] = {"idx", "cifar10", "npy", "synthetic", NULL};
-static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
-const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
-static const char *const stop_names[] = {"now", "task", NULL};
-static const char *const level_names[] = {"error", "warning", "info", "debug", NULL};
 
 bool mfl_client_name_valid(const char *name)
 {
@@ -77,9 +70,8 @@ static int default_node(char node[MFL_NAME_BYTES], struct mfl_error *err)
 
 int mfl_client_config_defaults(struct mfl_client_config *config, struct mfl_error *err)
 {
-        *config = (struct mfl_client_config){.log_level = MFL_LOG_INFO, .stop_ms = STOP_DEFAULT_MS};
-        strcpy(config->server, "127.0.0.1:7433");
-        strcpy(config->backend, "auto");
+        *config = (struct mfl_client_config){0};
+        mfl_settings_defaults(&mfl_client_settings, config);
         default_name(config->name);
         return default_node(config->node, err);
 }
@@ -116,17 +108,6 @@ static int add_data(struct mfl_client_config *config, struct mfl_dataset_config 
 
 /* ---- YAML ---- */
 
-static int read_workers(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_U32, .min = 1, .max = 4096};
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto")) {
-                *(uint32_t *)value = 0;
-                return 0;
-        }
-        return mfl_yaml_read_value(doc, node, &number, value, err);
-}
-
 static int read_name(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -134,28 +115,6 @@ static int read_name(
                 return mfl_yaml_fail(doc, node, err,
                         "expected 1 to 63 letters, digits, '.', '_' and '-', such as gpu-node-1");
         mfl_strcpy(value, MFL_NAME_BYTES, node->text);
-        return 0;
-}
-
-static int read_backend(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {.kind = MFL_YAML_ENUM, .names = backend_names};
-        int i = 0;
-        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
-        if (!r)
-                strcpy(value, backend_names[i]);
-        return r;
-}
-
-static int read_gpu(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        if (node->type != MFL_YAML_SCALAR || !*node->text || strlen(node->text) >= MFL_CLIENT_GPU_BYTES ||
-                !mfl_client_gpu_valid(node->text))
-                return mfl_yaml_fail(doc, node, err,
-                        "expected an index such as 3, a list such as \"0,2\", GPU-..., MIG-..., all or none");
-        strcpy(value, node->text);
         return 0;
 }
 
@@ -232,7 +191,7 @@ static int check_data(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         return 0;
 }
 
-static int read_data_sets(
+int mfl_client_config_data_sets(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         struct mfl_client_config *config = value;
@@ -255,42 +214,6 @@ static int read_data_sets(
                         return mfl_yaml_fail(doc, mfl_yaml_find(n, "name"), err, "is there twice");
         }
         return 0;
-}
-
-#undef AT
-#define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_client_config, member)
-static const struct mfl_yaml_field config_fields[] = {
-        {.key = "server", AT(STRING, server)},
-        {.key = "tls_ca", AT(STRING, tls_ca)},
-        {.key = "tls_cert", AT(STRING, tls_cert)},
-        {.key = "tls_key", AT(STRING, tls_key)},
-        {.key = "name", CALL_AT(struct mfl_client_config, name, read_name)},
-        {.key = "node", CALL_AT(struct mfl_client_config, node, read_name)},
-        {.key = "workers", CALL_AT(struct mfl_client_config, workers, read_workers)},
-        {.key = "backend", CALL_AT(struct mfl_client_config, backend, read_backend)},
-        {.key = "gpu", CALL_AT(struct mfl_client_config, gpu, read_gpu)},
-        {.key = "share_gpu", AT(BOOL, share_gpu)},
-        {.key = "gpu_memory", AT(SIZE, gpu_memory_bytes), .min = 1048576, .max = INFINITY},
-        {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
-        {.key = "collective", AT(ENUM, collective), .names = mfl_client_collective_names},
-        {.key = "share_dir", AT(STRING, share_dir)},
-        {.key = "stop", AT(ENUM, stop), .names = stop_names},
-        {.key = "stop_timeout", AT(DURATION, stop_ms), .min = 1000, .max = 86400000},
-        {.key = "log_level", AT(ENUM, log_level), .names = level_names},
-        {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},
-        {0},
-};
-
-int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, size_t text_bytes,
-        const char *file, struct mfl_error *err)
-{
-        struct mfl_yaml_doc *doc;
-        int r = mfl_yaml_parse(text, text_bytes, file, NULL, &doc, err);
-        if (r)
-                return r;
-        r = mfl_yaml_read(doc, mfl_yaml_root(doc), config_fields, config, err);
-        mfl_yaml_free(doc);
-        return r;
 }
 
 /* ---- one data set as an argument ---- */

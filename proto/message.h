@@ -25,6 +25,7 @@
 #define MFL_BACKEND_BYTES 16
 #define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
+#define MFL_NUMERICS_BYTES 128
 #define MFL_DEVICE_PCI_BYTES 32
 #define MFL_GROUP_MAX 64 /* members */
 #define MFL_COMMUNICATOR_ID_BYTES 128
@@ -50,6 +51,8 @@ struct mfl_daemon_info {
         char backend[MFL_BACKEND_BYTES];
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
+        char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: it does not
+                                              tell */
         uint64_t instance;
         uint32_t workers;
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
@@ -186,6 +189,8 @@ struct mfl_msg {
                 struct {
                         uint32_t heartbeat_ms, dead_ms;
                         uint64_t server_instance;
+                        uint32_t protocol; /* filled in where it is sent: a core knows none */
+                        char software[MFL_NAME_BYTES];
                 } welcome;
                 struct {
                         char reason[MFL_REASON_BYTES];

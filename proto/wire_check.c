@@ -309,7 +309,8 @@ static const struct message_rules messages[] = {
         MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
                 {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
-                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES, {"reach", OPTIONAL}),
+                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES, {"reach", OPTIONAL},
+                {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200}, {"nccl_reason", 0, 200}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
@@ -399,7 +400,7 @@ static const struct message_rules messages[] = {
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
                 {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
                 {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
-                {"clients_per_second", FLOAT}),
+                {"clients_per_second", FLOAT}, {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
@@ -587,6 +588,9 @@ static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list
 
 int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err)
 {
+        /* A request of a later version can be answered, so it is no reason to part. */
+        if (unpacked && envelope->request && envelope->body_case == MFL__ENVELOPE__BODY__NOT_SET)
+                return 0;
         int r = check_envelope(envelope, err);
         if (r)
                 return r;

@@ -554,6 +554,12 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);
                 return 0;
+        case MFL__ENVELOPE__BODY__NOT_SET: /* with a request's number: of a newer `mfl` (mfl.proto, VERSIONS)
+                                            */
+                mfl_operator_fail(session, e->request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "this server (mfl-server " MFL_VERSION
+                        ") does not know that request: upgrade the server");
+                return 0;
         default:
                 return mfl_fail(err, MFL_INVALID, "an operator may not send this message");
         }

@@ -49,7 +49,8 @@ struct mfl_session {
         struct mfl_session *next, **prev_next; /* all sessions */
         struct mfl_session *hash_next;         /* by conn */
         uint32_t conn;
-        Mfl__Role role; /* unspecified until Hello */
+        Mfl__Role role;    /* unspecified until Hello */
+        uint32_t protocol; /* the version spoken; 0 until Hello */
         uint64_t opened_ms, connected_unix_ms;
         char peer[80];
         char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */

@@ -4,6 +4,7 @@
  *
  *      STATE_DIR/lock                               flock of the one server
  *      STATE_DIR/mfl.db                             WAL, synchronous=FULL
+ *      STATE_DIR/mfl.db.schema-2.bak                as it was before the last upgrade
  *      STATE_DIR/uploads/                           initial params being received; emptied at open
  *      STATE_DIR/jobs/j-000001/initial.f32          initial params that were uploaded: raw little-endian
  * floats STATE_DIR/jobs/j-000001/round-000012.safetensors
@@ -28,11 +29,12 @@
 #include "server/runtime.h"
 
 enum {
-        MFL_STORE_FULL = 16,   /* no space left (ENOSPC, EDQUOT, SQLITE_FULL) */
-        MFL_STORE_AGAIN = 17,  /* another disk error that may pass (EIO, EMFILE, a busy database) */
-        MFL_STORE_LOCKED = 18, /* open: another server has this state directory */
-        MFL_STORE_NEWER = 19,  /* open: written by a newer version */
-        MFL_STORE_RULES_FULL = 20,
+        MFL_STORE_FULL = 16,    /* no space left (ENOSPC, EDQUOT, SQLITE_FULL) */
+        MFL_STORE_AGAIN = 17,   /* another disk error that may pass (EIO, EMFILE, a busy database) */
+        MFL_STORE_LOCKED = 18,  /* open: another server has this state directory */
+        MFL_STORE_NEWER = 19,   /* open: written by a newer version */
+        MFL_STORE_DAMAGED = 20, /* open: the database is not one of ours, or not any more */
+        MFL_STORE_RULES_FULL = 21,
 };
 
 #define MFL_TOKEN_BYTES 64
@@ -43,7 +45,9 @@ enum {
 struct mfl_store;
 
 /* Makes or opens the directory, takes the lock, migrates the schema, raises the boot counter, removes
- * orphans. */
+ * orphans. Before a migration the database is saved as mfl.db.schema-N.bak (N: the schema that it has), which
+ * the version before can be started with; the one of the last migration is kept. Fault points:
+ * "before-migration-save", "after-migration-save", then those of the transaction. */
 int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
 void mfl_store_close(struct mfl_store *store);          /* flushes log lines; NULL is fine */
 uint32_t mfl_store_boot(const struct mfl_store *store); /* 1 at the first open */

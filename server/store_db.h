@@ -14,7 +14,13 @@ struct mfl_db;
 struct mfl_db_row;
 
 int mfl_db_open(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
+/* An existing database, for reading only; a server may have it open. */
+int mfl_db_open_reading(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
 void mfl_db_close(struct mfl_db *db);
+/* Writes the whole database as it is now, or as the open transaction sees it, to a file that must not be
+ * there yet, by SQLite's backup API: https://www.sqlite.org/backup.html. One file without a log beside it;
+ * not synced. Others may write to the database meanwhile. On failure the file is removed. */
+int mfl_db_save(struct mfl_db *db, const char *path, struct mfl_error *err);
 
 /* Runs statements without results and arguments. */
 int mfl_db_exec(struct mfl_db *db, const char *sql, struct mfl_error *err);
