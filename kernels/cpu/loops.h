@@ -204,8 +204,8 @@ struct mfl_loops {
         void (*join_grad2)(const struct mfl_join *v, const float *x, const float *dy, float *dx2);
         void (*mean)(const struct mfl_axis *v, const float *x, float *y);
         void (*mean_grad)(const struct mfl_axis *v, const float *dy, float *dx);
-        /* Softmax cross entropy of one position, for many classes: bodies.h in vectors, and with label smoothing.
-         * dz may be NULL. */
+        /* Softmax cross entropy of one position, for many classes: bodies.h in vectors, and with label
+         * smoothing. dz may be NULL. */
         float (*cross_entropy)(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit);
         /* The sum of squares, in double. */
         double (*squares)(int64_t n, const float *x);

@@ -436,6 +436,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"
 #include "kernels/cpu/loops_sequence.h"
+#include "kernels/cpu/loops_attention.h"
 #include "kernels/cpu/loops_shape.h"
 
 #define SQUARES 16

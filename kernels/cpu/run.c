@@ -46,8 +46,8 @@ static void loss_of_many(const struct mfl_net *net, const struct mfl_device_data
                         struct mfl_logits v = {classes, labels[t], loss->smoothing, scale};
                         bool hit;
                         if (labels[t] >= 0) {
-                                score->loss_sum += mfl_fixed_loss(
-                                        net->device->loops->cross_entropy(&v, z, dz, &hit));
+                                score->loss_sum +=
+                                        mfl_fixed_loss(net->device->loops->cross_entropy(&v, z, dz, &hit));
                                 score->n_correct += hit;
                                 score->n_scored++;
                         } else if (dz) {
