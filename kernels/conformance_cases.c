@@ -145,6 +145,18 @@ const struct conf_case conf_perf_cases[] = {
         {"groupnorm 64 32x32", IMAGE(64, 32, 32), {GN(32)}, .batch = 32},
         {"add 64 32x32", IMAGE(64, 32, 32), {OP(MFL_OP_RELU), ADD(1, 0)}, .batch = 32},
         {"conv 1x1/2 64->128 32x32", IMAGE(64, 32, 32), {BARE(0, 128, 1, 2)}, .batch = 32},
+        {"depthwise 96 16x16", IMAGE(96, 16, 16),
+                {{.op = MFL_OP_CONV2D,
+                        .out_channels = 96,
+                        .kernel = {3, 3},
+                        .padding = {1, 1},
+                        .conv_groups = 96}},
+                .batch = 32},
+        {"dense 64x128->512", SEQUENCE(64, 128), {DENSE(512)}, .batch = 8},
+        {"attention 64x128 4 heads", SEQUENCE(64, 384), {ATTEND(4, true)}, .batch = 8},
+        {"layernorm 64x128", SEQUENCE(64, 128), {LN}, .batch = 8},
+        {"gelu 64x512", SEQUENCE(64, 512), {OP(MFL_OP_GELU)}, .batch = 8},
+        {"lstm 80x8->256", SEQUENCE(80, 8), {RECURRENT(MFL_OP_LSTM, 256)}, .batch = 10},
         {"dropout 9216", VECTOR(9216), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .batch = 10},
 };
 const int conf_n_perf_cases = MFL_ARRAY_SIZE(conf_perf_cases);
