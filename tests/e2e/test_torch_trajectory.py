@@ -40,6 +40,8 @@ class Case:
     lr_scale: list = None
     ignored: bool = False
     middle: int = 3
+    steps: int = STEPS
+    loss_bound: float = LOSS_BOUND  # after the first step
 
     @property
     def tokens(self):
@@ -61,7 +63,7 @@ def write(directory, name, tensor):
 def make_data(case, directory):
     """Batches of all steps, and what they should give: patterns of the class in noise, so that there is something to learn."""
     generator = torch.Generator().manual_seed(7)
-    n = STEPS * case.rows
+    n = case.steps * case.rows
     if case.tokens:
         text = torch.randint(case.classes, (n, case.shape[0] + 1), generator=generator)
         text[:, 1::2] = text[:, :-1:2] * 3 % case.classes
@@ -92,7 +94,7 @@ def run_driver(directory, backend, case):
         write(directory, "lr_scale.f32", torch.tensor(case.lr_scale))
     options = [f"{key}={value}" for key, value in case.options.items()]
     done = subprocess.run([program, backend, case.model, "x".join(map(str, case.shape)), str(case.classes),
-                           str(case.batch), str(STEPS), str(directory), f"middle={case.middle}", *options],
+                           str(case.batch), str(case.steps), str(directory), f"middle={case.middle}", *options],
                           capture_output=True, text=True, check=False)
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
@@ -139,7 +141,7 @@ def check(directory, backend, case):
     losses = read(directory, "losses.f64", torch.float64)
     optimizer = optimizer_of(net, options)
     worst = 0.0
-    for step in range(STEPS):
+    for step in range(case.steps):
         rows = slice(step * case.rows, (step + 1) * case.rows)
         for group in optimizer.param_groups:
             group["lr"] = options.get("lr", 0.05) * (case.lr_scale[step] if case.lr_scale else 1)
@@ -155,7 +157,9 @@ def check(directory, backend, case):
         optimizer.zero_grad()
         loss = loss_of(net(samples[rows]), answers[rows], options)
         loss.backward()
-        worst = max(worst, abs(losses[step].item() / loss.item() - 1))
+        apart = abs(losses[step].item() / loss.item() - 1)
+        assert step > 0 or apart <= LOSS_BOUND
+        worst = max(worst, apart)
         if options.get("clip_norm"):
             nn.utils.clip_grad_norm_(net.parameters(), options["clip_norm"])
         optimizer.step()
@@ -163,13 +167,14 @@ def check(directory, backend, case):
             params = mfl_torch.flat(mfl_torch.state_of(net).values())
             assert_near(read(directory, "middle.f32", torch.float32).double(), params, (params - start).abs().max(),
                         PARAMS_BOUND, "params")
-    print(f"losses: {worst:.1e} of {LOSS_BOUND:.0e}, from {losses[0].item():.3f} to {losses[-1].item():.3f}")
-    assert worst <= LOSS_BOUND
+    print(f"losses: {worst:.1e} of {case.loss_bound:.0e}, from {losses[0].item():.3f} to {losses[-1].item():.3f}")
+    assert worst <= case.loss_bound
 
 
 # A decision that rounding turns, a share of 1e-6 of a deep network's, changes the gradient by one sample's share of it, and so
 # params by that times the learning rate, which batch norm of few values then multiplies. So deep networks of ReLUs take small
-# steps, and their params are compared after the first.
+# steps, and their params are compared after the first. mobilenet-v2, whose last batch norms see 16 values here, parts by 4e-3
+# within 20 steps; resnet18 takes 5, because PyTorch's convolutions in double take seconds each.
 DEEP = {"middle": 1, "options": {"lr": 1e-4}}
 PRESETS = [
     Case("logistic", (1, 28, 28), 10),
@@ -177,11 +182,11 @@ PRESETS = [
     Case("lenet5", (1, 28, 28), 10),
     Case("fedavg-cnn", (1, 12, 12), 10),
     Case("pfl-cnn", (3, 16, 16), 8),
-    Case("resnet18", (3, 4, 4), 8, **DEEP),
+    Case("resnet18", (3, 2, 2), 8, middle=1, steps=5, options={"lr": 1e-5}),
     Case("resnet18-gn", (3, 4, 4), 2, **DEEP),
     Case("resnet20", (1, 16, 16), 8, **DEEP),
     Case("resnet20-gn", (1, 16, 16), 4, **DEEP),
-    Case("mobilenet-v2", (3, 8, 8), 16, middle=1, options={"lr": 1e-5}),
+    Case("mobilenet-v2", (3, 8, 8), 16, middle=1, options={"lr": 1e-5}, loss_bound=1e-2),
     Case("char-lstm", (12,), 4, 31, options={"lr": 0.5}),
     Case("char-gpt", (16,), 4, 31, options={"lr": 0.1}),
     Case("vit-tiny", (3, 8, 8), 2, options={"lr": 0.01}),
