@@ -146,6 +146,10 @@ static int load_kernels(struct mfl_net *net, struct mfl_error *err)
                 rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, true), "gather", err);
         if (!rc && net->model.options.training)
                 rc = mfl_cuda_launch_step(&train, err);
+        if (!rc && net->model.options.training) { /* what another optimizer would launch */
+                struct mfl_optimizer adam = {.kind = MFL_OPTIMIZER_ADAM, .clip_norm = 1.0f};
+                rc = mfl_cuda_launch_update(&pass, &adam, err);
+        }
         if (!rc)
                 rc = mfl_cuda_launch_step(&eval, err);
         return rc ? rc : mfl_cuda_sync(net, "first launch of a network", err);

@@ -100,7 +100,7 @@ static int measure_net(struct mfl_net *net, double *ret_ns, struct mfl_error *er
         uint64_t best = UINT64_MAX, ns = 0;
         for (size_t i = 0; i < (size_t)steps_max * (size_t)net->model.options.groups; i++)
                 count[i] = (uint32_t)net->model.options.batch;
-        int rc = mfl_cuda_tables_send(net, steps_max, err);
+        int rc = mfl_cuda_tables_send(net, 0, steps_max, net->main.stream, err);
         n = MFL_MIN(WARM_STEPS, steps_max);
         if (!rc)
                 rc = time_steps(&work, n, &ns, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward over the layers of a network: launches, one after another. */
+#include "kernels/cuda/ops_shape.h"
 #include "kernels/cuda/run.h"
 
 #include <stdio.h>
@@ -17,6 +18,19 @@ void *mfl_cuda_grad_at(const struct mfl_net *net, int i)
 void *mfl_cuda_aux_at(const struct mfl_net *net, int i)
 {
         return net->memory + net->model.at_region[MFL_CUDA_ARENA] + net->model.plan->layers[i].aux;
+}
+
+const float *mfl_cuda_param_at(const struct mfl_cuda_run *pass, int param)
+{
+        return param < 0 ? NULL : pass->params + pass->net->model.at[param];
+}
+
+const void *mfl_cuda_low_at(const struct mfl_cuda_run *pass, int param)
+{
+        const struct mfl_cuda_model *model = &pass->net->model;
+        return param < 0 ? NULL
+                         : (const char *)pass->low +
+                                   model->at[param] * (uint64_t)mfl_cuda_type_bytes(model->type);
 }
 
 int mfl_cuda_check_layer(const struct mfl_cuda_run *pass, int i, const char *what, cudaError_t status)
@@ -44,7 +58,8 @@ struct mfl_cuda_run mfl_cuda_run_of(struct mfl_net *net, bool training, struct m
                         .dropout = mfl_cuda_control_at(net, control->dropout),
                         .augment = mfl_cuda_control_at(net, control->augment),
                         .steps_max = net->model.steps_max,
-                        .batch = (uint32_t)net->model.options.batch},
+                        .batch = (uint32_t)net->model.options.batch,
+                        .accumulate = training ? net->model.accumulate : 1},
                 .err = err};
         return pass;
 }
@@ -57,8 +72,7 @@ struct mfl_cuda_conv_args mfl_cuda_conv_args_of(const struct mfl_cuda_run *pass,
                 .w_stride = pass->stride,
                 .p_stride = pass->stride,
                 .steps = pass->steps};
-        args.w = (const char *)pass->low +
-                 model->at[layer->param_weight] * (uint64_t)mfl_cuda_type_bytes(model->type);
+        args.w = mfl_cuda_low_at(pass, layer->param_weight);
         return args;
 }
 
@@ -121,7 +135,7 @@ struct mfl_cuda_pool mfl_cuda_pool_of(const struct mfl_cuda_run *pass, int i)
                 .act = model->layers[i].in_act,
                 .add = model->layers[i].add,
                 .steps = pass->steps};
-        if (layer->op == MFL_OP_GLOBAL_AVGPOOL2D)
+        if (layer->op == MFL_OP_GLOBAL_AVGPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D)
                 return a;
         a.window = mfl_window_of(model->graph, i);
         if (a.max && model->options.training && a.window.k[0] * a.window.k[1] > 255)
@@ -175,6 +189,10 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
                 struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
                 return mfl_cuda_global_pool_forward(&a, stream);
         }
+        case MFL_OP_GLOBAL_MAXPOOL2D: {
+                struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
+                return mfl_cuda_global_max_forward(&a, stream);
+        }
         case MFL_OP_DROPOUT: {
                 struct mfl_cuda_dropout a = mfl_cuda_dropout_of(pass, i);
                 return mfl_cuda_dropout_forward(&a, stream);
@@ -185,6 +203,10 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
                 return mfl_cuda_norm_forward(&a, stream);
         }
         default:
+                if (mfl_cuda_is_shape(&pass->net->model, i))
+                        return mfl_cuda_shape_forward(pass, i);
+                if (mfl_cuda_is_sequence(pass->net->model.graph->layers[i].op))
+                        return mfl_cuda_sequence_forward(pass, i);
                 return elementwise_forward(pass, i);
         }
 }
