@@ -80,9 +80,10 @@ static bool is_pool(enum mfl_op op)
 }
 
 /* Operators that can apply the gradient of their input's activation to the gradient of their input. */
-static bool can_fold(enum mfl_op op)
+static bool can_fold(const struct mfl_layer *layer)
 {
-        return mfl_cuda_is_conv(op) || is_pool(op) || op == MFL_OP_DROPOUT;
+        return (mfl_cuda_is_conv(layer->op) && !layer->lora_rank) || is_pool(layer->op) ||
+               layer->op == MFL_OP_DROPOUT;
 }
 
 static void find_readers(struct mfl_cuda_model *model)
@@ -169,7 +170,8 @@ static void find_carriers(struct mfl_cuda_model *model)
                         continue;
                 if (mfl_cuda_is_norm(layer->op))
                         carry_activation(model, i, carry_sum(model, i));
-                else if (mfl_cuda_is_conv(layer->op) || mfl_cuda_is_plain_add(model->graph, i))
+                else if ((mfl_cuda_is_conv(layer->op) && !layer->lora_rank) ||
+                         mfl_cuda_is_plain_add(model->graph, i))
                         carry_activation(model, i, i);
                 else if (in_place(model, i))
                         own->alias = layer->input;
@@ -203,7 +205,7 @@ static void find_gradients(struct mfl_cuda_model *model, bool *seen, int *comple
                 int root = root_of(model, graph->layers[i].input);
                 own->add = seen[root];
                 seen[root] = true;
-                completes[root] = can_fold(graph->layers[i].op) ? i : -1;
+                completes[root] = can_fold(&graph->layers[i]) ? i : -1;
                 if (second < 0)
                         continue;
                 root = root_of(model, second);

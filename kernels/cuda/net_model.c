@@ -170,6 +170,12 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
                 rows * (uint64_t)(mfl_shape_count(&layer->out) / layer->out.dim[layer->out.rank - 1]);
         if (layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_RMSNORM) /* mean and inverse */
                 return vectors * 2 * sizeof(float);
+        if (layer->op == MFL_OP_ATTENTION)
+                return vectors * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * sizeof(float);
+        if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* gates, cells */
+                return vectors * 5 * (uint64_t)layer->out.dim[1] * sizeof(float);
+        if (layer->op == MFL_OP_DENSE && layer->lora_rank) /* A x and its gradient */
+                return vectors * 2 * (uint64_t)layer->lora_rank * sizeof(float);
         if (layer->op == MFL_OP_EMBEDDING) /* links */
                 return vectors * sizeof(uint32_t);
         if (layer->op == MFL_OP_MAXPOOL2D)
@@ -189,6 +195,9 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
                 HAS(MFL_OP_GLOBAL_MAXPOOL2D) | HAS(MFL_OP_LAYERNORM) | HAS(MFL_OP_RMSNORM) |                 \
                 HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) |      \
                 HAS(MFL_OP_GRU))
+/* Whose forward works in the auxiliary memory, also without training. */
+#define KEEPS_ALWAYS                                                                                         \
+        (HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_DENSE) /* LoRA */)
 #define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
 #define READS_INPUT2 (HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_MATMUL))
 
@@ -201,7 +210,7 @@ static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_n
                 bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(op);
                 needs[i] = (struct mfl_plan_need){
                         .act_bytes = count_of(&own->x) * (uint64_t)mfl_cuda_type_bytes(own->x.type),
-                        .aux_bytes = model->options.training ? aux_of(model, i) : 0,
+                        .aux_bytes = model->options.training || KEEPS_ALWAYS >> op & 1 ? aux_of(model, i) : 0,
                         .alias = own->alias,
                         .uses_input = mfl_cuda_is_conv(op) || mfl_cuda_is_norm(op) || READS_INPUT >> op & 1 ||
                                       own->in_act != MFL_CUDA_ACT_NONE,
@@ -262,7 +271,9 @@ static const struct mfl_backend_can can = {.backend = "cuda",
                HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_MULTIPLY) |
                HAS(MFL_OP_CONCAT) | HAS(MFL_OP_RESHAPE) | HAS(MFL_OP_TRANSPOSE) | HAS(MFL_OP_SLICE) |
                HAS(MFL_OP_MEAN) | HAS(MFL_OP_WEIGHT) | HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_LAYERNORM) |
-               HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_MATMUL),
+               HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) |
+               HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU),
+        .lora = true,
         .repeats = true,
         .sequences = true,
         .losses = true,

@@ -58,6 +58,12 @@ static void place_tensor(const struct mfl_cuda_model *model, int p, uint32_t *pl
                 } else if (weight && layer->op == MFL_OP_DENSE) {
                         uint64_t columns = (uint64_t)own->conv.c;
                         to = image_order(&own->x, e / columns) * columns + image_order(in, e % columns);
+                } else if (p == layer->param_weight2 && layer->op == MFL_OP_DENSE) { /* LoRA's A */
+                        uint64_t columns = (uint64_t)own->conv.c;
+                        to = e / columns * columns + image_order(in, e % columns);
+                } else if (p == layer->param_bias2 && layer->op == MFL_OP_DENSE) { /* LoRA's B */
+                        uint64_t rank = (uint64_t)layer->lora_rank;
+                        to = image_order(&own->x, e / rank) * rank + e % rank;
                 } else if (layer->op == MFL_OP_DENSE) { /* bias */
                         to = image_order(&own->x, e);
                 } else if (layer->op == MFL_OP_WEIGHT) {
@@ -139,6 +145,11 @@ static void size_rows(struct mfl_cuda_model *model)
                         bytes = mfl_cuda_bias_workspace(&x);
                 else if (is_rownorm(layer->op))
                         bytes = mfl_cuda_rownorm_workspace(groups, batch * (x.c / width), width, model->type);
+                else if (layer->op == MFL_OP_ATTENTION) /* dropped weights, then gradients of scores */
+                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)layer->heads *
+                                (uint64_t)(layer->out.dim[0] * layer->out.dim[0]) * sizeof(float);
+                else if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* of output and cell */
+                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)width * 2 * sizeof(float);
                 if (model->layers[i].live && model->options.training)
                         model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0], bytes);
         }

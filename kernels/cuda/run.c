@@ -85,7 +85,10 @@ static int conv_forward(const struct mfl_cuda_run *pass, int i)
         args.bias = layer->param_bias < 0 ? NULL : pass->params + model->at[layer->param_bias];
         args.act = model->layers[i].act;
         args.workspace = mfl_cuda_at(pass->net, MFL_CUDA_WORKSPACE);
-        return mfl_cuda_conv_plan_run(model->layers[i].forward, &args, pass->err);
+        int rc = mfl_cuda_conv_plan_run(model->layers[i].forward, &args, pass->err);
+        if (!rc && layer->lora_rank)
+                rc = mfl_cuda_check_layer(pass, i, "forward", mfl_cuda_lora_forward(pass, i));
+        return rc;
 }
 
 struct mfl_cuda_norm mfl_cuda_norm_of(const struct mfl_cuda_run *pass, int i)

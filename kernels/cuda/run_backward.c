@@ -84,8 +84,12 @@ static int conv_data(const struct mfl_cuda_run *pass, int i)
 static int conv_backward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
-        if (!pass->net->model.graph->params[layer->param_weight].trained) /* frozen */
-                return wants_input(pass, layer->input) ? conv_data(pass, i) : 0;
+        if (!pass->net->model.graph->params[layer->param_weight].trained) { /* frozen */
+                int rc = wants_input(pass, layer->input) ? conv_data(pass, i) : 0;
+                return rc || !layer->lora_rank
+                               ? rc
+                               : mfl_cuda_check_layer(pass, i, "backward", mfl_cuda_lora_backward(pass, i));
+        }
         int rc = fork_side(pass);
         if (!rc)
                 rc = conv_weights(pass, i);

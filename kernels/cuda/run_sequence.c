@@ -166,6 +166,10 @@ cudaError_t mfl_cuda_sequence_forward(const struct mfl_cuda_run *pass, int i)
         case MFL_OP_EMBEDDING:
                 embedding = embedding_of(pass, i);
                 return mfl_cuda_embedding_forward(&embedding, stream);
+        case MFL_OP_ATTENTION:
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                return mfl_cuda_recurrent_layer_forward(pass, i);
         default:
                 matmul = matmul_of(pass, i);
                 return mfl_cuda_matmul(&matmul, stream);
@@ -216,6 +220,10 @@ cudaError_t mfl_cuda_sequence_backward(const struct mfl_cuda_run *pass, int i)
                 return want.dx ? mfl_cuda_softmax_backward(&softmax, pass->net->main.stream) : cudaSuccess;
         case MFL_OP_EMBEDDING:
                 return embedding_backward(pass, i, &want);
+        case MFL_OP_ATTENTION:
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                return mfl_cuda_recurrent_layer_backward(pass, i);
         default:
                 return matmul_backward(pass, i, &want);
         }
