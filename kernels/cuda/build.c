@@ -35,7 +35,7 @@ static int plan_layers(struct mfl_net *net, struct mfl_error *err)
         model->workspace_bytes[0] = model->workspace_bytes[1] = 0;
         for (int i = 1; !rc && i < graph->n_layers; i++) {
                 const struct mfl_cuda_layer *own = &model->layers[i];
-                if (!own->live || !mfl_cuda_is_conv(graph->layers[i].op))
+                if (!own->live || !mfl_cuda_is_conv(&graph->layers[i]))
                         continue;
                 rc = plan_pass(net, i, MFL_CUDA_FORWARD, err);
                 if (rc || !model->options.training)

@@ -185,8 +185,9 @@ bool mfl_cuda_is_sequence(enum mfl_op op);                         /* by run_seq
 void mfl_cuda_model_sizes(struct mfl_cuda_model *model);
 /* place[i] = where element i of the flat vector lies in a wide one. */
 void mfl_cuda_model_permutation(const struct mfl_cuda_model *model, uint32_t *place);
-enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op); /* NONE for what is no activation */
-bool mfl_cuda_is_conv(enum mfl_op op);             /* conv2d, dense */
+enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op);      /* NONE for what is no activation */
+bool mfl_cuda_is_conv(const struct mfl_layer *layer);   /* conv2d, dense: they have plans */
+bool mfl_cuda_is_direct(const struct mfl_layer *layer); /* convolutions launched by run_direct.c */
 bool mfl_cuda_is_norm(enum mfl_op op);
 
 /* ---- one pass over the layers: run.c, run_backward.c ---- */

@@ -17,9 +17,14 @@ enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op)
         }
 }
 
-bool mfl_cuda_is_conv(enum mfl_op op)
+bool mfl_cuda_is_conv(const struct mfl_layer *layer)
 {
-        return op == MFL_OP_CONV2D || op == MFL_OP_DENSE;
+        return (layer->op == MFL_OP_CONV2D && layer->conv_groups <= 1) || layer->op == MFL_OP_DENSE;
+}
+
+bool mfl_cuda_is_direct(const struct mfl_layer *layer)
+{
+        return (layer->op == MFL_OP_CONV2D && layer->conv_groups > 1) || layer->op == MFL_OP_CONVTRANSPOSE2D;
 }
 
 bool mfl_cuda_is_norm(enum mfl_op op)
@@ -82,7 +87,7 @@ static bool is_pool(enum mfl_op op)
 /* Operators that can apply the gradient of their input's activation to the gradient of their input. */
 static bool can_fold(const struct mfl_layer *layer)
 {
-        return (mfl_cuda_is_conv(layer->op) && !layer->lora_rank) || is_pool(layer->op) ||
+        return (mfl_cuda_is_conv(layer) && !layer->lora_rank) || is_pool(layer->op) ||
                layer->op == MFL_OP_DROPOUT;
 }
 
@@ -130,7 +135,7 @@ static void carry_activation(struct mfl_cuda_model *model, int carrier, int end)
         model->layers[carrier].act = act;
         carry(model, end, reader);
         /* Norms and sums apply the gradient of their activation themselves. */
-        model->layers[reader].folded = !mfl_cuda_is_conv(model->graph->layers[carrier].op);
+        model->layers[reader].folded = !mfl_cuda_is_conv(&model->graph->layers[carrier]);
 }
 
 /* A sum that alone reads normalisation i, where its other term is there before i runs. */
@@ -170,7 +175,7 @@ static void find_carriers(struct mfl_cuda_model *model)
                         continue;
                 if (mfl_cuda_is_norm(layer->op))
                         carry_activation(model, i, carry_sum(model, i));
-                else if ((mfl_cuda_is_conv(layer->op) && !layer->lora_rank) ||
+                else if ((mfl_cuda_is_conv(layer) && !layer->lora_rank) ||
                          mfl_cuda_is_plain_add(model->graph, i))
                         carry_activation(model, i, i);
                 else if (in_place(model, i))

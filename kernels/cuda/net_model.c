@@ -204,15 +204,17 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
 static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_need *needs)
 {
         for (int i = 0; i < model->graph->n_layers; i++) {
-                enum mfl_op op = model->graph->layers[i].op;
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                enum mfl_op op = layer->op;
                 const struct mfl_cuda_layer *own = &model->layers[i];
                 bool act = mfl_cuda_act_of(op) != MFL_CUDA_ACT_NONE;
-                bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(op);
+                bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(layer);
                 needs[i] = (struct mfl_plan_need){
                         .act_bytes = count_of(&own->x) * (uint64_t)mfl_cuda_type_bytes(own->x.type),
                         .aux_bytes = model->options.training || KEEPS_ALWAYS >> op & 1 ? aux_of(model, i) : 0,
                         .alias = own->alias,
-                        .uses_input = mfl_cuda_is_conv(op) || mfl_cuda_is_norm(op) || READS_INPUT >> op & 1 ||
+                        .uses_input = mfl_cuda_is_conv(layer) || mfl_cuda_is_direct(layer) ||
+                                      mfl_cuda_is_norm(op) || READS_INPUT >> op & 1 ||
                                       own->in_act != MFL_CUDA_ACT_NONE,
                         .uses_input2 = READS_INPUT2 >> op & 1,
                         .uses_output = (act && !own->folded) || applies || READS_OUTPUT >> op & 1};
@@ -232,7 +234,7 @@ static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
         while (pass_orders(model)) {
         }
         for (int i = 1; i < model->graph->n_layers; i++)
-                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (mfl_cuda_is_conv(&model->graph->layers[i]))
                         describe_conv(model, i);
         return check_orders(model, err);
 }
@@ -247,7 +249,7 @@ static void bound_workspaces(struct mfl_cuda_model *model)
                         .bias = model->graph->layers[i].bias,
                         .act = own->act,
                         .fast = model->options.fast};
-                if (!own->live || !mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (!own->live || !mfl_cuda_is_conv(&model->graph->layers[i]))
                         continue;
                 most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
                 if (!model->options.training)
@@ -272,7 +274,8 @@ static const struct mfl_backend_can can = {.backend = "cuda",
                HAS(MFL_OP_CONCAT) | HAS(MFL_OP_RESHAPE) | HAS(MFL_OP_TRANSPOSE) | HAS(MFL_OP_SLICE) |
                HAS(MFL_OP_MEAN) | HAS(MFL_OP_WEIGHT) | HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_LAYERNORM) |
                HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) |
-               HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU),
+               HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_CONVTRANSPOSE2D),
+        .conv_groups = true,
         .lora = true,
         .repeats = true,
         .sequences = true,

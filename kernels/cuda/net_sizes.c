@@ -50,9 +50,10 @@ static void place_tensor(const struct mfl_cuda_model *model, int p, uint32_t *pl
         bool weight = p == layer->param_weight;
         for (uint64_t e = 0; e < param->count; e++) {
                 uint64_t to = e;
-                if (weight && layer->op == MFL_OP_CONV2D) {
-                        struct mfl_cuda_tensor filter = {
-                                .h = own->conv.r, .w = own->conv.s, .c = own->conv.c};
+                if (weight && (layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D)) {
+                        struct mfl_cuda_tensor filter = {.h = (int)param->shape.dim[2],
+                                .w = (int)param->shape.dim[3],
+                                .c = (int)param->shape.dim[1]};
                         uint64_t size = (uint64_t)filter.h * (uint64_t)filter.w * (uint64_t)filter.c;
                         to = e / size * size + image_order(&filter, e % size);
                 } else if (weight && layer->op == MFL_OP_DENSE) {
@@ -141,7 +142,9 @@ static void size_rows(struct mfl_cuda_model *model)
                 struct mfl_cuda_tensor x = mfl_cuda_row_tensor(model, i);
                 int width = (int)layer->out.dim[layer->out.rank - 1];
                 uint64_t bytes = 0;
-                if (layer->op == MFL_OP_WEIGHT)
+                if (mfl_cuda_is_direct(layer))
+                        bytes = mfl_cuda_bias_workspace(&model->layers[i].x);
+                else if (layer->op == MFL_OP_WEIGHT)
                         bytes = mfl_cuda_bias_workspace(&x);
                 else if (is_rownorm(layer->op))
                         bytes = mfl_cuda_rownorm_workspace(groups, batch * (x.c / width), width, model->type);

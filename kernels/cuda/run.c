@@ -206,6 +206,8 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
                 return mfl_cuda_norm_forward(&a, stream);
         }
         default:
+                if (mfl_cuda_is_direct(&pass->net->model.graph->layers[i]))
+                        return mfl_cuda_direct_layer_forward(pass, i);
                 if (mfl_cuda_is_shape(&pass->net->model, i))
                         return mfl_cuda_shape_forward(pass, i);
                 if (mfl_cuda_is_sequence(pass->net->model.graph->layers[i].op))
@@ -221,7 +223,7 @@ int mfl_cuda_run_forward(const struct mfl_cuda_run *pass)
         for (int i = 1; !rc && i < model->graph->n_layers; i++) {
                 if (!model->layers[i].live || model->layers[i].carried)
                         continue;
-                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (mfl_cuda_is_conv(&model->graph->layers[i]))
                         rc = conv_forward(pass, i);
                 else
                         rc = mfl_cuda_check_layer(pass, i, "forward", launch_forward(pass, i));

@@ -31,6 +31,9 @@ cudaError_t mfl_cuda_sequence_backward(const struct mfl_cuda_run *pass, int i);
 /* Attention, LSTM, GRU: run_recurrent.c. */
 cudaError_t mfl_cuda_recurrent_layer_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_recurrent_layer_backward(const struct mfl_cuda_run *pass, int i);
+/* run_direct.c */
+cudaError_t mfl_cuda_direct_layer_forward(const struct mfl_cuda_run *pass, int i);
+cudaError_t mfl_cuda_direct_layer_backward(const struct mfl_cuda_run *pass, int i);
 /* A dense layer's low-rank share, behind the layer's own forward and the gradient of its input. */
 cudaError_t mfl_cuda_lora_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_lora_backward(const struct mfl_cuda_run *pass, int i);

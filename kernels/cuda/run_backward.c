@@ -169,10 +169,12 @@ static int layer_backward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
         cudaError_t status;
-        if (mfl_cuda_is_conv(layer->op))
+        if (mfl_cuda_is_conv(layer))
                 return conv_backward(pass, i);
         if (mfl_cuda_is_norm(layer->op))
                 status = norm_backward(pass, i);
+        else if (mfl_cuda_is_direct(layer))
+                status = mfl_cuda_direct_layer_backward(pass, i);
         else if (mfl_cuda_is_shape(&pass->net->model, i))
                 status = mfl_cuda_shape_backward(pass, i);
         else if (mfl_cuda_is_sequence(layer->op))
