@@ -35,6 +35,7 @@ enum {
         MFL_CLI_TIMEOUT,     /* the time that the caller gave is over */
         MFL_CLI_FAILED,      /* the job failed or was stopped */
         MFL_CLI_USAGE,
+        MFL_CLI_REFUSED, /* the server does not let us in, and trying again will not help */
 };
 
 #define MFL_CLI_DATA_MAX 16
@@ -43,7 +44,7 @@ enum {
 /* Every option of every command; which command takes which is in the table of commands. */
 struct mfl_cli_options {
         const char *tls_ca, *tls_cert, *tls_key;
-        const char *server, *token, *out, *round, *backend, *input;
+        const char *server, *token, *out, *round, *backend, *input, *format;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file;
@@ -53,7 +54,7 @@ struct mfl_cli_options {
         int64_t days, crl_days; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
-        bool json, watch, follow, undo, wait, all, keep_state, nodes, plain, help, version;
+        bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, plain, help, version;
 };
 
 struct mfl_cli;
@@ -66,6 +67,8 @@ struct mfl_cli_command {
                 *options; /* names, separated by blanks; those that every command takes go without saying */
         int (*run)(struct mfl_cli *cli);
         const char *text; /* what --help teaches, with examples */
+        const char
+                *words; /* what the first argument may be, for completion; NULL: it follows from arguments */
 };
 extern const struct mfl_cli_command mfl_cli_commands[]; /* ends with a NULL name */
 const struct mfl_cli_command *mfl_cli_command_find(const char *name);
@@ -114,6 +117,7 @@ void mfl_help_overview(FILE *out);
 void mfl_help_command(FILE *out, const struct mfl_cli_command *command);
 /* False when there is no such topic ("json", "exit"). */
 bool mfl_help_topic(FILE *out, const char *topic);
+const char *mfl_help_topic_text(const char *topic); /* NULL when there is no such text */
 
 int mfl_cmd_submit(struct mfl_cli *cli);
 int mfl_cmd_check(struct mfl_cli *cli);

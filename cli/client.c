@@ -10,13 +10,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "proto/version.h"
+
 /* Lives until on_closed, which may come after the client object is gone. */
 struct mfl_client_link {
         struct mfl_stream stream;
         uv_timer_t timer;
         struct mfl_client *client; /* NULL: closed by the owner */
         uint32_t heartbeat_ms, dead_ms;
-        bool connected, welcomed, closed, sent;
+        bool connected, welcomed, refused, closed, sent;
         int handles;
         char reason[MFL_REASON_BYTES + 64];
         struct answer {
@@ -123,6 +125,13 @@ static int take_welcome(struct mfl_client_link *link, const Mfl__Envelope *envel
 {
         if (envelope->body_case != MFL__ENVELOPE__BODY_WELCOME)
                 return mfl_fail(err, MFL_INVALID, "the server did not answer Hello with Welcome");
+        const struct mfl_protocol_range own = {MFL_PROTOCOL_MIN, MFL_PROTOCOL_MAX};
+        int r = mfl_protocol_check_chosen(
+                own, envelope->welcome->protocol, "mfl " MFL_VERSION, envelope->welcome->software, err);
+        if (r) {
+                link->refused = true;
+                return r;
+        }
         link->heartbeat_ms = envelope->welcome->heartbeat_ms;
         link->dead_ms = envelope->welcome->dead_ms;
         link->stream.envelope_max = MFL_ENVELOPE_MAX;
@@ -156,6 +165,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_BYE:
                 snprintf(link->reason, sizeof link->reason, "the server said: %s", envelope->bye->reason);
+                link->refused = !link->welcomed && !envelope->bye->retry;
                 return 0;
         case MFL__ENVELOPE__BODY_PING:
                 return answer_ping(stream, envelope->ping->cookie, err);
@@ -275,7 +285,8 @@ static int wait_for(struct mfl_client *c, wait_done_fn *done, uint64_t timeout_m
                         "%s (is mfl-server running there? --server or MFL_SERVER tell where it is)",
                         c->link->reason);
         if (c->link->closed)
-                return mfl_fail(err, MFL_CLI_LOST, "server %s: %s", cli->server, c->link->reason);
+                return mfl_fail(err, c->link->refused ? MFL_CLI_REFUSED : MFL_CLI_LOST, "server %s: %s",
+                        cli->server, c->link->reason);
         return mfl_fail(err, MFL_CLI_TIMEOUT, "server %s: no answer for %" PRIu64 " s", cli->server,
                 timeout_ms / 1000);
 }
@@ -339,7 +350,8 @@ static int greet(struct mfl_client *c, struct mfl_error *err)
 {
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Hello hello = MFL__HELLO__INIT;
-        hello.protocol_min = hello.protocol_max = MFL_PROTOCOL_VERSION;
+        hello.protocol_min = MFL_PROTOCOL_MIN;
+        hello.protocol_max = MFL_PROTOCOL_MAX;
         hello.role = MFL__ROLE__ROLE_OPERATOR;
         hello.software = "mfl " MFL_VERSION;
         e.body_case = MFL__ENVELOPE__BODY_HELLO;

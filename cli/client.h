@@ -5,9 +5,9 @@
  * function waits, the loop runs, so other handles on it (children, signals) get their callbacks; none of
  * these functions may be called from one. Answers Ping, sends Ping when idle, takes a silent server for lost.
  *
- * Codes: 0; MFL_CLI_LOST (refused, closed, silent, Bye), MFL_CLI_INTERRUPTED, MFL_CLI_TIMEOUT; a Failure of
- * the server as MFL_INVALID, MFL_NOT_FOUND, MFL_CLI_CONFLICT or MFL_CLI_LIMIT with its text; negative:
- * memory.
+ * Codes: 0; MFL_CLI_LOST (closed, silent, Bye), MFL_CLI_REFUSED (open: a Bye that rules out a second try),
+ * MFL_CLI_INTERRUPTED, MFL_CLI_TIMEOUT; a Failure of the server as MFL_INVALID, MFL_NOT_FOUND,
+ * MFL_CLI_CONFLICT or MFL_CLI_LIMIT with its text; negative: memory.
  */
 #ifndef MFL_CLI_CLIENT_H
 #define MFL_CLI_CLIENT_H

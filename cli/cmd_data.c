@@ -40,59 +40,101 @@ static int find_config(
                 "the job's data set is '%s': tell where it lies with --data %s=FORMAT:DIR", name, name);
 }
 
-/* One client's samples of each class. */
-static json_t *client_json(
-        const struct mfl_partition *p, const struct mfl_dataset *d, uint32_t k, int64_t *counts)
+/* What the samples of a client are counted by: their classes, or else their owners, or else nothing. */
+struct kinds {
+        const char *name;
+        const int32_t *of; /* train.n */
+        int n;
+        int32_t *own; /* freed by the holder */
+};
+
+static int find_kinds(const struct mfl_dataset *d, struct kinds *ret_kinds, struct mfl_error *err)
 {
-        json_t *classes = json_array();
-        memset(counts, 0, (size_t)d->classes * sizeof *counts);
-        for (uint32_t i = p->start[k]; i < p->start[k + 1]; i++)
-                counts[d->train.labels[p->index[i]]]++;
-        for (int c = 0; c < d->classes; c++)
-                json_array_append_new(classes, json_integer(counts[c]));
-        return json_pack("{sI sI so}", "client", (json_int_t)k, "samples",
-                (json_int_t)(p->start[k + 1] - p->start[k]), "classes", classes);
+        *ret_kinds = (struct kinds){.name = "classes", .of = d->train.labels, .n = d->classes};
+        if (!d->n_targets && mfl_dataset_labels_per_sample(d) == 1)
+                return 0;
+        int32_t *own = mfl_calloc(d->train.n, sizeof *own);
+        if (!own)
+                return mfl_fail_memory(err, d->train.n * sizeof *own, "kinds of samples");
+        for (uint32_t i = 0; d->train.owner && i < d->train.n; i++)
+                own[i] = (int32_t)d->train.owner[i];
+        *ret_kinds = (struct kinds){.name = d->train.owner ? "owners" : "samples",
+                .of = own,
+                .n = d->train.owner ? (int)d->n_owners : 1,
+                .own = own};
+        return 0;
 }
 
-static int print_json(
-        const struct mfl_partition *p, const struct mfl_dataset *d, uint32_t rows, struct mfl_error *err)
+/* One client's samples of each kind. */
+static json_t *client_json(
+        const struct mfl_partition *p, const struct kinds *kinds, uint32_t k, int64_t *counts)
 {
-        MFL_CLEANUP_FREE int64_t *counts = mfl_calloc((size_t)d->classes, sizeof *counts);
+        json_t *list = json_array();
+        memset(counts, 0, (size_t)kinds->n * sizeof *counts);
+        for (uint32_t i = p->start[k]; i < p->start[k + 1]; i++)
+                counts[kinds->of[p->index[i]]]++;
+        for (int c = 0; c < kinds->n; c++)
+                json_array_append_new(list, json_integer(counts[c]));
+        return json_pack("{sI sI so}", "client", (json_int_t)k, "samples",
+                (json_int_t)(p->start[k + 1] - p->start[k]), kinds->name, list);
+}
+
+static int print_json(const struct mfl_partition *p, const struct mfl_dataset *d, const struct kinds *kinds,
+        uint32_t rows, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE int64_t *counts = mfl_calloc((size_t)kinds->n, sizeof *counts);
         json_t *clients = json_array();
         if (!counts || !clients)
-                return mfl_fail_memory(err, (size_t)d->classes * sizeof *counts, "counts");
+                return mfl_fail_memory(err, (size_t)kinds->n * sizeof *counts, "counts");
         for (uint32_t k = 0; k < p->n_clients && (!rows || k < rows); k++)
-                json_array_append_new(clients, client_json(p, d, k, counts));
-        return mfl_json_print(stdout,
-                json_pack("{ss sI sI sI sI so}", "data", d->name, "train", (json_int_t)d->train.n, "test",
-                        (json_int_t)d->test.n, "classes", (json_int_t)d->classes, "population",
-                        (json_int_t)p->n_clients, "clients", clients),
-                err);
+                json_array_append_new(clients, client_json(p, kinds, k, counts));
+        json_t *all = json_pack("{ss sI sI sI sI so}", "data", d->name, "train", (json_int_t)d->train.n,
+                "test", (json_int_t)d->test.n, "classes", (json_int_t)d->classes, "population",
+                (json_int_t)p->n_clients, "clients", clients);
+        if (d->vocabulary)
+                json_object_set_new(all, "vocabulary", json_integer(d->vocabulary));
+        if (d->n_targets)
+                json_object_set_new(all, "targets", json_integer(d->n_targets));
+        if (d->n_owners)
+                json_object_set_new(all, "owners", json_integer(d->n_owners));
+        return mfl_json_print(stdout, all, err);
 }
 
 static int print_table(struct mfl_cli *cli, const struct mfl_job *job, const struct mfl_partition *p,
-        const struct mfl_dataset *d, uint32_t rows, struct mfl_error *err)
+        const struct mfl_dataset *d, const struct kinds *kinds, uint32_t rows, struct mfl_error *err)
 {
-        char shape[96];
-        struct mfl_partition_view view = {.rows_max = rows, .colour = cli->colour, .utf8 = cli->utf8};
-        MFL_CLEANUP_FREE char *table = mfl_partition_table(p, d->train.labels, d->classes, &view);
+        char shape[96], owners[32] = "";
+        struct mfl_partition_view view = {
+                .rows_max = rows, .colour = cli->colour, .utf8 = cli->utf8, .heading = kinds->name};
+        MFL_CLEANUP_FREE char *table = mfl_partition_table(p, kinds->of, kinds->n, &view);
         if (!table)
                 return mfl_fail_memory(err, 0, "a table");
-        printf("%s: %u training and %u test samples of %s, %d classes; %s, %u client%s\n%s", d->name,
-                d->train.n, d->test.n, mfl_shape_text(&d->shape, shape, sizeof shape), d->classes,
-                mfl_partition_name(job->data.partition), p->n_clients, p->n_clients == 1 ? "" : "s", table);
+        if (d->n_owners)
+                snprintf(owners, sizeof owners, ", %u owner%s", d->n_owners, d->n_owners == 1 ? "" : "s");
+        printf("%s: %u training and %u test samples of %s, %d %s%s; %s, %u client%s\n%s", d->name, d->train.n,
+                d->test.n, mfl_shape_text(&d->shape, shape, sizeof shape),
+                d->n_targets ? d->n_targets : d->classes,
+                d->n_targets    ? "targets"
+                : d->vocabulary ? "tokens"
+                                : "classes",
+                owners, mfl_partition_name(job->data.partition), p->n_clients, p->n_clients == 1 ? "" : "s",
+                table);
         return 0;
 }
 
 static int show_partition(
         struct mfl_cli *cli, const struct mfl_job *job, const struct mfl_dataset *d, struct mfl_error *err)
 {
-        struct mfl_partition *p;
+        struct mfl_partition *p = NULL;
+        struct kinds kinds = {0};
         uint32_t rows = cli->options.rows >= 0 ? (uint32_t)cli->options.rows : cli->json ? 0 : 20;
-        int r = mfl_partition_new(job, d->train.labels, d->train.n, d->classes, &p, err);
-        if (r)
-                return r;
-        r = cli->json ? print_json(p, d, rows, err) : print_table(cli, job, p, d, rows, err);
+        int r = mfl_partition_dataset(job, d, &p, err);
+        if (!r)
+                r = find_kinds(d, &kinds, err);
+        if (!r)
+                r = cli->json ? print_json(p, d, &kinds, rows, err)
+                              : print_table(cli, job, p, d, &kinds, rows, err);
+        free(kinds.own);
         mfl_partition_free(p);
         return r;
 }

@@ -165,8 +165,41 @@ static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl
         return 0;
 }
 
+static int print_partition(struct mfl_cli *cli, const Mfl__JobPartition *partition, struct mfl_error *err)
+{
+        if (cli->json)
+                return mfl_json_print(stdout, mfl_json_partition(partition), err);
+        MFL_CLEANUP_FREE char *text =
+                mfl_view_partition(partition, cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0);
+        if (!text)
+                return mfl_fail_memory(err, 0, "a partition");
+        fputs(text, stdout);
+        return mfl_cli_flush(err);
+}
+
+static int show_partition(struct mfl_cli *cli)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__GetPartition get = MFL__GET_PARTITION__INIT;
+        get.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_GET_PARTITION;
+        request.get_partition = &get;
+        int r = open_with_job(cli, &client, job, &err);
+        if (!r)
+                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_JOB_PARTITION, &answer, &err);
+        if (!r)
+                r = print_partition(cli, answer->job_partition, &err);
+        return mfl_cli_report(cli, r, &err);
+}
+
 int mfl_cmd_show(struct mfl_cli *cli)
 {
+        if (cli->options.partition)
+                return show_partition(cli);
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
         struct mfl_error err;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mfl pull`: a model of a job as a file. */
+/* `mfl pull`: a model of a job as a file, or its rounds. */
 #include <inttypes.h>
 
 #include "cli/json.h"
 #include "cli/pull.h"
+#include "common/yaml.h"
 
 static int parse_round(const char *text, int64_t *ret_round, struct mfl_error *err)
 {
@@ -25,6 +26,57 @@ static int parse_round(const char *text, int64_t *ret_round, struct mfl_error *e
         return 0;
 }
 
+static const char *const format_names[] = {[MFL_PULL_SAFETENSORS] = "safetensors",
+        [MFL_PULL_NPZ] = "npz",
+        [MFL_PULL_TENSORBOARD] = "tensorboard",
+        [MFL_PULL_CSV] = "csv",
+        [MFL_PULL_JSONL] = "jsonl",
+        [MFL_PULL_FORMATS_] = NULL};
+
+static int parse_format(const char *text, enum mfl_pull_format *ret_format, struct mfl_error *err)
+{
+        *ret_format = MFL_PULL_SAFETENSORS;
+        if (!text)
+                return 0;
+        for (int i = 0; format_names[i]; i++)
+                if (!strcmp(format_names[i], text)) {
+                        *ret_format = (enum mfl_pull_format)i;
+                        return 0;
+                }
+        const char *nearest = mfl_yaml_nearest(text, format_names);
+        return mfl_fail(err, MFL_CLI_USAGE,
+                "--format: '%.60s' is not safetensors, npz, tensorboard, csv or jsonl%s%s%s", text,
+                nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+}
+
+/* What does not go together is refused before anything is asked. */
+static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format, struct mfl_error *err)
+{
+        const struct mfl_cli_options *o = &cli->options;
+        const char *name = format_names[format];
+        bool model = format <= MFL_PULL_NPZ, table = format >= MFL_PULL_CSV;
+        bool to_stdout = o->out && !strcmp(o->out, "-");
+        if (o->round && !model)
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--round chooses a model; --format %s is of all rounds", name);
+        if (o->follow && model)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--follow is for rounds (tensorboard, csv, jsonl); --format %s is one model", name);
+        if (o->timeout >= 0 && !o->follow)
+                return mfl_fail(err, MFL_CLI_USAGE, "--timeout goes with --follow");
+        if (to_stdout && !table)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--output: '-' is for csv and jsonl; --format %s needs a %s", name,
+                        model ? "file" : "folder");
+        if (o->follow && table && !to_stdout)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--follow with --format %s writes to standard output: add '-o -'", name);
+        if (to_stdout && cli->json)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--json and '-o -' both write to standard output; --format jsonl is JSON already");
+        return 0;
+}
+
 static int print_pulled(
         struct mfl_cli *cli, const char *job, const struct mfl_pulled *p, struct mfl_error *err)
 {
@@ -42,23 +94,58 @@ static int print_pulled(
         return 0;
 }
 
-int mfl_cmd_pull(struct mfl_cli *cli)
+static int pull_model(struct mfl_cli *cli, bool npz, struct mfl_error *err)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        struct mfl_error err;
         struct mfl_pulled pulled;
         char job[MFL_JOB_ID_BYTES];
         int64_t round = MFL_PULL_LAST;
-        int r = parse_round(cli->options.round, &round, &err);
+        int r = parse_round(cli->options.round, &round, err);
         if (!r)
-                r = mfl_cli_signals_start(cli, &err);
+                r = mfl_cli_signals_start(cli, err);
         if (!r)
-                r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+                r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
         if (!r)
-                r = mfl_client_resolve(&client, cli->argument[0], job, &err);
+                r = mfl_client_resolve(&client, cli->argument[0], job, err);
         if (!r)
-                r = mfl_pull(&client, job, round, cli->options.out, &pulled, &err);
+                r = mfl_pull(&client, job, round, cli->options.out, npz, &pulled, err);
+        return r ? r : print_pulled(cli, job, &pulled, err);
+}
+
+static int print_rounds(struct mfl_cli *cli, enum mfl_pull_format format, const struct mfl_pulled_rounds *p,
+        struct mfl_error *err)
+{
+        if (!strcmp(p->path, "-"))
+                return 0;
+        if (cli->json)
+                return mfl_json_print(stdout,
+                        json_pack("{ss ss ss sI so}", "job", p->job, "format", format_names[format], "file",
+                                p->path, "rounds", (json_int_t)p->n, "round",
+                                p->last ? json_integer((json_int_t)p->last) : json_null()),
+                        err);
+        printf("%s: %" PRIu64 " round%s of %s written", p->path, p->n, p->n == 1 ? "" : "s", p->job);
+        if (p->last)
+                printf(", up to round %u", p->last);
+        putchar('\n');
+        return mfl_cli_flush(err);
+}
+
+int mfl_cmd_pull(struct mfl_cli *cli)
+{
+        struct mfl_error err;
+        enum mfl_pull_format format;
+        int r = parse_format(cli->options.format, &format, &err);
         if (!r)
-                r = print_pulled(cli, job, &pulled, &err);
+                r = check_options(cli, format, &err);
+        if (!r && format <= MFL_PULL_NPZ) {
+                r = pull_model(cli, format == MFL_PULL_NPZ, &err);
+        } else if (!r) {
+                struct mfl_pulled_rounds pulled = {.n = 0};
+                struct mfl_error print_err;
+                r = mfl_pull_rounds(cli, format, &pulled, &err);
+                /* Of a job that failed there are rounds, too. */
+                if ((!r || r == MFL_CLI_FAILED) && print_rounds(cli, format, &pulled, &print_err) && !r)
+                        r = mfl_fail(&err, -EIO, "%s", print_err.text);
+        }
         return mfl_cli_report(cli, r, &err);
 }

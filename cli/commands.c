@@ -39,15 +39,19 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl list\n"
                 "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
-        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes", mfl_cmd_show,
+        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition",
+                mfl_cmd_show,
                 "JOB is an id (j-000001), a name that only one job has, or 'last'. Under 'network' is what "
                 "the\n"
                 "newest round cost each node, and what it would have cost, had each daemon of it fetched the "
                 "model\n"
-                "and sent its update by itself.\n"
+                "and sent its update by itself. --partition shows instead how the data are divided: the "
+                "samples of\n"
+                "each client and its mix of classes; of real sites (partition local) the samples alone.\n"
                 "\nExamples:\n"
                 "  mfl show last\n"
                 "  mfl show last --nodes\n"
+                "  mfl show last --partition\n"
                 "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
         {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout", mfl_cmd_watch,
                 "On a terminal a live display, elsewhere one line per round and change of state. When the "
@@ -80,13 +84,32 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "One line per round whose model the server has kept.\n"
                 "\nExample:\n"
                 "  mfl models last\n"},
-        {"pull", "JOB", "fetch a model as a safetensors file", 1, 1, "round output", mfl_cmd_pull,
-                "The params are checked against the SHA-256 that the server noted when it committed the "
-                "round. The\n"
-                "file holds job, round, digest and, where it was measured, accuracy and loss as metadata.\n"
+        {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
+                "format round output follow timeout", mfl_cmd_pull,
+                "A model's params are checked against the SHA-256 that the server noted when it committed "
+                "the round.\n"
+                "The safetensors file holds job, round, digest and, where it was measured, accuracy and loss "
+                "as\n"
+                "metadata; npz has one array a parameter, for numpy.load. Names are PyTorch's.\n"
+                "\n"
+                "tensorboard writes runs/JOB-NAME/events.out.tfevents...: one run a job, so that several "
+                "pulls into one\n"
+                "folder are compared by 'tensorboard --logdir runs'. Tags are train/loss test/accuracy "
+                "round/seconds\n"
+                "clients/counted network/up_bytes and their like; steps are rounds, times those of the "
+                "commits. Pulling\n"
+                "again appends what is missing. With --follow it appends each round as it is committed, "
+                "through restarts\n"
+                "of the server (--timeout: how long without one).\n"
+                "\n"
+                "csv (RFC 4180) and jsonl have a row a round, with the members of ROUND in 'mfl help "
+                "json'.\n"
                 "\nExamples:\n"
                 "  mfl pull last\n"
-                "  mfl pull fashion-demo --round best -o model.safetensors\n"},
+                "  mfl pull fashion-demo --round best -o model.safetensors\n"
+                "  mfl pull last --format tensorboard --follow\n"
+                "  mfl pull last --format csv -o - | column -s, -t | less -S\n"
+                "  mfl pull last --format jsonl --follow -o - | jq .accuracy\n"},
         {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
                 "reason for", mfl_cmd_daemons,
                 "A node is the daemons of one machine that can reach each other: they add their updates and "
@@ -121,7 +144,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"
                 "  mfl daemons disable 'site-b*' --reason 'disk is being replaced' --for 12h\n"
                 "  mfl daemons enable 'site-b*'\n"
-                "  mfl daemons allow 'cn:hospital-*'\n"},
+                "  mfl daemons allow 'cn:hospital-*'\n",
+                .words = "disable enable allow disallow rules"},
         {"drain", "DAEMON|--all", "give a daemon, or all of them, no more work", 0, 1, "all undo wait",
                 mfl_cmd_drain,
                 "For an upgrade or a reboot: what it works on is finished, and with --wait the command "
@@ -148,7 +172,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Per client its samples and their classes, computed here as every daemon computes them.\n"
                 "\nExamples:\n"
                 "  mfl data show job.yaml\n"
-                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n"},
+                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n",
+                .words = "show"},
         {"presets", "[NAME]", "list the model presets, or describe one", 0, 1, "input classes",
                 mfl_cmd_presets,
                 "\nExamples:\n"
@@ -185,9 +210,17 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki issue operator alice --role viewer --days 90\n"
                 "  mfl pki show --json | jq -r '.certificates[] | select(.state == \"valid\" and .days_left "
                 "< 30) | .name'\n"
-                "  mfl pki revoke site-a\n"},
-        {"help", "[COMMAND|json|exit|tls]", "explain a command, the JSON output, the exit codes, TLS", 0, 1,
-                "", mfl_cmd_help, "\nExamples:\n  mfl help submit\n  mfl help json\n"},
+                "  mfl pki revoke site-a\n",
+                .words = "init issue renew revoke crl show export"},
+        {"help", "[COMMAND|json|exit|tls|job|completion]",
+                "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "", mfl_cmd_help,
+                "'completion' prints what bash completes commands, options and names with; packages install "
+                "it.\n"
+                "\nExamples:\n"
+                "  mfl help submit\n"
+                "  mfl help json\n"
+                "  mfl help job > job.yaml\n"
+                "  mfl help completion > ~/.local/share/bash-completion/completions/mfl\n"},
         {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL},
 };
 

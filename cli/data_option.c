@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The value of --data. */
 #include "cli/data_option.h"
+#include "common/data/config.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,8 +47,10 @@ static bool parse_synthetic(const char *text, struct mfl_dataset_config *c)
 static int fail_form(const char *text, struct mfl_error *err)
 {
         return mfl_fail(err, MFL_INVALID,
-                "--data: '%.120s' is not NAME=FORMAT:DIR, FORMAT being idx, cifar10 or synthetic, e.g. "
-                "fashion-mnist=idx:/usr/share/datasets/fashion-mnist or toy=synthetic:1,28,28:10:1000:200:1",
+                "--data: '%.120s' is not NAME=FORMAT:PATH[,KEY=VALUE]..., FORMAT being idx, cifar10, "
+                "cifar100, npy, npz, "
+                "csv, text, images or synthetic, e.g. fashion-mnist=idx:/usr/share/datasets/fashion-mnist, "
+                "iris=csv:iris.csv,test_fraction=0.2 or toy=synthetic:1,28,28:10:1000:200:1",
                 text);
 }
 
@@ -66,19 +69,12 @@ int mfl_data_option_parse(const char *text, struct mfl_dataset_config *ret_confi
                 *ret_config = c;
                 return 0;
         }
-        if (n == 3 && !strncmp(equals + 1, "idx", n))
-                c.format = MFL_FORMAT_IDX;
-        else if (n == 7 && !strncmp(equals + 1, "cifar10", n))
-                c.format = MFL_FORMAT_CIFAR10;
-        else
-                return fail_form(text, err);
-        if (!colon[1])
-                return fail_form(text, err);
-        c.dir = mfl_strdup(colon + 1);
-        if (!c.dir)
-                return mfl_fail_memory(err, strlen(colon), "a path");
-        *ret_config = c;
-        return 0;
+        for (int i = 0; mfl_data_format_names[i] && colon[1]; i++)
+                if (strlen(mfl_data_format_names[i]) == n &&
+                        !strncmp(equals + 1, mfl_data_format_names[i], n))
+                        return mfl_dataset_config_parse(
+                                c.name, mfl_data_format_names[i], colon + 1, ret_config, err);
+        return fail_form(text, err);
 }
 
 int mfl_data_option_default(struct mfl_dataset_config *ret_config, struct mfl_error *err)

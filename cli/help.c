@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `mfl help`: the overview, the commands, and the topics. */
 #include "cli/cli.h"
+#include "cli/manual.h"
 #include "common/yaml.h"
 
 static const char exit_text[] =
@@ -35,6 +36,7 @@ static const char json_text[] =
         "and\n"
         "submit --watch, one object per line and event. What fails prints, after what was printed already,\n"
         "  {\"error\": {\"code\": C, \"text\": T}}    C: usage invalid not_found conflict limit unreachable "
+        "refused "
         "failed\n"
         "                                        interrupted internal; T is on stderr, too\n"
         "Members are only ever added. What is not known is null. Times are Unix milliseconds.\n"
@@ -49,10 +51,17 @@ static const char json_text[] =
         "                   \"nodes\": [{\"round\", \"node\", \"daemons\", \"bytes_up\", "
         "\"bytes_down\",\n"
         "                   \"bytes_up_alone\", \"bytes_down_alone\"}]}    (of the last 100 rounds)\n"
+        "  show --partition {\"job\", \"local\", \"partition\": {\"clients\", \"samples\", \"samples_min\", "
+        "\"samples_max\",\n"
+        "                   \"classes\", \"shown\": [{\"client\", \"daemon\", \"samples\", \"classes\": "
+        "[samples of\n"
+        "                   each, at most 64]}]}}    (at most 256 of the clients)\n"
         "  wait            {\"job\": JOB}\n"
         "  models          {\"job\": id, \"models\": [ROUND...]}\n"
         "  stop, delete    {\"job\": id, \"text\": T}\n"
         "  pull            {\"job\", \"round\", \"file\", \"digest\", \"params\", \"accuracy\", \"loss\"}\n"
+        "      of rounds    {\"job\", \"format\", \"file\", \"rounds\": written now, \"round\": the newest "
+        "there}\n"
         "  audit           {\"entries\": [{\"seq\", \"time_ms\", \"who\", \"address\", \"action\", "
         "\"object\",\n"
         "                   \"result\", \"text\"}]}    result: done failed refused\n"
@@ -66,7 +75,7 @@ static const char json_text[] =
         "\"memory_used\",\n"
         "                   \"memory_total\", \"temperature\", \"power_watts\"},   (bytes, degrees "
         "Celsius)\n"
-        "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\"}]}\n"
+        "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\", \"numerics\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
         "  daemons disable, enable, allow, disallow\n"
         "                  {\"pattern\", \"text\": T}\n"
@@ -120,16 +129,37 @@ static const char json_text[] =
 struct topic {
         const char *name, *text;
 };
-static const struct topic topics[] = {{"json", json_text}, {"exit", exit_text}, {"tls", tls_text}};
+static const struct topic topics[] = {
+        {"json", json_text}, {"exit", exit_text}, {"tls", tls_text}, {"job", mfl_job_reference}};
+
+const char *mfl_help_topic_text(const char *name)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
+                if (!strcmp(topics[i].name, name))
+                        return topics[i].text;
+        return NULL;
+}
+
+/* Files that the build makes: no topics for people, but for the first. */
+static bool print_file(FILE *out, const char *name)
+{
+        if (!strcmp(name, "completion"))
+                mfl_completion_print(out);
+        else if (!strcmp(name, "man"))
+                mfl_manual_print(out);
+        else if (!strcmp(name, "man-job") || !strcmp(name, "markdown-job"))
+                mfl_manual_print_job(out, !strcmp(name, "man-job") ? MFL_PAGE_MAN : MFL_PAGE_MARKDOWN);
+        else
+                return false;
+        return true;
+}
 
 bool mfl_help_topic(FILE *out, const char *name)
 {
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
-                if (!strcmp(topics[i].name, name)) {
-                        fputs(topics[i].text, out);
-                        return true;
-                }
-        return false;
+        const char *text = mfl_help_topic_text(name);
+        if (text)
+                fputs(text, out);
+        return text || print_file(out, name);
 }
 
 void mfl_help_overview(FILE *out)
@@ -149,7 +179,8 @@ void mfl_help_overview(FILE *out)
         fputs("\nFirst steps:\n"
               "  mfl run examples/demo.yaml         all on this machine\n"
               "  mfl submit job.yaml --watch        on the server that MFL_SERVER or --server names\n"
-              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls': topics\n"
+              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls', 'job': "
+              "topics\n"
               "\nNO_COLOR turns colours off. A JOB is an id, a name that only one job has, or 'last'.\n",
                 out);
 }

@@ -64,6 +64,31 @@ json_t *mfl_json_node(const Mfl__NodeCost *c)
                 "bytes_down_alone", (json_int_t)c->bytes_down_alone);
 }
 
+static json_t *make_client(const Mfl__ClientSamples *c)
+{
+        json_t *classes = c->n_classes ? json_array() : json_null();
+        for (size_t i = 0; i < c->n_classes; i++)
+                json_array_append_new(classes, json_integer(c->classes[i]));
+        return json_pack("{sI so sI so}", "client", (json_int_t)c->client, "daemon", text_or_null(c->daemon),
+                "samples", (json_int_t)c->samples, "classes", classes);
+}
+
+json_t *mfl_json_partition(const Mfl__JobPartition *p)
+{
+        const Mfl__Partition *all = p->partition;
+        json_t *told = json_null();
+        if (all) {
+                json_t *shown = json_array();
+                for (size_t i = 0; i < all->n_shown; i++)
+                        json_array_append_new(shown, make_client(all->shown[i]));
+                told = json_pack("{sI sI sI sI so so}", "clients", (json_int_t)all->clients, "samples",
+                        (json_int_t)all->samples, "samples_min", (json_int_t)all->samples_min, "samples_max",
+                        (json_int_t)all->samples_max, "classes",
+                        all->classes ? json_integer(all->classes) : json_null(), "shown", shown);
+        }
+        return json_pack("{ss sb so}", "job", p->job, "local", (int)p->local, "partition", told);
+}
+
 static json_t *make_progress(const Mfl__JobInfo *i)
 {
         if (!i->in_round)
@@ -122,8 +147,8 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf}", "name", d->name,
-                "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf so}", "name",
+                d->name, "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
                 text_or_null(d->backend), "device", text_or_null(d->device), "workers",
                 (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
                 (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
@@ -131,7 +156,8 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
                 (json_int_t)d->connected_ms, "data_sets", sets, "software", text_or_null(d->software), "note",
                 text_or_null(d->note), "gpu", make_gpu(d), "collective",
                 text_or_null(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
-                (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second);
+                (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second,
+                "numerics", text_or_null(d->numerics));
 }
 
 json_t *mfl_json_event(const char *kind)

@@ -5,28 +5,11 @@
 #include <limits.h>
 
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "common/yaml.h"
 
-enum kind {
-        KIND_FLAG,
-        KIND_TEXT,
-        KIND_NUMBER,
-        KIND_LIST,
-};
-
-struct option {
-        const char *name;
-        char letter; /* 0: none */
-        enum kind kind;
-        size_t offset;
-        const char *value; /* its name in help */
-        const char *help;
-        int64_t min, max;
-        size_t count; /* KIND_LIST: where the number of items is */
-};
-
 #define AT(member) offsetof(struct mfl_cli_options, member)
-static const struct option options[] = {
+static const struct mfl_cli_option options[] = {
         {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
                 "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
         {"tls-ca", 0, KIND_TEXT, AT(tls_ca), "FILE",
@@ -42,18 +25,27 @@ static const struct option options[] = {
         {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
         {"token", 0, KIND_TEXT, AT(token), "T", "sending twice with one token makes one job", 0, 0},
         {"watch", 0, KIND_FLAG, AT(watch), NULL, "then watch the job until it ends", 0, 0},
-        {"follow", 'f', KIND_FLAG, AT(follow), NULL, "stay for the lines to come, until the job ends", 0, 0},
+        {"follow", 'f', KIND_FLAG, AT(follow), NULL, "stay for what is to come, until the job ends", 0, 0},
         {"timeout", 0, KIND_NUMBER, AT(timeout), "SECONDS",
                 "give up after so long without a server (default 60)", 0, 1000000},
-        {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0},
-        {"output", 'o', KIND_TEXT, AT(out), "FILE", "where the model goes (default: JOB-rROUND.safetensors)",
+        {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0,
+                .choices = "best last"},
+        {"format", 0, KIND_TEXT, AT(format), "F",
+                "safetensors (default) or npz: a model; tensorboard, csv or\njsonl: the rounds", 0, 0,
+                .choices = "safetensors npz tensorboard csv jsonl"},
+        {"output", 'o', KIND_TEXT, AT(out), "FILE",
+                "where it goes (default: JOB-rROUND.safetensors, .npz,\nJOB.csv, JOB.jsonl; tensorboard: "
+                "the folder runs);\n'-': csv and jsonl on standard output",
                 0, 0},
+        {"partition", 0, KIND_FLAG, AT(partition), NULL, "how the data are divided among the clients", 0, 0},
         {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "what each of the last 100 rounds cost each node", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "give it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that come later", 0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
-                "a data set; FORMAT is idx, cifar10 or synthetic\n(synthetic:C,H,W:classes:train:test:seed)",
+                "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (then maybe a "
+                "file,\n"
+                "and ,KEY=VALUE as in client.yaml) or\nsynthetic (synthetic:C,H,W:classes:train:test:seed)",
                 0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
         {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
@@ -67,11 +59,13 @@ static const struct option options[] = {
         {"out", 0, KIND_TEXT, AT(out), "DIR",
                 "where the results go (run: default mfl-run, mfl-run-2, ...),\nor a copy of the files (pki)",
                 0, 0},
-        {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0},
+        {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0,
+                .choices = "auto cpu reference cuda"},
         {"dir", 0, KIND_TEXT, AT(dir), "DIR", "where the CA is (default: ~/.config/mfl/pki)", 0, 0},
         {"host", 0, KIND_LIST, AT(host), "HOST",
                 "a name or IP address by which the server is reached; once for each", 0, 0, AT(n_host)},
-        {"role", 0, KIND_LIST, AT(role), "ROLE", "one more role; once for each", 0, 0, AT(n_role)},
+        {"role", 0, KIND_LIST, AT(role), "ROLE", "one more role; once for each", 0, 0, AT(n_role),
+                .choices = "server daemon operator viewer admin"},
         {"days", 0, KIND_NUMBER, AT(days), "N", "valid for so long (default: a CA 3650, others 365)", 1,
                 36500},
         {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",
@@ -90,9 +84,14 @@ static const struct option options[] = {
                 "keep the server's state directory of a job that is done", 0, 0},
 };
 
-static const char common_options[] = "server tls-ca tls-cert tls-key plain json help";
+const char mfl_cli_common_options[] = "server tls-ca tls-cert tls-key plain json help";
 
-static bool name_in(const char *names, const char *name)
+const struct mfl_cli_option *mfl_cli_option_at(size_t i)
+{
+        return i < MFL_ARRAY_SIZE(options) ? &options[i] : NULL;
+}
+
+bool mfl_cli_name_in(const char *names, const char *name)
 {
         size_t n = strlen(name);
         for (const char *at = names; at && (at = strstr(at, name)); at += n)
@@ -103,9 +102,9 @@ static bool name_in(const char *names, const char *name)
 
 static bool command_takes(const struct mfl_cli_command *command, const char *name)
 {
-        if (name_in(common_options, name) || (!command && !strcmp(name, "version")))
+        if (mfl_cli_name_in(mfl_cli_common_options, name) || (!command && !strcmp(name, "version")))
                 return true;
-        return command && name_in(command->options, name);
+        return command && mfl_cli_name_in(command->options, name);
 }
 
 static int fail_unknown(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
@@ -128,12 +127,13 @@ static int fail_unknown(const struct mfl_cli *cli, const char *text, struct mfl_
 
 /* text is "--name", "--name=value" or "-x". The rest of the table is searched for the command's own meaning.
  */
-static const struct option *find_option(const struct mfl_cli *cli, const char *text, const char **ret_value)
+static const struct mfl_cli_option *find_option(
+        const struct mfl_cli *cli, const char *text, const char **ret_value)
 {
         const char *equals = strchr(text, '=');
         size_t n = equals ? (size_t)(equals - text) : strlen(text);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
-                const struct option *o = &options[i];
+                const struct mfl_cli_option *o = &options[i];
                 bool is = text[1] == '-' ? n - 2 == strlen(o->name) && !strncmp(text + 2, o->name, n - 2)
                                          : n == 2 && !equals && text[1] == o->letter;
                 if (!is || !command_takes(cli->command, o->name))
@@ -144,7 +144,7 @@ static const struct option *find_option(const struct mfl_cli *cli, const char *t
         return NULL;
 }
 
-static int set_number(const struct option *o, const char *value, void *at, struct mfl_error *err)
+static int set_number(const struct mfl_cli_option *o, const char *value, void *at, struct mfl_error *err)
 {
         char *end;
         errno = 0;
@@ -156,7 +156,8 @@ static int set_number(const struct option *o, const char *value, void *at, struc
         return 0;
 }
 
-static int set_option(struct mfl_cli *cli, const struct option *o, const char *value, struct mfl_error *err)
+static int set_option(
+        struct mfl_cli *cli, const struct mfl_cli_option *o, const char *value, struct mfl_error *err)
 {
         void *at = (char *)&cli->options + o->offset;
         switch (o->kind) {
@@ -209,7 +210,7 @@ static int add_argument(struct mfl_cli *cli, const char *text, int *n, struct mf
 static int take_option(struct mfl_cli *cli, char **argv, int *i, struct mfl_error *err)
 {
         const char *value = NULL;
-        const struct option *o = find_option(cli, argv[*i], &value);
+        const struct mfl_cli_option *o = find_option(cli, argv[*i], &value);
         if (!o)
                 return fail_unknown(cli, argv[*i], err);
         if (o->kind == KIND_FLAG && value)
@@ -252,9 +253,9 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
 void mfl_cli_print_options(FILE *out, const char *names)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
-                const struct option *o = &options[i];
+                const struct mfl_cli_option *o = &options[i];
                 char left[64];
-                if (!name_in(names ? names : common_options, o->name))
+                if (!mfl_cli_name_in(names ? names : mfl_cli_common_options, o->name))
                         continue;
                 int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
                                   : snprintf(left, sizeof left, "--%s", o->name);

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "cli/export.h"
 #include "common/digest.h"
 #include "common/fs.h"
 #include "common/job.h"
@@ -97,15 +98,18 @@ static int write_model(const struct mfl_graph *graph, const float *params, const
 }
 
 static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegin *begin,
-        const struct mfl_graph *graph, struct mfl_pulled *p, struct mfl_error *err)
+        const struct mfl_graph *graph, bool npz, struct mfl_pulled *p, struct mfl_error *err)
 {
         int r = receive(client, err);
         if (!r)
                 r = check_digest(client->params, begin, p->digest, err);
-        return r ? r : write_model(graph, client->params, job, p, err);
+        if (!r)
+                r = npz ? mfl_npz_write(p->path, graph, client->params, err)
+                        : write_model(graph, client->params, job, p, err);
+        return r;
 }
 
-int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
+int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path, bool npz,
         struct mfl_pulled *ret_pulled, struct mfl_error *err)
 {
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
@@ -128,11 +132,11 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         if (path)
                 mfl_strcpy(p.path, sizeof p.path, path);
         else
-                snprintf(p.path, sizeof p.path, "%s-r%u.safetensors", job, p.round);
+                snprintf(p.path, sizeof p.path, "%s-r%u.%s", job, p.round, npz ? "npz" : "safetensors");
         r = read_graph(begin, &graph, err);
         if (r)
                 return r;
-        r = fetch(client, job, begin, graph, &p, err);
+        r = fetch(client, job, begin, graph, npz, &p, err);
         mfl_graph_free(graph);
         if (!r)
                 *ret_pulled = p;

@@ -43,6 +43,7 @@ static const struct meaning meanings[] = {
         {MFL_EXISTS, MFL_EXIT_CONFLICT, "conflict"},
         {MFL_CLI_LIMIT, MFL_EXIT_CONFLICT, "limit"},
         {MFL_CLI_LOST, MFL_EXIT_UNREACHABLE, "unreachable"},
+        {MFL_CLI_REFUSED, MFL_EXIT_UNREACHABLE, "refused"},
         {MFL_CLI_TIMEOUT, MFL_EXIT_UNREACHABLE, "unreachable"},
         {MFL_CLI_INTERRUPTED, MFL_EXIT_INTERRUPTED, "interrupted"},
         {MFL_CLI_FAILED, MFL_EXIT_FAILED, "failed"},

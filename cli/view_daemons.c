@@ -140,15 +140,34 @@ static void add_reason(struct mfl_table *table, const Mfl__DaemonInfo *d, const 
                 mfl_table_remark(table, "alone: %s", d->alone);
 }
 
+/* Whether those who could train one job compute alike. */
+static bool computes_alike(const Mfl__DaemonList *list)
+{
+        const char *first = NULL;
+        for (size_t i = 0; i < list->n_daemons; i++) {
+                const Mfl__DaemonInfo *d = list->daemons[i];
+                if (!strcmp(d->state, "lost"))
+                        continue;
+                if (first && strcmp(first, d->numerics) != 0)
+                        return false;
+                first = d->numerics;
+        }
+        return true;
+}
+
 char *mfl_view_daemons(const Mfl__DaemonList *list, int columns)
 {
         struct mfl_table table = {.columns = columns_of, .n_columns = COLUMNS_};
+        const bool alike = computes_alike(list);
         for (size_t i = 0; i < list->n_daemons; i++) {
                 const Mfl__DaemonInfo *d = list->daemons[i];
                 const Mfl__DaemonInfo *next = i + 1 < list->n_daemons ? list->daemons[i + 1] : NULL;
                 add_daemon(&table, d, !i || strcmp(d->node, list->daemons[i - 1]->node) != 0);
                 if (*d->note)
                         mfl_table_remark(&table, "note: %s", d->note);
+                if (!alike) /* one job's digest depends on who of them trains what */
+                        mfl_table_remark(
+                                &table, "arithmetic: %s", *d->numerics ? d->numerics : "it does not tell");
                 add_reason(&table, d, next);
         }
         char *text = mfl_table_render(&table, columns);

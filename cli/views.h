@@ -23,4 +23,8 @@ char *mfl_view_daemons(const Mfl__DaemonList *list, int columns);
  * sum over the rounds. "" when the server knows of none. */
 char *mfl_view_network(const Mfl__JobDetail *detail, bool all_rounds, int columns);
 
+/* How a job's data are divided: a line of sums, then a row for each client shown, with its commonest classes.
+ */
+char *mfl_view_partition(const Mfl__JobPartition *partition, int columns);
+
 #endif

@@ -68,7 +68,8 @@ static int ask(struct mfl_watch *w, struct mfl_client *client, struct mfl_error 
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__Watch watch = MFL__WATCH__INIT;
         watch.job = w->job;
-        watch.rounds_from = w->n ? w->all[w->n - 1].info.round : 0;
+        watch.all_rounds = w->all_rounds;
+        watch.rounds_from = w->n ? w->all[w->n - 1].info.round : w->after;
         request.body_case = MFL__ENVELOPE__BODY_WATCH;
         request.watch = &watch;
         return mfl_client_ask(client, &request, err);
@@ -170,7 +171,7 @@ int mfl_watch_run(struct mfl_watch *w, struct mfl_error *err)
         if (!r)
                 r = watch_through(w, err);
         mfl_watch_end(w);
-        if (r || w->state == MFL__JOB_STATE__JOB_DONE)
+        if (r || w->once || w->state == MFL__JOB_STATE__JOB_DONE)
                 return r;
         return mfl_fail(err, MFL_CLI_FAILED, "%s %s: %s", w->job,
                 w->state == MFL__JOB_STATE__JOB_STOPPED ? "was stopped" : "failed",

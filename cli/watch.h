@@ -32,6 +32,12 @@ struct mfl_watch {
         uint64_t give_up_ms;     /* without a server */
         uint64_t waiting_max_ms; /* in state "waiting"; 0: no limit */
         char abort[256]; /* a callback that sets this ends the watch with MFL_CLI_FAILED and that text */
+        bool once;       /* ends when the rounds that there are have come, whatever the job's state */
+        uint32_t after;  /* rounds up to this one are not asked for */
+        bool all_rounds; /* all of the past, not the newest 1000 */
+        /* Each round, ascending, once; NULL: nobody. What it returns, unless 0, ends the watch. */
+        int (*on_round)(void *user, const Mfl__RoundInfo *round, struct mfl_error *err);
+        void *user;
 
         /* What is known. */
         char name[MFL_NAME_BYTES], phase[MFL_NAME_BYTES], reason[512];

@@ -91,7 +91,7 @@ int mfl_watch_take_info(struct mfl_watch *w, const Mfl__JobInfo *i, struct mfl_e
                 w->waiting_ms = 0;
         else if (!w->waiting_ms)
                 w->waiting_ms = mfl_now_ms();
-        w->ended = w->ended || mfl_state_is_final(i->state);
+        w->ended = w->ended || w->once || mfl_state_is_final(i->state);
         return show_state(w, changed, moved, err);
 }
 
@@ -137,9 +137,11 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
 
 int mfl_watch_take_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_error *err)
 {
-        if (w->n && r->round <= w->all[w->n - 1].info.round)
+        if (r->round <= (w->n ? w->all[w->n - 1].info.round : w->after))
                 return 0;
-        int e = make_room(w, err);
+        int e = w->on_round ? w->on_round(w->user, r, err) : 0;
+        if (!e)
+                e = make_room(w, err);
         if (e)
                 return e;
         struct mfl_watch_round *to = &w->all[w->n++];

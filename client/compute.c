@@ -11,7 +11,8 @@ static void run_task(struct mfl_work *work)
         struct mfl_train_request request = {.task = call->task,
                 .job_text = call->job_text,
                 .params = call->params,
-                .control = &call->control};
+                .control = &call->control,
+                .population = &call->population};
         call->status = mfl_trainer_run(compute->trainer, &request, &call->result, &call->err);
 }
 

@@ -29,6 +29,8 @@ struct mfl_compute_call {
         int status;
         struct mfl_error err;
         struct mfl_train_result *result;
+        /* Figures of the job's population, as mfl_train_request; the starter's to take and to free. */
+        _Atomic(Mfl__Partition *) population;
         /* The implementation's own. */
         void *compute;
         struct mfl_work work;

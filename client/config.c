@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's configuration file and the text form of a data set. */
+/* The daemon's defaults that it finds out by itself, and data sets: in the file, and as an argument. */
 #include "client/config.h"
+#include "common/data/config.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <unistd.h>
 
 #include "client/gpu.h"
@@ -11,13 +11,6 @@
 #include "common/fs.h"
 #include "common/yaml.h"
 
-#define STOP_DEFAULT_MS (10 * 60 * 1000)
-
-static const char *const format_names[] = {"idx", "cifar10", "npy", "synthetic", NULL};
-static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
-const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
-static const char *const stop_names[] = {"now", "task", NULL};
-static const char *const level_names[] = {"error", "warning", "info", "debug", NULL};
 
 bool mfl_client_name_valid(const char *name)
 {
@@ -77,9 +70,8 @@ static int default_node(char node[MFL_NAME_BYTES], struct mfl_error *err)
 
 int mfl_client_config_defaults(struct mfl_client_config *config, struct mfl_error *err)
 {
-        *config = (struct mfl_client_config){.log_level = MFL_LOG_INFO, .stop_ms = STOP_DEFAULT_MS};
-        strcpy(config->server, "127.0.0.1:7433");
-        strcpy(config->backend, "auto");
+        *config = (struct mfl_client_config){0};
+        mfl_settings_defaults(&mfl_client_settings, config);
         default_name(config->name);
         return default_node(config->node, err);
 }
@@ -116,138 +108,18 @@ static int add_data(struct mfl_client_config *config, struct mfl_dataset_config 
 
 /* ---- YAML ---- */
 
-static int read_workers(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_U32, .min = 1, .max = 4096};
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto")) {
-                *(uint32_t *)value = 0;
-                return 0;
-        }
-        return mfl_yaml_read_value(doc, node, &number, value, err);
-}
-
-static int read_name(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        if (node->type != MFL_YAML_SCALAR || !mfl_client_name_valid(node->text))
-                return mfl_yaml_fail(doc, node, err,
-                        "expected 1 to 63 letters, digits, '.', '_' and '-', such as gpu-node-1");
-        mfl_strcpy(value, MFL_NAME_BYTES, node->text);
-        return 0;
-}
-
-static int read_backend(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {.kind = MFL_YAML_ENUM, .names = backend_names};
-        int i = 0;
-        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
-        if (!r)
-                strcpy(value, backend_names[i]);
-        return r;
-}
-
-static int read_gpu(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        if (node->type != MFL_YAML_SCALAR || !*node->text || strlen(node->text) >= MFL_CLIENT_GPU_BYTES ||
-                !mfl_client_gpu_valid(node->text))
-                return mfl_yaml_fail(doc, node, err,
-                        "expected an index such as 3, a list such as \"0,2\", GPU-..., MIG-..., all or none");
-        strcpy(value, node->text);
-        return 0;
-}
-
-static int read_shape(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_I64, .min = 1, .max = 1 << 20};
-        struct mfl_shape shape = {0};
-        if (node->type != MFL_YAML_SEQUENCE || (node->n_children != 1 && node->n_children != 3))
-                return mfl_yaml_fail(doc, node, err, "expected [features] or [channels, height, width]");
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                int r = mfl_yaml_read_value(doc, n, &number, &shape.dim[shape.rank++], err);
-                if (r)
-                        return r;
-        }
-        *(struct mfl_shape *)value = shape;
-        return 0;
-}
-
-static int read_channels(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field number = {.kind = MFL_YAML_F32};
-        if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_CHANNELS_MAX)
-                return mfl_yaml_fail(
-                        doc, node, err, "expected one number per channel, such as [0.49, 0.48, 0.45]");
-        uint32_t i = 0;
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                int r = mfl_yaml_read_value(doc, n, &number, (float *)value + i++, err);
-                if (r)
-                        return r;
-        }
-        return 0;
-}
-
-#define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_dataset_config, member)
-#define CALL_AT(type_, member, read_) .kind = MFL_YAML_CALL, .offset = offsetof(type_, member), .read = read_
-static const struct mfl_yaml_field data_fields[] = {
-        {.key = "name", CALL_AT(struct mfl_dataset_config, name, read_name), .required = true},
-        {.key = "format", AT(ENUM, format), .names = format_names, .required = true},
-        {.key = "dir", AT(TEXT, dir)},
-        {.key = "train_x", AT(TEXT, train_x)},
-        {.key = "train_y", AT(TEXT, train_y)},
-        {.key = "test_x", AT(TEXT, test_x)},
-        {.key = "test_y", AT(TEXT, test_y)},
-        {.key = "classes", AT(U32, classes), .min = 2, .max = 65536},
-        {.key = "mean",
-                CALL_AT(struct mfl_dataset_config, mean, read_channels),
-                .seen = offsetof(struct mfl_dataset_config, has_mean)},
-        {.key = "std", CALL_AT(struct mfl_dataset_config, std, read_channels)},
-        {.key = "shape", CALL_AT(struct mfl_dataset_config, shape, read_shape)},
-        {.key = "train", AT(U32, n_train), .min = 1, .max = 1e9},
-        {.key = "test", AT(U32, n_test), .min = 1, .max = 1e9},
-        {.key = "seed", AT(U64, seed)},
-        {0},
-};
-
-static int check_data(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        const struct mfl_dataset_config *entry, struct mfl_error *err)
-{
-        bool in_dir = entry->format == MFL_FORMAT_IDX || entry->format == MFL_FORMAT_CIFAR10;
-        if (in_dir && !entry->dir)
-                return mfl_yaml_fail(doc, node, err, "format %s needs dir, the directory with its files",
-                        format_names[entry->format]);
-        if (entry->format == MFL_FORMAT_NPY &&
-                (!entry->train_x || !entry->train_y || !entry->test_x || !entry->test_y))
-                return mfl_yaml_fail(
-                        doc, node, err, "format npy needs the files train_x, train_y, test_x and test_y");
-        if (entry->format == MFL_FORMAT_SYNTHETIC &&
-                (!entry->shape.rank || !entry->classes || !entry->n_train || !entry->n_test))
-                return mfl_yaml_fail(doc, node, err, "format synthetic needs shape, classes, train and test");
-        if (entry->has_mean != (mfl_yaml_find(node, "std") != NULL))
-                return mfl_yaml_fail(doc, node, err, "mean and std go together");
-        return 0;
-}
-
-static int read_data_sets(
+int mfl_client_config_data_sets(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         struct mfl_client_config *config = value;
         if (node->type != MFL_YAML_SEQUENCE)
                 return mfl_yaml_fail(doc, node, err, "expected a list of {name, format, dir}");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                struct mfl_dataset_config entry = {0};
+                struct mfl_dataset_config entry;
                 uint32_t before = config->n_data_sets;
-                int r = mfl_yaml_read(doc, n, data_fields, &entry, err);
-                if (!r)
-                        r = check_data(doc, n, &entry, err);
-                if (r) {
-                        mfl_dataset_config_deinit(&entry);
+                int r = mfl_dataset_config_read(doc, n, &entry, err);
+                if (r)
                         return r;
-                }
                 r = add_data(config, &entry, err);
                 if (r)
                         return r;
@@ -255,42 +127,6 @@ static int read_data_sets(
                         return mfl_yaml_fail(doc, mfl_yaml_find(n, "name"), err, "is there twice");
         }
         return 0;
-}
-
-#undef AT
-#define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_client_config, member)
-static const struct mfl_yaml_field config_fields[] = {
-        {.key = "server", AT(STRING, server)},
-        {.key = "tls_ca", AT(STRING, tls_ca)},
-        {.key = "tls_cert", AT(STRING, tls_cert)},
-        {.key = "tls_key", AT(STRING, tls_key)},
-        {.key = "name", CALL_AT(struct mfl_client_config, name, read_name)},
-        {.key = "node", CALL_AT(struct mfl_client_config, node, read_name)},
-        {.key = "workers", CALL_AT(struct mfl_client_config, workers, read_workers)},
-        {.key = "backend", CALL_AT(struct mfl_client_config, backend, read_backend)},
-        {.key = "gpu", CALL_AT(struct mfl_client_config, gpu, read_gpu)},
-        {.key = "share_gpu", AT(BOOL, share_gpu)},
-        {.key = "gpu_memory", AT(SIZE, gpu_memory_bytes), .min = 1048576, .max = INFINITY},
-        {.key = "memory", AT(SIZE, memory_bytes), .min = 1048576, .max = INFINITY},
-        {.key = "collective", AT(ENUM, collective), .names = mfl_client_collective_names},
-        {.key = "share_dir", AT(STRING, share_dir)},
-        {.key = "stop", AT(ENUM, stop), .names = stop_names},
-        {.key = "stop_timeout", AT(DURATION, stop_ms), .min = 1000, .max = 86400000},
-        {.key = "log_level", AT(ENUM, log_level), .names = level_names},
-        {.key = "data_sets", .kind = MFL_YAML_CALL, .read = read_data_sets},
-        {0},
-};
-
-int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, size_t text_bytes,
-        const char *file, struct mfl_error *err)
-{
-        struct mfl_yaml_doc *doc;
-        int r = mfl_yaml_parse(text, text_bytes, file, NULL, &doc, err);
-        if (r)
-                return r;
-        r = mfl_yaml_read(doc, mfl_yaml_root(doc), config_fields, config, err);
-        mfl_yaml_free(doc);
-        return r;
 }
 
 /* ---- one data set as an argument ---- */
@@ -357,12 +193,16 @@ static int parse_data(char *text, struct mfl_dataset_config *entry, const char *
                 return mfl_fail(err, MFL_CONFIG_USAGE,
                         "--data %s: expected NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED", arg);
         }
-        if (strcmp(format, "idx") && strcmp(format, "cifar10"))
-                return mfl_fail(err, MFL_CONFIG_USAGE,
-                        "--data %s: format '%s', expected idx, cifar10 or synthetic", arg, format);
-        entry->format = !strcmp(format, "idx") ? MFL_FORMAT_IDX : MFL_FORMAT_CIFAR10;
-        entry->dir = mfl_strdup(rest);
-        return entry->dir ? 0 : mfl_fail_memory(err, strlen(rest), "a path");
+        for (int i = 0; mfl_data_format_names[i]; i++) {
+                if (!strcmp(format, mfl_data_format_names[i])) {
+                        int r = mfl_dataset_config_parse(text, format, rest, entry, err);
+                        return r == MFL_INVALID ? MFL_CONFIG_USAGE : r;
+                }
+        }
+        return mfl_fail(err, MFL_CONFIG_USAGE,
+                "--data %s: format '%s', expected idx, cifar10, cifar100, npy, npz, csv, text, images or "
+                "synthetic",
+                arg, format);
 }
 
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err)

@@ -4,6 +4,7 @@
 
 #include "client/link_internal.h"
 #include "common/log.h"
+#include "proto/version.h"
 
 #define PROGRESS_MS 500u
 
@@ -341,6 +342,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_open = false;
         link_params_cut(link);
         link_upload_cut(link);
+        link_work_cut(link);
         if (*link->close_reason)
                 reason = link->close_reason;
         /* One line, not one per attempt, while the server is away. */
@@ -372,7 +374,14 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 return mfl_fail(err, MFL_INVALID, "a message that is not for daemons");
         if (r)
                 return r;
+        const struct mfl_protocol_range own = {MFL_PROTOCOL_MIN, MFL_PROTOCOL_MAX};
         if (msg.kind == MFL_MSG_WELCOME) {
+                r = mfl_protocol_check_chosen(
+                        own, msg.welcome.protocol, "mfl-client " MFL_VERSION, msg.welcome.software, err);
+                if (r) {
+                        mfl_msg_deinit(&msg);
+                        return r;
+                }
                 link->stream.envelope_max = MFL_ENVELOPE_MAX;
                 link->stream.payload_max = MFL_PAYLOAD_MAX;
         }

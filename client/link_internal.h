@@ -10,6 +10,8 @@
 struct link_job {
         char id[MFL_JOB_ID_BYTES];
         char *text;
+        Mfl__Partition *population; /* NULL: not made yet */
+        bool population_sent;       /* on this connection */
         struct link_job *next;
 };
 
@@ -190,7 +192,8 @@ void link_communicator_noted(
 void link_work_start(struct mfl_link *link, const struct mfl_task *task);
 void link_work_abort(struct mfl_link *link, uint64_t task);
 void link_work_abort_all(struct mfl_link *link);
-void link_work_progress(struct mfl_link *link);
+void link_work_progress(struct mfl_link *link); /* and what is known of the jobs' data */
+void link_work_cut(struct mfl_link *link);      /* the connection is gone */
 int link_job_set(struct mfl_link *link, const char *id, const char *text);
 void link_job_forget(struct mfl_link *link, const char *id); /* NULL: all */
 

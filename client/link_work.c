@@ -24,6 +24,8 @@ int link_job_set(struct mfl_link *link, const char *id, const char *text)
         }
         free(job->text);
         job->text = copy;
+        mfl_population_free(job->population);
+        job->population = NULL;
         return 0;
 }
 
@@ -36,6 +38,7 @@ void link_job_forget(struct mfl_link *link, const char *id)
                         continue;
                 }
                 *at = job->next;
+                mfl_population_free(job->population);
                 free(job->text);
                 free(job);
         }
@@ -56,6 +59,7 @@ static void free_work(struct link_work *work)
                 at = &(*at)->next;
         *at = work->next;
         link_params_unref(work->params);
+        mfl_population_free(atomic_exchange(&work->call.population, NULL));
         free(work->text);
         free(work);
 }
@@ -84,6 +88,41 @@ static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_resul
                 link->options.ops->result_free(link->options.compute, result);
 }
 
+/* What the worker has found out of the job meanwhile. */
+static void keep_population(struct link_work *work)
+{
+        struct link_job *job = work->link->jobs;
+        Mfl__Partition *population = atomic_exchange(&work->call.population, NULL);
+        while (job && strcmp(job->id, work->order.job))
+                job = job->next;
+        if (!population || !job ||
+                job->population) { /* forgotten meanwhile, or known: it is always the same */
+                mfl_population_free(population);
+                return;
+        }
+        job->population = population;
+}
+
+/* For people who look, as progress is. A server that has it drops it; one that was restarted may not have it.
+ */
+static void send_populations(struct mfl_link *link)
+{
+        for (struct link_job *job = link->jobs; job && link->online && link->stream_open; job = job->next) {
+                Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+                struct mfl_error err;
+                if (!job->population || job->population_sent)
+                        continue;
+                envelope.body_case = MFL__ENVELOPE__BODY_PARTITION;
+                envelope.partition = job->population;
+                int r = mfl_stream_send(&link->stream, &envelope, NULL, 0, NULL, NULL, NULL, &err);
+                if (r < 0) {
+                        link_fatal(link, &err);
+                        return;
+                }
+                job->population_sent = r != MFL_BUSY;
+        }
+}
+
 static void on_computed(struct mfl_compute_call *call)
 {
         struct link_work *work = MFL_CONTAINER_OF(call, struct link_work, call);
@@ -92,7 +131,10 @@ static void on_computed(struct mfl_compute_call *call)
         int status = call->status;
         struct mfl_error err = call->err;
         struct mfl_train_result *result = status ? NULL : call->result;
+        keep_population(work);
         free_work(work);
+        if (!link->exited && !link->closing)
+                send_populations(link);
         if (link->exited || link->closing)
                 link->options.ops->result_free(link->options.compute, result);
         else if (status < 0)
@@ -167,12 +209,19 @@ void link_work_abort_all(struct mfl_link *link)
                 link->options.ops->cancel(link->options.compute, &work->call);
 }
 
+void link_work_cut(struct mfl_link *link)
+{
+        for (struct link_job *job = link->jobs; job; job = job->next)
+                job->population_sent = false;
+}
+
 /* Progress is for people who watch; the core does not decide on it, so it is sent from here. */
 void link_work_progress(struct mfl_link *link)
 {
         for (struct link_work *work = link->works; work && link->online && link->stream_open;
                 work = work->next) {
                 struct mfl_train_control *control = &work->call.control;
+                keep_population(work);
                 uint64_t samples = atomic_load(&control->samples_done);
                 if (samples == work->progress_sent)
                         continue;
@@ -188,4 +237,5 @@ void link_work_progress(struct mfl_link *link)
                         return;
                 }
         }
+        send_populations(link);
 }

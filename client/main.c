@@ -95,7 +95,7 @@ static int load_data(struct client *c, struct mfl_error *err)
                 const struct mfl_dataset *d = c->data[i];
                 struct mfl_data_info *info = &c->infos[i];
                 *info = (struct mfl_data_info){.shape = d->shape,
-                        .classes = (uint32_t)d->classes,
+                        .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
                         .train_samples = d->train.n,
                         .test_samples = d->test.n,
                         .fingerprint = c->fingerprints[i]};
@@ -166,6 +166,19 @@ static int open_trainer(struct client *c, struct mfl_error *err)
 static void device_text(const struct client *c, char *buf, size_t bytes)
 {
         snprintf(buf, bytes, "%.80s%s", c->pin.info.name, c->pin.mps ? ", MPS" : "");
+}
+
+/* Whatever may change the last bit of a result (DESIGN: same job, same seed, same kind of device). */
+static void numerics_text(const struct client *c, char *buf, size_t bytes)
+{
+        const struct mfl_device_info *d = &c->pin.info;
+        char text[512];
+        snprintf(text, sizeof text, "mfl-%d %s (%s) on %s", MFL_ARITHMETIC_VERSION, d->backend, d->library,
+                d->name);
+        mfl_strcpy(buf, bytes, text);
+        for (char *at = buf; *at; at++) /* may be cut within a character */
+                if ((unsigned char)*at >= 0x80)
+                        *at = '?';
 }
 
 static void log_start(const struct client *c)
@@ -386,6 +399,7 @@ static int open_link(struct client *c, struct mfl_error *err)
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);
         mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
         device_text(c, info->device, sizeof(info->device));
+        numerics_text(c, info->numerics, sizeof(info->numerics));
         describe_gpu(c, info);
         mfl_strcpy(info->software, sizeof(info->software), "mfl-client " MFL_VERSION);
         info->workers = c->workers;
@@ -452,11 +466,7 @@ static int run(struct client *c, int argc, char **argv)
         int r = mfl_client_config_init(&c->config, argc, argv, &err);
         mfl_log_init("mfl-client", (enum mfl_log_level)c->config.log_level);
         if (r)
-                return fail(r, &err);
-        if (c->config.help || c->config.version) {
-                fputs(c->config.help ? mfl_client_help : "mfl-client " MFL_VERSION "\n", stdout);
-                return 0;
-        }
+                return r == MFL_SETTINGS_SHOWN ? 0 : fail(r, &err);
         if (mfl_supervise_wanted(&c->config)) {
                 r = mfl_supervise_run(&c->config, argc, argv, &c->status, &err);
                 return r ? fail(r, &err) : c->status;

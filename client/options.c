@@ -1,312 +1,271 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's command line. */
-#include <getopt.h>
+/* mfl-client's settings: their table (common/settings.h), and the rules between them. */
+#include <math.h>
 #include <unistd.h>
 
 #include "client/config.h"
 #include "client/gpu.h"
-#include "common/fs.h"
-#include "common/yaml.h"
 
 #define DEFAULT_DATA "fashion-mnist=idx:/usr/share/datasets/fashion-mnist"
 #define DEFAULT_DATA_DIR "/usr/share/datasets/fashion-mnist"
 #define INSTANCE_TEXT "a GPU's index such as 3, GPU-..., MIG-..., or cpu"
+#define NAME_TEXT "1 to 63 letters, digits, '.', '_' and '-', such as gpu-node-1"
+#define GPU_TEXT "an index such as 3, a list such as \"0,2\", GPU-..., MIG-..., all or none"
 
-const char mfl_client_help[] =
-        "usage: mfl-client [options]\n"
-        "\n"
-        "Trains clients for an mfl-server. Start one per GPU (--gpu, or --all-gpus for all of them), or one "
-        "per\n"
-        "machine without a GPU. It stays connected, works on whatever jobs the server has, and comes back "
-        "by\n"
-        "itself when the connection is lost. SIGTERM ends it at once without harm: other daemons take over;\n"
-        "with 'stop: task' in the file it takes no more work and ends when it is done, or at a second "
-        "SIGTERM.\n"
-        "SIGHUP reads the file again and takes log_level over.\n"
-        "\n"
-        "  --server HOST:PORT   the server (default 127.0.0.1:7433, or $MFL_SERVER)\n"
-        "  --tls-ca FILE|DIR    speak TLS: the CA whose certificate the server must show\n"
-        "  --tls-cert FILE      this daemon's certificate: CN its name, OU=daemon (PEM)\n"
-        "  --tls-key FILE       its key; 'chmod 600'. All three are needed together; their defaults are\n"
-        "                       $MFL_TLS_CA, $MFL_TLS_CERT, $MFL_TLS_KEY; read again at each connection\n"
-        "  --name NAME          this daemon's name, unique and the same after a restart (default: host "
-        "name)\n"
-        "  --data NAME=FORMAT:DIR   offer a data set; may be given several times\n"
-        "        FORMAT idx      DIR holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
-        "        FORMAT cifar10  DIR holds data_batch_{1..5}.bin and test_batch.bin\n"
-        "        NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials and benchmarks\n"
-        "        Without any data set, fashion-mnist of Debian's dataset-fashion-mnist is offered if there.\n"
-        "  --workers N|auto     clients trained at the same time (default auto: one per core)\n"
-        "  --backend NAME       auto, cpu (oneDNN), cuda, or reference (plain loops) (default auto)\n"
-        "  --gpu WHICH          the GPU to train on: its index as nvidia-smi counts, GPU-UUID or MIG-UUID "
-        "(the\n"
-        "                       beginning is enough), or none. It is demanded then: without it the program "
-        "ends\n"
-        "                       with status 78. Without --gpu the first that CUDA_VISIBLE_DEVICES leaves to "
-        "see\n"
-        "                       is used, and the CPU where there is no GPU\n"
-        "  --all-gpus           start one daemon for each GPU, named NAME-gpu0, NAME-gpu1, ..., and watch "
-        "over\n"
-        "                       them: one that dies is started again\n"
-        "  --gpus LIST          the same for some: --gpus 0,2\n"
-        "  --share-gpu          other daemons with --share-gpu may use the same GPU; else a second one is "
-        "refused\n"
-        "  --gpu-memory SIZE    of the GPU, for networks and data sets (default: nine tenths of what is "
-        "free)\n"
-        "  --memory SIZE        for networks, params and results, such as 8GiB (default: four fifths of the\n"
-        "                       machine's, divided among the daemons of --all-gpus)\n"
-        "  --node ID            daemons with the same id share a host (default: made from machine and boot "
-        "id)\n"
-        "  --collective NAME    how this daemon adds its updates to those of the same host's other daemons, "
-        "so\n"
-        "                       that one uploads for all: auto (NCCL between GPUs, else shared memory), shm\n"
-        "                       (shared memory only), nccl (demanded: without it the program ends with "
-        "status\n"
-        "                       78), or solo (not at all, and it fetches params for itself) (default auto)\n"
-        "  --share-dir DIR      where they share memory, on a tmpfs (default /dev/shm)\n"
-        "  --config FILE        YAML with the keys server, tls_ca, tls_cert, tls_key, name, node, workers,\n"
-        "                       backend, gpu, share_gpu, gpu_memory, memory, collective, share_dir, "
-        "log_level,\n"
-        "                       stop (now or task), stop_timeout (10m) and data_sets; options come before "
-        "it\n"
-        "  --log-level LEVEL    error, warning, info, debug (default info)\n"
-        "  --instance ID        one of several daemons that share a configuration file, as units of systemd\n"
-        "                       do: a GPU's index, GPU-..., MIG-..., or cpu. It is --gpu ID, and the name\n"
-        "                       gets its ending, such as NAME-gpu3; $MFL_CLIENT_INSTANCES daemons share the\n"
-        "                       memory\n"
-        "  --exit-with-stdin    end when standard input ends: for a parent that must not leave children\n"
-        "  --help, --version\n"
-        "\n"
-        "exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data, or "
-        "not\n"
-        "the GPU that was asked for\n"
-        "\n"
-        "example: mfl-client --server fl.example.org:7433 --name lab3 --data mnist=idx:/data/mnist --workers "
-        "4\n"
-        "         mfl-client --server fl.example.org:7433 --name lab3 --all-gpus --data "
-        "mnist=idx:/data/mnist\n";
+static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
+static const char *const stop_names[] = {"now", "task", NULL}; /* by enum mfl_client_stop */
+static const char *const auto_name[] = {"auto", NULL};         /* for completion: a number is right, too */
+static const char *const gpu_names[] = {"all", "none", NULL};
+const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
 
-enum option_id {
-        OPT_CONFIG = 256,
-        OPT_SERVER,
-        OPT_TLS_CA,
-        OPT_TLS_CERT,
-        OPT_TLS_KEY,
-        OPT_NAME,
-        OPT_WORKERS,
-        OPT_BACKEND,
-        OPT_DATA,
-        OPT_GPU,
-        OPT_ALL_GPUS,
-        OPT_SHARE_GPU,
-        OPT_GPU_MEMORY,
-        OPT_MEMORY,
-        OPT_NODE,
-        OPT_COLLECTIVE,
-        OPT_SHARE_DIR,
-        OPT_STDIN,
-        OPT_INSTANCE,
-        OPT_LEVEL,
-        OPT_HELP,
-        OPT_VERSION,
+/* ---- texts of their own grammar ---- */
+
+static bool parse_name(const char *text, void *value)
+{
+        return mfl_client_name_valid(text) && mfl_strcpy(value, MFL_NAME_BYTES, text);
+}
+
+static bool parse_workers(const char *text, void *value)
+{
+        static const struct mfl_yaml_field number = {.kind = MFL_YAML_U32, .min = 1, .max = 4096};
+        if (strcmp(text, "auto"))
+                return mfl_yaml_parse_value(text, &number, value);
+        *(uint32_t *)value = 0;
+        return true;
+}
+
+static bool parse_backend(const char *text, void *value)
+{
+        for (int i = 0; backend_names[i]; i++)
+                if (!strcmp(text, backend_names[i]))
+                        return mfl_strcpy(value, sizeof((struct mfl_client_config *)0)->backend, text);
+        return false;
+}
+
+static bool parse_gpu(const char *text, void *value)
+{
+        return *text && strlen(text) < MFL_CLIENT_GPU_BYTES && mfl_client_gpu_valid(text) &&
+               mfl_strcpy(value, MFL_CLIENT_GPU_BYTES, text);
+}
+
+static bool parse_instance(const char *text, void *value)
+{
+        return *text && mfl_strcpy(value, MFL_CLIENT_GPU_BYTES, text);
+}
+
+static int set_all_gpus(void *target, const char *text, struct mfl_error *err)
+{
+        strcpy(((struct mfl_client_config *)target)->gpu, "all");
+        return 0;
+}
+
+static int set_data(void *target, const char *text, struct mfl_error *err)
+{
+        return mfl_client_config_data(target, text, err);
+}
+
+/* ---- the table ---- */
+
+/* clang-format off */
+#define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_client_config, member_)
+#define KEY(key_, kind_, member_) .key = key_, AT(kind_, member_)
+static const struct mfl_setting rows[] = {
+        {.section = "Server",
+                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT",
+                .value = "127.0.0.1:7433", .env = "MFL_SERVER", .help = "the server to work for"},
+        {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR",
+                .env = "MFL_TLS_CA", .note = "none: plain TCP", .example = "/etc/mfl/ca.pem",
+                .reload = MFL_RELOAD_USE,
+                .help = "speak TLS 1.3: the CA whose certificate the server must show; a file, or a directory of "
+                        ".pem files. With it go tls_cert and tls_key"},
+        {.field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
+                .env = "MFL_TLS_CERT", .note = "none", .example = "/etc/mfl/site-a.pem",
+                .reload = MFL_RELOAD_USE, .help = "this daemon's certificate: CN its name, OU=daemon (PEM)"},
+        {.field = {KEY("tls_key", STRING, tls_key)}, .option = "tls-key", .argument = "FILE",
+                .env = "MFL_TLS_KEY", .note = "none", .example = "/etc/mfl/site-a.key",
+                .reload = MFL_RELOAD_USE,
+                .help = "its key, not readable by others (chmod 600). All three are read at each connection"},
+        {.field = {KEY("name", STRING, name)}, .option = "name", .argument = "NAME", .parse = parse_name,
+                .expected = NAME_TEXT, .note = "the host's name", .example = "site-a",
+                .help = "this daemon's name, unique among the server's daemons and the same after a restart"},
+
+        {.section = "Data",
+                .option = "data", .argument = "NAME=FORMAT:PATH", .set = set_data, .many = true,
+                .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
+                .help = "offer a data set; several times for several. The server learns names, shapes and sizes "
+                        "only. Keys of data_sets may follow: NAME=csv:/data/iris.csv,label=kind,test_fraction=0.2\n"
+                        "  idx      PATH holds {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz]\n"
+                        "  cifar10  PATH holds data_batch_{1..5}.bin and test_batch.bin\n"
+                        "  cifar100, npy, npz, csv, text, images   as data_sets says\n"
+                        "  NAME=synthetic:C,H,W:CLASSES:N_TRAIN:N_TEST:SEED   made up, for trials"},
+        {.field = {.key = "data_sets", .kind = MFL_YAML_CALL, .read = mfl_client_config_data_sets},
+                .note = "fashion-mnist of Debian's dataset-fashion-mnist, where it is installed",
+                .example = "\n"
+                        "  - {name: fashion-mnist, format: idx, dir: /usr/share/datasets/fashion-mnist}\n"
+                        "  - {name: cifar10, format: cifar10, dir: /data/cifar-10-batches-bin, normalise: auto}\n"
+                        "  - {name: cifar100, format: cifar100, dir: /data/cifar-100-binary, labels: fine}\n"
+                        "  - name: scans\n"
+                        "    format: npy\n"
+                        "    train_x: /data/train_x.npy\n"
+                        "    train_y: /data/train_y.npy\n"
+                        "    test_x: /data/test_x.npy\n"
+                        "    test_y: /data/test_y.npy\n"
+                        "    shape: [1, 64, 64]\n"
+                        "    classes: 3\n"
+                        "  - {name: mnist, format: npz, dir: /data/mnist.npz}\n"
+                        "  - name: patients\n"
+                        "    format: csv\n"
+                        "    dir: /data/patients.csv\n"
+                        "    label: outcome\n"
+                        "    owner: ward\n"
+                        "    ignore: [id]\n"
+                        "    test_fraction: 0.2\n"
+                        "    seed: 7\n"
+                        "  - {name: plays, format: text, dir: /data/plays.txt, unit: bytes, length: 80, owner: speaker}\n"
+                        "  - {name: photos, format: images, dir: /data/photos, shape: [3, 64, 64]}\n"
+                        "  - {name: noise, format: synthetic, shape: [3, 32, 32], classes: 10, train: 1000, test: 100}",
+                .help = "what this site offers, a list; --data adds to it, or replaces one of that name. Each has\n"
+                        "  name      required; jobs name it in data.name\n"
+                        "  format    required; idx, cifar10, cifar100, npy, npz, csv, text, images or synthetic\n"
+                        "  dir       the folder or file: of idx and cifar as --data describes it; npz: one file with x_train, "
+                        "y_train, x_test, y_test (train_x and so on give other names), or with x and y and a "
+                        "test_fraction, or a folder with train.npz and test.npz; csv: a file, or a folder with train.csv "
+                        "and test.csv; text: a file, a folder of files, or one with train and test; images: folders "
+                        "train/CLASS and test/CLASS of PNG and JPEG files\n"
+                        "  train_x, train_y, test_x, test_y\n"
+                        "            npy: the files; samples u1, f4 or f8, labels of any integer type, or floats to be met\n"
+                        "  shape     [features] or [channels, height, width]; npy, npz: where the file's rows are flat; "
+                        "images: what every image is cropped and scaled to\n"
+                        "  classes   2 to 65536; default: the largest label + 1\n"
+                        "  mean, std one number for each channel, both or none\n"
+                        "  normalise auto: mean and deviation of the training samples; default: none\n"
+                        "  labels    cifar100: fine (default, 100 classes) or coarse (20)\n"
+                        "  test_fraction, seed   csv, npz, text, images without a test part: this share becomes it, "
+                        "drawn from the seed (text: the end of each file or speaker's text)\n"
+                        "  header    csv: yes (default) or no; separator: default \",\", or tab\n"
+                        "  label     csv: the column by name or number from 0; default: the last. targets: a list of columns "
+                        "instead, numbers to be predicted\n"
+                        "  owner     csv: the column that says whose a sample is, for partition natural-id; text: none "
+                        "(default), file or speaker (blocks between blank lines, the first line \"NAME:\")\n"
+                        "  ignore    csv: columns that are no features\n"
+                        "  unit      text: characters (default: those of the training text) or bytes, the same 256 at every "
+                        "site; length: tokens of a sample (80); stride: from one sample to the next (length)\n"
+                        "  train, test, seed   synthetic: numbers of samples, and of the random numbers"},
+
+        {.section = "Computing",
+                .field = {KEY("workers", U32, workers), .names = auto_name}, .option = "workers", .argument = "N|auto",
+                .parse = parse_workers, .expected = "1 to 4096, or auto", .value = "auto", .unit = "clients",
+                .help = "clients trained at the same time; auto: one for each core"},
+        {.field = {KEY("backend", STRING, backend), .names = backend_names}, .option = "backend",
+                .argument = "NAME", .parse = parse_backend, .value = "auto",
+                .help = "auto, cpu (oneDNN), reference (plain loops) or cuda (without a device: exit status 78)"},
+        {.field = {KEY("gpu", STRING, gpu), .names = gpu_names}, .option = "gpu", .argument = "WHICH", .parse = parse_gpu,
+                .expected = GPU_TEXT, .note = "the first that CUDA_VISIBLE_DEVICES leaves to be seen; the CPU "
+                        "where there is no GPU", .example = "0",
+                .help = "the GPU to train on: its index as nvidia-smi counts, GPU-UUID or MIG-UUID (the beginning is "
+                        "enough), or none. It is demanded then: without it the program ends with status 78. all, or "
+                        "a list such as \"0,2\": a daemon for each, named NAME-gpu0, NAME-gpu2, which this one "
+                        "watches over: one that dies is started again"},
+        {.field = {AT(STRING, gpu)}, .option = "all-gpus", .set = set_all_gpus, .help = "the same as --gpu all"},
+        {.field = {AT(STRING, gpu)}, .option = "gpus", .argument = "LIST", .parse = parse_gpu,
+                .expected = GPU_TEXT, .help = "the same as --gpu LIST: --gpus 0,2"},
+        {.field = {KEY("share_gpu", BOOL, share_gpu)}, .option = "share-gpu", .value = "false",
+                .help = "other daemons with share_gpu may use the same GPU; else a second one is refused"},
+        {.field = {KEY("gpu_memory", SIZE, gpu_memory_bytes), .min = 1048576, .max = INFINITY},
+                .option = "gpu-memory", .argument = "SIZE", .expected = "at least 1MiB, such as 8GiB",
+                .note = "nine tenths of what is free at the start", .example = "60GiB",
+                .help = "of the GPU, for networks and data sets"},
+        {.field = {KEY("memory", SIZE, memory_bytes), .min = 1048576, .max = INFINITY}, .option = "memory",
+                .argument = "SIZE", .expected = "at least 1MiB, such as 8GiB",
+                .note = "four fifths of the machine's, divided among the daemons of --all-gpus",
+                .example = "8GiB", .help = "for networks, params and results"},
+
+        {.section = "Daemons of one host",
+                .field = {KEY("node", STRING, node)}, .option = "node", .argument = "ID", .parse = parse_name,
+                .expected = NAME_TEXT, .note = "made from machine and boot id", .example = "rack4-7",
+                .help = "daemons with the same id share a host"},
+        {.field = {KEY("collective", ENUM, collective), .names = mfl_client_collective_names},
+                .option = "collective", .argument = "NAME", .value = "auto",
+                .expected = "auto, shm, nccl or solo",
+                .help = "how this daemon adds its updates to those of the same host's other daemons, so that one "
+                        "uploads for all: auto (NCCL between GPUs, else shared memory), shm (shared memory only), "
+                        "nccl (demanded: without it the program ends with status 78), or solo (not at all, and it "
+                        "fetches params for itself)"},
+        {.field = {KEY("share_dir", STRING, share_dir)}, .option = "share-dir", .argument = "DIR",
+                .note = "/dev/shm", .example = "/dev/shm",
+                .help = "where they share memory, on a tmpfs; in containers one for all of a host"},
+
+        {.section = "Stopping",
+                .field = {KEY("stop", ENUM, stop), .names = stop_names}, .value = "now",
+                .help = "what SIGTERM does. now: work at hand is given back, and others do it. task: no more work is "
+                        "taken, what there is is finished and sent, then it ends; a second SIGTERM ends it at once"},
+        {.field = {KEY("stop_timeout", DURATION, stop_ms), .min = 1000, .max = 86400000}, .value = "10m",
+                .help = "of stop: task: no longer than this; systemd is asked to wait so long, whatever "
+                        "TimeoutStopSec is"},
+
+        {.section = "Log",
+                .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",
+                .argument = "LEVEL", .value = "info", .parse = mfl_setting_parse_level,
+                .reload = MFL_RELOAD_VALUE, .help = "error, warning, info or debug"},
+
+        {.section = "Only on the command line",
+                .field = {AT(STRING, instance)}, .option = "instance", .argument = "ID",
+                .parse = parse_instance, .expected = INSTANCE_TEXT,
+                .help = "one of several daemons that share a configuration file, as units of systemd do: a GPU's "
+                        "index, GPU-..., MIG-..., or cpu. It is --gpu ID, and the name gets its ending, such as "
+                        "NAME-gpu3; $MFL_CLIENT_INSTANCES daemons share the memory"},
+        {.field = {AT(BOOL, exit_with_stdin)}, .option = "exit-with-stdin",
+                .help = "end when standard input ends: for a parent that must not leave children"},
 };
-static const struct option options[] = {
-        {"config", required_argument, NULL, OPT_CONFIG},
-        {"server", required_argument, NULL, OPT_SERVER},
-        {"tls-ca", required_argument, NULL, OPT_TLS_CA},
-        {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
-        {"tls-key", required_argument, NULL, OPT_TLS_KEY},
-        {"name", required_argument, NULL, OPT_NAME},
-        {"workers", required_argument, NULL, OPT_WORKERS},
-        {"backend", required_argument, NULL, OPT_BACKEND},
-        {"data", required_argument, NULL, OPT_DATA},
-        {"gpu", required_argument, NULL, OPT_GPU},
-        {"gpus", required_argument, NULL, OPT_GPU},
-        {"all-gpus", no_argument, NULL, OPT_ALL_GPUS},
-        {"share-gpu", no_argument, NULL, OPT_SHARE_GPU},
-        {"gpu-memory", required_argument, NULL, OPT_GPU_MEMORY},
-        {"memory", required_argument, NULL, OPT_MEMORY},
-        {"node", required_argument, NULL, OPT_NODE},
-        {"collective", required_argument, NULL, OPT_COLLECTIVE},
-        {"share-dir", required_argument, NULL, OPT_SHARE_DIR},
-        {"exit-with-stdin", no_argument, NULL, OPT_STDIN},
-        {"instance", required_argument, NULL, OPT_INSTANCE},
-        {"log-level", required_argument, NULL, OPT_LEVEL},
-        {"help", no_argument, NULL, OPT_HELP},
-        {"version", no_argument, NULL, OPT_VERSION},
-        {NULL, 0, NULL, 0},
+
+static const struct mfl_settings_topic topics[] = {
+        {"SIGNALS",
+                "SIGTERM ends the daemon at once without harm: other daemons take its clients over. With stop: task in "
+                "the file it takes no more work and ends when it is done, or at a second SIGTERM.\n\n"
+                "SIGHUP reads the configuration file again. What it may change then stands in "
+                "mfl-client.yaml(5). Certificates are read at each connection anyhow."},
+        {"EXIT STATUS",
+                "  0    stopped as asked\n"
+                "  1    failure\n"
+                "  2    wrong arguments\n"
+                "  78   wrong configuration or data, or not the GPU that was asked for"},
+        {"ENVIRONMENT",
+                "MFL_SERVER, MFL_TLS_CA, MFL_TLS_CERT and MFL_TLS_KEY come after the options and before the file. "
+                "MFL_CLIENT_INSTANCES says how many daemons share the machine's memory. MFL_CACHE_DIR is the folder "
+                "for what was measured about networks on a GPU, else $CACHE_DIRECTORY, else ~/.cache/mfl. "
+                "NOTIFY_SOCKET, WATCHDOG_USEC and JOURNAL_STREAM are those of systemd."},
+        {"EXAMPLES",
+                "  mfl-client --server fl.example.org:7433 --name lab3 --data mnist=idx:/data/mnist --workers 4\n"
+                "  mfl-client --server fl.example.org:7433 --name lab3 --all-gpus --data mnist=idx:/data/mnist"},
+        {"SEE ALSO", "mfl-client.yaml(5), mfl-server(8), mfl(1), mfl-job(5)"},
+        {NULL, NULL},
 };
 
-static int read_file(struct mfl_client_config *config, const char *path, struct mfl_error *err)
+const struct mfl_settings mfl_client_settings = {
+        .program = "mfl-client",
+        .summary = "trains clients for an mfl-server",
+        .about = "Start one per GPU (--gpu, or --all-gpus for all of them), or one per machine without a GPU. It stays "
+                 "connected, works on whatever jobs the server has, and comes back by itself when the connection is "
+                 "lost.",
+        .after = "SIGTERM ends it at once without harm: other daemons take over; with 'stop: task' in the file it takes "
+                 "no more work and ends when it is done, or at a second SIGTERM. SIGHUP reads the file again and "
+                 "takes log_level over.\n\n"
+                 "Exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data, or not "
+                 "the GPU that was asked for.",
+        .file = "/etc/mfl/client.yaml",
+        .topics = topics,
+        .rows = rows,
+        .n_rows = MFL_ARRAY_SIZE(rows),
+};
+/* clang-format on */
+
+int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, size_t text_bytes,
+        const char *file, struct mfl_error *err)
 {
-        MFL_CLEANUP_FREE char *text = NULL;
-        size_t bytes;
-        int r = mfl_fs_read(path, 256 * 1024, &text, &bytes, err);
-        if (r)
-                return r == -ENOMEM ? r : MFL_INVALID;
-        return mfl_client_config_yaml(config, text, bytes, path, err);
+        return mfl_settings_yaml(&mfl_client_settings, text, text_bytes, file, config, err);
 }
 
-static int set_name(char *name, const char *option, const char *arg, struct mfl_error *err)
-{
-        if (!mfl_client_name_valid(arg))
-                return mfl_fail(err, MFL_CONFIG_USAGE,
-                        "%s %s: expected 1 to 63 letters, digits, '.', '_' and '-'", option, arg);
-        mfl_strcpy(name, MFL_NAME_BYTES, arg);
-        return 0;
-}
-
-static int set_workers(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
-{
-        char *end;
-        unsigned long n = strtoul(arg, &end, 10);
-        if (!strcmp(arg, "auto"))
-                n = 0;
-        else if (end == arg || *end || n < 1 || n > 4096 || *arg == '-')
-                return mfl_fail(err, MFL_CONFIG_USAGE, "--workers %s: expected 1 to 4096, or auto", arg);
-        config->workers = (uint32_t)n;
-        return 0;
-}
-
-static int set_backend(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
-{
-        if (strcmp(arg, "auto") && strcmp(arg, "cpu") && strcmp(arg, "reference") && strcmp(arg, "cuda"))
-                return mfl_fail(
-                        err, MFL_CONFIG_USAGE, "--backend %s: expected auto, cpu, reference or cuda", arg);
-        mfl_strcpy(config->backend, sizeof(config->backend), arg);
-        return 0;
-}
-
-static int set_gpu(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
-{
-        if (!*arg || !mfl_client_gpu_valid(arg) || !mfl_strcpy(config->gpu, sizeof(config->gpu), arg))
-                return mfl_fail(err, MFL_CONFIG_USAGE,
-                        "--gpu %.100s: expected an index such as 3, a list such as 0,2, GPU-..., MIG-..., "
-                        "all or "
-                        "none",
-                        arg);
-        return 0;
-}
-
-static int set_memory(const char *option, const char *arg, uint64_t *ret_bytes, struct mfl_error *err)
-{
-        uint64_t bytes;
-        if (!mfl_yaml_parse_size(arg, &bytes) || bytes < 1048576)
-                return mfl_fail(
-                        err, MFL_CONFIG_USAGE, "%s %s: expected at least 1MiB, such as 8GiB", option, arg);
-        *ret_bytes = bytes;
-        return 0;
-}
-
-static int set_collective(struct mfl_client_config *config, const char *arg, struct mfl_error *err)
-{
-        for (int i = 0; mfl_client_collective_names[i]; i++) {
-                if (strcmp(arg, mfl_client_collective_names[i]))
-                        continue;
-                config->collective = i;
-                return 0;
-        }
-        return mfl_fail(err, MFL_CONFIG_USAGE, "--collective %s: expected auto, shm, nccl or solo", arg);
-}
-
-static int set_path(char path[1024], const char *option, const char *arg, struct mfl_error *err)
-{
-        if (!mfl_strcpy(path, 1024, arg))
-                return mfl_fail(err, MFL_CONFIG_USAGE, "%s: longer than 1023 bytes", option);
-        return 0;
-}
-
-static int set_option(struct mfl_client_config *config, int id, const char *arg, struct mfl_error *err)
-{
-        enum mfl_log_level level;
-        switch (id) {
-        case OPT_SERVER:
-                if (!mfl_strcpy(config->server, sizeof(config->server), arg))
-                        return mfl_fail(err, MFL_CONFIG_USAGE, "--server: longer than %zu bytes",
-                                sizeof(config->server));
-                return 0;
-        case OPT_TLS_CA:
-                return set_path(config->tls_ca, "--tls-ca", arg, err);
-        case OPT_TLS_CERT:
-                return set_path(config->tls_cert, "--tls-cert", arg, err);
-        case OPT_TLS_KEY:
-                return set_path(config->tls_key, "--tls-key", arg, err);
-        case OPT_NAME:
-                return set_name(config->name, "--name", arg, err);
-        case OPT_NODE:
-                return set_name(config->node, "--node", arg, err);
-        case OPT_WORKERS:
-                return set_workers(config, arg, err);
-        case OPT_BACKEND:
-                return set_backend(config, arg, err);
-        case OPT_DATA:
-                return mfl_client_config_data(config, arg, err);
-        case OPT_GPU:
-                return set_gpu(config, arg, err);
-        case OPT_ALL_GPUS:
-                strcpy(config->gpu, "all");
-                return 0;
-        case OPT_SHARE_GPU:
-                config->share_gpu = true;
-                return 0;
-        case OPT_MEMORY:
-                return set_memory("--memory", arg, &config->memory_bytes, err);
-        case OPT_GPU_MEMORY:
-                return set_memory("--gpu-memory", arg, &config->gpu_memory_bytes, err);
-        case OPT_COLLECTIVE:
-                return set_collective(config, arg, err);
-        case OPT_SHARE_DIR:
-                if (!mfl_strcpy(config->share_dir, sizeof(config->share_dir), arg))
-                        return mfl_fail(err, MFL_CONFIG_USAGE, "--share-dir: longer than %zu bytes",
-                                sizeof(config->share_dir));
-                return 0;
-        case OPT_STDIN:
-                config->exit_with_stdin = true;
-                return 0;
-        case OPT_INSTANCE:
-                if (!*arg || !mfl_strcpy(config->instance, sizeof(config->instance), arg))
-                        return mfl_fail(err, MFL_CONFIG_USAGE, "--instance: expected " INSTANCE_TEXT);
-                return 0;
-        case OPT_LEVEL:
-                if (!mfl_log_level_parse(arg, &level))
-                        return mfl_fail(err, MFL_CONFIG_USAGE,
-                                "--log-level %s: expected error, warning, info or debug", arg);
-                config->log_level = (int)level;
-                return 0;
-        case OPT_HELP:
-                config->help = true;
-                return 0;
-        case OPT_VERSION:
-                config->version = true;
-                return 0;
-        case OPT_CONFIG: /* read before */
-                return 0;
-        }
-        return mfl_fail(err, MFL_CONFIG_USAGE, "see mfl-client --help");
-}
-
-/* Goes over the arguments: the first time for --config only, since options come before the file's keys. */
-static int scan(
-        struct mfl_client_config *config, int argc, char *const argv[], bool files, struct mfl_error *err)
-{
-        int id, r = 0;
-        optind = 0;
-        opterr = 0;
-        while (!r && (id = getopt_long(argc, argv, "", options, NULL)) != -1) {
-                if (id == '?')
-                        r = mfl_fail(err, MFL_CONFIG_USAGE,
-                                "%s: unknown option, or its value is missing; see mfl-client --help",
-                                argv[optind - 1]);
-                else if (files && id == OPT_CONFIG)
-                        r = read_file(config, optarg, err);
-                else if (!files)
-                        r = set_option(config, id, optarg, err);
-        }
-        if (!r && optind < argc)
-                r = mfl_fail(err, MFL_CONFIG_USAGE, "%s: unexpected argument; see mfl-client --help",
-                        argv[optind]);
-        return r;
-}
+/* ---- rules between settings ---- */
 
 /* NAME-gpu3, NAME-GPU-5d1c2b3a, NAME-cpu: the beginning is cut so that the ending, which tells instances
  * apart, fits. */
@@ -342,22 +301,6 @@ static int apply_instance(struct mfl_client_config *config, struct mfl_error *er
         return 0;
 }
 
-static int read_environment(struct mfl_client_config *config, struct mfl_error *err)
-{
-        static const struct {
-                const char *name;
-                int option;
-        } rows[] = {{"MFL_SERVER", OPT_SERVER}, {"MFL_TLS_CA", OPT_TLS_CA}, {"MFL_TLS_CERT", OPT_TLS_CERT},
-                {"MFL_TLS_KEY", OPT_TLS_KEY}};
-        int r = 0;
-        for (size_t i = 0; !r && i < MFL_ARRAY_SIZE(rows); i++) {
-                const char *value = getenv(rows[i].name);
-                if (value && *value)
-                        r = set_option(config, rows[i].option, value, err);
-        }
-        return r;
-}
-
 static int check_tls(const struct mfl_client_config *config, struct mfl_error *err)
 {
         const char *missing = !*config->tls_ca ? "tls_ca" : !*config->tls_cert ? "tls_cert" : "tls_key";
@@ -373,11 +316,7 @@ int mfl_client_config_init(
 {
         int r = mfl_client_config_defaults(config, err);
         if (!r)
-                r = scan(config, argc, argv, true, err);
-        if (!r)
-                r = read_environment(config, err);
-        if (!r)
-                r = scan(config, argc, argv, false, err);
+                r = mfl_settings_load(&mfl_client_settings, argc, argv, config, err);
         if (!r)
                 r = apply_instance(config, err);
         if (!r)

@@ -38,6 +38,7 @@
 #include <stdatomic.h>
 
 #include "client/collective.h"
+#include "client/population.h"
 #include "common/base.h"
 #include "common/budget.h"
 #include "common/data/dataset.h"
@@ -83,6 +84,10 @@ struct mfl_train_request {
         const char *job_text; /* terminated */
         const float *params;  /* task->n_params floats */
         struct mfl_train_control *control;
+        /* NULL, or where the figures of the job's population go, the caller's then, when this call makes it:
+         * the job is new here, or its memory had to make room for others'. Set at any time of the call; may
+         * be taken by an exchange at once. */
+        _Atomic(Mfl__Partition *) *population;
 };
 
 /* TRAIN: one update, or one per item with task->single_updates. A task of one client outside a group, and

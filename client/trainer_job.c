@@ -74,9 +74,7 @@ static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, co
 
 static int make_partition(struct trainer_job *job, struct mfl_error *err)
 {
-        const struct mfl_split *split = &job->data->dataset->train;
-        int r = mfl_partition_new(
-                job->spec, split->labels, split->n, job->data->dataset->classes, &job->partition, err);
+        int r = mfl_partition_dataset(job->spec, job->data->dataset, &job->partition, err);
         if (r)
                 return r;
         for (uint32_t k = 0; k < job->partition->n_clients; k++) {
@@ -90,6 +88,20 @@ static int make_partition(struct trainer_job *job, struct mfl_error *err)
         for (uint32_t i = 0; i < n_test; i++)
                 job->test_index[i] = i;
         return 0;
+}
+
+static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        /* A mix of classes is of samples that have one each: not of tokens or float targets. */
+        bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
+        Mfl__Partition *population;
+        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
+                dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                mfl_population_free(atomic_exchange(request->population, population));
+        return r;
 }
 
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
@@ -110,10 +122,16 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (r)
                 return r;
         const struct mfl_dataset *dataset = job->data->dataset;
+        if (dataset->vocabulary || dataset->n_targets)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %s; the engine trains on class labels of images and vectors",
+                        dataset->name, dataset->vocabulary ? "tokens" : "target values");
         r = mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err);
         if (r)
                 return r;
         r = make_partition(job, err);
+        if (!r && request->population)
+                r = tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);

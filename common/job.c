@@ -6,7 +6,9 @@
 
 #include <math.h>
 
-static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", NULL};
+static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
+        "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
+static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const strategy_names[] = {
         "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -80,6 +82,57 @@ static int read_fuse(
         return mfl_yaml_read_value(doc, node, &field, fuse, err);
 }
 
+/* One number for all clients, or a list with one for each. */
+static int read_sizes(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 1, .max = INT32_MAX};
+        struct mfl_job *job = value;
+        bool list = node->type == MFL_YAML_SEQUENCE;
+        if (list && !node->n_children)
+                return mfl_yaml_fail(doc, node, err, "is empty; give a size for each client, or one for all");
+        job->data.n_sizes = list ? node->n_children : 1;
+        job->data.sizes = mfl_calloc(job->data.n_sizes, sizeof *job->data.sizes);
+        if (!job->data.sizes)
+                return mfl_fail_memory(err, job->data.n_sizes * sizeof *job->data.sizes, "sizes");
+        int r = list ? 0 : mfl_yaml_read_value(doc, node, &field, job->data.sizes, err);
+        for (const struct mfl_yaml_node *n = list ? node->first : NULL; n && !r; n = n->next)
+                r = mfl_yaml_read_value(doc, n, &field, &job->data.sizes[n->index], err);
+        return r;
+}
+
+/* A list of lists of the same length: a row for each class. */
+static int read_distribution(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F64, .size = sizeof(double), .min = 0, .max = INT32_MAX};
+        struct mfl_job *job = value;
+        const struct mfl_yaml_node *row = node->first;
+        if (node->type != MFL_YAML_SEQUENCE || !row || row->type != MFL_YAML_SEQUENCE || !row->n_children)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of rows, [[0.2, 0.8], [0.5, 0.5], ...]");
+        uint32_t columns = row->n_children;
+        size_t count = (size_t)node->n_children * columns;
+        double *v = job->data.distribution = mfl_calloc(count, sizeof *v);
+        if (!v)
+                return mfl_fail_memory(err, count * sizeof *v, "a distribution");
+        job->data.distribution_rows = node->n_children;
+        job->data.distribution_columns = columns;
+        for (; row; row = row->next) {
+                if (row->type != MFL_YAML_SEQUENCE || row->n_children != columns)
+                        return mfl_yaml_fail(
+                                doc, row, err, "expected a row of %u numbers, as the first is", columns);
+                for (const struct mfl_yaml_node *n = row->first; n; n = n->next) {
+                        int r = mfl_yaml_read_value(doc, n, &field, v++, err);
+                        if (r)
+                                return r;
+                }
+        }
+        return 0;
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -95,7 +148,16 @@ static const struct mfl_yaml_field data_fields[] = {
         {.key = "alpha", AT(F64, data.alpha), .min = 0, .max = 1e6, .min_open = true},
         {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
         {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000},
-        {.key = "augment", FIELDS(augment_fields)}, {0}};
+        {.key = "self_balancing", AT(BOOL, data.self_balancing)},
+        {.key = "shard_size", AT(U32, data.shard_size), .min = 1, .max = INT32_MAX},
+        {.key = "keep_incomplete_shard", AT(BOOL, data.keep_incomplete_shard)},
+        {.key = "classes_per_client", AT(U32, data.classes_per_client), .min = 1, .max = 65536},
+        {.key = "class_assignment", AT(ENUM, data.class_assignment), .names = assignment_names},
+        {.key = "sizes", .kind = MFL_YAML_CALL, .read = read_sizes},
+        {.key = "distribution", .kind = MFL_YAML_CALL, .read = read_distribution},
+        {.key = "sigma", AT(F64, data.sigma), .min = 0, .max = 20},
+        {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
+        {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field training_fields[] = {
         {.key = "optimizer", CALL_AT(training, read_optimizer)},
         {.key = "lr", AT(F32, training.lr), .required = true, .min = 0, .max = 1000, .min_open = true},
@@ -157,10 +219,20 @@ struct usage {
 #define BIT(kind) (1u << (kind))
 
 static const struct usage data_usage[] = {
-        {"clients", BIT(MFL_PARTITION_IID) | BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_SHARDS)},
-        {"alpha", BIT(MFL_PARTITION_DIRICHLET)},
+        {"clients", ~BIT(MFL_PARTITION_LOCAL)},
+        {"alpha", BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_INNER_DIRICHLET)},
         {"min_samples", BIT(MFL_PARTITION_DIRICHLET)},
+        {"self_balancing", BIT(MFL_PARTITION_DIRICHLET)},
         {"shards", BIT(MFL_PARTITION_SHARDS)},
+        {"shard_size", BIT(MFL_PARTITION_SHARDS)},
+        {"keep_incomplete_shard", BIT(MFL_PARTITION_SHARDS)},
+        {"classes_per_client", BIT(MFL_PARTITION_PATHOLOGICAL) | BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"class_assignment", BIT(MFL_PARTITION_PATHOLOGICAL)},
+        {"sizes", BIT(MFL_PARTITION_SIZE) | BIT(MFL_PARTITION_INNER_DIRICHLET)},
+        {"distribution", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"sigma", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"preassigned_samples", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"rescale", BIT(MFL_PARTITION_DISTRIBUTION)},
 };
 
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
@@ -191,6 +263,38 @@ static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
         return 0;
 }
 
+/* What a kind needs, and what goes together. */
+static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *data,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        enum mfl_partition_kind partition = job->data.partition;
+        const char *kind = mfl_partition_name(partition);
+        const struct mfl_yaml_node *sizes = find_key(data, "sizes"), *sigma = find_key(data, "sigma");
+        const struct mfl_yaml_node *shard_size = find_key(data, "shard_size");
+        const struct mfl_yaml_node *keep = find_key(data, "keep_incomplete_shard");
+        bool inner = partition == MFL_PARTITION_INNER_DIRICHLET;
+        if ((partition == MFL_PARTITION_DIRICHLET || inner) && !find_key(data, "alpha"))
+                return mfl_yaml_fail(doc, data, err, "partition %s needs alpha, for example 0.5", kind);
+        if ((partition == MFL_PARTITION_SIZE || inner) && !sizes)
+                return mfl_yaml_fail(doc, data, err,
+                        "partition %s needs sizes: one number of samples, or a list with one for each client",
+                        kind);
+        if (sizes && job->data.n_sizes != 1 && job->data.n_sizes != job->data.clients)
+                return mfl_yaml_fail(doc, sizes, err,
+                        "%u sizes for %u clients; give one for each, or one for all", job->data.n_sizes,
+                        job->data.clients);
+        if (shard_size && find_key(data, "shards"))
+                return mfl_yaml_fail(doc, shard_size, err, "shards is given too; keep one");
+        if (keep && !shard_size)
+                return mfl_yaml_fail(doc, keep, err, "needs shard_size; without it no sample is left over");
+        if (sigma && job->data.distribution)
+                return mfl_yaml_fail(doc, sigma, err, "distribution is given too; keep one");
+        if (!job->data.rescale && (!job->data.distribution || job->data.preassigned_samples))
+                return mfl_yaml_fail(doc, find_key(data, "rescale"), err,
+                        "false needs a distribution of sample counts, without preassigned_samples");
+        return 0;
+}
+
 static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *data = find_key(mfl_yaml_root(doc), "data");
@@ -201,12 +305,12 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
                 return r;
         if (job->data.partition == MFL_PARTITION_LOCAL)
                 return 0;
+        if (!job->data.clients && job->data.n_sizes > 1)
+                job->data.clients = job->data.n_sizes;
         if (!job->data.clients)
                 return mfl_yaml_fail(
                         doc, data, err, "partition %s needs clients, the size of the population", kind);
-        if (job->data.partition == MFL_PARTITION_DIRICHLET && !find_key(data, "alpha"))
-                return mfl_yaml_fail(doc, data, err, "partition dirichlet needs alpha, for example 0.5");
-        return 0;
+        return check_partition(doc, data, job, err);
 }
 
 static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
@@ -268,6 +372,9 @@ static void set_defaults(struct mfl_job *job)
         job->model.init = -1;
         job->data.shards = 2;
         job->data.min_samples = 1;
+        job->data.classes_per_client = 2;
+        job->data.sigma = 2;
+        job->data.rescale = true;
         job->training.batch = 32;
         job->training.threads = 1;
         mfl_strcpy(job->training.backend, sizeof job->training.backend, "auto");
@@ -322,6 +429,8 @@ void mfl_job_free(struct mfl_job *job)
                 return;
         free(job->model.layers);
         free(job->model.initial);
+        free(job->data.sizes);
+        free(job->data.distribution);
         free(job);
 }
 

@@ -15,11 +15,27 @@
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
 
+/* How the training samples are cut into clients; the same as flwr-datasets' partitioners of these names,
+ * whose documentation has the algorithms. common/data/partition.h says which need labels or owners. */
 enum mfl_partition_kind {
         MFL_PARTITION_LOCAL,     /* each daemon's own data set is one client */
         MFL_PARTITION_IID,       /* shuffled and dealt evenly */
         MFL_PARTITION_DIRICHLET, /* class proportions per client from Dirichlet(alpha) (Hsu et al. 2019) */
         MFL_PARTITION_SHARDS, /* sorted by label, cut into clients * k shards, k each (McMahan et al. 2017) */
+        MFL_PARTITION_PATHOLOGICAL, /* so many classes for each client (Li et al. 2021, arXiv 2102.02079) */
+        MFL_PARTITION_SIZE,         /* shuffled; client k gets sizes[k] */
+        MFL_PARTITION_LINEAR,       /* shuffled; client k gets in proportion to k + 1 */
+        MFL_PARTITION_SQUARE,       /* to (k + 1)^2 */
+        MFL_PARTITION_EXPONENTIAL,  /* to exp(k + 1) */
+        MFL_PARTITION_DISTRIBUTION, /* samples per class and client from a matrix (Li et al. 2020, FedProx) */
+        MFL_PARTITION_NATURAL_ID,   /* a client is an owner in the data: a writer, a speaker, a site */
+        MFL_PARTITION_INNER_DIRICHLET, /* sizes[k] samples, class mix of each from Dirichlet(alpha) (Acar et
+                                          al. 2021, FedDyn) */
+};
+enum mfl_class_assignment {
+        MFL_ASSIGNMENT_RANDOM,              /* each client's classes at random */
+        MFL_ASSIGNMENT_DETERMINISTIC,       /* client k: k, k + 1, ..., modulo the number of classes */
+        MFL_ASSIGNMENT_FIRST_DETERMINISTIC, /* the first one k modulo the number of classes, others random */
 };
 enum mfl_strategy_kind {
         MFL_STRATEGY_FEDAVG,
@@ -61,6 +77,18 @@ struct mfl_job {
                 double alpha;         /* dirichlet */
                 uint32_t shards;      /* shards per client */
                 uint32_t min_samples; /* dirichlet: redraw until each client has this many (default 1) */
+                bool self_balancing;  /* dirichlet: who has more than the average gets no more classes */
+                uint32_t shard_size;  /* shards: samples of each; 0: all samples in clients * shards shards */
+                bool keep_incomplete_shard;  /* the last samples, fewer than shard_size, are a shard too */
+                uint32_t classes_per_client; /* pathological, distribution: default 2 */
+                int class_assignment;        /* pathological: enum mfl_class_assignment */
+                uint32_t *sizes;             /* size, inner-dirichlet: n_sizes, or one for all clients */
+                uint32_t n_sizes;
+                double *distribution; /* distribution: [class][column], >= 0; NULL: log-normal with sigma */
+                uint32_t distribution_rows, distribution_columns;
+                double sigma;                 /* of the log-normal distribution; default 2 */
+                uint32_t preassigned_samples; /* distribution: of each class of each client before the rest */
+                bool rescale; /* distribution: to the samples there are (default), or counts as they are */
                 struct {
                         uint32_t crop; /* pixels of padding; 0: none */
                         bool flip;

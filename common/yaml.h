@@ -126,6 +126,13 @@ int mfl_yaml_read(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *no
 int mfl_yaml_read_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const struct mfl_yaml_field *field, void *target, struct mfl_error *err) MFL_MUST_CHECK;
 
+/* One scalar from outside of a document, such as an option's: value is the field's place itself, and the kind
+ * neither STRING, TEXT nor CALL. False: it is not what mfl_yaml_describe says. */
+bool mfl_yaml_parse_value(const char *text, const struct mfl_yaml_field *field, void *value) MFL_MUST_CHECK;
+/* What a field takes, for messages: "a whole number from 1 to 65536", "a number above 0 and at most 1",
+ * "one of 'a', 'b'". */
+void mfl_yaml_describe(const struct mfl_yaml_field *field, char *text, size_t bytes);
+
 /* "500ms", "600s", "10m", "1h", "2d" to milliseconds; "4GiB", "512 MiB", "100MB", "10" to bytes. For the
  * command line's options. False when the text is none, or does not fit. */
 bool mfl_yaml_parse_duration(const char *text, uint64_t *ret_ms) MFL_MUST_CHECK;

@@ -191,8 +191,7 @@ static bool is_limited(const struct mfl_yaml_field *f)
         return f->min != 0 || f->max != 0;
 }
 
-/* "a whole number from 1 to 65536", "a number above 0 and at most 1", "one of 'a', 'b'". */
-static void describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
+void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
 {
         int len = snprintf(text, bytes, "%s", noun_of(f->kind));
         if (f->kind == MFL_YAML_ENUM) {
@@ -226,7 +225,7 @@ static int fail_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         const struct mfl_yaml_field *f, struct mfl_error *err)
 {
         char want[240];
-        describe(f, want, sizeof want);
+        mfl_yaml_describe(f, want, sizeof want);
         if (node->type == MFL_YAML_SEQUENCE)
                 return mfl_yaml_fail(doc, node, err, "expected %s, got a list", want);
         if (node->type == MFL_YAML_MAPPING)
@@ -329,38 +328,43 @@ static bool read_enum(const struct mfl_yaml_node *node, const struct mfl_yaml_fi
         return false;
 }
 
+static bool read_scalar(const struct mfl_yaml_node *node, const struct mfl_yaml_field *f, void *value)
+{
+        switch (f->kind) {
+        case MFL_YAML_F32:
+        case MFL_YAML_F64:
+                return read_real(node, f, value);
+        case MFL_YAML_BOOL:
+                return !node->quoted && parse_bool(node->text, value);
+        case MFL_YAML_ENUM:
+                return read_enum(node, f, value);
+        case MFL_YAML_FIELDS:
+                return false;
+        default:
+                return read_whole(node, f, value);
+        }
+}
+
+bool mfl_yaml_parse_value(const char *text, const struct mfl_yaml_field *f, void *value)
+{
+        const struct mfl_yaml_node node = {.type = MFL_YAML_SCALAR, .text = text};
+        mfl_assert(f->kind != MFL_YAML_STRING && f->kind != MFL_YAML_TEXT && f->kind != MFL_YAML_CALL);
+        return read_scalar(&node, f, value);
+}
+
 int mfl_yaml_read_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const struct mfl_yaml_field *f, void *target, struct mfl_error *err)
 {
         void *value = (char *)target + f->offset;
-        bool good;
         if (f->kind == MFL_YAML_CALL)
                 return f->read(doc, node, value, err);
         if (f->kind == MFL_YAML_FIELDS && node->type == MFL_YAML_MAPPING)
                 return mfl_yaml_read(doc, node, f->fields, value, err);
         if (node->type != MFL_YAML_SCALAR)
                 return fail_value(doc, node, f, err);
-        switch (f->kind) {
-        case MFL_YAML_STRING:
-        case MFL_YAML_TEXT:
+        if (f->kind == MFL_YAML_STRING || f->kind == MFL_YAML_TEXT)
                 return read_text(doc, node, f, value, err);
-        case MFL_YAML_F32:
-        case MFL_YAML_F64:
-                good = read_real(node, f, value);
-                break;
-        case MFL_YAML_BOOL:
-                good = !node->quoted && parse_bool(node->text, value);
-                break;
-        case MFL_YAML_ENUM:
-                good = read_enum(node, f, value);
-                break;
-        case MFL_YAML_FIELDS:
-                good = false;
-                break;
-        default:
-                good = read_whole(node, f, value);
-        }
-        return good ? 0 : fail_value(doc, node, f, err);
+        return read_scalar(node, f, value) ? 0 : fail_value(doc, node, f, err);
 }
 
 /* ---- Mappings ---- */

@@ -85,10 +85,10 @@ int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t enve
         int r = mfl_frame_check_magic(header, err);
         if (r)
                 return r;
-        if (f.version != MFL_PROTOCOL_VERSION)
-                return mfl_fail(err, MFL_INVALID, "frame: protocol version %u, this program speaks %u: %s",
-                        f.version, MFL_PROTOCOL_VERSION,
-                        f.version > MFL_PROTOCOL_VERSION ? "this side is too old" : "the peer is too old");
+        if (f.version != MFL_FRAME_VERSION)
+                return mfl_fail(err, MFL_INVALID, "frame: version %u, this program (mfl %s) reads %u: %s",
+                        f.version, MFL_VERSION, MFL_FRAME_VERSION,
+                        f.version > MFL_FRAME_VERSION ? "this side is too old" : "the peer is too old");
         if (get16(header + 6))
                 return mfl_fail(err, MFL_INVALID, "frame: flags 0x%04x, expected 0", get16(header + 6));
         if (!f.envelope_bytes || f.envelope_bytes > envelope_max)

@@ -6,7 +6,9 @@
 #include "common/base.h"
 
 #define MFL_FRAME_HEADER_BYTES 24
-#define MFL_PROTOCOL_VERSION 1
+/* Of the header's layout, which is not the version of the protocol (version.h): it stays when messages are
+ * added. */
+#define MFL_FRAME_VERSION 1
 
 struct mfl_frame {
         uint16_t version;

@@ -22,9 +22,14 @@
 #define MFL_ITEMS_MAX 65536
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
+/* Of a Partition. */
+#define MFL_PARTITION_SHOWN_MAX 256
+#define MFL_PARTITION_CLASSES_MAX 64
+#define MFL_PARTITION_BYTES_MAX (64 * 1024)
 #define MFL_BACKEND_BYTES 16
 #define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
+#define MFL_NUMERICS_BYTES 128
 #define MFL_DEVICE_PCI_BYTES 32
 #define MFL_GROUP_MAX 64 /* members */
 #define MFL_COMMUNICATOR_ID_BYTES 128
@@ -50,6 +55,8 @@ struct mfl_daemon_info {
         char backend[MFL_BACKEND_BYTES];
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
+        char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: it does not
+                                              tell */
         uint64_t instance;
         uint32_t workers;
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
@@ -186,6 +193,8 @@ struct mfl_msg {
                 struct {
                         uint32_t heartbeat_ms, dead_ms;
                         uint64_t server_instance;
+                        uint32_t protocol; /* filled in where it is sent: a core knows none */
+                        char software[MFL_NAME_BYTES];
                 } welcome;
                 struct {
                         char reason[MFL_REASON_BYTES];

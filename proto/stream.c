@@ -139,7 +139,7 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
                 return mfl_fail_memory(err, sizeof *send, "a frame to send");
         }
         struct mfl_frame frame = {
-                .version = MFL_PROTOCOL_VERSION,
+                .version = MFL_FRAME_VERSION,
                 .envelope_bytes = (uint32_t)envelope_bytes,
                 .payload_bytes = (uint32_t)payload_bytes,
                 .envelope_crc = mfl_crc32c(0, envelope, envelope_bytes),

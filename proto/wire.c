@@ -38,10 +38,15 @@ static void *budget_alloc(void *data, size_t size)
         return p + 1;
 }
 
+/* What protobuf-c needs only while it reads (a kilobyte for each message of more than 16 fields) is given
+ * back: the bound is on what is there at a time. */
 static void budget_free(void *data, void *ptr)
 {
-        if (ptr)
-                free((struct prefix *)ptr - 1);
+        struct budget *b = data;
+        struct prefix *p = ptr ? (struct prefix *)ptr - 1 : NULL;
+        if (b && p)
+                b->left += sizeof *p + p->size;
+        free(p);
 }
 
 size_t mfl_wire_alloc_size(const void *p)

@@ -266,6 +266,49 @@ static int check_telemetry(const void *message, struct mfl_error *err)
         return 0;
 }
 
+static int check_partition(const void *message, struct mfl_error *err)
+{
+        const Mfl__Partition *m = message;
+        uint64_t samples = 0;
+        if (m->samples_min > m->samples_max)
+                return INVALID(
+                        "Partition.samples_min: %u is above samples_max %u", m->samples_min, m->samples_max);
+        if (m->n_shown > m->clients)
+                return INVALID("Partition.shown: %zu of %u clients", m->n_shown, m->clients);
+        for (size_t i = 0; i < m->n_shown; i++) {
+                const Mfl__ClientSamples *c = m->shown[i];
+                if (i && c->client <= m->shown[i - 1]->client && !*c->daemon)
+                        return INVALID("Partition.shown: client %" PRIu64 " after %" PRIu64
+                                       ", expected ascending",
+                                c->client, m->shown[i - 1]->client);
+                if (c->samples < m->samples_min || c->samples > m->samples_max)
+                        return INVALID("Partition.shown: %u samples, not in %u..%u", c->samples,
+                                m->samples_min, m->samples_max);
+                if (c->n_classes && c->n_classes != MFL_MIN(m->classes, (uint32_t)MFL_PARTITION_CLASSES_MAX))
+                        return INVALID("Partition.shown: counts of %zu classes, the data set has %u",
+                                c->n_classes, m->classes);
+                samples += c->samples;
+        }
+        if (samples > m->samples)
+                return INVALID("Partition.samples: %" PRIu64 ", but the clients shown have %" PRIu64,
+                        m->samples, samples);
+        if (mfl__partition__get_packed_size(m) > MFL_PARTITION_BYTES_MAX)
+                return INVALID("Partition: more than %d bytes", MFL_PARTITION_BYTES_MAX);
+        return 0;
+}
+
+static int check_client_samples(const void *message, struct mfl_error *err)
+{
+        const Mfl__ClientSamples *m = message;
+        uint64_t samples = 0;
+        for (size_t i = 0; i < m->n_classes; i++)
+                samples += m->classes[i];
+        if (m->n_classes && samples != m->samples)
+                return INVALID("ClientSamples.classes: %" PRIu64 " samples together, expected %u", samples,
+                        m->samples);
+        return 0;
+}
+
 static int check_event(const void *message, struct mfl_error *err)
 {
         const Mfl__Event *m = message;
@@ -309,7 +352,8 @@ static const struct message_rules messages[] = {
         MESSAGE(hello, check_hello, {"protocol_min", 1, 65535}, {"protocol_max", 1, 65535}, {"role", ENUM},
                 {"software", NAME_OR_EMPTY}, {"name", NAME_OR_EMPTY}, {"instance", ANY},
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95}, {"workers", 0, MFL_ITEMS_MAX},
-                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES, {"reach", OPTIONAL}),
+                {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES, {"reach", OPTIONAL},
+                {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200}, {"nccl_reason", 0, 200}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
@@ -359,6 +403,11 @@ static const struct message_rules messages[] = {
                 {"loss_sum", NOT_NEGATIVE}),
         MESSAGE(telemetry, check_telemetry, {"gpu_percent", 0, 100}, {"memory_used", DEVICE_BYTES},
                 {"memory_total", DEVICE_BYTES}, {"temperature", 0, 1000}, {"power_mw", 0, 1000000000}),
+        MESSAGE(partition, check_partition, {"job", JOB}, {"clients", 1, UINT32_MAX}, {"samples", ANY},
+                {"samples_min", ANY}, {"samples_max", ANY}, {"classes", 0, 1 << 24},
+                {"shown", 1, MFL_PARTITION_SHOWN_MAX}),
+        MESSAGE(client_samples, check_client_samples, {"client", ANY}, {"samples", ANY},
+                {"classes", 0, MFL_PARTITION_CLASSES_MAX}, {"daemon", NAME_OR_EMPTY}),
         MESSAGE(submit, NULL, {"text", 1, JOB_TEXT_MAX}, {"file", 0, 4096}, {"token", NAME_OR_EMPTY},
                 {"initial_count", PARAMS_OFFSET}),
         MESSAGE(submitted, NULL, {"job", JOB}, {"existed", BOOL}),
@@ -381,7 +430,10 @@ static const struct message_rules messages[] = {
         MESSAGE(show_job, NULL, {"job", JOB}),
         MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX}, {"rounds", 0, 1000},
                 {"nodes", 0, 1000}),
-        MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY}),
+        MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY},
+                {"all_rounds", BOOL}),
+        MESSAGE(get_partition, NULL, {"job", JOB}),
+        MESSAGE(job_partition, NULL, {"job", JOB}, {"local", BOOL}, {"partition", OPTIONAL}),
         MESSAGE(event, check_event, {"info", OPTIONAL}, {"round", OPTIONAL}, {"log", OPTIONAL}),
         MESSAGE(log_line, NULL, {"seq", ANY}, {"time_ms", ANY}, {"text", NOTE}),
         MESSAGE(stop_job, NULL, {"job", JOB}),
@@ -399,7 +451,7 @@ static const struct message_rules messages[] = {
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
                 {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
                 {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
-                {"clients_per_second", FLOAT}),
+                {"clients_per_second", FLOAT}, {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),
@@ -587,6 +639,9 @@ static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list
 
 int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err)
 {
+        /* A request of a later version can be answered, so it is no reason to part. */
+        if (unpacked && envelope->request && envelope->body_case == MFL__ENVELOPE__BODY__NOT_SET)
+                return 0;
         int r = check_envelope(envelope, err);
         if (r)
                 return r;

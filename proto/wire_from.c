@@ -38,6 +38,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.software, h->software);
         COPY(m->hello.device_uuid, h->device_uuid);
         COPY(m->hello.device_pci, h->device_pci);
+        COPY(m->hello.numerics, h->numerics);
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;
@@ -235,6 +236,8 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
 {
         switch (m->kind) {
         case MFL_MSG_WELCOME:
+                m->welcome.protocol = e->welcome->protocol;
+                COPY(m->welcome.software, e->welcome->software);
                 m->welcome.heartbeat_ms = e->welcome->heartbeat_ms;
                 m->welcome.dead_ms = e->welcome->dead_ms;
                 m->welcome.server_instance = e->welcome->server_instance;

@@ -2,7 +2,7 @@
 /* From struct mfl_msg to packed envelopes. */
 #include "proto/wire.h"
 
-#include "proto/frame.h"
+#include "proto/version.h"
 #include "proto/wire_internal.h"
 
 #define REACH_REASON_BYTES 201
@@ -49,7 +49,8 @@ static int pack_hello(
                 s->set.test_samples = d->test_samples;
                 s->set.fingerprint = d->fingerprint;
         }
-        hello.protocol_min = hello.protocol_max = MFL_PROTOCOL_VERSION;
+        hello.protocol_min = MFL_PROTOCOL_MIN;
+        hello.protocol_max = MFL_PROTOCOL_MAX;
         hello.role = MFL__ROLE__ROLE_DAEMON;
         hello.software = TEXT(h->software);
         hello.name = TEXT(h->name);
@@ -60,6 +61,7 @@ static int pack_hello(
         hello.workers = h->workers;
         hello.device_uuid = TEXT(h->device_uuid);
         hello.device_pci = TEXT(h->device_pci);
+        hello.numerics = TEXT(h->numerics);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
@@ -241,7 +243,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 return pack_eval(m, ret_bytes, ret_n, err);
         case MFL_MSG_TELEMETRY:
                 return pack_telemetry(&m->telemetry, ret_bytes, ret_n, err);
-                SMALL(MFL_MSG_WELCOME, Welcome, WELCOME, welcome, MFL_PROTOCOL_VERSION,
+                SMALL(MFL_MSG_WELCOME, Welcome, WELCOME, welcome,
+                        m->welcome.protocol ? m->welcome.protocol : MFL_PROTOCOL_MAX,
                         TEXT("mfl-server " MFL_VERSION), m->welcome.heartbeat_ms, m->welcome.dead_ms,
                         m->welcome.server_instance)
                 SMALL(MFL_MSG_BYE, Bye, BYE, bye, TEXT(m->bye.reason), m->bye.retry)

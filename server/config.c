@@ -1,220 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads mfl-server's configuration file and options. */
+/* mfl-server's settings: their table (common/settings.h), and the rules between them. */
 #include "server/config.h"
 
-#include <getopt.h>
-#include <stdio.h>
-
-#include "common/fs.h"
-#include "common/yaml.h"
-
-#define CONFIG_BYTES_MAX (256 * 1024)
-
-static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
-
-#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_server_config, member)
-static const struct mfl_yaml_field config_fields[] = {
-        {.key = "listen", AT(STRING, listen)},
-        {.key = "state_dir", AT(STRING, state_dir)},
-        {.key = "memory_max", AT(SIZE, memory_max_bytes)},
-        {.key = "slots", AT(U32, slots), .min = 1, .max = 64},
-        {.key = "heartbeat", AT(DURATION, heartbeat_ms), .min = 100, .max = 600000},
-        {.key = "dead_after", AT(DURATION, dead_ms), .min = 500, .max = 3600000},
-        {.key = "reconnect_grace", AT(DURATION, reconnect_grace_ms), .min = 0, .max = 3600000},
-        {.key = "connections_max", AT(U32, connections_max), .min = 1, .max = 1000000},
-        {.key = "log_level", AT(ENUM, log_level), .names = level_names},
-        {.key = "insecure_listen", AT(BOOL, insecure_listen)},
-        {.key = "http", AT(STRING, http)},
-        {.key = "insecure_http", AT(BOOL, insecure_http)},
-        {.key = "tls_cert", AT(STRING, tls_cert)},
-        {.key = "tls_key", AT(STRING, tls_key)},
-        {.key = "tls_ca", AT(STRING, tls_ca)},
-        {.key = "tls_crl", AT(STRING, tls_crl)},
-        {0},
-};
-
-static const char help_text[] =
-        "mfl-server " MFL_VERSION " - the aggregation server of mfl\n"
-        "\n"
-        "Usage: mfl-server [options]\n"
-        "\n"
-        "  --config FILE         YAML configuration; options below override it\n"
-        "  --listen HOST:PORT    address to listen on (default 127.0.0.1:7433; port 0: any free one)\n"
-        "  --state-dir DIR       jobs, rounds and models (default: $STATE_DIRECTORY, else ./mfl-state)\n"
-        "  --insecure-listen     allow plain TCP on an address other than loopback: whoever reaches the\n"
-        "                        port can submit jobs and read models\n"
-        "  --http HOST:PORT      metrics and dashboard, e.g. 127.0.0.1:7434 (default: off)\n"
-        "  --insecure-http       allow that on an address other than loopback: whoever reaches the port "
-        "sees\n"
-        "                        the names of jobs and daemons and how they do\n"
-        "  --tls-cert FILE       speak TLS 1.3 only: the server's certificate, and those between it and the "
-        "CA (PEM)\n"
-        "  --tls-key FILE        its key; 'chmod 600'\n"
-        "  --tls-ca FILE|DIR     the CA whose certificates daemons and operators must show (OU=daemon, "
-        "operator,\n"
-        "                        viewer, admin tell the roles; CN the name)\n"
-        "  --tls-crl FILE        certificates that were revoked\n"
-        "  --log-level LEVEL     error, warn, info or debug (default info)\n"
-        "  --ready-fd N          write \"HOST:PORT\" to descriptor N once listening\n"
-        "  --exit-with-stdin     stop when standard input ends\n"
-        "  --help, --version\n"
-        "\n"
-        "Keys of the configuration file, with defaults:\n"
-        "  listen: 127.0.0.1:7433      state_dir: mfl-state        memory_max: 80% of the machine's (e.g. "
-        "8GiB)\n"
-        "  slots: by the model's size  heartbeat: 2s               dead_after: 10s\n"
-        "  reconnect_grace: 5s         connections_max: 16384      log_level: info\n"
-        "  insecure_listen: false      http: off                   insecure_http: false\n"
-        "  tls_cert, tls_key, tls_ca, tls_crl: none\n"
-        "\n"
-        "What was committed survives any crash: after a restart every unfinished job goes on from its last\n"
-        "committed round. SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the "
-        "file\n"
-        "and the certificates again and takes log_level over; connections stay.\n"
-        "\n"
-        "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 78 wrong configuration.\n";
-
-enum option_code {
-        OPT_CONFIG = 1000,
-        OPT_LISTEN,
-        OPT_STATE_DIR,
-        OPT_READY_FD,
-        OPT_EXIT_WITH_STDIN,
-        OPT_LOG_LEVEL,
-        OPT_INSECURE_LISTEN,
-        OPT_HTTP,
-        OPT_INSECURE_HTTP,
-        OPT_TLS_CERT,
-        OPT_TLS_KEY,
-        OPT_TLS_CA,
-        OPT_TLS_CRL,
-        OPT_HELP,
-        OPT_VERSION,
-};
-static const struct option options[] = {
-        {"config", required_argument, NULL, OPT_CONFIG},
-        {"listen", required_argument, NULL, OPT_LISTEN},
-        {"state-dir", required_argument, NULL, OPT_STATE_DIR},
-        {"ready-fd", required_argument, NULL, OPT_READY_FD},
-        {"exit-with-stdin", no_argument, NULL, OPT_EXIT_WITH_STDIN},
-        {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
-        {"insecure-listen", no_argument, NULL, OPT_INSECURE_LISTEN},
-        {"http", required_argument, NULL, OPT_HTTP},
-        {"insecure-http", no_argument, NULL, OPT_INSECURE_HTTP},
-        {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
-        {"tls-key", required_argument, NULL, OPT_TLS_KEY},
-        {"tls-ca", required_argument, NULL, OPT_TLS_CA},
-        {"tls-crl", required_argument, NULL, OPT_TLS_CRL},
-        {"help", no_argument, NULL, OPT_HELP},
-        {"version", no_argument, NULL, OPT_VERSION},
-        {NULL, 0, NULL, 0},
-};
-
-static int read_file(const char *path, struct mfl_server_config *config, struct mfl_error *err)
-{
-        MFL_CLEANUP_FREE char *text = NULL;
-        size_t n;
-        int r = mfl_fs_read(path, CONFIG_BYTES_MAX, &text, &n, err);
-        if (r == MFL_NOT_FOUND)
-                return mfl_fail(err, MFL_INVALID, "%s: there is no such file", path);
-        if (r)
-                return r;
-        struct mfl_yaml_doc *doc;
-        r = mfl_yaml_parse(text, n, path, NULL, &doc, err);
-        if (r)
-                return r;
-        r = mfl_yaml_read(doc, mfl_yaml_root(doc), config_fields, config, err);
-        mfl_yaml_free(doc);
-        return r;
-}
-
-static int set_text(char *dst, size_t dst_bytes, const char *value, const char *name, struct mfl_error *err)
-{
-        if (!*value || !mfl_strcpy(dst, dst_bytes, value))
-                return mfl_fail(err, MFL_INVALID, "--%s: expected 1 to %zu characters", name, dst_bytes - 1);
-        return 0;
-}
-
-static int set_level(struct mfl_server_config *config, const char *value, struct mfl_error *err)
-{
-        for (uint32_t i = 0; level_names[i]; i++)
-                if (!strcmp(level_names[i], value)) {
-                        config->log_level = i;
-                        return 0;
-                }
-        return mfl_fail(
-                err, MFL_INVALID, "--log-level: expected error, warn, info or debug, got '%s'", value);
-}
-
-static int set_ready_fd(struct mfl_server_config *config, const char *value, struct mfl_error *err)
+static bool parse_fd(const char *text, void *value)
 {
         char *end;
-        long n = strtol(value, &end, 10);
-        if (*end || end == value || n < 0 || n > 65535)
-                return mfl_fail(
-                        err, MFL_INVALID, "--ready-fd: expected a descriptor's number, got '%s'", value);
-        config->ready_fd = (int)n;
-        return 0;
+        long n = strtol(text, &end, 10);
+        if (*end || end == text || n < 0 || n > 65535)
+                return false;
+        *(int *)value = (int)n;
+        return true;
 }
 
-static int read_option(int code, struct mfl_server_config *config, struct mfl_error *err)
-{
-        switch (code) {
-        case OPT_CONFIG:
-                return 0; /* was read before, so that options override it wherever they stand */
-        case OPT_LISTEN:
-                return set_text(config->listen, sizeof config->listen, optarg, "listen", err);
-        case OPT_STATE_DIR:
-                return set_text(config->state_dir, sizeof config->state_dir, optarg, "state-dir", err);
-        case OPT_READY_FD:
-                return set_ready_fd(config, optarg, err);
-        case OPT_EXIT_WITH_STDIN:
-                config->exit_with_stdin = true;
-                return 0;
-        case OPT_LOG_LEVEL:
-                return set_level(config, optarg, err);
-        case OPT_INSECURE_LISTEN:
-                config->insecure_listen = true;
-                return 0;
-        case OPT_HTTP:
-                return set_text(config->http, sizeof config->http, optarg, "http", err);
-        case OPT_INSECURE_HTTP:
-                config->insecure_http = true;
-                return 0;
-        case OPT_TLS_CERT:
-                return set_text(config->tls_cert, sizeof config->tls_cert, optarg, "tls-cert", err);
-        case OPT_TLS_KEY:
-                return set_text(config->tls_key, sizeof config->tls_key, optarg, "tls-key", err);
-        case OPT_TLS_CA:
-                return set_text(config->tls_ca, sizeof config->tls_ca, optarg, "tls-ca", err);
-        case OPT_TLS_CRL:
-                return set_text(config->tls_crl, sizeof config->tls_crl, optarg, "tls-crl", err);
-        case OPT_HELP:
-                fputs(help_text, stdout);
-                return MFL_NOT_FOUND;
-        case OPT_VERSION:
-                puts("mfl-server " MFL_VERSION);
-                return MFL_NOT_FOUND;
-        default:
-                return mfl_fail(err, MFL_INVALID, "see mfl-server --help");
-        }
-}
+/* clang-format off */
+#define KEY(key_, kind_, member_) .key = key_, MFL_YAML_AT(kind_, struct mfl_server_config, member_)
+static const struct mfl_setting rows[] = {
+        {.section = "Network",
+                .field = {KEY("listen", STRING, listen)}, .option = "listen", .argument = "HOST:PORT",
+                .value = "127.0.0.1:7433",
+                .help = "the address to listen on, port 0: any free one; a socket of the service manager comes "
+                        "before it. Another address than loopback wants TLS, or insecure_listen"},
+        {.field = {KEY("insecure_listen", BOOL, insecure_listen)}, .option = "insecure-listen", .value = "false",
+                .help = "allow plain TCP on an address other than loopback: whoever reaches the port can submit "
+                        "jobs and read models"},
+        {.field = {KEY("connections_max", U32, connections_max), .min = 1, .max = 1000000}, .value = "16384",
+                .unit = "connections", .help = "at most so many connections at once; more are closed at once"},
+        {.field = {KEY("heartbeat", DURATION, heartbeat_ms), .min = 100, .max = 600000}, .value = "2s",
+                .help = "a silent peer is asked after this long"},
+        {.field = {KEY("dead_after", DURATION, dead_ms), .min = 500, .max = 3600000}, .value = "10s",
+                .help = "a peer that says nothing for this long is taken for dead; at least twice heartbeat"},
+        {.field = {KEY("reconnect_grace", DURATION, reconnect_grace_ms), .min = 0, .max = 3600000},
+                .value = "5s", .help = "a daemon that lost its connection keeps its work this long"},
 
-static void set_defaults(struct mfl_server_config *config)
-{
-        *config = (struct mfl_server_config){
-                .heartbeat_ms = 2000,
-                .dead_ms = 10000,
-                .reconnect_grace_ms = 5000,
-                .connections_max = 16384,
-                .log_level = 2,
-                .ready_fd = -1,
-        };
-        const char *dir = getenv("STATE_DIRECTORY"); /* set by systemd's StateDirectory= */
-        mfl_strcpy(config->listen, sizeof config->listen, "127.0.0.1:7433");
-        mfl_strcpy(config->http, sizeof config->http, "off");
-        mfl_strcpy(config->state_dir, sizeof config->state_dir, dir && *dir ? dir : "mfl-state");
-}
+        {.section = "TLS 1.3",
+                .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
+                .note = "none: plain TCP", .example = "/etc/mfl/server.pem", .reload = MFL_RELOAD_FILE,
+                .help = "speak TLS 1.3 only: the server's certificate, then those between it and the CA (PEM)"},
+        {.field = {KEY("tls_key", STRING, tls_key)}, .option = "tls-key", .argument = "FILE", .note = "none",
+                .example = "/etc/mfl/server.key", .reload = MFL_RELOAD_FILE,
+                .help = "its key, not readable by others (chmod 600)"},
+        {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR", .note = "none",
+                .example = "/etc/mfl/ca.pem", .reload = MFL_RELOAD_FILE,
+                .help = "the CA whose certificates daemons and operators must show (OU=daemon, operator, viewer, "
+                        "admin tell the roles; CN the name); a file, or a directory of .pem files"},
+        {.field = {KEY("tls_crl", STRING, tls_crl)}, .option = "tls-crl", .argument = "FILE", .note = "none",
+                .example = "/etc/mfl/crl.pem", .reload = MFL_RELOAD_FILE, .help = "certificates that were revoked"},
+
+        {.section = "State and memory",
+                .field = {KEY("state_dir", STRING, state_dir)}, .option = "state-dir", .argument = "DIR",
+                .value = "mfl-state", .env = "STATE_DIRECTORY", .env_is_default = true,
+                .help = "jobs, rounds and models"},
+        {.field = {KEY("memory_max", SIZE, memory_max_bytes)}, .note = "80% of what the machine has",
+                .example = "16GiB", .help = "of all jobs together; a job that does not fit is refused with the sizes"},
+        {.field = {KEY("slots", U32, slots), .min = 1, .max = 64}, .note = "by the model's size", .example = "2",
+                .unit = "buffers", .help = "staging buffers of each job, which take in so many updates at once"},
+
+        {.section = "Metrics and dashboard",
+                .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
+                .help = "metrics, health and dashboard, such as 127.0.0.1:7434. Another address than loopback "
+                        "wants insecure_http"},
+        {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
+                .help = "allow that on an address other than loopback: whoever reaches the port sees the names of "
+                        "jobs and daemons and how they do"},
+
+        {.section = "Log",
+                .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",
+                .argument = "LEVEL", .value = "info", .parse = mfl_setting_parse_level,
+                .reload = MFL_RELOAD_VALUE, .help = "error, warning, info or debug"},
+
+        {.section = "Only on the command line",
+                .field = {MFL_YAML_AT(U32, struct mfl_server_config, ready_fd)}, .option = "ready-fd",
+                .argument = "N", .parse = parse_fd, .expected = "a descriptor's number", .note = "none",
+                .help = "write \"HOST:PORT\" to this descriptor once listening"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, exit_with_stdin)}, .option = "exit-with-stdin",
+                .help = "stop when standard input ends: for a parent that must not leave children"},
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, backup)}, .option = "backup", .argument = "DIR",
+                .note = "none", .help = "save the state directory to DIR, which must not be there yet, and end; a server "
+                        "may be using it meanwhile"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, check_state)}, .option = "check-state",
+                .help = "verify the state directory, or a back-up of it that --state-dir names, and end; changes nothing"},
+};
+
+static const struct mfl_settings_topic topics[] = {
+        {"SIGNALS",
+                "SIGTERM and SIGINT stop the server at once; connections are told so, and nothing that was "
+                "committed is lost.\n\n"
+                "SIGHUP reads the configuration file and the certificates again. Connections stay. What the file "
+                "may change then stands in mfl-server.yaml(5). A file or a certificate that is wrong changes "
+                "nothing; the log says what is wrong."},
+        {"EXIT STATUS",
+                "  0    stopped on request\n"
+                "  1    failure: the disk, memory, a second server on the same state directory\n"
+                "  2    wrong option\n"
+                "  3    --check-state or --backup found damage\n"
+                "  78   wrong configuration, or a state directory that this version can't use"},
+        {"ENVIRONMENT",
+                "STATE_DIRECTORY is the default of --state-dir; systemd sets it. NOTIFY_SOCKET, WATCHDOG_USEC, "
+                "LISTEN_FDS and JOURNAL_STREAM are those of systemd: readiness, watchdog, socket activation and "
+                "log entries with fields."},
+        {"EXAMPLES",
+                "  mfl-server --state-dir /var/lib/mfl\n"
+                "  mfl-server --config /etc/mfl/server.yaml --log-level debug\n"
+                "  mfl-server --state-dir /var/lib/mfl --backup /var/backups/mfl/today"},
+        {"SEE ALSO", "mfl-server.yaml(5), mfl-client(8), mfl(1), mfl-job(5)"},
+        {NULL, NULL},
+};
+
+const struct mfl_settings mfl_server_settings = {
+        .program = "mfl-server",
+        .summary = "the aggregation server of mfl",
+        .about = "Sends the model out to daemons, adds up what they learned, and commits each round. What was "
+                 "committed survives any crash: after a restart every unfinished job goes on from its last "
+                 "committed round.",
+        .after = "SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file and the "
+                 "certificates again and takes log_level over; connections stay.\n\n"
+                 "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 3 --check-state or --backup found damage, "
+                 "78 wrong configuration, or a state directory that this version can't use.",
+        .file = "/etc/mfl/server.yaml",
+        .topics = topics,
+        .rows = rows,
+        .n_rows = MFL_ARRAY_SIZE(rows),
+};
+/* clang-format on */
 
 bool mfl_server_config_tls(const struct mfl_server_config *config)
 {
@@ -234,32 +141,12 @@ static int check_tls(const struct mfl_server_config *config, struct mfl_error *e
 int mfl_server_config_load(
         int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err)
 {
-        struct mfl_server_config config;
-        int code, r;
-        set_defaults(&config);
-        *ret_usage = false;
-        config.argc = argc;
-        config.argv = argv;
-        optind = 1; /* a reload reads the arguments once more */
-        opterr = 0;
-        while ((code = getopt_long(argc, argv, "", options, NULL)) != -1)
-                if (code == OPT_CONFIG) {
-                        r = read_file(optarg, &config, err);
-                        if (r)
-                                return r;
-                }
-        *ret_usage = true;
-        optind = 1;
-        opterr = 1;
-        while ((code = getopt_long(argc, argv, "", options, NULL)) != -1) {
-                r = read_option(code, &config, err);
-                if (r)
-                        return r;
-        }
-        if (optind < argc)
-                return mfl_fail(
-                        err, MFL_INVALID, "unexpected argument '%s'; see mfl-server --help", argv[optind]);
-        *ret_usage = false;
+        struct mfl_server_config config = {.argc = argc, .argv = argv, .ready_fd = -1};
+        mfl_settings_defaults(&mfl_server_settings, &config);
+        int r = mfl_settings_load(&mfl_server_settings, argc, argv, &config, err);
+        *ret_usage = r == MFL_SETTINGS_USAGE;
+        if (r)
+                return r == MFL_SETTINGS_SHOWN ? MFL_NOT_FOUND : *ret_usage ? MFL_INVALID : r;
         if (config.dead_ms < 2 * config.heartbeat_ms)
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",

@@ -3,7 +3,7 @@
 #ifndef MFL_SERVER_CONFIG_H
 #define MFL_SERVER_CONFIG_H
 
-#include "common/base.h"
+#include "common/settings.h"
 
 struct mfl_server_config {
         char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
@@ -24,8 +24,13 @@ struct mfl_server_config {
         int argc;     /* what it was read from, for a reload; borrowed */
         char **argv;
         bool exit_with_stdin; /* command line only */
+        /* Command line only; instead of serving: */
+        char backup[1024]; /* a back-up of state_dir goes there; "": none is wanted */
+        bool check_state;  /* state_dir is verified */
 };
 
+/* The table: all keys and options. */
+extern const struct mfl_settings mfl_server_settings;
 /* Defaults, then the file that --config names, then options. MFL_INVALID with text (exit status 78 for the
  * file, 2 for options: *ret_usage tells); MFL_NOT_FOUND after --help or --version, which were printed. */
 int mfl_server_config_load(

@@ -250,7 +250,9 @@ struct core_job {
         struct mfl_fixed fixed;
         uint64_t n_params;
         uint32_t n_slots;
-        uint8_t digest[MFL_DIGEST_BYTES]; /* of the newest params, committed or not */
+        uint8_t digest[MFL_DIGEST_BYTES];  /* of the newest params, committed or not */
+        char numerics[MFL_NUMERICS_BYTES]; /* of the daemon that was first to train here */
+        bool has_numerics, numerics_mixed; /* mixed: said so */
         struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;

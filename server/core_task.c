@@ -160,8 +160,31 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
         tell_cost(core, task->daemon, job);
 }
 
+/* The model of a job that mixes them depends on who trained what. That is worth a line, not a refusal. */
+static void compare_numerics(struct mfl_core *core, const struct core_task *task)
+{
+        struct core_job *job = task->job;
+        const struct mfl_daemon_info *info = &task->daemon->info;
+        if (task->kind != MFL_TASK_TRAIN || job->numerics_mixed)
+                return;
+        if (!job->has_numerics) {
+                job->has_numerics = true;
+                mfl_strcpy(job->numerics, sizeof job->numerics, info->numerics);
+        } else if (strcmp(job->numerics, info->numerics) != 0) {
+                job->numerics_mixed = true;
+                mfl_core_trace(core, job,
+                        "MIXED ARITHMETIC: daemon %s trains with %s, others of this job with %s", info->name,
+                        *info->numerics ? info->numerics : "what it does not tell",
+                        *job->numerics ? job->numerics : "what they do not tell");
+                mfl_core_trace(core, job,
+                        "so the model depends on who trained what, and another run may differ in the last "
+                        "bits");
+        }
+}
+
 void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
 {
+        compare_numerics(core, task);
         uint32_t n = task->n_items;
         mfl_core_trace(core, task->job, "round %u: daemon %s %s %u %s (task %u)", task->job->round,
                 task->daemon->info.name, task->kind == MFL_TASK_TRAIN ? "trains" : "evaluates", n,

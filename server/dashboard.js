@@ -277,6 +277,78 @@ function jobSection(withTable) {
   };
 }
 
+// ---- how the data are divided ----
+
+const CLASSES_NAMED = 12;
+const classFill = (i, n) => (n ? `hsl(${Math.round(i * 360 / n)} 55% ${i % 2 ? 62 : 48}%)` : 'var(--train)');
+
+// A column for each client, as high as it has samples, of its classes from below; one path a class, however many columns.
+function drawPartition(box, data) {
+  const shown = data.shown, n = shown[0].classes ? shown[0].classes.length : 0;
+  const width = Math.max(240, box.clientWidth || 500), height = 200, left = 48, right = 6, top = 8, bottom = 22;
+  const most = Math.max(data.samples_max, 1), step = (width - left - right) / shown.length, bar = step > 5 ? step - 1 : step;
+  const y = (v) => top + (1 - v / most) * (height - top - bottom);
+  const kind = data.local ? 'site' : 'client';
+  const node = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img',
+    'aria-label': `samples of each ${kind}${n ? ', by class' : ''}; the table below has the figures` });
+  for (const t of ticks(0, most, 4, 1).found) {
+    node.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t) }),
+      svg('text', { x: left - 6, y: y(t) + 4, 'text-anchor': 'end' }, count(t)));
+  }
+  const from = shown.map(() => 0);
+  for (let c = 0; c < Math.max(n, 1); c++) {
+    let d = '';
+    shown.forEach((one, i) => {
+      const v = n ? one.classes[c] : one.samples;
+      if (!v) return;
+      d += `M${(left + i * step).toFixed(2)} ${y(from[i] + v).toFixed(2)}h${bar.toFixed(2)}V${y(from[i]).toFixed(2)}h${(-bar).toFixed(2)}z`;
+      from[i] += v;
+    });
+    const path = svg('path', { class: n ? '' : 'train', d });
+    if (n) path.setAttribute('fill', classFill(c, n));
+    path.append(svg('title', {}, n ? 'class ' + className(data, c, n) : 'samples'));
+    node.append(path);
+  }
+  const every = Math.max(1, Math.ceil(shown.length / Math.max(1, Math.floor((width - left) / (data.local ? 90 : 45)))));
+  shown.forEach((one, i) => {
+    if (i % every) return;
+    node.append(svg('text', { x: left + (i + 0.5) * step, y: height - 6, 'text-anchor': 'middle' }, clientName(one)));
+  });
+  box.replaceChildren(node);
+}
+
+const clientName = (one) => one.daemon || String(one.client);
+const className = (data, c, n) => c + (c === n - 1 && data.classes > n ? '+' : '');
+
+function partitionSection() {
+  const note = el('p', { class: 'note' }), box = el('div', {}), legend = el('ul', { class: 'legend' });
+  const inside = table([['Client', ''], ['Samples', 'num'], ['Samples of each class', 'text']], 'samples of each client');
+  const more = el('details', {}, el('summary', {}, 'The figures'), inside), body = inside.querySelector('tbody');
+  const node = el('section', { id: 'partition' }, el('h2', {}, 'Data of the clients'), note, box, legend, more);
+  let told = null;
+  node.hidden = true;
+  return {
+    node,
+    draw(data) {
+      node.hidden = !data || !data.known || !data.shown.length;
+      if (node.hidden) return;
+      drawPartition(box, data);
+      if (told === data) return;
+      told = data;
+      const n = data.shown[0].classes ? data.shown[0].classes.length : 0;
+      setText(note, `${data.clients} ${data.local ? 'sites' : 'clients'}, ${data.samples} samples: ` +
+        `${data.samples_min} to ${data.samples_max} each` + (n ? ', by class' : '') +
+        (data.shown.length < data.clients ? `. ${data.shown.length} of them are shown.` : '.'));
+      legend.replaceChildren(...(n > CLASSES_NAMED ? [] : [...Array(n).keys()].map((c) => el('li', {},
+        svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' }, svg('rect', { fill: classFill(c, n), width: 12, height: 12 })),
+        className(data, c, n)))));
+      body.replaceChildren(...data.shown.map((one) => el('tr', {}, el('td', {}, clientName(one)),
+        el('td', { class: 'num' }, String(one.samples)), el('td', { class: 'text' }, (one.classes || [])
+          .map((v, c) => (v ? `${className(data, c, n)}: ${v}` : '')).filter(Boolean).join(', ')))));
+    },
+  };
+}
+
 // ---- daemons ----
 
 const DAEMON_COLUMNS = [['Daemon', ''], ['State', ''], ['Job', ''], ['Clients', 'num'], ['Clients/s', 'num extra'],
@@ -361,8 +433,9 @@ async function ask(path) {
 
 const main = document.querySelector('main'), status = document.getElementById('status');
 const wantedJob = location.pathname.startsWith('/jobs/') ? location.pathname.slice(6) : null;
-const parts = { jobs: jobsSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(), daemons: daemonsSection() };
-let shown = false, redraw = () => {};
+const parts = { jobs: jobsSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(),
+  partition: partitionSection(), daemons: daemonsSection() };
+let shown = false, redraw = () => {}, population = null;
 
 // What stands there without JavaScript stays until the first data is here.
 function show(nodes) {
@@ -370,12 +443,22 @@ function show(nodes) {
   shown = true;
 }
 
+// A population does not change once it is known; sites come and go.
+async function askPartition() {
+  if (!population || population.local) {
+    const data = await ask(`/api/jobs/${wantedJob}/partition`);
+    population = data.known ? data : null;
+  }
+  return population;
+}
+
 async function turn() {
   if (wantedJob) {
-    const [job, timeline] = await Promise.all([ask('/api/jobs/' + wantedJob), ask('/api/rounds')]);
+    const [job, timeline, partition] = await Promise.all([ask('/api/jobs/' + wantedJob), ask('/api/rounds'), askPartition()]);
     const own = { spans: timeline.spans.filter((s) => s.job === wantedJob), rounds: timeline.rounds.filter((r) => r.job === wantedJob) };
-    show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.timeline.node, ...parts.job.nodes.slice(1)]);
-    redraw = () => { parts.job.draw(job); parts.timeline.draw(own); };
+    show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.timeline.node, parts.partition.node,
+      ...parts.job.nodes.slice(1)]);
+    redraw = () => { parts.job.draw(job); parts.timeline.draw(own); parts.partition.draw(partition); };
   } else {
     const [jobs, daemons, timeline] = await Promise.all(['/api/jobs', '/api/daemons', '/api/rounds'].map(ask));
     const newest = [...jobs.jobs].reverse();

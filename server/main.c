@@ -6,6 +6,7 @@
  * 78 or 1;
  *   - unfinished jobs are added to the core before the first connection is taken;
  *   - once listening, the address goes to --ready-fd, and the service manager is told (service.c);
+ *   - --backup and --check-state do their work and end (store_backup.h);
  *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it: connections are told Bye, the
  * workers finish what they run, nothing committed is lost.
  */
@@ -17,8 +18,10 @@
 #include "common/log.h"
 #include "server/config.h"
 #include "server/server.h"
+#include "server/store_backup.h"
 
 #define EXIT_USAGE 2
+#define EXIT_DAMAGE 3
 #define EXIT_CONFIG 78
 
 /* A connection is a descriptor: take as many as the system gives. */
@@ -53,6 +56,39 @@ static int report_ready(const struct mfl_server_config *config, const char *addr
         return 0;
 }
 
+static void on_finding(void *user, const char *text)
+{
+        printf("%s\n", text);
+}
+
+/* --backup and --check-state: returns the exit status. */
+static int look_after_state(const struct mfl_server_config *config)
+{
+        struct mfl_store_summary summary = {0};
+        struct mfl_error err = {{0}};
+        const bool saves = *config->backup;
+        int r = saves ? mfl_store_backup(config->state_dir, config->backup, on_finding, NULL, &summary, &err)
+                      : mfl_store_check(config->state_dir, on_finding, NULL, &summary, &err);
+        if (r) {
+                fprintf(stderr, "mfl-server: %s\n", err.text);
+                return r == MFL_STORE_NEWER || r == MFL_INVALID ? EXIT_CONFIG
+                       : r == MFL_STORE_DAMAGED                 ? EXIT_DAMAGE
+                                                                : 1;
+        }
+        printf("%s: schema %u by %s; %llu jobs, %llu of them unfinished; %llu rounds; %llu files of %.1f "
+               "MB%s%s\n",
+                config->state_dir, summary.schema, summary.software, (unsigned long long)summary.jobs,
+                (unsigned long long)summary.jobs_unfinished, (unsigned long long)summary.rounds,
+                (unsigned long long)summary.files, (double)summary.bytes / 1e6, saves ? ", saved to " : "",
+                config->backup);
+        if (summary.findings)
+                printf("%u findings\n", summary.findings);
+        else
+                printf("%s\n",
+                        saves ? "every file has the checksum of its row, and is on the disk" : "sound");
+        return fflush(stdout) ? 1 : summary.findings ? EXIT_DAMAGE : 0;
+}
+
 int main(int argc, char **argv)
 {
         struct mfl_server_config config;
@@ -65,6 +101,8 @@ int main(int argc, char **argv)
                 fprintf(stderr, "mfl-server: %s\n", err.text);
                 return usage ? EXIT_USAGE : EXIT_CONFIG;
         }
+        if (*config.backup || config.check_state)
+                return look_after_state(&config);
         mfl_log_init("mfl-server", (enum mfl_log_level)config.log_level);
         signal(SIGPIPE, SIG_IGN);
         raise_descriptor_limit(config.connections_max);
@@ -73,7 +111,9 @@ int main(int argc, char **argv)
         r = mfl_server_open(&config, &server, &err);
         if (r) {
                 mfl_log(MFL_LOG_ERROR, "%s", err.text);
-                return r == MFL_INVALID ? EXIT_CONFIG : 1;
+                /* None of these goes away by being started again. */
+                bool is_final = r == MFL_INVALID || r == MFL_STORE_NEWER || r == MFL_STORE_DAMAGED;
+                return is_final ? EXIT_CONFIG : 1;
         }
         r = report_ready(&config, mfl_server_address(server), &err);
         mfl_service_ready(server);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "proto/version.h"
 #include "server/pages.h"
 
 #define COUNTER MFL_METRIC_COUNTER
@@ -494,7 +495,7 @@ void mfl_metrics_text(struct mfl_server *server, struct mfl_text *text)
         struct mfl_exposition out = {.text = text};
         uint32_t jobs_left_out = 0, daemons_left_out = 0;
         char protocol[16];
-        snprintf(protocol, sizeof protocol, "%d", MFL_PROTOCOL_VERSION);
+        snprintf(protocol, sizeof protocol, "%d", MFL_PROTOCOL_MAX);
         mfl_exposition_family(&out, GAUGE, "mfl_build_info", "The server's version; always 1.");
         mfl_exposition_u64(&out, 1, MFL_LABELS("version", MFL_VERSION, "protocol", protocol));
         put_job_counts(server, &out);

@@ -38,6 +38,7 @@ struct mfl_request {
         struct mfl_store_rounds rounds;
         struct mfl_store_nodes nodes; /* show */
         struct mfl_store_audits audits;
+        Mfl__Partition *partition;  /* get_partition; NULL: nothing known */
         struct mfl_store_rule rule; /* access; which: it goes */
         /* pull: the round; drain: on or off */
         int64_t which;

@@ -72,6 +72,7 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
         out->device_uuid = (char *)view->info->device_uuid;
         out->device_pci = (char *)view->info->device_pci;
         out->device_memory = view->info->device_memory;
+        out->numerics = (char *)view->info->numerics;
         if (session && session->telemetry.known &&
                 uv_now(&server->loop) - session->telemetry_ms <= TELEMETRY_MS_MAX) {
                 mfl_wire_from_telemetry(&session->telemetry, &entry->telemetry);

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/model/safetensors.h"
+#include "server/partition.h"
 
 #define DETAIL_ROUNDS 1000
 #define DETAIL_NODES 1000
@@ -86,6 +87,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_store_rounds_deinit(&op->rounds);
         mfl_store_nodes_deinit(&op->nodes);
         free(op->audits.v);
+        mfl_job_partition_free(op->partition);
         mfl_store_job_deinit(&op->row);
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);
@@ -323,6 +325,28 @@ static void answer_models(struct mfl_request *op, struct mfl_session *session)
         mfl_session_send(session, &envelope);
 }
 
+static void run_partition(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_job_partition_read(op->server->store, op->job, &op->partition, &op->err);
+}
+
+static void answer_partition(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->server, op->job);
+        Mfl__JobPartition body = MFL__JOB_PARTITION__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        if (!session || !job)
+                return;
+        body.job = op->job;
+        body.local = mfl_job_partition_is_local(job);
+        body.partition = op->partition;
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_JOB_PARTITION;
+        envelope.job_partition = &body;
+        mfl_session_send(session, &envelope);
+}
+
 static void ask_rounds(struct mfl_session *session, uint64_t request, const char *id,
         void (*run)(struct mfl_work *), void (*answer)(struct mfl_request *, struct mfl_session *))
 {
@@ -522,6 +546,9 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
         case MFL__ENVELOPE__BODY_LIST_MODELS:
                 ask_rounds(session, e->request, e->list_models->job, run_rounds, answer_models);
                 return 0;
+        case MFL__ENVELOPE__BODY_GET_PARTITION:
+                ask_rounds(session, e->request, e->get_partition->job, run_partition, answer_partition);
+                return 0;
         case MFL__ENVELOPE__BODY_WATCH:
                 job = mfl_operator_job(session, e->request, e->watch->job);
                 if (job)
@@ -553,6 +580,12 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
                 return 0;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);
+                return 0;
+        case MFL__ENVELOPE__BODY__NOT_SET: /* with a request's number: of a newer `mfl` (mfl.proto, VERSIONS)
+                                            */
+                mfl_operator_fail(session, e->request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "this server (mfl-server " MFL_VERSION
+                        ") does not know that request: upgrade the server");
                 return 0;
         default:
                 return mfl_fail(err, MFL_INVALID, "an operator may not send this message");

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "server/dashboard.h"
+#include "server/partition.h"
 
 #define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
 #define ROUNDS_READ_MAX 2000    /* the newest: a query of a few milliseconds */
@@ -68,22 +69,36 @@ static const struct {
         {"/api/rounds", TYPE_JSON, mfl_json_timeline},
 };
 
-/* The id in "/api/jobs/ID" or "/jobs/ID"; NULL: it is another path. */
-static const char *job_of(const char *path, bool *ret_html)
+enum detail_kind {
+        DETAIL_HTML,      /* "/jobs/ID" */
+        DETAIL_JSON,      /* "/api/jobs/ID" */
+        DETAIL_PARTITION, /* "/api/jobs/ID/partition" */
+};
+
+/* The job whose page that is; false: it is another path. */
+static bool job_of(const char *path, char ret_id[MFL_JOB_ID_BYTES], enum detail_kind *ret_kind)
 {
-        *ret_html = !strncmp(path, "/jobs/", 6);
-        const char *id = *ret_html ? path + 6 : !strncmp(path, "/api/jobs/", 10) ? path + 10 : "";
+        bool html = !strncmp(path, "/jobs/", 6);
+        const char *id = html ? path + 6 : !strncmp(path, "/api/jobs/", 10) ? path + 10 : "";
         size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
-        return n && !id[n] && n < MFL_JOB_ID_BYTES ? id : NULL;
+        if (!n || n >= MFL_JOB_ID_BYTES)
+                return false;
+        if (id[n] && (html || strcmp(id + n, "/partition")))
+                return false;
+        *ret_kind = html ? DETAIL_HTML : id[n] ? DETAIL_PARTITION : DETAIL_JSON;
+        memcpy(ret_id, id, n);
+        ret_id[n] = '\0';
+        return true;
 }
 
 static bool knows(const char *path)
 {
-        bool html;
+        char id[MFL_JOB_ID_BYTES];
+        enum detail_kind kind;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(pages); i++)
                 if (!strcmp(pages[i].path, path))
                         return true;
-        return job_of(path, &html) != NULL;
+        return job_of(path, id, &kind);
 }
 
 /* Takes the text. */
@@ -109,8 +124,9 @@ struct mfl_page_detail {
         struct mfl_page_detail *next; /* waits for this one */
         struct mfl_server *server;
         char path[MFL_HTTP_PATH_BYTES], job[MFL_JOB_ID_BYTES];
-        bool html;
+        enum detail_kind kind;
         struct mfl_store_rounds rounds;
+        Mfl__Partition *partition;
         int status;
         struct mfl_error err;
 };
@@ -118,8 +134,12 @@ struct mfl_page_detail {
 static void run_detail(struct mfl_work *work)
 {
         struct mfl_page_detail *detail = MFL_CONTAINER_OF(work, struct mfl_page_detail, work);
-        detail->status = mfl_store_round_list(
-                detail->server->store, detail->job, 0, ROUNDS_READ_MAX, &detail->rounds, &detail->err);
+        struct mfl_store *store = detail->server->store;
+        if (detail->kind != DETAIL_PARTITION)
+                detail->status = mfl_store_round_list(
+                        store, detail->job, 0, ROUNDS_READ_MAX, &detail->rounds, &detail->err);
+        if (!detail->status && detail->kind != DETAIL_JSON)
+                detail->status = mfl_job_partition_read(store, detail->job, &detail->partition, &detail->err);
 }
 
 static void answer_detail(struct mfl_page_detail *detail)
@@ -135,11 +155,13 @@ static void answer_detail(struct mfl_page_detail *detail)
         }
         if (detail->status) /* told as 503: NULL is what there is no page of */
                 text.failed = true;
-        else if (detail->html)
-                mfl_html_job(job, &detail->rounds, &text);
+        else if (detail->kind == DETAIL_HTML)
+                mfl_html_job(job, &detail->rounds, detail->partition, &text);
+        else if (detail->kind == DETAIL_PARTITION)
+                mfl_json_partition(job, detail->partition, &text);
         else
                 mfl_json_job(job, &detail->rounds, &text);
-        answer(server, detail->path, 200, detail->html ? TYPE_HTML : TYPE_JSON, &text);
+        answer(server, detail->path, 200, detail->kind == DETAIL_HTML ? TYPE_HTML : TYPE_JSON, &text);
 }
 
 static void done_detail(struct mfl_work *work);
@@ -169,11 +191,12 @@ static void done_detail(struct mfl_work *work)
         else if (!work->cancelled)
                 answer_detail(detail);
         mfl_store_rounds_deinit(&detail->rounds);
+        mfl_job_partition_free(detail->partition);
         free(detail);
         start_details(server);
 }
 
-static void want_detail(struct mfl_server *server, const char *path, const char *job, bool html)
+static void want_detail(struct mfl_server *server, const char *path, const char *job, enum detail_kind kind)
 {
         struct mfl_page_detail **at = &server->details;
         if (!mfl_server_job_find(server, job)) {
@@ -186,7 +209,7 @@ static void want_detail(struct mfl_server *server, const char *path, const char 
                 return;
         }
         detail->server = server;
-        detail->html = html;
+        detail->kind = kind;
         mfl_strcpy(detail->path, sizeof detail->path, path);
         mfl_strcpy(detail->job, sizeof detail->job, job);
         while (*at)
@@ -199,7 +222,8 @@ static void want_detail(struct mfl_server *server, const char *path, const char 
 static void render(void *user, const char *path)
 {
         struct mfl_server *server = user;
-        bool html;
+        char id[MFL_JOB_ID_BYTES];
+        enum detail_kind kind;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(pages); i++)
                 if (!strcmp(pages[i].path, path)) {
                         struct mfl_text text = {0};
@@ -207,9 +231,9 @@ static void render(void *user, const char *path)
                         answer(server, path, 200, pages[i].type, &text);
                         return;
                 }
-        const char *job = job_of(path, &html);
-        mfl_assert(job); /* no other path is known */
-        want_detail(server, path, job, html);
+        bool is_detail = job_of(path, id, &kind);
+        mfl_assert(is_detail); /* no other path is known */
+        want_detail(server, path, id, kind);
 }
 
 /* ---- the port ---- */

@@ -33,8 +33,13 @@ void mfl_json_jobs(struct mfl_server *server, struct mfl_text *text);
 void mfl_json_job(struct mfl_server_job *job, const struct mfl_store_rounds *rounds, struct mfl_text *text);
 void mfl_json_daemons(struct mfl_server *server, struct mfl_text *text);
 void mfl_json_timeline(struct mfl_server *server, struct mfl_text *text);
+/* NULL: no daemon has told yet. Of the HTML's table at most MFL_PAGES_CLIENTS_MAX rows, evenly chosen. */
+#define MFL_PAGES_CLIENTS_MAX 64
+void mfl_json_partition(struct mfl_server_job *job, const Mfl__Partition *partition, struct mfl_text *text);
+void mfl_html_partition(const Mfl__Partition *partition, struct mfl_text *text);
 void mfl_html_overview(struct mfl_server *server, struct mfl_text *text);
-void mfl_html_job(struct mfl_server_job *job, const struct mfl_store_rounds *rounds, struct mfl_text *text);
+void mfl_html_job(struct mfl_server_job *job, const struct mfl_store_rounds *rounds,
+        const Mfl__Partition *partition, struct mfl_text *text);
 
 /* ---- what they have in common ---- */
 struct mfl_daemon_row {

@@ -121,7 +121,8 @@ static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
                 round->train_loss, round->clients, round->seconds);
 }
 
-void mfl_html_job(struct mfl_server_job *job, const struct mfl_store_rounds *rounds, struct mfl_text *text)
+void mfl_html_job(struct mfl_server_job *job, const struct mfl_store_rounds *rounds,
+        const Mfl__Partition *partition, struct mfl_text *text)
 {
         struct mfl_text main_part = {0}, *out = &main_part;
         Mfl__JobInfo info;
@@ -151,6 +152,7 @@ void mfl_html_job(struct mfl_server_job *job, const struct mfl_store_rounds *rou
                 put_round_row(out, &round);
         }
         mfl_text_put(out, "</tbody></table></div></section>\n");
+        mfl_html_partition(partition, out);
         put_frame(text, title, out);
         mfl_text_deinit(out);
 }

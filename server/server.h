@@ -49,9 +49,11 @@ struct mfl_session {
         struct mfl_session *next, **prev_next; /* all sessions */
         struct mfl_session *hash_next;         /* by conn */
         uint32_t conn;
-        Mfl__Role role; /* unspecified until Hello */
+        Mfl__Role role;    /* unspecified until Hello */
+        uint32_t protocol; /* the version spoken; 0 until Hello */
         uint64_t opened_ms, connected_unix_ms;
         char peer[80];
+        char daemon[MFL_NAME_BYTES];     /* its name, of a daemon */
         char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */
         uint32_t roles;                  /* of it (MFL_TLS_ROLE_...); all without TLS */
         struct mfl_handshake *handshake; /* NULL: greeted, or plain */
@@ -112,6 +114,7 @@ struct mfl_server_job {
         uint32_t checkpointed; /* round of `file` */
         struct mfl_store_file file;
         struct mfl_job_observed observed;
+        bool has_partition; /* a population's is in the store, or on its way there */
 };
 
 /* ---- the server ---- */

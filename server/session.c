@@ -11,6 +11,8 @@
 #include <stdio.h>
 
 #include "common/log.h"
+#include "proto/version.h"
+#include "server/partition.h"
 #include "server/server.h"
 
 #define HELLO_WITHIN_MS 10000
@@ -136,7 +138,7 @@ static int welcome(struct mfl_session *session)
         const struct mfl_server_config *config = &session->server->config;
         Mfl__Welcome body = MFL__WELCOME__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        body.protocol = MFL_PROTOCOL_VERSION;
+        body.protocol = session->protocol;
         body.software = "mfl-server " MFL_VERSION;
         body.heartbeat_ms = (uint32_t)config->heartbeat_ms;
         body.dead_ms = (uint32_t)config->dead_ms;
@@ -154,6 +156,7 @@ static int greet_daemon(struct mfl_session *session, const Mfl__Envelope *envelo
                 return r;
         struct mfl_core_event event = {.kind = MFL_EV_DAEMON_UP, .conn = session->conn, .daemon = &msg.hello};
         event.drained = mfl_operator_is_drained(session->server, msg.hello.name);
+        mfl_strcpy(session->daemon, sizeof session->daemon, msg.hello.name);
         mfl_server_feed(session->server, &event); /* the core sends Welcome */
         mfl_msg_deinit(&msg);
         return 0;
@@ -164,12 +167,15 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
         if (envelope->body_case != MFL__ENVELOPE__BODY_HELLO)
                 return mfl_fail(err, MFL_INVALID, "Hello must come first");
         const Mfl__Hello *hello = envelope->hello;
-        if (hello->protocol_min > MFL_PROTOCOL_VERSION || hello->protocol_max < MFL_PROTOCOL_VERSION)
-                return mfl_fail(err, MFL_INVALID, "this server speaks protocol %d; %s speaks %u to %u: %s",
-                        MFL_PROTOCOL_VERSION, hello->software, hello->protocol_min, hello->protocol_max,
-                        hello->protocol_min > MFL_PROTOCOL_VERSION ? "upgrade the server"
-                                                                   : "upgrade the client");
-        int r = mfl_admission_check(session, hello, err);
+        const struct mfl_protocol_range own = {MFL_PROTOCOL_MIN, MFL_PROTOCOL_MAX},
+                                        peer = {hello->protocol_min, hello->protocol_max};
+        int r = mfl_protocol_choose(own, peer, hello->software, &session->protocol, err);
+        if (r) {
+                /* A daemon goes on trying: one of the two may be upgraded any minute. */
+                mfl_stream_close(&session->stream, err->text, hello->role == MFL__ROLE__ROLE_DAEMON);
+                return 0;
+        }
+        r = mfl_admission_check(session, hello, err);
         if (r) {
                 session->server->observed.daemons_refused[MFL_ACCESS_OK] +=
                         hello->role == MFL__ROLE__ROLE_DAEMON;
@@ -216,6 +222,12 @@ static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelo
                 struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
                 mfl_server_feed(session->server, &heard);
                 end_chunk(session, true);
+                return 0;
+        }
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARTITION) { /* for people who look, as Telemetry */
+                struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
+                mfl_job_partition_take(session, envelope->partition);
+                mfl_server_feed(session->server, &heard);
                 return 0;
         }
         struct mfl_msg msg;

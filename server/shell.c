@@ -76,7 +76,14 @@ static void send_msg(struct mfl_server *server, const struct mfl_core_action *ac
                         return;
                 text = job->text;
         }
-        int r = mfl_stream_send_msg(&session->stream, &action->msg, text, &err);
+        const struct mfl_msg *msg = &action->msg;
+        struct mfl_msg welcome;
+        if (msg->kind == MFL_MSG_WELCOME) { /* versions are the shell's business */
+                welcome = *msg;
+                welcome.welcome.protocol = session->protocol;
+                msg = &welcome;
+        }
+        int r = mfl_stream_send_msg(&session->stream, msg, text, &err);
         if (r < 0)
                 mfl_server_fatal(server, r, &err);
 }

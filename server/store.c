@@ -65,6 +65,8 @@ static const char *const schema_steps[] = {
         "CREATE TABLE daemon_rules (pattern TEXT NOT NULL, verdict INTEGER NOT NULL, who TEXT NOT NULL,"
         " time_ms INTEGER NOT NULL, until_ms INTEGER NOT NULL, reason TEXT NOT NULL,"
         " PRIMARY KEY (pattern, verdict)) WITHOUT ROWID;"
+        "CREATE TABLE job_partitions (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " daemon TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, daemon));"
         "PRAGMA user_version = 4;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
@@ -133,18 +135,96 @@ static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
         return 0;
 }
 
+int mfl_store_schema_newest(void)
+{
+        return SCHEMA_VERSION;
+}
+
+static int on_word(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        mfl_strcpy(user, 64, mfl_db_text(row, 0));
+        return 0;
+}
+
+/* Says what it is and what to do, before anything is written. */
+static int check_schema(struct mfl_store *store, int64_t version, struct mfl_error *err)
+{
+        int64_t n_tables = 0;
+        char software[64] = "a later version";
+        if (version > SCHEMA_VERSION) {
+                mfl_db_query(store->db, on_word, software, NULL,
+                        "SELECT value FROM meta WHERE key = 'software'", "");
+                return mfl_fail(err, MFL_STORE_NEWER,
+                        "state directory %s has schema %lld, written by %s; this is mfl-server %s, which "
+                        "knows up to %d: "
+                        "start the newer one, or restore an older back-up (docs/upgrade.md, Going back)",
+                        store->dir, (long long)version, software, MFL_VERSION, SCHEMA_VERSION);
+        }
+        int r = mfl_db_query(store->db, on_int, &n_tables, err, "SELECT count(*) FROM sqlite_master", "");
+        if (!r && (version < 0 || (version == 0 && n_tables > 0)))
+                r = mfl_fail(err, -EIO, "database %s/mfl.db: schema %lld, expected 1 to %d", store->dir,
+                        (long long)version, SCHEMA_VERSION);
+        return r;
+}
+
+/* Removes what earlier migrations have saved; what can't be removed only takes room. */
+static void remove_saved(struct mfl_store *store, int64_t except)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        for (int v = 1; v < SCHEMA_VERSION; v++) {
+                snprintf(path, sizeof path, "%s/mfl.db.schema-%d.bak", store->dir, v);
+                if (v != except && unlink(path) && errno != ENOENT)
+                        mfl_store_logf(store, "", "cannot remove %s: %s", path, strerror(errno));
+        }
+}
+
+static int sync_file(const char *path, struct mfl_error *err)
+{
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int r = fd < 0 || fsync(fd) ? mfl_store_code(mfl_fail_errno(err, "fsync %s", path)) : 0;
+        if (fd >= 0)
+                close(fd);
+        return r;
+}
+
+/* tmp, fsync, rename, fsync directory, so that a file of this name is whole. */
+static int save_before_migration(struct mfl_store *store, int64_t version, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES], tmp[MFL_STORE_PATH_BYTES];
+        snprintf(path, sizeof path, "%s/mfl.db.schema-%lld.bak", store->dir, (long long)version);
+        snprintf(tmp, sizeof tmp, "%s/mfl.db.migration.tmp", store->dir);
+        int r = mfl_fs_fault("before-migration-save", path);
+        if (r)
+                return mfl_fail(err, mfl_store_code(r), "save %s: %s", path, strerror(-r));
+        unlink(tmp);
+        r = mfl_db_save(store->db, tmp, err);
+        if (!r)
+                r = sync_file(tmp, err);
+        if (!r && rename(tmp, path))
+                r = mfl_store_code(mfl_fail_errno(err, "rename %s to %s", tmp, path));
+        if (!r)
+                r = mfl_store_code(mfl_fs_sync_dir(store->dir, err));
+        if (r)
+                return r;
+        r = mfl_fs_fault("after-migration-save", path);
+        if (r)
+                return mfl_fail(err, mfl_store_code(r), "save %s: %s", path, strerror(-r));
+        return 0;
+}
+
 /* Schema and boot counter in one transaction. */
 static int migrate(struct mfl_store *store, struct mfl_error *err)
 {
         int64_t version = 0, boot = 0, seq = 0;
         int r = mfl_db_query(store->db, on_int, &version, err, "PRAGMA user_version", "");
-        if (r)
-                return r;
-        if (version > SCHEMA_VERSION)
-                return mfl_fail(err, MFL_STORE_NEWER,
-                        "state directory %s has schema %lld, this program knows %d: use a newer mfl-server",
-                        store->dir, (long long)version, SCHEMA_VERSION);
-        r = mfl_store_begin(store, err);
+        if (!r)
+                r = check_schema(store, version, err);
+        const int64_t was = version;
+        const bool migrates = was > 0 && was < SCHEMA_VERSION;
+        if (!r && migrates)
+                r = save_before_migration(store, was, err);
+        if (!r)
+                r = mfl_store_begin(store, err);
         if (r)
                 return r;
         for (; version < SCHEMA_VERSION && !r; version++)
@@ -155,10 +235,19 @@ static int migrate(struct mfl_store *store, struct mfl_error *err)
                 r = mfl_db_query(
                         store->db, on_int, &boot, err, "SELECT value FROM meta WHERE key = 'boot'", "");
         if (!r)
+                r = mfl_db_run(store->db, err, "INSERT OR REPLACE INTO meta VALUES ('software', ?1)", "t",
+                        "mfl-server " MFL_VERSION);
+        if (!r)
                 r = mfl_db_query(store->db, on_int, &seq, err, "SELECT coalesce(max(seq), 0) FROM lines", "");
         r = mfl_store_end(store, r, err);
         store->boot = (uint32_t)boot;
         store->next_seq = (uint64_t)seq + 1;
+        if (!r && migrates) { /* lines have their numbers only now */
+                mfl_store_logf(store, "",
+                        "schema %lld became %d; the database as it was is kept as mfl.db.schema-%lld.bak",
+                        (long long)was, SCHEMA_VERSION, (long long)was);
+                remove_saved(store, was);
+        }
         return r;
 }
 
@@ -168,7 +257,17 @@ static int open_database(struct mfl_store *store, struct mfl_error *err)
         if (!path)
                 return mfl_fail_memory(err, strlen(store->dir), "a file name");
         int r = mfl_db_open(path, &store->db, err);
-        return r ? r : migrate(store, err);
+        if (!r)
+                r = migrate(store, err);
+        if (r != -EIO)
+                return r;
+        char why[sizeof err->text];
+        mfl_strcpy(why, sizeof why, err->text);
+        return mfl_fail(err, MFL_STORE_DAMAGED,
+                "%.300s. The database is damaged or not mfl-server's: restore a back-up (docs/admin.md, "
+                "Restore); "
+                "mfl-server --check-state tells more",
+                why);
 }
 
 static int make_dirs(struct mfl_store *store, struct mfl_error *err)

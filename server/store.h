@@ -4,6 +4,7 @@
  *
  *      STATE_DIR/lock                               flock of the one server
  *      STATE_DIR/mfl.db                             WAL, synchronous=FULL
+ *      STATE_DIR/mfl.db.schema-2.bak                as it was before the last upgrade
  *      STATE_DIR/uploads/                           initial params being received; emptied at open
  *      STATE_DIR/jobs/j-000001/initial.f32          initial params that were uploaded: raw little-endian
  * floats STATE_DIR/jobs/j-000001/round-000012.safetensors
@@ -28,11 +29,12 @@
 #include "server/runtime.h"
 
 enum {
-        MFL_STORE_FULL = 16,   /* no space left (ENOSPC, EDQUOT, SQLITE_FULL) */
-        MFL_STORE_AGAIN = 17,  /* another disk error that may pass (EIO, EMFILE, a busy database) */
-        MFL_STORE_LOCKED = 18, /* open: another server has this state directory */
-        MFL_STORE_NEWER = 19,  /* open: written by a newer version */
-        MFL_STORE_RULES_FULL = 20,
+        MFL_STORE_FULL = 16,    /* no space left (ENOSPC, EDQUOT, SQLITE_FULL) */
+        MFL_STORE_AGAIN = 17,   /* another disk error that may pass (EIO, EMFILE, a busy database) */
+        MFL_STORE_LOCKED = 18,  /* open: another server has this state directory */
+        MFL_STORE_NEWER = 19,   /* open: written by a newer version */
+        MFL_STORE_DAMAGED = 20, /* open: the database is not one of ours, or not any more */
+        MFL_STORE_RULES_FULL = 21,
 };
 
 #define MFL_TOKEN_BYTES 64
@@ -43,7 +45,9 @@ enum {
 struct mfl_store;
 
 /* Makes or opens the directory, takes the lock, migrates the schema, raises the boot counter, removes
- * orphans. */
+ * orphans. Before a migration the database is saved as mfl.db.schema-N.bak (N: the schema that it has), which
+ * the version before can be started with; the one of the last migration is kept. Fault points:
+ * "before-migration-save", "after-migration-save", then those of the transaction. */
 int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
 void mfl_store_close(struct mfl_store *store);          /* flushes log lines; NULL is fine */
 uint32_t mfl_store_boot(const struct mfl_store *store); /* 1 at the first open */
@@ -152,6 +156,9 @@ int mfl_store_node_list(struct mfl_store *store, const char *id, uint32_t limit,
 /* Rounds in (after, ...], ascending, the newest `limit` of them (0: all). */
 int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
+/* Rounds in (after, ...], ascending, the oldest `limit` of them. */
+int mfl_store_round_page(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
+        struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
 #define MFL_STORE_NEWEST ((int64_t)-1)
 #define MFL_STORE_BEST ((int64_t)-2)
 /* A committed round, by number, the newest or the best. kept_only: among those whose file is there.
@@ -227,6 +234,28 @@ int mfl_store_audit_add(struct mfl_store *store, const struct mfl_store_audit *e
 /* The newest, at most limit, the oldest of them first. v is freed with free(). */
 int mfl_store_audit_list(
         struct mfl_store *store, uint32_t limit, struct mfl_store_audits *ret_audits, struct mfl_error *err);
+
+/* ---- partitions ---- */
+/* How a job's data are divided, as a daemon has told: bytes that the store does not look into. daemon "": of
+ * the whole population, and the first is kept; else of that daemon's own data, and the newest is kept, of at
+ * most MFL_STORE_SITES_MAX daemons. */
+#define MFL_STORE_SITES_MAX 10000
+struct mfl_store_partition {
+        char daemon[MFL_NAME_BYTES];
+        void *body;
+        size_t bytes;
+};
+struct mfl_store_partitions {
+        uint32_t n;
+        struct mfl_store_partition *v;
+};
+/* MFL_NOT_FOUND: there is no such job. */
+int mfl_store_partition_put(struct mfl_store *store, const char *id, const char *daemon, const void *body,
+        size_t bytes, struct mfl_error *err);
+/* By daemon. */
+int mfl_store_partition_list(struct mfl_store *store, const char *id,
+        struct mfl_store_partitions *ret_partitions, struct mfl_error *err);
+void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions);
 
 /* ---- log lines ---- */
 struct mfl_store_line {

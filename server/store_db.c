@@ -5,6 +5,7 @@
 #include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/fs.h"
 #include "server/store.h"
@@ -75,6 +76,52 @@ int mfl_db_open(const char *path, struct mfl_db **ret_db, struct mfl_error *err)
         }
         *ret_db = db;
         return 0;
+}
+
+int mfl_db_open_reading(const char *path, struct mfl_db **ret_db, struct mfl_error *err)
+{
+        struct mfl_db *db = mfl_calloc(1, sizeof *db);
+        if (!db || !(db->path = mfl_strdup(path))) {
+                free(db);
+                return mfl_fail_memory(err, sizeof *db, "the database");
+        }
+        int rc = sqlite3_open_v2(path, &db->sqlite, SQLITE_OPEN_READONLY | SQLITE_OPEN_FULLMUTEX, NULL);
+        int r = rc ? fail(db, rc, "open", err) : mfl_db_exec(db, "PRAGMA busy_timeout=2000", err);
+        if (r) {
+                mfl_db_close(db);
+                return r;
+        }
+        *ret_db = db;
+        return 0;
+}
+
+static int copy_pages(struct mfl_db *db, struct mfl_db *to, struct mfl_error *err)
+{
+        sqlite3_backup *backup = sqlite3_backup_init(to->sqlite, "main", db->sqlite, "main");
+        if (!backup)
+                return fail(to, sqlite3_errcode(to->sqlite), "backup", err);
+        int rc = sqlite3_backup_step(backup, -1);
+        int rc_end = sqlite3_backup_finish(backup);
+        if (rc == SQLITE_DONE)
+                return rc_end ? fail(to, rc_end, "backup", err) : 0;
+        return mfl_fail(
+                err, code_of(rc), "database %s: copy to %s: %s", db->path, to->path, sqlite3_errstr(rc));
+}
+
+int mfl_db_save(struct mfl_db *db, const char *path, struct mfl_error *err)
+{
+        struct mfl_db to = {.path = (char *)(uintptr_t)path};
+        int rc = sqlite3_open_v2(path, &to.sqlite,
+                SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_EXCLUSIVE | SQLITE_OPEN_FULLMUTEX,
+                NULL);
+        int r = rc ? fail(&to, rc, "create", err) : copy_pages(db, &to, err);
+        /* The copy says WAL in its header, and would need two more files to be read. */
+        if (!r)
+                r = mfl_db_exec(&to, "PRAGMA journal_mode=DELETE", err);
+        sqlite3_close_v2(to.sqlite);
+        if (r)
+                unlink(path);
+        return r;
 }
 
 void mfl_db_close(struct mfl_db *db)
@@ -181,6 +228,11 @@ const char *mfl_db_text(struct mfl_db_row *row, int column)
 {
         const unsigned char *text = sqlite3_column_text(row->stmt, column);
         return text ? (const char *)text : "";
+}
+
+size_t mfl_db_bytes(struct mfl_db_row *row, int column)
+{
+        return (size_t)sqlite3_column_bytes(row->stmt, column);
 }
 
 void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes)

@@ -14,7 +14,13 @@ struct mfl_db;
 struct mfl_db_row;
 
 int mfl_db_open(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
+/* An existing database, for reading only; a server may have it open. */
+int mfl_db_open_reading(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
 void mfl_db_close(struct mfl_db *db);
+/* Writes the whole database as it is now, or as the open transaction sees it, to a file that must not be
+ * there yet, by SQLite's backup API: https://www.sqlite.org/backup.html. One file without a log beside it;
+ * not synced. Others may write to the database meanwhile. On failure the file is removed. */
+int mfl_db_save(struct mfl_db *db, const char *path, struct mfl_error *err);
 
 /* Runs statements without results and arguments. */
 int mfl_db_exec(struct mfl_db *db, const char *sql, struct mfl_error *err);
@@ -31,6 +37,7 @@ int64_t mfl_db_last_id(const struct mfl_db *db);
 int64_t mfl_db_int(struct mfl_db_row *row, int column);
 double mfl_db_double(struct mfl_db_row *row, int column);
 const char *mfl_db_text(struct mfl_db_row *row, int column);
+size_t mfl_db_bytes(struct mfl_db_row *row, int column); /* of a blob */
 void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes);
 
 /* Commit passes the fault points "before-db-commit" and "after-db-commit". When it fails it has rolled back,

@@ -29,6 +29,7 @@ struct mfl_store {
 };
 
 uint64_t mfl_store_unix_ms(void);
+int mfl_store_schema_newest(void);
 
 /* Reading: takes the mutex. Writing: takes it and begins a transaction; end writes the waiting log lines and
  * commits when r is 0, else rolls back; returns r or the commit's result. */

@@ -94,24 +94,39 @@ void mfl_store_rounds_deinit(struct mfl_store_rounds *rounds)
         *rounds = (struct mfl_store_rounds){0};
 }
 
-int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
-        struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
+static int list_rounds(struct mfl_store *store, const char *sql, const char *id, uint32_t after,
+        uint32_t limit, struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
 {
         struct rounds_reader reader = {{0}};
         mfl_store_lock(store);
         int r = mfl_store_check_job(store, id, err);
         if (!r)
-                r = mfl_db_query(store->db, on_round, &reader, err,
-                        "SELECT * FROM (SELECT " ROUND_COLUMNS
-                        " FROM rounds WHERE job = ?1 AND round > ?2 AND "
-                        "superseded = 0 ORDER BY round DESC LIMIT ?3) ORDER BY round",
-                        "tii", id, (int64_t)after, limit ? (int64_t)limit : (int64_t)-1);
+                r = mfl_db_query(store->db, on_round, &reader, err, sql, "tii", id, (int64_t)after,
+                        limit ? (int64_t)limit : (int64_t)-1);
         mfl_store_unlock(store);
         if (r)
                 mfl_store_rounds_deinit(&reader.rounds);
         else
                 *ret_rounds = reader.rounds;
         return r;
+}
+
+int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
+        struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
+{
+        return list_rounds(store,
+                "SELECT * FROM (SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND round > ?2 AND "
+                "superseded = 0 ORDER BY round DESC LIMIT ?3) ORDER BY round",
+                id, after, limit, ret_rounds, err);
+}
+
+int mfl_store_round_page(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
+        struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
+{
+        return list_rounds(store,
+                "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND round > ?2 AND superseded = 0 "
+                "ORDER BY round LIMIT ?3",
+                id, after, limit, ret_rounds, err);
 }
 
 /* Every round whose file is kept, ascending. Under the mutex. */

@@ -14,7 +14,8 @@ struct mfl_watcher {
         struct mfl_session *session;
         uint64_t request;
         char job[MFL_JOB_ID_BYTES];
-        bool logs, follow;
+        bool logs, follow, all_rounds;
+        bool more;    /* of the past is to be read */
         bool started; /* the past was sent */
         bool ended;
         uint64_t log_seq;    /* last line sent */
@@ -152,7 +153,7 @@ struct past {
         uint32_t conn;
         uint64_t request;
         char job[MFL_JOB_ID_BYTES];
-        bool logs;
+        bool logs, all_rounds;
         uint32_t rounds_from;
         struct mfl_store_rounds rounds;
         struct mfl_store_lines lines;
@@ -164,10 +165,15 @@ static void run_past(struct mfl_work *work)
 {
         struct past *past = MFL_CONTAINER_OF(work, struct past, work);
         struct mfl_store *store = past->server->store;
-        past->status = past->logs ? mfl_store_log_list(
-                                            store, past->job, 0, LOG_LINES_AT_START, &past->lines, &past->err)
-                                  : mfl_store_round_list(store, past->job, past->rounds_from, ROUNDS_AT_START,
-                                            &past->rounds, &past->err);
+        if (past->logs)
+                past->status =
+                        mfl_store_log_list(store, past->job, 0, LOG_LINES_AT_START, &past->lines, &past->err);
+        else if (past->all_rounds)
+                past->status = mfl_store_round_page(
+                        store, past->job, past->rounds_from, ROUNDS_AT_START, &past->rounds, &past->err);
+        else
+                past->status = mfl_store_round_list(
+                        store, past->job, past->rounds_from, ROUNDS_AT_START, &past->rounds, &past->err);
 }
 
 static struct mfl_watcher *find_watcher(struct mfl_session *session, uint64_t request)
@@ -195,6 +201,8 @@ static void finish(struct mfl_watcher *watcher)
         free(watcher);
 }
 
+static void more_past(struct mfl_watcher *watcher);
+
 static void send_past(struct past *past, struct mfl_watcher *watcher)
 {
         struct mfl_server_job *job = mfl_server_job_find(past->server, past->job);
@@ -202,6 +210,11 @@ static void send_past(struct past *past, struct mfl_watcher *watcher)
                 send_round(watcher, &past->rounds.v[i]);
         for (uint32_t i = 0; i < past->lines.n; i++)
                 send_line(watcher, past->lines.v[i].seq, past->lines.v[i].time_ms, past->lines.v[i].text);
+        if (past->all_rounds && past->rounds.n == ROUNDS_AT_START) {
+                watcher->more = true;
+                more_past(watcher);
+                return;
+        }
         watcher->started = true;
         if (watcher->logs) {
                 watcher->ended = !watcher->follow || !job || job->state >= MFL_JOB_DONE;
@@ -233,16 +246,47 @@ static void done_past(struct mfl_work *work)
         free(past);
 }
 
+static void start_past(struct mfl_watcher *watcher)
+{
+        struct mfl_session *session = watcher->session;
+        struct mfl_error err;
+        struct past *past = mfl_calloc(1, sizeof *past);
+        if (!past) {
+                mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *past, "a watcher"), &err);
+                return;
+        }
+        *past = (struct past){.server = session->server,
+                .conn = session->conn,
+                .request = watcher->request,
+                .logs = watcher->logs,
+                .all_rounds = watcher->all_rounds,
+                .rounds_from = watcher->round_sent,
+                .work = {.run = run_past, .done = done_past}};
+        mfl_strcpy(past->job, sizeof past->job, watcher->job);
+        if (mfl_worker_submit(&session->server->disk, &past->work)) {
+                free(past);
+                mfl_operator_fail(session, watcher->request, MFL__FAILURE_CODE__FAILURE_LIMIT,
+                        "the server is too busy");
+        }
+}
+
+/* The next page of the past, unless the one before is still on its way to a slow peer: then the flush looks
+ * again. */
+static void more_past(struct mfl_watcher *watcher)
+{
+        if (watcher->session->stream.queued_bytes >= QUEUE_LIMIT_BYTES)
+                return;
+        watcher->more = false;
+        start_past(watcher);
+}
+
 void mfl_watch_start(
         struct mfl_session *session, uint64_t request, struct mfl_server_job *job, const Mfl__Watch *watch)
 {
         struct mfl_error err;
         struct mfl_watcher *watcher = mfl_calloc(1, sizeof *watcher);
-        struct past *past = mfl_calloc(1, sizeof *past);
-        if (!watcher || !past) {
-                free(watcher);
-                free(past);
-                mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *past, "a watcher"), &err);
+        if (!watcher) {
+                mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *watcher, "a watcher"), &err);
                 return;
         }
         *watcher = (struct mfl_watcher){.next = session->watchers,
@@ -250,22 +294,12 @@ void mfl_watch_start(
                 .request = request,
                 .logs = watch->logs,
                 .follow = watch->follow,
+                .all_rounds = watch->all_rounds,
                 .round_sent = watch->rounds_from};
         mfl_strcpy(watcher->job, sizeof watcher->job, job->id);
         session->watchers = watcher;
         session->server->n_log_watchers += watch->logs;
-        *past = (struct past){.server = session->server,
-                .conn = session->conn,
-                .request = request,
-                .logs = watch->logs,
-                .rounds_from = watch->rounds_from,
-                .work = {.run = run_past, .done = done_past}};
-        mfl_strcpy(past->job, sizeof past->job, job->id);
-        if (mfl_worker_submit(&session->server->disk, &past->work)) {
-                free(past);
-                mfl_operator_fail(
-                        session, request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
-        }
+        start_past(watcher);
 }
 
 void mfl_watch_forget(struct mfl_session *session)
@@ -306,6 +340,8 @@ static void flush_session(struct mfl_session *session)
         for (; w; w = next) {
                 next = w->next;
                 struct mfl_server_job *job = mfl_server_job_find(session->server, w->job);
+                if (w->more)
+                        more_past(w);
                 if (!w->started)
                         continue;
                 if (w->logs)

@@ -76,8 +76,16 @@ static uint64_t load_bits(const uint8_t *p, size_t bytes, bool big_endian)
         return v;
 }
 
+/* A float; NAN for an integer that is none exactly. */
 static float load_float(const struct mfl_array *array, const uint8_t *p)
 {
+        if (array->type == MFL_ARRAY_I32 || array->type == MFL_ARRAY_I64) {
+                int64_t v = array->type == MFL_ARRAY_I32 ? (int32_t)load_bits(p, 4, array->big_endian)
+                                                         : (int64_t)load_bits(p, 8, array->big_endian);
+                return v >= -(1 << 24) && v <= 1 << 24 ? (float)v : NAN;
+        }
+        if (array->type == MFL_ARRAY_U8 || array->type == MFL_ARRAY_I8)
+                return array->type == MFL_ARRAY_U8 ? *p : (int8_t)*p;
         if (array->type == MFL_ARRAY_F32) {
                 uint32_t bits = (uint32_t)load_bits(p, 4, array->big_endian);
                 float f;
@@ -147,10 +155,10 @@ int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const st
         struct mfl_error *err)
 {
         size_t size = mfl_array_element_bytes(array->type);
-        bool is_float = array->type == MFL_ARRAY_F32 || array->type == MFL_ARRAY_F64;
-        if (!is_float && array->type != MFL_ARRAY_U8)
-                return mfl_fail(err, MFL_INVALID, "%s: samples of %s; u8, f32 and f64 are possible", path,
-                        type_name(array->type));
+        bool is_float = array->type != MFL_ARRAY_U8; /* or becomes one */
+        if (array->type == MFL_ARRAY_I8)
+                return mfl_fail(err, MFL_INVALID, "%s: samples of %s; u8, i32, i64, f32 and f64 are possible",
+                        path, type_name(array->type));
         struct mfl_shape made;
         int r = sample_shape(array, shape, path, &made, err);
         if (r)
@@ -163,8 +171,11 @@ int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const st
                 float f = load_float(array, from + i * size);
                 if (!isfinite(f))
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: sample %llu holds a value that is no finite float", path,
-                                (unsigned long long)(i / (array->count / array->dim[0])));
+                                "%s: sample %llu holds a value that is no finite float%s", path,
+                                (unsigned long long)(i / (array->count / array->dim[0])),
+                                array->type == MFL_ARRAY_I32 || array->type == MFL_ARRAY_I64
+                                        ? " exactly: integers reach to 2^24"
+                                        : "");
                 memcpy(bytes + i * sizeof f, &f, sizeof f);
         }
         *ret_shape = made;
@@ -212,5 +223,38 @@ int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, con
         }
         *ret_labels = labels;
         *ret_n = (uint32_t)array->count;
+        return 0;
+}
+
+bool mfl_array_is_float(const struct mfl_array *array)
+{
+        return array->type == MFL_ARRAY_F32 || array->type == MFL_ARRAY_F64;
+}
+
+int mfl_array_to_targets(const struct mfl_array *array, const uint8_t *bytes, const char *path,
+        float **ret_targets, int *ret_n_targets, uint32_t *ret_n, struct mfl_error *err)
+{
+        size_t size = mfl_array_element_bytes(array->type);
+        uint64_t each = array->count / array->dim[0];
+        if (array->rank > 2 || each > MFL_TARGETS_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: targets of %d dimensions and %llu values a sample; (n) and (n, targets) with at "
+                        "most "
+                        "%d are possible",
+                        path, array->rank, (unsigned long long)each, MFL_TARGETS_MAX);
+        float *targets = mfl_calloc(array->count, sizeof *targets);
+        if (!targets)
+                return mfl_fail_memory(err, array->count * sizeof *targets, path);
+        for (uint64_t i = 0; i < array->count; i++) {
+                targets[i] = load_float(array, bytes + array->offset + i * size);
+                if (!isfinite(targets[i])) {
+                        free(targets);
+                        return mfl_fail(err, MFL_INVALID, "%s: target %llu is no finite float", path,
+                                (unsigned long long)i);
+                }
+        }
+        *ret_targets = targets;
+        *ret_n_targets = (int)each;
+        *ret_n = (uint32_t)array->dim[0];
         return 0;
 }

@@ -7,21 +7,15 @@
  * I/O errors, memory.
  */
 #include "common/data/formats.h"
+#include "common/data/sources.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 const char *const mfl_data_format_names[] = {
         "idx", "cifar10", "npy", "synthetic", "cifar100", "csv", "npz", "text", "images", NULL};
 _Static_assert(MFL_ARRAY_SIZE(mfl_data_format_names) == MFL_FORMAT_COUNT + 1, "one name for each format");
-
-struct bytes {
-        uint8_t *data;
-        size_t n;
-};
 
 size_t mfl_dtype_bytes(enum mfl_dtype dtype)
 {
@@ -66,67 +60,13 @@ void mfl_dataset_free(struct mfl_dataset *dataset)
         free(dataset);
 }
 
-/* What the operator can put right (a wrong path, a permission) is invalid input; the rest is a broken
- * machine. */
-static int fail_open(const char *path, struct mfl_error *err)
-{
-        int r = mfl_fail_errno(err, "%s", path);
-        return r == -ENOENT || r == -ENOTDIR || r == -EACCES || r == -EPERM || r == -ELOOP ||
-                               r == -ENAMETOOLONG
-                       ? MFL_INVALID
-                       : r;
-}
-
-static int read_all(int fd, const char *path, size_t n, uint8_t *data, struct mfl_error *err)
-{
-        size_t done = 0;
-        while (done < n) {
-                ssize_t got = read(fd, data + done, n - done);
-                if (got < 0 && errno == EINTR)
-                        continue;
-                if (got < 0)
-                        return mfl_fail_errno(err, "%s: read", path);
-                if (got == 0)
-                        return mfl_fail(err, MFL_INVALID,
-                                "%s: shrank from %zu to %zu bytes while it was read", path, n, done);
-                done += (size_t)got;
-        }
-        return 0;
-}
-
-/* The whole file on the heap. Not mapped: a mapped file that somebody truncates kills the process. */
-static int read_file(const char *path, struct bytes *ret_bytes, struct mfl_error *err)
-{
-        struct stat st;
-        struct bytes b = {0};
-        int r = 0;
-        /* Without O_NONBLOCK a FIFO of that name would hang the open. */
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0)
-                return fail_open(path, err);
-        if (fstat(fd, &st) < 0) {
-                r = mfl_fail_errno(err, "%s: stat", path);
-        } else if (!S_ISREG(st.st_mode)) {
-                r = mfl_fail(err, MFL_INVALID, "%s: not a regular file", path);
-        } else {
-                b.n = (size_t)st.st_size;
-                b.data = mfl_alloc_aligned(b.n);
-                r = b.data ? read_all(fd, path, b.n, b.data, err) : mfl_fail_memory(err, b.n, path);
-        }
-        close(fd);
-        if (r)
-                free(b.data);
-        else
-                *ret_bytes = b;
-        return r;
-}
-
 /* One file of a split: its bytes (which the caller frees, also on failure) and the array that they hold. */
-static int read_idx(const char *path, struct bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err)
+static int read_idx(
+        const char *path, struct mfl_data_bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err)
 {
-        int r = read_file(path, bytes, err);
+        int r = mfl_data_read_file(path, bytes, err);
         if (!r && mfl_is_gzip(bytes->data, bytes->n)) {
-                struct bytes plain;
+                struct mfl_data_bytes plain;
                 r = mfl_idx_inflate(bytes->data, bytes->n, path, &plain.data, &plain.n, err);
                 if (!r) {
                         free(bytes->data);
@@ -136,37 +76,57 @@ static int read_idx(const char *path, struct bytes *bytes, struct mfl_array *ret
         return r ? r : mfl_idx_parse(bytes->data, bytes->n, path, ret_array, err);
 }
 
-static int read_npy(const char *path, struct bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err)
+static int read_npy(
+        const char *path, struct mfl_data_bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err)
 {
-        int r = read_file(path, bytes, err);
+        int r = mfl_data_read_file(path, bytes, err);
         return r ? r : mfl_npy_parse(bytes->data, bytes->n, path, ret_array, err);
 }
 
 typedef int read_fn(
-        const char *path, struct bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err);
+        const char *path, struct mfl_data_bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err);
 
-/* Samples and labels of a split. shape has rank 0 or what the configuration gives. */
-static int load_pair(read_fn *read_array, const char *x_path, const char *y_path,
-        const struct mfl_shape *shape, struct mfl_shape *ret_shape, struct mfl_split *split,
-        struct mfl_error *err)
+int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, const char *x_path,
+        struct mfl_data_bytes *y, const struct mfl_array *y_array, const char *y_path,
+        const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
+        struct mfl_split *split, struct mfl_error *err)
 {
-        struct bytes x = {0}, y = {0};
-        struct mfl_array array;
         uint32_t n_labels = 0;
-        int r = read_array(x_path, &x, &array, err);
-        if (!r)
-                r = mfl_array_to_samples(
-                        &array, x.data, shape, x_path, ret_shape, &split->dtype, &split->n, err);
-        if (!r)
-                r = read_array(y_path, &y, &array, err);
-        if (!r)
-                r = mfl_array_to_labels(&array, y.data, y_path, &split->labels, &n_labels, err);
+        int n_targets = 0;
+        int r = mfl_array_to_samples(
+                x_array, x->data, shape, x_path, ret_shape, &split->dtype, &split->n, err);
+        if (!r && mfl_array_is_float(y_array))
+                r = mfl_array_to_targets(
+                        y_array, y->data, y_path, &split->targets, &n_targets, &n_labels, err);
+        else if (!r)
+                r = mfl_array_to_labels(y_array, y->data, y_path, &split->labels, &n_labels, err);
         if (!r && n_labels != split->n)
                 r = mfl_fail(err, MFL_INVALID, "%s: %u labels, but %s has %u samples", y_path, n_labels,
                         x_path, split->n);
-        free(y.data);
-        split->samples = x.data; /* freed with the data set, whatever r says */
+        free(y->data);
+        split->samples = x->data; /* freed with the data set, whatever r says */
+        *x = *y = (struct mfl_data_bytes){0};
+        *ret_n_targets = n_targets;
         return r;
+}
+
+/* shape has rank 0 or what the configuration gives. */
+static int load_pair(read_fn *read_array, const char *x_path, const char *y_path,
+        const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
+        struct mfl_split *split, struct mfl_error *err)
+{
+        struct mfl_data_bytes x = {0}, y = {0};
+        struct mfl_array x_array, y_array;
+        int r = read_array(x_path, &x, &x_array, err);
+        if (!r)
+                r = read_array(y_path, &y, &y_array, err);
+        if (r) {
+                free(x.data);
+                free(y.data);
+                return r;
+        }
+        return mfl_pair_settle(
+                &x, &x_array, x_path, &y, &y_array, y_path, shape, ret_shape, ret_n_targets, split, err);
 }
 
 /* The first of the usual spellings that exists: train-images-idx3-ubyte, train-images.idx3-ubyte, each or
@@ -193,87 +153,177 @@ static int load_idx_split(const char *dir, const char *images, const char *label
         const struct mfl_shape *shape, struct mfl_shape *ret_shape, struct mfl_split *split,
         struct mfl_error *err)
 {
+        int n_targets;
         MFL_CLEANUP_FREE char *x = NULL;
         MFL_CLEANUP_FREE char *y = NULL;
         int r = find_idx(dir, images, "idx3", &x, err);
         if (!r)
                 r = find_idx(dir, labels, "idx1", &y, err);
-        return r ? r : load_pair(read_idx, x, y, shape, ret_shape, split, err);
+        return r ? r : load_pair(read_idx, x, y, shape, ret_shape, &n_targets, split, err);
 }
 
-static int load_pairs(
+int mfl_pairs_check(const struct mfl_dataset *dataset, const struct mfl_shape *test_shape, int test_targets,
+        struct mfl_error *err)
+{
+        char a[96], b[96];
+        if (!mfl_shape_equal(&dataset->shape, test_shape) || dataset->train.dtype != dataset->test.dtype)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: training samples are %s of %s, test samples %s of %s", dataset->name,
+                        mfl_shape_text(&dataset->shape, a, sizeof a),
+                        dataset->train.dtype == MFL_U8 ? "u8" : "floats",
+                        mfl_shape_text(test_shape, b, sizeof b),
+                        dataset->test.dtype == MFL_U8 ? "u8" : "floats");
+        if (dataset->n_targets != test_targets)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: training samples have %d float targets, test samples %d (0: class "
+                        "labels)",
+                        dataset->name, dataset->n_targets, test_targets);
+        return 0;
+}
+
+static int load_idx(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
         struct mfl_shape test_shape;
-        char a[96], b[96];
-        int r;
-        if (config->format == MFL_FORMAT_IDX) {
-                r = load_idx_split(config->dir, "train-images", "train-labels", &config->shape,
-                        &dataset->shape, &dataset->train, err);
-                if (!r)
-                        r = load_idx_split(config->dir, "t10k-images", "t10k-labels", &config->shape,
-                                &test_shape, &dataset->test, err);
-        } else {
-                r = load_pair(read_npy, config->train_x, config->train_y, &config->shape, &dataset->shape,
-                        &dataset->train, err);
-                if (!r)
-                        r = load_pair(read_npy, config->test_x, config->test_y, &config->shape, &test_shape,
-                                &dataset->test, err);
+        int r = load_idx_split(config->dir, "train-images", "train-labels", &config->shape, &dataset->shape,
+                &dataset->train, err);
+        if (!r)
+                r = load_idx_split(config->dir, "t10k-images", "t10k-labels", &config->shape, &test_shape,
+                        &dataset->test, err);
+        return r ? r : mfl_pairs_check(dataset, &test_shape, 0, err);
+}
+
+/* The four files: their names as given, within dir where there is one; train_x.npy and so on without names.
+ */
+static int load_npy(
+        const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        static const char *const usual[] = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"};
+        const char *names[] = {config->train_x, config->train_y, config->test_x, config->test_y};
+        char *paths[4] = {NULL};
+        struct mfl_shape test_shape;
+        int test_targets, r = 0;
+        for (int i = 0; i < 4 && !r; i++) {
+                const char *name = names[i] ? names[i] : usual[i];
+                paths[i] = config->dir && *name != '/' ? mfl_asprintf("%s/%s", config->dir, name)
+                                                       : mfl_strdup(name);
+                r = paths[i] ? 0 : mfl_fail_memory(err, strlen(name), "a path");
         }
-        if (r)
-                return r;
-        if (!mfl_shape_equal(&dataset->shape, &test_shape) || dataset->train.dtype != dataset->test.dtype)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s: training samples are %s of %s, test samples %s of %s", config->name,
-                        mfl_shape_text(&dataset->shape, a, sizeof a),
-                        dataset->train.dtype == MFL_U8 ? "u8" : "floats",
-                        mfl_shape_text(&test_shape, b, sizeof b),
-                        dataset->test.dtype == MFL_U8 ? "u8" : "floats");
-        return 0;
+        if (!r)
+                r = load_pair(read_npy, paths[0], paths[1], &config->shape, &dataset->shape,
+                        &dataset->n_targets, &dataset->train, err);
+        if (!r)
+                r = load_pair(read_npy, paths[2], paths[3], &config->shape, &test_shape, &test_targets,
+                        &dataset->test, err);
+        for (int i = 0; i < 4; i++)
+                free(paths[i]);
+        return r ? r : mfl_pairs_check(dataset, &test_shape, test_targets, err);
 }
 
 static int load_cifar(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
+        static const char *const ten[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+        static const char *const hundred[] = {"train.bin", "test.bin"};
+        bool is_ten = config->format == MFL_FORMAT_CIFAR10;
+        const struct mfl_cifar_kind *kind = is_ten           ? &mfl_cifar10
+                                            : config->coarse ? &mfl_cifar100_coarse
+                                                             : &mfl_cifar100_fine;
+        int n = is_ten ? 6 : 2, r = 0;
         dataset->shape = (struct mfl_shape){.rank = 3, .dim = {3, 32, 32}};
-        dataset->classes = 10;
-        int r = 0;
-        for (int i = 0; i < 6 && !r; i++) {
-                struct bytes bytes = {0};
-                MFL_CLEANUP_FREE char *path = i < 5 ? mfl_asprintf("%s/data_batch_%d.bin", config->dir, i + 1)
-                                                    : mfl_asprintf("%s/test_batch.bin", config->dir);
+        dataset->classes = kind->classes;
+        for (int i = 0; i < n && !r; i++) {
+                struct mfl_data_bytes bytes = {0};
+                MFL_CLEANUP_FREE char *path =
+                        mfl_asprintf("%s/%s", config->dir, is_ten ? ten[i] : hundred[i]);
                 if (!path)
                         return mfl_fail_memory(err, strlen(config->dir) + 64, "a path");
-                r = read_file(path, &bytes, err);
+                r = mfl_data_read_file(path, &bytes, err);
                 if (!r)
-                        r = mfl_cifar_append(
-                                bytes.data, bytes.n, path, i < 5 ? &dataset->train : &dataset->test, err);
+                        r = mfl_cifar_append(bytes.data, bytes.n, path, kind,
+                                i < n - 1 ? &dataset->train : &dataset->test, err);
                 free(bytes.data);
         }
         return r;
 }
 
-/* Takes the configured number of classes, or the largest label + 1, and checks every label against it. */
+/* Takes the configured number of classes, or the largest label + 1, and checks every label against it. Tokens
+ * have their vocabulary, and targets no classes. */
 static int settle_classes(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
         const struct mfl_split *splits[] = {&dataset->train, &dataset->test};
         static const char *const names[] = {"training", "test"};
+        if (config->classes && (dataset->n_targets || dataset->vocabulary))
+                return mfl_fail(err, MFL_INVALID, "data set %s: classes is given, but it has %s",
+                        config->name, dataset->n_targets ? "float targets" : "tokens");
+        if (dataset->n_targets)
+                return 0;
         if (config->classes)
                 dataset->classes = config->classes;
         bool given = dataset->classes > 0;
         for (int s = 0; s < 2; s++) {
-                for (uint32_t i = 0; i < splits[s]->n; i++) {
+                uint64_t each = mfl_dataset_labels_per_sample(dataset), n = splits[s]->n * each;
+                for (uint64_t i = 0; i < n; i++) {
                         int32_t label = splits[s]->labels[i];
                         if (given && label >= dataset->classes)
                                 return mfl_fail(err, MFL_INVALID,
-                                        "data set %s: label %d of %s sample %u, but there "
+                                        "data set %s: label %d of %s sample %llu, but there "
                                         "are %d classes: 0 to %d",
-                                        config->name, label, names[s], i, dataset->classes,
-                                        dataset->classes - 1);
+                                        config->name, label, names[s], (unsigned long long)(i / each),
+                                        dataset->classes, dataset->classes - 1);
                         if (!given && label >= dataset->classes)
                                 dataset->classes = label + 1;
                 }
+        }
+        return 0;
+}
+
+/* Mean and standard deviation per channel of the training samples. Those of u8 come from exact sums; those of
+ * floats are added in double, in the order of the samples, which is the same everywhere. */
+static int measure(
+        const struct mfl_dataset *dataset, int channels, double *mean, double *std, struct mfl_error *err)
+{
+        const struct mfl_split *t = &dataset->train;
+        size_t count = (size_t)mfl_shape_count(&dataset->shape), plane = count / (size_t)channels;
+        for (int c = 0; c < channels; c++) {
+                double n = (double)t->n * (double)plane, sum = 0, squares = 0;
+                uint64_t whole = 0;
+                unsigned __int128 whole_squares = 0;
+                for (uint32_t i = 0; i < t->n; i++) {
+                        size_t at = i * count + (size_t)c * plane;
+                        uint64_t part = 0, part_squares = 0;
+                        for (size_t e = at; e < at + plane; e++) {
+                                if (t->dtype == MFL_U8) {
+                                        uint64_t v = ((const uint8_t *)t->samples)[e];
+                                        part += v;
+                                        part_squares += v * v;
+                                } else {
+                                        sum += ((const float *)t->samples)[e];
+                                }
+                        }
+                        whole += part;
+                        whole_squares += part_squares;
+                }
+                if (t->dtype == MFL_U8) {
+                        unsigned __int128 pixels = (unsigned __int128)t->n * plane;
+                        mean[c] = (double)whole / n / 255;
+                        std[c] = sqrt((double)(pixels * whole_squares - (unsigned __int128)whole * whole)) /
+                                 n / 255;
+                } else {
+                        mean[c] = sum / n;
+                        for (uint32_t i = 0; i < t->n; i++) {
+                                const float *x = (const float *)t->samples + i * count + (size_t)c * plane;
+                                for (size_t e = 0; e < plane; e++)
+                                        squares += (x[e] - mean[c]) * (x[e] - mean[c]);
+                        }
+                        std[c] = sqrt(squares / n);
+                }
+                if (!(std[c] > 0))
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s: normalise: all values of channel %d are the same",
+                                dataset->name, c);
         }
         return 0;
 }
@@ -284,21 +334,32 @@ static int settle_scale(
 {
         int channels = dataset->shape.rank == 3 ? (int)dataset->shape.dim[0] : 1;
         double unit = dataset->train.dtype == MFL_U8 ? 1.0 / 255.0 : 1.0;
-        for (int c = 0; c < channels; c++) {
-                double mean = config->has_mean ? config->mean[c] : 0.0;
-                double std = config->has_mean ? config->std[c] : 1.0;
+        double means[MFL_CHANNELS_MAX] = {0}, stds[MFL_CHANNELS_MAX];
+        bool shifted = config->has_mean || config->normalise;
+        if (shifted && dataset->vocabulary)
+                return mfl_fail(err, MFL_INVALID, "data set %s: tokens have no mean and std", config->name);
+        if (config->has_mean && config->normalise)
+                return mfl_fail(
+                        err, MFL_INVALID, "data set %s: mean and normalise are both given", config->name);
+        int r = config->normalise ? measure(dataset, channels, means, stds, err) : 0;
+        for (int c = 0; c < channels && !r; c++) {
+                if (!config->normalise) {
+                        means[c] = config->has_mean ? config->mean[c] : 0.0;
+                        stds[c] = config->has_mean ? config->std[c] : 1.0;
+                }
+                double mean = means[c], std = stds[c];
                 if (!isfinite(mean) || !isfinite(std) || std <= 0.0)
                         return mfl_fail(err, MFL_INVALID,
                                 "data set %s: mean %g and std %g of channel %d; std must be "
                                 "above 0, and each of the %d channels needs both",
                                 config->name, mean, std, c, channels);
                 dataset->scale[c] = (float)(unit / std);
-                dataset->shift[c] = (float)(config->has_mean ? -mean / std : 0.0);
+                dataset->shift[c] = (float)(shifted ? -mean / std : 0.0);
                 if (!isfinite(dataset->scale[c]) || !isfinite(dataset->shift[c]))
                         return mfl_fail(err, MFL_INVALID, "data set %s: std %g of channel %d is too small",
                                 config->name, std, c);
         }
-        return 0;
+        return r;
 }
 
 static int check_config(const struct mfl_dataset_config *config, struct mfl_error *err)
@@ -308,12 +369,16 @@ static int check_config(const struct mfl_dataset_config *config, struct mfl_erro
                         "data set %s: %d classes; 1 to %d are possible, or 0 to take them "
                         "from the labels",
                         config->name, config->classes, MFL_CLASSES_MAX);
-        if ((config->format == MFL_FORMAT_IDX || config->format == MFL_FORMAT_CIFAR10) && !config->dir)
+        if (config->format != MFL_FORMAT_NPY && config->format != MFL_FORMAT_SYNTHETIC && !config->dir)
                 return mfl_fail(err, MFL_INVALID, "data set %s: dir is missing", config->name);
-        if (config->format == MFL_FORMAT_NPY &&
+        if (config->format == MFL_FORMAT_NPY && !config->dir &&
                 !(config->train_x && config->train_y && config->test_x && config->test_y))
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s: npy needs train_x, train_y, test_x and test_y", config->name);
+        if (!(config->test_fraction >= 0 && config->test_fraction < 1))
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: test_fraction %g; above 0 and below 1 is possible", config->name,
+                        config->test_fraction);
         return 0;
 }
 
@@ -328,21 +393,20 @@ int mfl_dataset_load(
                 return mfl_fail_memory(err, sizeof *dataset, "a data set");
         mfl_strcpy(dataset->name, sizeof dataset->name, config->name);
         dataset->labels_per_sample = 1;
-        switch (config->format) {
-        case MFL_FORMAT_IDX:
-        case MFL_FORMAT_NPY:
-                r = load_pairs(config, dataset, err);
-                break;
-        case MFL_FORMAT_CIFAR10:
-                r = load_cifar(config, dataset, err);
-                break;
-        case MFL_FORMAT_SYNTHETIC:
-                r = mfl_synthetic_fill(config, dataset, err);
-                break;
-        default:
-                r = mfl_fail(err, MFL_INVALID, "data set %s: unknown format %d", config->name,
-                        (int)config->format);
-        }
+        static int (*const loaders[])(const struct mfl_dataset_config *, struct mfl_dataset *,
+                struct mfl_error *) = {[MFL_FORMAT_IDX] = load_idx,
+                [MFL_FORMAT_CIFAR10] = load_cifar,
+                [MFL_FORMAT_NPY] = load_npy,
+                [MFL_FORMAT_SYNTHETIC] = mfl_synthetic_fill,
+                [MFL_FORMAT_CIFAR100] = load_cifar,
+                [MFL_FORMAT_CSV] = mfl_load_csv,
+                [MFL_FORMAT_NPZ] = mfl_load_npz,
+                [MFL_FORMAT_TEXT] = mfl_load_text,
+                [MFL_FORMAT_IMAGES] = mfl_load_images};
+        r = (size_t)config->format < MFL_ARRAY_SIZE(loaders)
+                    ? loaders[config->format](config, dataset, err)
+                    : mfl_fail(err, MFL_INVALID, "data set %s: unknown format %d", config->name,
+                              (int)config->format);
         if (!r)
                 r = settle_classes(config, dataset, err);
         if (!r)

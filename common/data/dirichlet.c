@@ -43,7 +43,7 @@ static double exact_log(double x)
 }
 
 /* x <= 0. exp(k ln 2 + r) = 2^k * Taylor(r); |r| <= 0.347, so r^16 / 16! is below 2^-68. */
-static double exact_exp(double x)
+double mfl_exact_exp(double x)
 {
         if (x < -700)
                 return 0; /* 2^-1010: nothing beside the largest proportion */
@@ -55,7 +55,7 @@ static double exact_exp(double x)
 }
 
 /* Standard normal by Marsaglia's polar method; the second number of the pair is not kept. */
-static double draw_normal(struct mfl_rng *rng)
+double mfl_draw_normal(struct mfl_rng *rng)
 {
         for (;;) {
                 double u = 2 * mfl_rng_unit(rng) - 1, v = 2 * mfl_rng_unit(rng) - 1, q = u * u + v * v;
@@ -67,7 +67,7 @@ static double draw_normal(struct mfl_rng *rng)
 /* The logarithm of a Gamma(alpha) number: Marsaglia and Tsang, "A simple method for generating gamma
  * variables" (2000). For alpha < 1 it is Gamma(alpha + 1) * U^(1/alpha), which underflows for a small alpha;
  * its logarithm does not. */
-static double draw_log_gamma(struct mfl_rng *rng, double alpha)
+double mfl_draw_log_gamma(struct mfl_rng *rng, double alpha)
 {
         double boost = 0;
         if (alpha < 1) {
@@ -76,7 +76,7 @@ static double draw_log_gamma(struct mfl_rng *rng, double alpha)
         }
         double d = alpha - 1.0 / 3.0, c = 1 / sqrt(9 * d);
         for (;;) {
-                double x = draw_normal(rng), t = 1 + c * x;
+                double x = mfl_draw_normal(rng), t = 1 + c * x;
                 if (t <= 0)
                         continue;
                 double v = t * t * t;
@@ -85,19 +85,22 @@ static double draw_log_gamma(struct mfl_rng *rng, double alpha)
         }
 }
 
-/* One class of n_class samples: cut[k] is where client k's part ends, cut[n_clients - 1] = n_class. */
+/* One class of n_class samples: cut[k] is where client k's part ends, cut[n_clients - 1] = n_class. size,
+ * when not NULL, has what each client holds already: whoever has more than the average gets nothing. */
 static void draw_cuts(const struct mfl_job *job, uint32_t attempt, int class, uint32_t n_class,
-        uint32_t n_clients, double *p, uint32_t *cut)
+        uint32_t n_clients, const uint32_t *size, uint32_t n, double *p, uint32_t *cut)
 {
         struct mfl_rng rng = mfl_rng_new(job->seed, MFL_RNG_PARTITION, MFL_STREAM_DIRICHLET,
                 (uint64_t)attempt << 32 | (uint32_t) class);
         double top = -INFINITY, sum = 0;
         for (uint32_t k = 0; k < n_clients; k++) {
-                p[k] = draw_log_gamma(&rng, job->data.alpha);
+                p[k] = mfl_draw_log_gamma(&rng, job->data.alpha);
+                if (size && (uint64_t)size[k] * n_clients > n)
+                        p[k] = -INFINITY;
                 top = MFL_MAX(top, p[k]);
         }
         for (uint32_t k = 0; k < n_clients; k++) {
-                p[k] = exact_exp(p[k] - top);
+                p[k] = mfl_exact_exp(p[k] - top);
                 sum += p[k];
         }
         /* Rounded up by a half each, the units add up to less than 2^30 + 2^31; times n_class that is below
@@ -111,21 +114,24 @@ static void draw_cuts(const struct mfl_job *job, uint32_t attempt, int class, ui
         }
 }
 
-/* Draws one attempt. With index NULL it only adds up sizes; otherwise next[k] is where client k's next sample
- * goes. */
+/* Draws one attempt. size[k] becomes the number of client k's samples. With an index, client k's go to
+ * index + start[k]. */
 static void draw_attempt(const struct mfl_job *job, uint32_t attempt, int classes, const uint32_t *first,
-        const uint32_t *sorted, double *p, uint32_t *cut, uint32_t n_clients, uint32_t *next, uint32_t *index)
+        const uint32_t *sorted, double *p, uint32_t *cut, uint32_t n_clients, uint32_t *size,
+        const uint32_t *start, uint32_t *index)
 {
+        memset(size, 0, n_clients * sizeof *size);
         for (int c = 0; c < classes; c++) {
                 uint32_t n_class = first[c + 1] - first[c], from = 0;
                 if (!n_class)
                         continue;
-                draw_cuts(job, attempt, c, n_class, n_clients, p, cut);
+                draw_cuts(job, attempt, c, n_class, n_clients, job->data.self_balancing ? size : NULL,
+                        first[classes], p, cut);
                 for (uint32_t k = 0; k < n_clients; k++) {
                         if (index)
-                                memcpy(index + next[k], sorted + first[c] + from,
+                                memcpy(index + start[k] + size[k], sorted + first[c] + from,
                                         (cut[k] - from) * sizeof *index);
-                        next[k] += cut[k] - from;
+                        size[k] += cut[k] - from;
                         from = cut[k];
                 }
         }
@@ -147,9 +153,9 @@ int mfl_draw_dirichlet(const struct mfl_job *job, const int32_t *labels, uint32_
         MFL_CLEANUP_FREE uint32_t *sorted = mfl_calloc(n, sizeof *sorted);
         MFL_CLEANUP_FREE uint32_t *first = mfl_calloc((size_t)classes + 1, sizeof *first);
         MFL_CLEANUP_FREE uint32_t *cut = mfl_calloc(n_clients, sizeof *cut);
-        MFL_CLEANUP_FREE uint32_t *next = mfl_calloc(n_clients, sizeof *next);
+        MFL_CLEANUP_FREE uint32_t *size = mfl_calloc(n_clients, sizeof *size);
         MFL_CLEANUP_FREE double *p = mfl_calloc(n_clients, sizeof *p);
-        if (!sorted || !first || !cut || !next || !p || mfl_sort_by_label(labels, n, classes, first, sorted))
+        if (!sorted || !first || !cut || !size || !p || mfl_sort_by_label(labels, n, classes, first, sorted))
                 return mfl_fail_memory(err, (size_t)n * sizeof *sorted, "a Dirichlet partition");
         for (int c = 0; c < classes; c++) {
                 struct mfl_rng rng =
@@ -157,9 +163,8 @@ int mfl_draw_dirichlet(const struct mfl_job *job, const int32_t *labels, uint32_
                 mfl_rng_shuffle(&rng, sorted + first[c], first[c + 1] - first[c]);
         }
         for (; attempt < ATTEMPTS_MAX; attempt++) {
-                memset(next, 0, n_clients * sizeof *next);
-                draw_attempt(job, attempt, classes, first, sorted, p, cut, n_clients, next, NULL);
-                uint32_t least = smallest(next, n_clients);
+                draw_attempt(job, attempt, classes, first, sorted, p, cut, n_clients, size, NULL, NULL);
+                uint32_t least = smallest(size, n_clients);
                 best = MFL_MAX(best, least);
                 if (least >= wanted)
                         break;
@@ -173,10 +178,9 @@ int mfl_draw_dirichlet(const struct mfl_job *job, const int32_t *labels, uint32_
                         ATTEMPTS_MAX, job->data.alpha, n_clients, n, wanted, best);
         /* The sizes become starts; then the same draw is made again and filled in, which needs no table of
          * clients times classes. */
-        for (uint32_t k = 0; k < n_clients; k++) {
-                partition->start[k + 1] = partition->start[k] + next[k];
-                next[k] = partition->start[k];
-        }
-        draw_attempt(job, attempt, classes, first, sorted, p, cut, n_clients, next, partition->index);
+        for (uint32_t k = 0; k < n_clients; k++)
+                partition->start[k + 1] = partition->start[k] + size[k];
+        draw_attempt(job, attempt, classes, first, sorted, p, cut, n_clients, size, partition->start,
+                partition->index);
         return 0;
 }

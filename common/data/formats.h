@@ -53,7 +53,8 @@ int mfl_npy_parse(const uint8_t *bytes, size_t n_bytes, const char *path, struct
 
 /* Turns the array into samples at the start of the same bytes: in place, so that a data set is never in
  * memory twice. (n, F) becomes {F}, (n, H, W) {1,H,W}, (n, C, H, W) {C,H,W}; `shape` of another rank than 0
- * replaces that if it has as many elements. Float values must be finite (as floats). */
+ * replaces that if it has as many elements. Integers but u8 become floats. Float values must be finite (as
+ * floats). */
 int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const struct mfl_shape *shape,
         const char *path, struct mfl_shape *ret_shape, enum mfl_dtype *ret_dtype, uint32_t *ret_n,
         struct mfl_error *err);
@@ -61,11 +62,21 @@ int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const st
 int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, const char *path,
         int32_t **ret_labels, uint32_t *ret_n, struct mfl_error *err);
 
-/* Appends the records of one CIFAR-10 binary batch (label byte, 3 x 32 x 32 bytes) to the split, which grows.
- */
+bool mfl_array_is_float(const struct mfl_array *array);
+/* Copies an array of rank 1 or 2 as floats, (n) as (n, 1). The caller frees. */
+int mfl_array_to_targets(const struct mfl_array *array, const uint8_t *bytes, const char *path,
+        float **ret_targets, int *ret_n_targets, uint32_t *ret_n, struct mfl_error *err);
+
+/* Appends the records of one CIFAR binary batch to the split, which grows: label_bytes bytes, of which number
+ * `label` is the label, below classes; then 3 x 32 x 32 bytes. CIFAR-10 has one label byte, CIFAR-100 a
+ * coarse and a fine one. */
 #define MFL_CIFAR_IMAGE_BYTES 3072
-int mfl_cifar_append(const uint8_t *bytes, size_t n_bytes, const char *path, struct mfl_split *split,
-        struct mfl_error *err);
+struct mfl_cifar_kind {
+        int label_bytes, label, classes;
+};
+extern const struct mfl_cifar_kind mfl_cifar10, mfl_cifar100_fine, mfl_cifar100_coarse;
+int mfl_cifar_append(const uint8_t *bytes, size_t n_bytes, const char *path,
+        const struct mfl_cifar_kind *kind, struct mfl_split *split, struct mfl_error *err);
 
 /* Fills the splits, shape and classes of a synthetic data set: u8, every class around its own mean image. */
 int mfl_synthetic_fill(

@@ -31,7 +31,7 @@ static int partition_alloc(
 }
 
 /* Near-equal parts: sizes differ by one at most. */
-static void cut_evenly(uint32_t n, uint32_t parts, uint32_t *start)
+void mfl_cut_evenly(uint32_t n, uint32_t parts, uint32_t *start)
 {
         for (uint64_t k = 0; k <= parts; k++)
                 start[k] = (uint32_t)(k * n / parts);
@@ -60,42 +60,70 @@ static void draw_iid(uint64_t seed, uint32_t n, struct mfl_partition *p)
                 p->index[i] = i;
         struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_PARTITION, MFL_STREAM_IID, 0);
         mfl_rng_shuffle(&rng, p->index, n);
-        cut_evenly(n, p->n_clients, p->start);
+        mfl_cut_evenly(n, p->n_clients, p->start);
 }
 
-/* McMahan et al. 2017, section 3: sorted by label, cut into clients * k shards, k dealt to each client. */
-static int draw_shards(uint64_t seed, uint32_t k, const int32_t *labels, uint32_t n, int classes,
-        struct mfl_partition *p, struct mfl_error *err)
+int mfl_shuffle_by_label(uint64_t seed, const int32_t *labels, uint32_t n, int classes, uint32_t **ret_first,
+        uint32_t **ret_index, struct mfl_error *err)
 {
-        uint32_t n_shards = p->n_clients * k, at = 0;
-        MFL_CLEANUP_FREE uint32_t *sorted = mfl_calloc(n, sizeof *sorted);
-        MFL_CLEANUP_FREE uint32_t *first = mfl_calloc((size_t)classes + 1, sizeof *first);
-        MFL_CLEANUP_FREE uint32_t *cut = mfl_calloc((size_t)n_shards + 1, sizeof *cut);
-        MFL_CLEANUP_FREE uint32_t *deal = mfl_calloc(n_shards, sizeof *deal);
-        if (!sorted || !first || !cut || !deal || mfl_sort_by_label(labels, n, classes, first, sorted))
-                return mfl_fail_memory(err, ((size_t)n + 2 * (size_t)n_shards) * sizeof(uint32_t), "shards");
-        cut_evenly(n, n_shards, cut);
-        for (uint32_t s = 0; s < n_shards; s++)
-                deal[s] = s;
-        struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_PARTITION, MFL_STREAM_SHARDS, 0);
-        mfl_rng_shuffle(&rng, deal, n_shards);
-        for (uint32_t s = 0; s < n_shards; s++) {
-                uint32_t from = cut[deal[s]], len = cut[deal[s] + 1] - from;
-                if (s % k == 0)
-                        p->start[s / k] = at;
-                memcpy(p->index + at, sorted + from, len * sizeof *sorted);
-                at += len;
+        uint32_t *index = mfl_calloc(n, sizeof *index);
+        uint32_t *first = mfl_calloc((size_t)classes + 1, sizeof *first);
+        if (!index || !first || mfl_sort_by_label(labels, n, classes, first, index)) {
+                free(index);
+                free(first);
+                return mfl_fail_memory(err, n * sizeof *index, "samples by class");
         }
-        p->start[p->n_clients] = at;
+        for (int c = 0; c < classes; c++) {
+                struct mfl_rng rng =
+                        mfl_rng_new(seed, MFL_RNG_PARTITION, MFL_STREAM_CLASS_ORDER, (uint64_t)c);
+                mfl_rng_shuffle(&rng, index + first[c], first[c + 1] - first[c]);
+        }
+        *ret_first = first;
+        *ret_index = index;
         return 0;
 }
 
-/* The population must fit the data, and labels must be what the data set promises. */
-static int check_population(
-        const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes, struct mfl_error *err)
+/* Clients are the owners who have training samples, in order; the first n_clients of them. */
+static int draw_natural(const struct mfl_dataset *dataset, struct mfl_partition *p, struct mfl_error *err)
 {
-        uint64_t clients = job->data.clients, each = 1;
-        const char *what = "one sample";
+        const struct mfl_split *split = &dataset->train;
+        uint32_t n_owners = dataset->n_owners, with = 0;
+        MFL_CLEANUP_FREE uint32_t *count = mfl_calloc((size_t)n_owners + 1, sizeof *count);
+        if (!count)
+                return mfl_fail_memory(err, n_owners * sizeof *count, "owners");
+        for (uint32_t i = 0; i < split->n; i++) {
+                mfl_assert(split->owner[i] < n_owners);
+                count[split->owner[i]]++;
+        }
+        /* The count of an owner becomes where the next sample goes; UINT32_MAX: not in this population. */
+        for (uint32_t o = 0, at = 0; o < n_owners; o++) {
+                uint32_t n = count[o];
+                count[o] = UINT32_MAX;
+                if (!n || with++ >= p->n_clients)
+                        continue;
+                count[o] = at;
+                at += n;
+                p->start[with] = at;
+        }
+        if (with < p->n_clients)
+                return mfl_fail(err, MFL_INVALID,
+                        "data.clients: %u clients, but the training samples have %u owners", p->n_clients,
+                        with);
+        for (uint32_t i = 0; i < split->n; i++)
+                if (count[split->owner[i]] != UINT32_MAX)
+                        p->index[count[split->owner[i]]++] = i;
+        return 0;
+}
+
+static bool needs_labels(enum mfl_partition_kind kind)
+{
+        return kind == MFL_PARTITION_DIRICHLET || kind == MFL_PARTITION_SHARDS ||
+               kind == MFL_PARTITION_PATHOLOGICAL || kind == MFL_PARTITION_DISTRIBUTION ||
+               kind == MFL_PARTITION_INNER_DIRICHLET;
+}
+
+static int check_labels(const int32_t *labels, uint32_t n, int classes, struct mfl_error *err)
+{
         if (classes < 1 || classes > MFL_CLASSES_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "data: %d classes; 1 to %d are possible", classes, MFL_CLASSES_MAX);
@@ -104,6 +132,47 @@ static int check_population(
                         return mfl_fail(err, MFL_INVALID,
                                 "data: label %d of sample %u, but there are %d classes", labels[i], i,
                                 classes);
+        return 0;
+}
+
+/* What each client has at least, and the key that says so. */
+static int check_settings(
+        const struct mfl_job *job, uint32_t *ret_each, const char **ret_what, struct mfl_error *err)
+{
+        enum mfl_partition_kind kind = job->data.partition;
+        *ret_each = 1;
+        *ret_what = "one sample";
+        if (kind == MFL_PARTITION_SHARDS && !job->data.shard_size) {
+                *ret_each = job->data.shards;
+                *ret_what = "data.shards";
+                if (!*ret_each)
+                        return mfl_fail(err, MFL_INVALID, "data.shards: 0; each client gets at least 1");
+        }
+        if (kind == MFL_PARTITION_DIRICHLET) {
+                *ret_each = MFL_MAX(job->data.min_samples, 1);
+                *ret_what = "data.min_samples";
+        }
+        if ((kind == MFL_PARTITION_DIRICHLET || kind == MFL_PARTITION_INNER_DIRICHLET) &&
+                !(job->data.alpha >= MFL_ALPHA_MIN && job->data.alpha <= MFL_ALPHA_MAX))
+                return mfl_fail(err, MFL_INVALID, "data.alpha: %g; %g to %g are possible", job->data.alpha,
+                        MFL_ALPHA_MIN, MFL_ALPHA_MAX);
+        if ((kind == MFL_PARTITION_PATHOLOGICAL || kind == MFL_PARTITION_DISTRIBUTION) &&
+                !job->data.classes_per_client)
+                return mfl_fail(
+                        err, MFL_INVALID, "data.classes_per_client: 0; each client has at least 1 class");
+        return 0;
+}
+
+/* The population must fit the data, and labels must be what the data set promises. */
+static int check_population(
+        const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes, struct mfl_error *err)
+{
+        uint64_t clients = job->data.clients;
+        uint32_t each;
+        const char *what;
+        int r = labels ? check_labels(labels, n, classes, err) : 0;
+        if (r)
+                return r;
         if (job->data.partition == MFL_PARTITION_LOCAL)
                 return n ? 0
                          : mfl_fail(err, MFL_INVALID,
@@ -111,55 +180,65 @@ static int check_population(
         if (!clients)
                 return mfl_fail(
                         err, MFL_INVALID, "data.clients: 0; this partition needs a population of at least 1");
-        if (job->data.partition == MFL_PARTITION_SHARDS) {
-                each = job->data.shards;
-                what = "data.shards";
-                if (!each)
-                        return mfl_fail(err, MFL_INVALID, "data.shards: 0; each client gets at least 1");
-        } else if (job->data.partition == MFL_PARTITION_DIRICHLET) {
-                each = MFL_MAX(job->data.min_samples, 1);
-                what = "data.min_samples";
-                if (!(job->data.alpha >= MFL_ALPHA_MIN && job->data.alpha <= MFL_ALPHA_MAX))
-                        return mfl_fail(err, MFL_INVALID, "data.alpha: %g; %g to %g are possible",
-                                job->data.alpha, MFL_ALPHA_MIN, MFL_ALPHA_MAX);
-        }
+        r = check_settings(job, &each, &what, err);
+        if (r)
+                return r;
         if (clients * each > n)
                 return mfl_fail(err, MFL_INVALID,
-                        "data.clients: %llu clients with at least %llu each (%s) need %llu "
-                        "training samples, the data set has %u",
-                        (unsigned long long)clients, (unsigned long long)each, what,
-                        (unsigned long long)(clients * each), n);
+                        "data.clients: %llu clients with at least %u each (%s) need %llu training samples, "
+                        "the data set has %u",
+                        (unsigned long long)clients, each, what, (unsigned long long)(clients * each), n);
         return 0;
 }
 
-int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
-        struct mfl_partition **ret_partition, struct mfl_error *err)
+static int draw(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
+        const struct mfl_dataset *dataset, struct mfl_partition *p, struct mfl_error *err)
+{
+        switch (job->data.partition) {
+        case MFL_PARTITION_LOCAL:
+                for (uint32_t i = 0; i < n; i++)
+                        p->index[i] = i;
+                p->start[1] = n;
+                return 0;
+        case MFL_PARTITION_IID:
+                draw_iid(job->seed, n, p);
+                return 0;
+        case MFL_PARTITION_DIRICHLET:
+                return mfl_draw_dirichlet(job, labels, n, classes, p, err);
+        case MFL_PARTITION_SHARDS:
+                return mfl_draw_shards(job, labels, n, classes, p, err);
+        case MFL_PARTITION_PATHOLOGICAL:
+                return mfl_draw_pathological(job, labels, n, classes, p, err);
+        case MFL_PARTITION_SIZE:
+        case MFL_PARTITION_LINEAR:
+        case MFL_PARTITION_SQUARE:
+        case MFL_PARTITION_EXPONENTIAL:
+                return mfl_draw_sizes(job, n, p, err);
+        case MFL_PARTITION_DISTRIBUTION:
+                return mfl_draw_distribution(job, labels, n, classes, p, err);
+        case MFL_PARTITION_INNER_DIRICHLET:
+                return mfl_draw_inner_dirichlet(job, labels, n, classes, p, err);
+        case MFL_PARTITION_NATURAL_ID:
+                if (!dataset || !dataset->train.owner)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data.partition: natural-id needs a data set that knows the owner of each "
+                                "sample; %s does not",
+                                job->data.name);
+                return draw_natural(dataset, p, err);
+        }
+        return mfl_fail(err, MFL_INVALID, "data.partition: unknown kind %d", (int)job->data.partition);
+}
+
+static int make_partition(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
+        const struct mfl_dataset *dataset, struct mfl_partition **ret_partition, struct mfl_error *err)
 {
         struct mfl_partition *p = NULL;
         int r = check_population(job, labels, n, classes, err);
         if (!r)
                 r = partition_alloc(
                         job->data.partition == MFL_PARTITION_LOCAL ? 1 : job->data.clients, n, &p, err);
-        if (r)
-                return r;
-        switch (job->data.partition) {
-        case MFL_PARTITION_LOCAL:
-                for (uint32_t i = 0; i < n; i++)
-                        p->index[i] = i;
-                p->start[1] = n;
-                break;
-        case MFL_PARTITION_IID:
-                draw_iid(job->seed, n, p);
-                break;
-        case MFL_PARTITION_DIRICHLET:
-                r = mfl_draw_dirichlet(job, labels, n, classes, p, err);
-                break;
-        case MFL_PARTITION_SHARDS:
-                r = draw_shards(job->seed, job->data.shards, labels, n, classes, p, err);
-                break;
-        default:
-                r = mfl_fail(err, MFL_INVALID, "data.partition: unknown kind %d", (int)job->data.partition);
-        }
+        if (!r)
+                r = draw(job, labels, n, classes, dataset, p, err);
         if (r)
                 mfl_partition_free(p);
         else
@@ -167,11 +246,23 @@ int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t
         return r;
 }
 
+int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
+        struct mfl_partition **ret_partition, struct mfl_error *err)
+{
+        return make_partition(job, labels, n, classes, NULL, ret_partition, err);
+}
+
 int mfl_partition_dataset(const struct mfl_job *job, const struct mfl_dataset *dataset,
         struct mfl_partition **ret_partition, struct mfl_error *err)
 {
-        return mfl_partition_new(
-                job, dataset->train.labels, dataset->train.n, dataset->classes, ret_partition, err);
+        bool classes = !dataset->n_targets && mfl_dataset_labels_per_sample(dataset) == 1;
+        if (!classes && needs_labels(job->data.partition))
+                return mfl_fail(err, MFL_INVALID,
+                        "data.partition: %s cuts by class, and the samples of %s have no class but %s",
+                        mfl_partition_name(job->data.partition), dataset->name,
+                        dataset->n_targets ? "target values" : "a label for each token");
+        return make_partition(job, classes ? dataset->train.labels : NULL, dataset->train.n, dataset->classes,
+                dataset, ret_partition, err);
 }
 
 uint32_t mfl_eval_shards(uint32_t n, uint32_t batch, uint32_t *ret_per_shard)

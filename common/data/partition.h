@@ -43,6 +43,7 @@ struct mfl_partition_view {
         uint32_t rows_max;
         int bar_columns;
         bool colour, utf8;
+        const char *heading; /* what labels are; NULL: classes */
 };
 char *mfl_partition_table(const struct mfl_partition *partition, const int32_t *labels, int classes,
         const struct mfl_partition_view *view);

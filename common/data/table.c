@@ -78,6 +78,7 @@ struct table {
         const int32_t *labels;
         int classes, bar_columns;
         bool colour, utf8;
+        const char *heading; /* of the bars; at most as long as "classes" */
         uint32_t n, largest;
         uint32_t *whole;  /* classes: samples per class of all clients */
         uint32_t *counts; /* classes: of the client at hand */
@@ -186,7 +187,7 @@ static void add_rows(struct table *t, uint32_t rows_max)
 {
         uint32_t n = t->partition->n_clients, rows = rows_max ? MFL_MIN(n, rows_max) : n;
         add(&t->text, "%6s  %8s  %-*s  %-*s  %5s\n", "client", "samples", SIZE_COLUMNS, "", t->bar_columns,
-                "classes", "skew");
+                t->heading, "skew");
         for (uint32_t k = 0; k < rows; k++) {
                 uint32_t size = client_size(t->partition, k);
                 count_classes(t, k);
@@ -210,7 +211,7 @@ static void add_legend(struct table *t)
                 for (int c = 0; c < t->classes; c++) {
                         int width = 2 + (c > 9 ? 2 : 1) + 2;
                         if (column + width > 78 || c == 0) {
-                                add(&t->text, c ? "\n         " : "classes  ");
+                                add(&t->text, "%s%-9s", c ? "\n" : "", c ? "" : t->heading);
                                 column = 9;
                         }
                         add(&t->text, "\x1b[38;5;%dm%s\x1b[0m %d%s", class_colour((uint32_t)c), eighths[8], c,
@@ -219,7 +220,7 @@ static void add_legend(struct table *t)
                 }
                 add(&t->text, "\n");
         } else if (t->classes > 10) {
-                add(&t->text, "classes  0-9: 0 to 9, a-z: 10 to 35, A-Z: 36 to 61, +: 62 and up\n");
+                add(&t->text, "%-9s0-9: 0 to 9, a-z: 10 to 35, A-Z: 36 to 61, +: 62 and up\n", t->heading);
         }
 }
 
@@ -276,6 +277,7 @@ char *mfl_partition_table(const struct mfl_partition *partition, const int32_t *
                 .classes = classes,
                 .colour = view->colour,
                 .utf8 = view->utf8,
+                .heading = view->heading ? view->heading : "classes",
                 .bar_columns = MFL_MIN(MFL_MAX(bar, (int)sizeof "classes" - 1), BAR_COLUMNS_MAX)};
         mfl_assert(classes > 0 && partition->n_clients > 0);
         if (prepare(&t)) {

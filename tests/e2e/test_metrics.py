@@ -237,6 +237,108 @@ def test_pages(one):
         assert status == 200 and headers['Content-Type'].startswith(kind) and body
 
 
+def test_partition(one):
+    """A population is told by daemons, kept once, and the same in all places; of the skewed one, what `mfl data show` counts."""
+    data = {'partition': 'dirichlet', 'alpha': 0.3, 'clients': 12}
+    job = one.run_job(name='cut', rounds=2, model='logistic', data=data)[0]
+    path = '/api/jobs/%s/partition' % job
+
+    def known():
+        page = json.loads(get(one, path))
+        return page['known'] and page
+    page = h.wait_until(known, 10, 'the partition')
+    expected = json.loads(h.mfl('data', 'show', one.write('cut.yaml', h.job_text(name='cut', rounds=2, model='logistic', data=data)),
+                                '--data', h.TINY, '--json').stdout)['clients']
+    assert [(c['client'], c['samples'], c['classes']) for c in page['shown']] == [
+        (c['client'], c['samples'], c['classes']) for c in expected]
+    assert page['clients'] == 12 and page['classes'] == 4 and not page['local']
+    assert page['samples'] == sum(c['samples'] for c in expected) == 400
+    sizes = [c['samples'] for c in expected]
+    assert (page['samples_min'], page['samples_max']) == (min(sizes), max(sizes))
+    shown = one.mfl_json('show', job, '--partition')
+    assert shown['partition']['shown'] == [{**c, 'daemon': None} for c in page['shown']] and not shown['local']
+    assert '12 clients, 400 samples' in one.mfl('show', job, '--partition').stdout
+    table = Tags()
+    table.feed(get(one, '/jobs/' + job))
+    assert ('section', {'id': 'partition'}) in table.tags and '12 clients, 400 samples' in table.text
+    status, headers, _ = request(one, path)
+    assert request(one, path, headers={'If-None-Match': headers['ETag']})[0] == 304
+    other = one.submit(name='none-yet', rounds=1, data={'name': 'nowhere'})
+    assert json.loads(get(one, '/api/jobs/%s/partition' % other)) == {'job': other, 'local': False, 'known': False}
+    assert 'no daemon has told' in one.mfl('show', other, '--partition').stdout
+    one.mfl('stop', other)
+
+
+def test_partition_of_sites(cluster):
+    """Of real sites the number of samples is known, and nothing of their labels; also when a daemon tells of them. What does
+    not fit the job is dropped. It outlives a restart of the server."""
+    c = cluster(0, config={'http': '127.0.0.1:0'})
+    for name, n in (('a', 120), ('b', 40)):
+        c.start_daemon(name, data=('tiny=synthetic:1,8,8:4:%d:40:1' % n,))
+    c.wait_daemons(2)
+    fake = w.FakeDaemon(c.address, 'talker', c.data_sets())
+    data = {'partition': 'local', 'clients': None}
+    job = c.submit(name='sites', rounds=3, model='logistic', data=data)
+    path = '/api/jobs/%s/partition' % job
+
+    def sites(n):
+        page = json.loads(get(c, path))
+        return page['known'] and page['clients'] == n and page
+    fake.send('partition', {'job': job, 'clients': 1, 'samples': 7, 'samples_min': 7, 'samples_max': 7, 'classes': 2,
+                             'shown': [{'client': 5, 'samples': 7, 'classes': [3, 4]}]})
+    fake.send('partition', {'job': job, 'clients': 9, 'samples': 9, 'samples_min': 9, 'samples_max': 9,
+                             'shown': [{'client': 5, 'samples': 9}]})
+    fake.send('partition', {'job': 'j-999999', 'clients': 1, 'samples': 9, 'samples_min': 9, 'samples_max': 9,
+                             'shown': [{'client': 5, 'samples': 9}]})
+    h.wait_until(lambda: any(s['daemon'] == 'talker' for s in (sites(1) or sites(2) or sites(3) or {'shown': []})['shown']), 10,
+                 'the talker')
+    fake.close()
+    page = h.wait_until(lambda: sites(3), 30, 'three sites')
+    assert [(s['daemon'], s['samples']) for s in page['shown']] == [('a', 120), ('b', 40), ('talker', 7)]
+    assert page['classes'] == 0 and page['local'] and not any('classes' in s for s in page['shown'])
+    assert page['samples'] == 167 and (page['samples_min'], page['samples_max']) == (7, 120)
+    c.server.kill()
+    os.remove(c.log_path('server'))
+    c.start_server()
+    h.wait_until(lambda: request(c, '/readyz')[0] == 200, 10, 'readiness')
+    kept = h.wait_until(lambda: sites(3), 20, 'them after the restart')
+    assert [(s['daemon'], s['samples']) for s in kept['shown']] == [('a', 120), ('b', 40), ('talker', 7)]
+    assert '3 sites, 167 samples' in c.mfl('show', job, '--partition').stdout
+
+
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+
+
+def browse(c, path, width, folder):
+    """The page as a browser has made it, after a few turns, at a width; and what its console said."""
+    done = subprocess.run([CHROMIUM, '--headless=new', '--no-sandbox', '--disable-gpu', '--enable-logging=stderr', '--v=0',
+                           '--user-data-dir=' + os.path.join(folder, 'browser'), '--window-size=%d,1600' % width, '--virtual-time-budget=5000',
+                           '--dump-dom', 'http://%s%s' % (address_of(c), path)],
+                          text=True, capture_output=True, timeout=60, check=False, env={**os.environ, 'HOME': folder})
+    return done.stdout, [line for line in done.stderr.split('\n') if 'CONSOLE' in line]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason='no chromium')
+@pytest.mark.parametrize('width', [1200, 500])
+def test_in_a_browser(one, folder, width):
+    """The live page draws the partition: a column for each client and class that is there, and the figures below."""
+    data = {'partition': 'shards', 'shards': 1, 'clients': 8}
+    job = one.run_job(name='drawn', rounds=2, model='logistic', data=data)[0]
+    h.wait_until(lambda: json.loads(get(one, '/api/jobs/%s/partition' % job))['known'], 10, 'the partition')
+    told = json.loads(get(one, '/api/jobs/%s/partition' % job))['shown']
+    page, said = browse(one, '/jobs/' + job, width, folder)
+    assert said == []
+    start = page.index('id="partition"')
+    section = page[start:page.index('</section>', start)]
+    assert '8 clients, 400 samples: 50 to 50 each, by class.' in section
+    paths = re.findall(r'<path class="" d="([^"]*)" fill="hsl[^"]*">', section)
+    assert len(paths) == 4
+    assert [d.count('M') for d in paths] == [sum(c['classes'][k] > 0 for c in told) for k in range(4)]
+    assert len(re.findall('<tr>', section)) == 1 + 8
+    drawn = int(re.search(r'viewBox="0 0 (\d+) 200"', section).group(1))
+    assert width - 120 < drawn < width
+
+
 def test_timeline_of_a_lost_daemon(cluster):
     """What a daemon was at when it went ends there; the others' spans go on. Its name stays in the metrics while it has grace."""
     c = cluster(2, config={'http': '127.0.0.1:0', 'reconnect_grace': '60s'})
@@ -268,7 +370,8 @@ def test_methods_and_missing_pages(one):
         for method in ('POST', 'PUT', 'DELETE', 'OPTIONS', 'PATCH'):
             status, headers, _ = request(one, path, method)
             assert status == 405 and headers['Allow'] == 'GET, HEAD'
-    for path in ('/nothing', '/metrics/', '/api/jobs/j-999999', '/jobs/j-999999', '/jobs/', '/jobs/../metrics', '/api/jobs/%00',
+    for path in ('/nothing', '/metrics/', '/api/jobs/j-999999', '/jobs/j-999999', '/jobs/', '/jobs/../metrics', '/jobs/' + job + '/partition', '/api/jobs/' + job + '/partitions',
+                 '/api/jobs/j-999999/partition', '/api/jobs/%00',
                  '/jobs/' + 'j' * 500, '//', '/jobs/<script>'):
         assert request(one, path)[0] == 404, path
     assert request(one, '/metrics', headers={'Host': 'rebound.example'})[0] == 403

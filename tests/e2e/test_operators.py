@@ -279,7 +279,7 @@ ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samp
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
                'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
-               'clients_per_second'}
+               'clients_per_second', 'numerics'}
 
 
 def test_json_shapes(done_job):
@@ -361,6 +361,40 @@ def test_offline_commands(folder):
     for command in ('submit', 'list', 'show', 'watch', 'wait', 'logs', 'stop', 'clone', 'delete', 'models', 'pull', 'daemons',
                     'drain', 'data', 'run', 'check'):
         assert 'Usage' in h.mfl(command, '--help').stdout or 'usage' in h.mfl(command, '--help').stdout
+
+
+SHOWN = """d: 24 training and 6 test samples of 2, 2 classes, 3 owners; natural-id, 3 clients
+client   samples              classes                                      skew
+     0         9  ##########  000000000000000000011111111111111111111111  0.097
+     1         6  #######     000000000000000000000000000011111111111111  0.125
+     2         9  ##########  000000000000000000000001111111111111111111  0.014
+   all        24              000000000000000000000001111111111111111111
+samples  min 6, median 9, max 9 per client; 3 clients
+skew     mean 0.079 (0: clients have the class mix of all, 1: none of it)
+"""
+
+
+def test_data_show_of_a_table(folder):
+    """A CSV file whose clients are its owners, and text, which has owners and no classes."""
+    path, table = os.path.join(folder, 'job.yaml'), os.path.join(folder, 'flowers.csv')
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write('name: j\nrounds: 1\nmodel: {preset: mlp}\ndata: {name: d, partition: natural-id, clients: 3}\n'
+                'training: {lr: 0.1}\n')
+    with open(table, 'w', encoding='utf-8') as f:
+        f.write('a,b,who,species\n')
+        for i in range(30):
+            f.write('%g,%d,"p %d",%s\n' % (i * .5, i, i % 3, 'rose' if i % 2 else 'lily'))
+    shown = h.mfl('data', 'show', path, '--data', 'd=csv:%s,owner=who,test_fraction=0.2,seed=4' % table,
+                  env={'LC_ALL': 'C'}).stdout
+    assert shown == SHOWN
+    play = os.path.join(folder, 'play.txt')
+    with open(play, 'w', encoding='utf-8') as f:
+        f.write(''.join('%s:\nsome words, indeed\nand more\n\n' % 'ABC'[i % 3] for i in range(30)))
+    out = h.mfl('data', 'show', path, '--json', '--data',
+                'd=text:%s,owner=speaker,length=16,stride=4,test_fraction=0.2' % play).stdout
+    data = json.loads(out)
+    assert (data['owners'], data['vocabulary']) == (3, 13)
+    assert [[n > 0 for n in c['owners']] for c in data['clients']] == [[i == k for i in range(3)] for k in range(3)]
 
 
 def test_operator_by_hand(one):

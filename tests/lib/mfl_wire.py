@@ -213,7 +213,7 @@ class Connection:
             self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         self.buffer = bytearray()
         self.requests = 0
-        self.bye = ''
+        self.bye, self.retry = '', None
 
     def close(self):
         self.sock.close()
@@ -267,7 +267,7 @@ class Connection:
                 self.send('pong', {'cookie': envelope['ping']['cookie']})
                 continue
             if kind == 'bye':
-                self.bye = envelope['bye']['reason']
+                self.bye, self.retry = envelope['bye']['reason'], envelope['bye']['retry']
                 raise Closed(self.bye)
             return kind, envelope[kind], envelope['request'], payload
 

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/version.h"
+
 struct fake_conn {
         struct mfl_stream stream;
         struct fake *fake;
@@ -37,7 +39,7 @@ static void greet(struct fake_conn *c, const Mfl__Envelope *e)
                 mfl_stream_close(&c->stream, "upgrade the client", false);
                 return;
         }
-        w.protocol = MFL_PROTOCOL_VERSION;
+        w.protocol = MFL_PROTOCOL_MAX;
         w.software = "fake";
         w.heartbeat_ms = c->fake->dead_ms / 3;
         w.dead_ms = c->fake->dead_ms;

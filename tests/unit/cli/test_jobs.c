@@ -237,7 +237,7 @@ static void test_json(void **state)
                 "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
                 "null,"
                 "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
-                "\"because\",\"clients_per_second\":12.5}]}",
+                "\"because\",\"clients_per_second\":12.5,\"numerics\":null}]}",
                 "");
         fake_close(&f);
 }
@@ -391,7 +391,7 @@ static void test_connection(void **state)
         check_code(fake_run(&f, "list --json"), 3, "unreachable");
         f.bye_at_hello = true;
         const struct fake_result *r = fake_run(&f, "list --json");
-        check_code(r, 3, "unreachable");
+        check_code(r, 3, "refused");
         assert_non_null(strstr(r->err, "upgrade the client"));
         fake_stop_listening(&f);
         uv_run(&f.loop, UV_RUN_NOWAIT);

@@ -33,7 +33,7 @@ static void test_refused(void **state)
         setenv("MFL_SERVER_PROGRAM", "/bin/false", 1);
         setenv("MFL_CLIENT_PROGRAM", "/bin/false", 1);
         check(fake_run(&f, "run %s --out %s", fake_path("none.yaml"), out), 4, "none.yaml");
-        check(fake_run(&f, "run %s --out %s --data nonsense", job, out), 5, "NAME=FORMAT:DIR");
+        check(fake_run(&f, "run %s --out %s --data nonsense", job, out), 5, "NAME=FORMAT:PATH");
         fake_run(&f, "run %s --out %s", job, full);
         check(fake_run(&f, "run %s --out %s", job, full), 6, "is not empty");
         setenv("MFL_SERVER_PROGRAM", "/nonexistent/mfl-server", 1);

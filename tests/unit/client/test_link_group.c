@@ -361,6 +361,11 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 take_chunk(w, envelope->chunk, payload_bytes);
                 return 0;
         }
+        if (envelope->body_case ==
+                MFL__ENVELOPE__BODY_PARTITION) { /* for people: no message of the agent's */
+                assert_true(envelope->partition->n_shown > 0);
+                return 0;
+        }
         struct mfl_msg msg = {0};
         assert_int_equal(mfl_wire_to_msg(envelope, &msg, err), 0);
         if (msg.kind == MFL_MSG_HELLO) {

@@ -150,6 +150,50 @@ static void keys_that_have_no_effect_are_refused(void **state)
                 "j.yaml:4: data.shards: is not used by dirichlet; remove it");
 }
 
+static void partitions_take_lists(void **state)
+{
+        struct mfl_job *job =
+                parse(document(NULL, "{name: d, partition: size, sizes: [5, 7, 9]}", NULL, NULL));
+        assert_int_equal(job->data.clients, 3);
+        assert_true(job->data.n_sizes == 3 && job->data.sizes[2] == 9);
+        mfl_job_free(job);
+        job = parse(document(
+                NULL, "{name: d, partition: inner-dirichlet, alpha: 1, sizes: 40, clients: 3}", NULL, NULL));
+        assert_true(job->data.clients == 3 && job->data.n_sizes == 1 && job->data.sizes[0] == 40);
+        mfl_job_free(job);
+        job = parse(document(NULL,
+                "{name: d, partition: distribution, clients: 4, distribution: [[1, 2.5], [3, 4]]}", NULL,
+                NULL));
+        assert_true(job->data.distribution_rows == 2 && job->data.distribution_columns == 2);
+        assert_true(job->data.distribution[1] == 2.5 && job->data.distribution[2] == 3 && job->data.rescale);
+        mfl_job_free(job);
+        assert_refused(document(NULL, "{name: d, partition: size, clients: 3}", NULL, NULL),
+                "j.yaml:4: data: partition size needs sizes: one number of samples, or a list with one for "
+                "each "
+                "client");
+        assert_refused(document(NULL, "{name: d, partition: size, clients: 3, sizes: [1, 2]}", NULL, NULL),
+                "j.yaml:4: data.sizes: 2 sizes for 3 clients; give one for each, or one for all");
+        assert_refused(document(NULL, "{name: d, partition: size, clients: 3, sizes: []}", NULL, NULL),
+                "j.yaml:4: data.sizes: is empty; give a size for each client, or one for all");
+        assert_refused(document(NULL, "{name: d, partition: size, sizes: [1, 0]}", NULL, NULL),
+                "j.yaml:4: data.sizes[1]: expected a whole number from 1 to 2147483647, got '0'");
+        assert_refused(
+                document(NULL, "{name: d, partition: distribution, clients: 4, distribution: [[1, 2], [3]]}",
+                        NULL, NULL),
+                "j.yaml:4: data.distribution[1]: expected a row of 2 numbers, as the first is");
+        assert_refused(
+                document(NULL, "{name: d, partition: distribution, clients: 4, rescale: false}", NULL, NULL),
+                "j.yaml:4: data.rescale: false needs a distribution of sample counts, without "
+                "preassigned_samples");
+        assert_refused(document(NULL, "{name: d, partition: shards, clients: 4, shards: 2, shard_size: 9}",
+                               NULL, NULL),
+                "j.yaml:4: data.shard_size: shards is given too; keep one");
+        assert_refused(
+                document(NULL, "{name: d, partition: natural-id, clients: 4, class_assignment: random}", NULL,
+                        NULL),
+                "j.yaml:4: data.class_assignment: is not used by natural-id; remove it");
+}
+
 static void keys_that_contradict_are_refused(void **state)
 {
         assert_refused(document(NULL, "{name: d, partition: iid}", NULL, NULL),
@@ -450,6 +494,7 @@ int main(void)
                 cmocka_unit_test(every_value_arrives),
                 cmocka_unit_test(server_lr_depends_on_the_strategy),
                 cmocka_unit_test(keys_that_have_no_effect_are_refused),
+                cmocka_unit_test(partitions_take_lists),
                 cmocka_unit_test(keys_that_contradict_are_refused),
                 cmocka_unit_test(impossible_values_are_refused),
                 cmocka_unit_test(values_outside_of_their_limits_are_refused),

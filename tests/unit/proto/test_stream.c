@@ -170,7 +170,7 @@ static void a_newer_version_is_named(void **state)
         uint8_t buf[64];
         size_t n = make_frame(buf, 0);
         buf[4] = 9;
-        raw_expect(*state, buf, n, "protocol version 9, this program speaks 1");
+        raw_expect(*state, buf, n, "frame: version 9, this program (mfl " MFL_VERSION ") reads 1");
 }
 
 static void an_oversized_frame_ends_it(void **state)

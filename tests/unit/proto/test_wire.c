@@ -343,7 +343,7 @@ static void foreign_bytes_are_refused(void **state)
                 size_t n;
                 const char *text;
         } rows[] = {
-                {"\x08\x01", 2, "Envelope.body"},                     /* request only */
+                {"\xfa\x3f\x00", 3, "Envelope.body"}, /* of a later version, and nobody's request */
                 {"\x22\x04\x0a\x02\x61\x00", 6, "Bye.reason: a NUL"}, /* "a\0" */
                 {"\x22\x04\x0a\x02\xc0\x80", 6, "Bye.reason: not UTF-8"},
                 {"\x22\x7f", 2, "envelope: not a protobuf message"},
@@ -355,6 +355,10 @@ static void foreign_bytes_are_refused(void **state)
                 if (strncmp(err.text, rows[i].text, strlen(rows[i].text)))
                         fail_msg("row %zu: %s", i, err.text);
         }
+        /* A later version's request is let through, so that it can be answered. */
+        assert_int_equal(mfl_wire_unpack("\x08\x01\xfa\x3f\x00", 5, &e, &err), 0);
+        assert_true(e->request == 1 && e->body_case == MFL__ENVELOPE__BODY__NOT_SET);
+        mfl_wire_free(e);
         /* Half a million empty Rejected: 1 MiB that would become 40. */
         uint8_t *bomb = malloc(MFL_ENVELOPE_MAX);
         memcpy(bomb, "\x82\x01\xfa\xff\x3f", 5);
@@ -363,6 +367,48 @@ static void foreign_bytes_are_refused(void **state)
         assert_int_equal(mfl_wire_unpack(bomb, 5 + 0xffffa, &e, &err), MFL_INVALID);
         assert_string_equal(err.text, "envelope: needs too much memory for its size");
         free(bomb);
+}
+
+/* The longest JobDetail there is: a thousand rounds, each of more fields than protobuf-c reads without memory
+ * of its own for it. */
+static void a_long_job_comes_through(void **state)
+{
+        static uint8_t digest[32];
+        static Mfl__RoundInfo rounds[1000], *pointers[1000];
+        static Mfl__NodeCost costs[1000], *cost_pointers[1000];
+        struct mfl_error err;
+        Mfl__JobInfo info = MFL__JOB_INFO__INIT;
+        Mfl__JobDetail detail = MFL__JOB_DETAIL__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT, *back;
+        uint8_t *bytes;
+        size_t n;
+        for (uint32_t i = 0; i < 1000; i++) {
+                Mfl__RoundInfo *r = pointers[i] = &rounds[i];
+                mfl__round_info__init(r);
+                r->round = r->samples = r->clients = r->weight = r->bytes_up = r->bytes_down = i + 1;
+                r->attempt = r->committed_ms = r->daemons = r->bytes_up_alone = r->bytes_down_alone = i + 1;
+                r->accuracy = r->loss = r->train_loss = r->train_accuracy = r->seconds = 0.5;
+                r->evaluated = r->kept = true;
+                r->digest = (ProtobufCBinaryData){.len = sizeof digest, .data = digest};
+                cost_pointers[i] = &costs[i];
+                mfl__node_cost__init(&costs[i]);
+                costs[i].round = i + 1;
+                costs[i].node = "a";
+        }
+        info.job = "j-000001";
+        info.state = MFL__JOB_STATE__JOB_DONE;
+        detail.info = &info;
+        detail.n_rounds = detail.n_nodes = 1000;
+        detail.rounds = pointers;
+        detail.nodes = cost_pointers;
+        envelope.body_case = MFL__ENVELOPE__BODY_JOB_DETAIL;
+        envelope.job_detail = &detail;
+        if (mfl_wire_pack(&envelope, &bytes, &n, &err) || mfl_wire_unpack(bytes, n, &back, &err))
+                fail_msg("%s", err.text);
+        assert_int_equal(back->job_detail->n_rounds, 1000);
+        assert_int_equal(back->job_detail->rounds[999]->bytes_down_alone, 1000);
+        mfl_wire_free(back);
+        free(bytes);
 }
 
 static void want_of_memory_leaks_nothing(void **state)
@@ -418,6 +464,7 @@ int main(void)
                 cmocka_unit_test(messages_survive_the_way_there_and_back),
                 cmocka_unit_test(each_broken_field_is_named),
                 cmocka_unit_test(foreign_bytes_are_refused),
+                cmocka_unit_test(a_long_job_comes_through),
                 cmocka_unit_test(want_of_memory_leaks_nothing),
                 cmocka_unit_test(a_header_has_the_documented_bytes),
         };

@@ -370,7 +370,7 @@ static void one_server_per_directory(void **state)
         fixture_deinit(&f);
 }
 
-static void corrupt_databases_are_negative(void **state)
+static void corrupt_databases_are_refused(void **state)
 {
         struct fixture f;
         struct mfl_store *store = NULL;
@@ -382,7 +382,8 @@ static void corrupt_databases_are_negative(void **state)
         memset(garbage, 'x', sizeof garbage);
         fwrite(garbage, 1, sizeof garbage, file);
         fclose(file);
-        assert_true(mfl_store_open(f.dir, &store, &err) < 0);
+        assert_int_equal(mfl_store_open(f.dir, &store, &err), MFL_STORE_DAMAGED);
+        assert_non_null(strstr(err.text, "restore a back-up"));
         fixture_deinit(&f);
 }
 
@@ -455,7 +456,7 @@ int main(void)
                 cmocka_unit_test(orphans_go_at_the_start),
                 cmocka_unit_test(log_lines_are_ordered_and_capped),
                 cmocka_unit_test(one_server_per_directory),
-                cmocka_unit_test(corrupt_databases_are_negative),
+                cmocka_unit_test(corrupt_databases_are_refused),
         };
         return cmocka_run_group_tests_name("server_store", tests, NULL, NULL);
 }

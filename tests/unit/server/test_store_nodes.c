@@ -255,9 +255,9 @@ static void a_newer_version_is_left_alone(void **state)
         struct mfl_error err = {{0}};
         struct mfl_store *store = NULL;
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
-        exec_at(&f, "PRAGMA user_version = 5");
+        exec_at(&f, "PRAGMA user_version = 1000");
         assert_int_equal(mfl_store_open(f.dir, &store, &err), MFL_STORE_NEWER);
-        assert_non_null(strstr(err.text, "schema 5, this program knows 4"));
+        assert_non_null(strstr(err.text, "schema 1000, written by "));
         fixture_deinit(&f);
 }
 

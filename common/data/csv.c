@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables as CSV (RFC 4180): quoted cells, CRLF or LF, a header or none, any one separator.
+ *
+ * Columns are features unless the configuration says label, target, owner or ignored. Numbers are decimal and
+ * finite; every message names the line and the column.
+ */
+#include "common/data/sources.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define COLUMNS_MAX 1000000
+#define NUMBER_BYTES_MAX 63
+
+enum role {
+        ROLE_FEATURE,
+        ROLE_LABEL,
+        ROLE_TARGET, /* the k-th target: ROLE_TARGET + k */
+        ROLE_OWNER = -1,
+        ROLE_IGNORED = -2,
+};
+
+struct reader {
+        uint8_t *at, *end;
+        const char *path;
+        char separator;
+        uint32_t line; /* of the cell at hand, from 1 */
+        struct mfl_error *err;
+
+        const struct mfl_dataset_config *config;
+        struct mfl_span *header; /* n_columns; NULL: headless */
+        int *roles;              /* n_columns */
+        uint32_t n_columns;
+        size_t capacity; /* rows that csv has room for */
+        struct mfl_csv csv;
+};
+
+/* ---- cells ---- */
+
+enum end {
+        END_CELL,
+        END_ROW,
+};
+
+static int fail_line(struct reader *r, const char *what)
+{
+        return mfl_fail(r->err, MFL_INVALID, "%s:%u: %s", r->path, r->line, what);
+}
+
+/* A cell in quotes: doubled ones become one, in place. */
+static int take_quoted(struct reader *r, struct mfl_span *ret_cell)
+{
+        uint8_t *to = ++r->at;
+        ret_cell->s = (const char *)to;
+        for (;;) {
+                if (r->at == r->end)
+                        return fail_line(r, "a quote is opened and not closed");
+                if (*r->at == '"') {
+                        if (r->at + 1 == r->end || r->at[1] != '"')
+                                break;
+                        r->at++;
+                }
+                if (!*r->at)
+                        return fail_line(r, "holds a zero byte: is this a text file?");
+                r->line += *r->at == '\n';
+                *to++ = *r->at++;
+        }
+        ret_cell->n = (size_t)(to - (uint8_t *)ret_cell->s);
+        r->at++;
+        if (r->at < r->end && *r->at != (uint8_t)r->separator && *r->at != '\r' && *r->at != '\n')
+                return fail_line(r, "text after a closing quote");
+        return 0;
+}
+
+static int take_cell(struct reader *r, struct mfl_span *ret_cell, enum end *ret_end)
+{
+        if (r->at < r->end && *r->at == '"') {
+                int e = take_quoted(r, ret_cell);
+                if (e)
+                        return e;
+        } else {
+                uint8_t *from = r->at;
+                while (r->at < r->end && *r->at != (uint8_t)r->separator && *r->at != '\n') {
+                        if (!*r->at)
+                                return fail_line(r, "holds a zero byte: is this a text file?");
+                        r->at++;
+                }
+                size_t n = (size_t)(r->at - from);
+                bool cut = r->at == r->end || *r->at == '\n';
+                *ret_cell = (struct mfl_span){(const char *)from, n - (cut && n && from[n - 1] == '\r')};
+        }
+        if (r->at < r->end && *r->at == '\r')
+                r->at++;
+        *ret_end = END_ROW;
+        if (r->at < r->end)
+                *ret_end = *r->at++ == (uint8_t)r->separator ? END_CELL : END_ROW;
+        return 0;
+}
+
+static bool at_line_end(const struct reader *r)
+{
+        return *r->at == '\n' || (*r->at == '\r' && r->at + 1 < r->end && r->at[1] == '\n');
+}
+
+/* Blank lines don't count. */
+static void skip_blank_lines(struct reader *r)
+{
+        while (r->at < r->end && at_line_end(r)) {
+                r->at += *r->at == '\r' ? 2 : 1;
+                r->line++;
+        }
+}
+
+/* ---- columns ---- */
+
+/* By name when there is a header that has it, else by number from 0. */
+static int find_column(struct reader *r, const char *text, uint32_t *ret_column)
+{
+        for (uint32_t i = 0; r->header && i < r->n_columns; i++) {
+                if (strlen(text) == r->header[i].n && !memcmp(text, r->header[i].s, r->header[i].n)) {
+                        *ret_column = i;
+                        return 0;
+                }
+        }
+        char *end;
+        unsigned long v = strtoul(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || v >= r->n_columns)
+                return mfl_fail(r->err, MFL_INVALID, "%s: no column '%.60s'; columns are 0 to %u%s", r->path,
+                        text, r->n_columns - 1, r->header ? ", or their names in the first line" : "");
+        *ret_column = (uint32_t)v;
+        return 0;
+}
+
+static int give_role(struct reader *r, const char *text, int role)
+{
+        uint32_t column = 0;
+        int e = find_column(r, text, &column);
+        if (e)
+                return e;
+        if (r->roles[column] != ROLE_FEATURE)
+                return mfl_fail(
+                        r->err, MFL_INVALID, "%s: column '%.60s' is named for two purposes", r->path, text);
+        r->roles[column] = role;
+        return 0;
+}
+
+static int assign_roles(struct reader *r)
+{
+        const struct mfl_dataset_config *c = r->config;
+        int e = 0;
+        if (c->owner)
+                e = give_role(r, c->owner, ROLE_OWNER);
+        for (int i = 0; !e && i < c->n_ignored; i++)
+                e = give_role(r, c->ignored[i], ROLE_IGNORED);
+        for (int i = 0; !e && i < c->n_target_columns; i++)
+                e = give_role(r, c->targets[i], ROLE_TARGET + i);
+        if (!e && c->label && c->n_target_columns)
+                return mfl_fail(
+                        r->err, MFL_INVALID, "%s: label and targets are both given; keep one", r->path);
+        if (!e && c->label)
+                e = give_role(r, c->label, ROLE_LABEL);
+        else if (!e && !c->n_target_columns && r->roles[r->n_columns - 1] == ROLE_FEATURE)
+                r->roles[r->n_columns - 1] = ROLE_LABEL;
+        else if (!e && !c->n_target_columns)
+                return mfl_fail(r->err, MFL_INVALID,
+                        "%s: the last column is no label, so label must say which column is", r->path);
+        if (e)
+                return e;
+        for (uint32_t i = 0; i < r->n_columns; i++)
+                r->csv.n_features += r->roles[i] == ROLE_FEATURE;
+        r->csv.n_targets = (uint32_t)c->n_target_columns;
+        if (!r->csv.n_features)
+                return mfl_fail(r->err, MFL_INVALID,
+                        "%s: %u column%s, none of which is a feature; is the separator '%c' right?", r->path,
+                        r->n_columns, r->n_columns == 1 ? "" : "s", r->separator);
+        return 0;
+}
+
+/* Reads the first row, for its number of columns and, if it is one, as the header. */
+static int take_header(struct reader *r)
+{
+        struct mfl_span cell;
+        enum end end = END_CELL;
+        struct reader first = *r; /* quotes are undone in place, so only unquoted text can be read twice */
+        bool header = !r->config->headless;
+        size_t capacity = 0;
+        for (; end == END_CELL; r->n_columns++) {
+                if (r->n_columns == COLUMNS_MAX)
+                        return fail_line(r, "over 1000000 columns");
+                if (!header && r->at < r->end && *r->at == '"')
+                        return fail_line(r, "a quoted cell in the first row, which is no header");
+                int e = take_cell(r, &cell, &end);
+                if (e)
+                        return e;
+                if (header && r->n_columns == capacity) {
+                        capacity = MFL_MAX(capacity * 2, 32);
+                        struct mfl_span *grown = mfl_realloc(r->header, capacity * sizeof *grown);
+                        if (!grown)
+                                return mfl_fail_memory(r->err, capacity * sizeof *grown, r->path);
+                        r->header = grown;
+                }
+                if (header)
+                        r->header[r->n_columns] = cell;
+        }
+        if (header) {
+                r->line++;
+        } else {
+                r->at = first.at;
+                r->line = first.line;
+        }
+        r->roles = mfl_calloc(r->n_columns, sizeof *r->roles);
+        return r->roles ? 0 : mfl_fail_memory(r->err, r->n_columns * sizeof *r->roles, r->path);
+}
+
+/* ---- rows ---- */
+
+static int fail_cell(struct reader *r, uint32_t column, const char *what, struct mfl_span cell)
+{
+        int name = r->header ? (int)MFL_MIN(r->header[column].n, 40) : 0;
+        return mfl_fail(r->err, MFL_INVALID, "%s:%u: column %u%s%.*s%s: %s, got '%.*s'", r->path, r->line,
+                column, name ? " (" : "", name, name ? r->header[column].s : "", name ? ")" : "", what,
+                (int)MFL_MIN(cell.n, 40), cell.s);
+}
+
+static bool parse_number(struct mfl_span cell, float *ret_value)
+{
+        char text[NUMBER_BYTES_MAX + 1], *end;
+        while (cell.n && (*cell.s == ' ' || *cell.s == '\t'))
+                cell.s++, cell.n--;
+        while (cell.n && (cell.s[cell.n - 1] == ' ' || cell.s[cell.n - 1] == '\t'))
+                cell.n--;
+        if (!cell.n || cell.n > NUMBER_BYTES_MAX)
+                return false;
+        memcpy(text, cell.s, cell.n);
+        text[cell.n] = '\0';
+        if (strspn(text, "0123456789+-.eE") != cell.n) /* strtof also takes hexadecimal, inf and nan */
+                return false;
+        *ret_value = strtof(text, &end);
+        return !*end && isfinite(*ret_value);
+}
+
+static int grow_rows(struct reader *r)
+{
+        struct mfl_csv *csv = &r->csv;
+        size_t capacity = MFL_MAX(r->capacity * 2, 256);
+        if (csv->n == INT32_MAX || (uint64_t)capacity * csv->n_features > INT64_MAX / 8)
+                return mfl_fail(r->err, MFL_INVALID, "%s: over %d rows", r->path, INT32_MAX);
+        bool ok = true;
+#define GROW(member, each)                                                                                   \
+        do {                                                                                                 \
+                void *grown = ok ? mfl_realloc(csv->member, capacity * (each) * sizeof *csv->member) : NULL; \
+                if (grown)                                                                                   \
+                        csv->member = grown;                                                                 \
+                ok = grown != NULL;                                                                          \
+        } while (0)
+        GROW(features, csv->n_features);
+        if (csv->n_targets)
+                GROW(targets, csv->n_targets);
+        else
+                GROW(labels, 1);
+        if (r->config->owner)
+                GROW(owners, 1);
+#undef GROW
+        if (!ok)
+                return mfl_fail_memory(r->err, capacity * csv->n_features * sizeof(float), r->path);
+        r->capacity = capacity;
+        return 0;
+}
+
+static int take_value(struct reader *r, uint32_t column, struct mfl_span cell, float *feature)
+{
+        struct mfl_csv *csv = &r->csv;
+        int role = r->roles[column];
+        if (role == ROLE_IGNORED)
+                return 0;
+        if (role == ROLE_OWNER)
+                csv->owners[csv->n] = cell;
+        else if (role == ROLE_LABEL && !csv->n_targets)
+                csv->labels[csv->n] = cell;
+        if ((role == ROLE_OWNER || (role == ROLE_LABEL && !csv->n_targets)))
+                return cell.n ? 0 : fail_cell(r, column, "empty", cell);
+        float *to = role == ROLE_FEATURE
+                            ? feature
+                            : csv->targets + (size_t)csv->n * csv->n_targets + (role - ROLE_TARGET);
+        return parse_number(cell, to) ? 0 : fail_cell(r, column, "expected a finite decimal number", cell);
+}
+
+static int fail_count(struct reader *r, const char *how)
+{
+        return mfl_fail(r->err, MFL_INVALID, "%s:%u: %s columns than the first row, which has %u", r->path,
+                r->line, how, r->n_columns);
+}
+
+static int take_row(struct reader *r)
+{
+        float *feature;
+        enum end end = END_CELL;
+        uint32_t column = 0;
+        int e = r->csv.n == r->capacity ? grow_rows(r) : 0;
+        if (e)
+                return e;
+        feature = r->csv.features + (size_t)r->csv.n * r->csv.n_features;
+        for (; end == END_CELL; column++) {
+                struct mfl_span cell;
+                e = take_cell(r, &cell, &end);
+                if (e)
+                        return e;
+                if (column == r->n_columns)
+                        return fail_count(r, "more");
+                e = take_value(r, column, cell, feature);
+                if (e)
+                        return e;
+                feature += r->roles[column] == ROLE_FEATURE;
+        }
+        if (column < r->n_columns)
+                return fail_count(r, "fewer");
+        r->csv.n++;
+        r->line++;
+        return 0;
+}
+
+void mfl_csv_deinit(struct mfl_csv *csv)
+{
+        free(csv->features);
+        free(csv->targets);
+        free(csv->labels);
+        free(csv->owners);
+        *csv = (struct mfl_csv){0};
+}
+
+int mfl_csv_parse(uint8_t *bytes, size_t n_bytes, const char *path, const struct mfl_dataset_config *config,
+        struct mfl_csv *ret_csv, struct mfl_error *err)
+{
+        struct reader r = {.at = bytes,
+                .end = bytes + n_bytes,
+                .path = path,
+                .separator = config->separator ? config->separator : ',',
+                .line = 1,
+                .err = err,
+                .config = config};
+        if (n_bytes >= 3 &&
+                !memcmp(bytes, "\xef\xbb\xbf", 3)) /* a byte order mark, as spreadsheets write it */
+                r.at += 3;
+        skip_blank_lines(&r);
+        int e = r.at < r.end ? take_header(&r) : mfl_fail(err, MFL_INVALID, "%s: is empty", path);
+        if (!e)
+                e = assign_roles(&r);
+        for (skip_blank_lines(&r); !e && r.at < r.end; skip_blank_lines(&r))
+                e = take_row(&r);
+        if (!e && !r.csv.n)
+                e = mfl_fail(err, MFL_INVALID, "%s: a header and no rows", path);
+        free(r.header);
+        free(r.roles);
+        if (e)
+                mfl_csv_deinit(&r.csv);
+        else
+                *ret_csv = r.csv;
+        return e;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* npz files as a data set: one file with the arrays x_train, y_train, x_test, y_test, or with x and y, which
+ * are split; or two files with x and y each. The configuration may name the arrays. */
+#include "common/data/sources.h"
+
+#include <stdio.h>
+
+static int read_array(struct mfl_npz *npz, const char *path, const char *name, struct mfl_data_bytes *bytes,
+        struct mfl_array *array, char *text, size_t text_bytes, struct mfl_error *err)
+{
+        snprintf(text, text_bytes, "%s: %s", path, name);
+        int r = mfl_npz_read(npz, name, bytes, err);
+        return r ? r : mfl_npy_parse(bytes->data, bytes->n, text, array, err);
+}
+
+static int load_pair(struct mfl_npz *npz, const char *path, const char *x_name, const char *y_name,
+        const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
+        struct mfl_split *split, struct mfl_error *err)
+{
+        char x_text[512], y_text[512];
+        struct mfl_data_bytes x = {0}, y = {0};
+        struct mfl_array x_array, y_array;
+        int r = read_array(npz, path, x_name, &x, &x_array, x_text, sizeof x_text, err);
+        if (!r)
+                r = read_array(npz, path, y_name, &y, &y_array, y_text, sizeof y_text, err);
+        if (r) {
+                free(x.data);
+                free(y.data);
+                return r;
+        }
+        return mfl_pair_settle(
+                &x, &x_array, x_text, &y, &y_array, y_text, shape, ret_shape, ret_n_targets, split, err);
+}
+
+struct npz_file {
+        struct mfl_data_bytes bytes;
+        struct mfl_npz *npz;
+};
+
+static int open_file(const char *path, struct npz_file *file, struct mfl_error *err)
+{
+        int r = mfl_data_read_file(path, &file->bytes, err);
+        return r ? r : mfl_npz_open(file->bytes.data, file->bytes.n, path, &file->npz, err);
+}
+
+static void close_file(struct npz_file *file)
+{
+        mfl_npz_close(file->npz);
+        free(file->bytes.data);
+}
+
+#define OR(name, usual) ((name) ? (name) : (usual))
+
+/* One file for both splits, unless that has only x and y. */
+static int load_one(
+        const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct npz_file file = {0};
+        struct mfl_shape test_shape;
+        bool fraction = config->test_fraction > 0;
+        int test_targets, r = open_file(config->dir, &file, err);
+        if (!r)
+                r = load_pair(file.npz, config->dir, OR(config->train_x, fraction ? "x" : "x_train"),
+                        OR(config->train_y, fraction ? "y" : "y_train"), &config->shape, &dataset->shape,
+                        &dataset->n_targets, &dataset->train, err);
+        if (!r && fraction)
+                r = mfl_split_off_test(config, dataset, err);
+        if (!r && !fraction) {
+                r = load_pair(file.npz, config->dir, OR(config->test_x, "x_test"),
+                        OR(config->test_y, "y_test"), &config->shape, &test_shape, &test_targets,
+                        &dataset->test, err);
+                if (!r)
+                        r = mfl_pairs_check(dataset, &test_shape, test_targets, err);
+        }
+        close_file(&file);
+        return r;
+}
+
+static int load_two(const struct mfl_dataset_config *config, const char *train, const char *test,
+        struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct npz_file file = {0};
+        struct mfl_shape test_shape;
+        int test_targets, r = open_file(train, &file, err);
+        if (!r)
+                r = load_pair(file.npz, train, OR(config->train_x, "x"), OR(config->train_y, "y"),
+                        &config->shape, &dataset->shape, &dataset->n_targets, &dataset->train, err);
+        close_file(&file);
+        if (r)
+                return r;
+        if (!test)
+                return mfl_split_off_test(config, dataset, err);
+        file = (struct npz_file){0};
+        r = open_file(test, &file, err);
+        if (!r)
+                r = load_pair(file.npz, test, OR(config->test_x, "x"), OR(config->test_y, "y"),
+                        &config->shape, &test_shape, &test_targets, &dataset->test, err);
+        close_file(&file);
+        return r ? r : mfl_pairs_check(dataset, &test_shape, test_targets, err);
+}
+
+int mfl_load_npz(const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        char *train, *test;
+        if (!mfl_data_is_folder(config->dir))
+                return load_one(config, dataset, err);
+        int r = mfl_data_find(config, ".npz", &train, &test, err);
+        if (r)
+                return r;
+        r = load_two(config, train, test, dataset, err);
+        free(train);
+        free(test);
+        return r;
+}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs print about themselves: man pages without a warning, completions that bash runs, examples that are taken."""
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import mfl_harness as h
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+PROGRAMS = ('mfl-server', 'mfl-client')
+PAGES = [('mfl-server', '--help=man'), ('mfl-server', '--help=man5'), ('mfl-client', '--help=man'), ('mfl-client', '--help=man5'),
+         ('mfl', 'help', 'man'), ('mfl', 'help', 'man-job')]
+
+
+def ask(name, *argv, status=0):
+    done = subprocess.run([h.program(name), *argv], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize('page', PAGES, ids=' '.join)
+def test_man_pages(page):
+    """groff and mandoc have nothing to say about them, and they are ASCII with all parts that a page of this kind has."""
+    text = ask(*page)
+    assert text.isascii() and text.count('\n.SH NAME\n') == 1 and '.SH SEE ALSO' in text
+    judges = [['groff', '-ww', '-man', '-Tascii'], ['mandoc', '-T', 'lint', '-W', 'warning']]
+    judges = [argv for argv in judges if shutil.which(argv[0])]
+    if not judges:
+        pytest.skip('neither groff nor mandoc here')
+    for argv in judges:
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
+        complaints = done.stderr if argv[0] == 'groff' else done.stdout
+        assert done.returncode == 0 and not complaints, complaints
+
+
+def test_manual_of_mfl_has_everything():
+    text = ask('mfl', 'help', 'man').replace('\\-', '-')
+    overview = ask('mfl', '--help')
+    commands = re.findall(r'^  ([a-z]+)\b', overview[:overview.index('Every command')], re.M)
+    assert len(commands) > 15
+    for command in commands:
+        part = re.search(r'\n\.SS mfl %s\b(.*?)(?=\n\.S[SH] )' % command, text, re.S)
+        assert part, command
+        options = ask('mfl', command, '--help').partition('Options:\n')[2]
+        for option in re.findall(r'^  (?:-\w, )?(--[a-z-]+)', options, re.M):
+            assert option in part[1] or '\\fB%s\\fR' % option in text.partition('.SH COMMANDS')[0], (command, option)
+    for title in ('EXIT STATUS', 'ENVIRONMENT', 'FILES', 'JSON OUTPUT'):
+        assert '.SH %s\n' % title in text
+
+
+def test_job_keys_are_explained():
+    """Every key of the parser's tables finds its words in the reference file."""
+    text = ask('mfl', 'help', 'markdown-job')
+    parts = re.findall(r'^### `(\S+)`\n+(.*)$', text, re.M)
+    assert len(parts) > 45
+    assert dict(parts)['training.lr'] == 'required; learning rate of the clients, above 0'
+    assert dict(parts)['selection.daemons.max'] == 'at most so many work on the job; default: no limit'
+    sections = {'model', 'selection', 'limits', 'evaluation', 'checkpoints', 'data', 'training', 'aggregation', 'selection.daemons'}
+    assert not [key for key, words in parts if key not in sections and (not words or words.startswith(('Takes', '#')))]
+    with open(os.path.join(ROOT, 'examples', 'reference.yaml'), encoding='utf-8') as f:
+        assert ask('mfl', 'help', 'job') == f.read()
+
+
+def uncomment(text):
+    """All that stands behind a '#' as a value: keys, and the lines of a list below its key, up to an empty line."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        key = re.match(r'# [a-z_]+:( |$)', line)
+        inside = bool(key) or (inside and line.startswith('#'))
+        lines.append(line[2:] if inside else line)
+    return '\n'.join(lines) + '\n'
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_example_names_every_key(tmp_path, name):
+    """As it is, and with every '#' in front of a key removed, the program takes it; the manual has the same keys."""
+    text = ask(name, '--help=yaml')
+    keys = re.findall(r'^(?:# )?([a-z_]+):(?: |$)', text, re.M)
+    manual = re.findall(r'^\.TP\n\\fB([a-z_]+):\\fR', ask(name, '--help=man5'), re.M)
+    assert sorted(keys) == sorted(set(manual)) and len(keys) > 10
+    for i, version in enumerate((text, uncomment(text))):
+        path = tmp_path / ('%d.yaml' % i)
+        path.write_text(version)
+        if i:
+            assert set(re.findall(r'^([a-z_]+):', version, re.M)) == set(keys)
+        # Options are judged behind the file: 2 says that the file was good.
+        done = subprocess.run([h.program(name), '--config', str(path), '--log-level', 'loud'], capture_output=True, text=True,
+                              timeout=30, check=False)
+        assert done.returncode == 2 and '--log-level loud' in done.stderr, done.stderr
+
+
+def test_help_comes_first(tmp_path):
+    """--help is of use when the configuration is broken; the width is one that terminals have."""
+    for name in PROGRAMS:
+        text = ask(name, '--config', str(tmp_path / 'missing.yaml'), '--help')
+        assert 'usage: %s' % name in text and max(map(len, text.splitlines())) <= 100
+
+
+# ---- completion ----
+
+@pytest.fixture(scope='module')
+def scripts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('completion')
+    for name in PROGRAMS:
+        (folder / name).write_text(ask(name, '--help=completion'))
+    (folder / 'mfl').write_text(ask('mfl', 'help', 'completion'))
+    return folder
+
+
+def complete(scripts, *words, cwd=None, env=None):
+    """What bash would offer at the last of words, which it has cut at '=' and ':'."""
+    name = words[0]
+    script = '''. "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); PATH=%s:$PATH
+_%s; printf '%%s\\n' "${COMPREPLY[@]}"''' % (os.path.dirname(h.program(name)), name.replace('-', '_'))
+    done = subprocess.run(['bash', '--norc', '-uc', script, 'bash', str(scripts / name), *words], capture_output=True, text=True,
+                          timeout=30, cwd=cwd, env={**os.environ, **(env or {})}, check=False)
+    assert not done.stderr, done.stderr
+    return done.stdout.split()
+
+
+def test_completion_of_words(scripts, tmp_path):
+    (tmp_path / 'job.yaml').write_text('')
+    (tmp_path / 'jobs').mkdir()
+    assert complete(scripts, 'mfl', 'su') == ['submit']
+    assert {'run', 'pki', 'help'} <= set(complete(scripts, 'mfl', ''))
+    assert complete(scripts, 'mfl', '--server', 'x', 'submit', '--wa') == ['--watch']
+    assert complete(scripts, 'mfl', 'run', '--backend', '=', 're') == ['reference']
+    assert complete(scripts, 'mfl', 'run', '--backend', '=') == ['auto', 'cpu', 'reference', 'cuda']
+    assert complete(scripts, 'mfl', 'submit', 'job.', cwd=tmp_path) == ['job.yaml']
+    assert complete(scripts, 'mfl', 'submit', 'x', 'job.', cwd=tmp_path) == []
+    assert complete(scripts, 'mfl', 'data', '') == ['show']
+    assert complete(scripts, 'mfl', 'data', 'show', 'job.', cwd=tmp_path) == ['job.yaml']
+    assert complete(scripts, 'mfl', 'pki', 're') == ['renew', 'revoke']
+    assert complete(scripts, 'mfl', 'run', '--out', 'jo', cwd=tmp_path) == ['jobs']
+    assert complete(scripts, 'mfl', 'presets', 'lene') == ['lenet5']
+    assert complete(scripts, 'mfl', 'help', 'tl') == ['tls']
+    assert complete(scripts, 'mfl-server', '--log-level', '') == ['error', 'warning', 'info', 'debug']
+    assert complete(scripts, 'mfl-server', '--insecure-l') == ['--insecure-listen']
+    assert complete(scripts, 'mfl-client', '--collective', 'n') == ['nccl']
+    assert complete(scripts, 'mfl-client', '--share-dir', 'jo', cwd=tmp_path) == ['jobs']
+    assert sorted(complete(scripts, 'mfl-client', '--config', 'jo', cwd=tmp_path)) == ['job.yaml', 'jobs']
+
+
+def test_completion_of_names(scripts, tmp_path):
+    """Jobs and daemons of the server that the line or the environment names; without one, silence."""
+    with h.start_cluster(str(tmp_path), daemons=1) as c:
+        job = c.submit(rounds=1)
+        host, port = c.server.address.rsplit(':', 1)
+        env = {'MFL_SERVER': c.server.address}
+        assert complete(scripts, 'mfl', 'show', '', env=env) == ['last', job]
+        assert complete(scripts, 'mfl', '--server', host, ':', port, 'show', 'j-') == [job]
+        assert complete(scripts, 'mfl', '--server', '=', host, ':', port, 'pull', 'j-') == [job]
+        c.wait_daemons(1)
+        assert complete(scripts, 'mfl', 'drain', '', env=env) == ['d1']
+        assert complete(scripts, 'mfl', 'daemons', 'disable', '', env=env) == ['d1']
+    assert complete(scripts, 'mfl', 'show', '', env={'MFL_SERVER': '127.0.0.1:9'}) == ['last']

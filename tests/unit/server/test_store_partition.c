@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Partitions in the store: the first word on a population, the newest of each site; and rounds page by page.
+ */
+#include "tests/unit/server/fixture.h"
+
+#include <stdio.h>
+
+#include "server/store.h"
+
+static void ok(int r, const struct mfl_error *err)
+{
+        if (r)
+                fail_msg("%d: %s", r, err->text);
+}
+
+static struct mfl_store *open_store(const char *dir)
+{
+        struct mfl_store *store = NULL;
+        struct mfl_error err = {{0}};
+        ok(mfl_store_open(dir, &store, &err), &err);
+        return store;
+}
+
+static void put(struct mfl_store *store, const char *id, const char *daemon, const char *body)
+{
+        struct mfl_error err = {{0}};
+        ok(mfl_store_partition_put(store, id, daemon, body, strlen(body), &err), &err);
+}
+
+/* "daemon=body daemon=body" */
+static void expect(struct mfl_store *store, const char *id, const char *text)
+{
+        struct mfl_store_partitions list;
+        struct mfl_error err = {{0}};
+        char found[512] = "";
+        size_t n = 0;
+        ok(mfl_store_partition_list(store, id, &list, &err), &err);
+        for (uint32_t i = 0; i < list.n; i++)
+                n += (size_t)snprintf(found + n, sizeof found - n, "%s%s=%.*s", i ? " " : "",
+                        list.v[i].daemon, (int)list.v[i].bytes, (const char *)list.v[i].body);
+        assert_string_equal(found, text);
+        mfl_store_partitions_deinit(&list);
+}
+
+static void words_are_kept(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        char a[MFL_JOB_ID_BYTES], b[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, a, &err), &err);
+        ok(mfl_store_job_add(store, "b", "t", "", "ann", NULL, b, &err), &err);
+        expect(store, a, "");
+        put(store, a, "", "first");
+        put(store, a, "", "second");
+        expect(store, a, "=first");
+        for (const char *name = "edcba"; *name; name++)
+                put(store, b, (char[]){*name, '\0'}, "old");
+        put(store, b, "c", "");
+        put(store, b, "d", "new");
+        expect(store, b, "a=old b=old c= d=new e=old");
+        assert_int_equal(mfl_store_partition_put(store, "j-999999", "", "x", 1, &err), MFL_NOT_FOUND);
+        struct mfl_store_partitions list;
+        assert_int_equal(mfl_store_partition_list(store, "j-999999", &list, &err), MFL_NOT_FOUND);
+        mfl_store_close(store);
+        store = open_store(f.dir);
+        expect(store, a, "=first");
+        /* They go with their job: rows of none would be somebody's data for ever. */
+        ok(mfl_store_job_set_state(store, b, MFL_JOB_DONE, "", &err), &err);
+        ok(mfl_store_job_delete(store, b, &err), &err);
+        assert_int_equal(mfl_store_partition_list(store, b, &list, &err), MFL_NOT_FOUND);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+static void rounds_come_page_by_page(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        char id[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        for (uint32_t i = 1; i <= 7; i++) {
+                struct mfl_store_round round = {.record = {.round = i}, .file = {.name = "none"}};
+                const struct mfl_store_nodes none = {0};
+                ok(mfl_store_commit(store, id, &round, &none, 2000, &err), &err);
+        }
+        uint32_t seen = 0;
+        for (uint32_t n = 3; n == 3;) {
+                struct mfl_store_rounds page;
+                ok(mfl_store_round_page(store, id, seen, 3, &page, &err), &err);
+                for (uint32_t i = 0; i < page.n; i++)
+                        assert_int_equal(page.v[i].record.round, ++seen);
+                n = page.n;
+                mfl_store_rounds_deinit(&page);
+        }
+        assert_int_equal(seen, 7);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(words_are_kept),
+                cmocka_unit_test(rounds_come_page_by_page),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
