@@ -257,9 +257,8 @@ static void assert_loss_near(const char *name, int64_t a, int64_t b, double boun
 
 static void trainings_are_near_the_references(void **state)
 {
-        /* The first steps of Adam divide by what a gradient's size is: where that is next to nothing,
-         * rounding decides. So the bounds of smaller formats say no more than that it is the same training;
-         * fp16 leaves steps out while its scale settles. */
+        /* fp32: rounding of a few steps. The bounds of smaller formats say no more than that it is the same
+         * training; fp16 leaves steps out while its scale settles. */
         static const double bounds[MFL_PRECISION_COUNT_] = {2e-4, 0.1, 0.5, INFINITY};
         struct mfl_device *reference = NULL;
         assert_int_equal(mfl_backend_reference.device_open(&reference, NULL), 0);
