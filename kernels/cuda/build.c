@@ -35,7 +35,7 @@ static int plan_layers(struct mfl_net *net, struct mfl_error *err)
         model->workspace_bytes[0] = model->workspace_bytes[1] = 0;
         for (int i = 1; !rc && i < graph->n_layers; i++) {
                 const struct mfl_cuda_layer *own = &model->layers[i];
-                if (!own->live || !mfl_cuda_is_conv(graph->layers[i].op))
+                if (!own->live || !mfl_cuda_is_conv(&graph->layers[i]))
                         continue;
                 rc = plan_pass(net, i, MFL_CUDA_FORWARD, err);
                 if (rc || !model->options.training)
@@ -146,6 +146,10 @@ static int load_kernels(struct mfl_net *net, struct mfl_error *err)
                 rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, true), "gather", err);
         if (!rc && net->model.options.training)
                 rc = mfl_cuda_launch_step(&train, err);
+        if (!rc && net->model.options.training) { /* what another optimizer would launch */
+                struct mfl_optimizer adam = {.kind = MFL_OPTIMIZER_ADAM, .clip_norm = 1.0f};
+                rc = mfl_cuda_launch_update(&pass, &adam, err);
+        }
         if (!rc)
                 rc = mfl_cuda_launch_step(&eval, err);
         return rc ? rc : mfl_cuda_sync(net, "first launch of a network", err);

@@ -10,6 +10,11 @@ static size_t element_bytes(const struct mfl_split *split)
         return split->dtype == MFL_U8 ? 1 : sizeof(float);
 }
 
+static int answers_of(const struct mfl_dataset *dataset)
+{
+        return dataset->n_targets > 0 ? dataset->n_targets : (int)mfl_dataset_labels_per_sample(dataset);
+}
+
 static uint64_t sample_bytes(const struct mfl_dataset *dataset, const struct mfl_split *split)
 {
         return (uint64_t)mfl_shape_count(&dataset->shape) * element_bytes(split);
@@ -18,7 +23,8 @@ static uint64_t sample_bytes(const struct mfl_dataset *dataset, const struct mfl
 uint64_t mfl_cuda_data_bytes(const struct mfl_dataset *dataset, const struct mfl_split *split)
 {
         return mfl_cuda_round_up(sample_bytes(dataset, split) * split->n) +
-               mfl_cuda_round_up((uint64_t)MFL_MAX(split->n, 1u) * sizeof(int32_t));
+               mfl_cuda_round_up(
+                       (uint64_t)MFL_MAX(split->n, 1u) * (uint64_t)answers_of(dataset) * sizeof(int32_t));
 }
 
 static int upload(struct mfl_device_data *data, struct mfl_error *err)
@@ -36,7 +42,8 @@ static int upload(struct mfl_device_data *data, struct mfl_error *err)
         rc = mfl_cuda_check(cudaMemcpy(data->memory, split->samples, (size_t)samples, cudaMemcpyHostToDevice),
                 "copy samples to the device", err);
         if (!rc)
-                rc = mfl_cuda_check(cudaMemcpy(data->labels, split->labels, split->n * sizeof(int32_t),
+                rc = mfl_cuda_check(cudaMemcpy(data->labels, data->host_answers,
+                                            (size_t)split->n * (size_t)data->answers * sizeof(int32_t),
                                             cudaMemcpyHostToDevice),
                         "copy labels to the device", err);
         /* From pageable memory cudaMemcpy returns when the last piece is in the driver's own buffer, and the
@@ -58,6 +65,8 @@ int mfl_cuda_data_new(struct mfl_device *device, const struct mfl_dataset *datas
                 .serial = atomic_fetch_add(&serial, 1) + 1,
                 .count = mfl_shape_count(&dataset->shape),
                 .n_planes = dataset->shape.rank == 3 ? (int)dataset->shape.dim[0] : 1,
+                .answers = answers_of(dataset),
+                .host_answers = dataset->n_targets > 0 ? (const void *)split->targets : split->labels,
                 .row_bytes = sample_bytes(dataset, split)};
         mfl_assert(data->n_planes <= MFL_CHANNELS_MAX);
         int rc = resident ? upload(data, err) : 0;

@@ -46,7 +46,19 @@ static int add_layer(struct mfl_sha256 *sha, const struct mfl_layer *layer, stru
                 layer->input, layer->input2, layer->out_channels, layer->kernel[0], layer->kernel[1],
                 layer->stride[0], layer->stride[1], layer->padding[0], layer->padding[1], layer->dilation[0],
                 layer->dilation[1], layer->bias, layer->rate > 0, layer->norm_groups);
-        return mfl_sha256_update(sha, line, (size_t)n, err);
+        int rc = mfl_sha256_update(sha, line, (size_t)n, err);
+        /* Of what older operators have not got only where it is there, so that what was measured stays known.
+         */
+        n = snprintf(line, sizeof line, "%d %d %d %d %d %d %d %d;", layer->conv_groups, layer->axis,
+                layer->start, layer->end, layer->vocabulary, layer->heads, layer->lora_rank, layer->frozen);
+        if (!rc && strcmp(line, "0 0 0 0 0 0 0 0;") != 0)
+                rc = mfl_sha256_update(sha, line, (size_t)n, err);
+        if (!rc && layer->op > MFL_OP_GROUPNORM) {
+                char shape[96];
+                mfl_shape_text(&layer->out, shape, sizeof shape);
+                rc = mfl_sha256_update(sha, shape, strlen(shape), err);
+        }
+        return rc;
 }
 
 /* What the time of a step depends on, as a key for the tuner without G. */
@@ -100,7 +112,7 @@ static int measure_net(struct mfl_net *net, double *ret_ns, struct mfl_error *er
         uint64_t best = UINT64_MAX, ns = 0;
         for (size_t i = 0; i < (size_t)steps_max * (size_t)net->model.options.groups; i++)
                 count[i] = (uint32_t)net->model.options.batch;
-        int rc = mfl_cuda_tables_send(net, steps_max, err);
+        int rc = mfl_cuda_tables_send(net, 0, steps_max, net->main.stream, err);
         n = MFL_MIN(WARM_STEPS, steps_max);
         if (!rc)
                 rc = time_steps(&work, n, &ns, err);

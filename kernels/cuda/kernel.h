@@ -328,10 +328,32 @@ struct mfl_cuda_steps {
         const uint32_t *count;      /* [G][steps_max]; NULL: all rows always (then step may be NULL too) */
         const struct mfl_rng_key *dropout, *augment; /* [G] */
         uint32_t steps_max, batch;
+        uint32_t accumulate; /* batches whose gradients make one step of the optimizer; 0: 1. `step` counts
+                                batches, the tables are by batch */
 };
+/* Which of its step's batches the current one is. */
+static inline MFL_HD uint32_t mfl_cuda_part(const struct mfl_cuda_steps *steps)
+{
+        return steps->accumulate > 1 && steps->step ? *steps->step % steps->accumulate : 0;
+}
+/* The step's number within the group's local training. */
+static inline MFL_HD uint32_t mfl_cuda_step_number(const struct mfl_cuda_steps *steps, uint32_t group)
+{
+        uint32_t first = steps->step_first ? steps->step_first[group] : 0,
+                 at = steps->step ? *steps->step : 0;
+        return first + (steps->accumulate > 1 ? at / steps->accumulate : at);
+}
 static inline MFL_HD uint32_t mfl_cuda_rows(const struct mfl_cuda_steps *steps, uint32_t group)
 {
         return steps->count ? steps->count[group * steps->steps_max + *steps->step] : steps->batch;
+}
+/* Whether the optimizer steps behind this batch: it is its step's last, and the step has rows. */
+static inline MFL_HD bool mfl_cuda_updates(const struct mfl_cuda_steps *steps, uint32_t group)
+{
+        uint32_t part = mfl_cuda_part(steps);
+        if (steps->accumulate > 1 && part + 1 < steps->accumulate)
+                return false;
+        return !steps->count || steps->count[group * steps->steps_max + *steps->step - part] > 0;
 }
 
 #endif

@@ -40,6 +40,8 @@ struct mfl_device_data {
         uint64_t serial; /* tells handles apart, also at one address */
         int64_t count;   /* elements of a sample */
         int n_planes;
+        int answers; /* words of a sample's labels or targets */
+        const void *host_answers;
         uint64_t row_bytes;
         void *memory;        /* NULL: not resident */
         const void *samples; /* within memory */
@@ -68,24 +70,27 @@ struct mfl_cuda_layer {
 
 /* Parts of the one allocation. */
 enum mfl_cuda_region {
-        MFL_CUDA_ARENA,    /* activations, gradients, auxiliary: kernels/plan.h */
-        MFL_CUDA_PARAMS,   /* [G][stride] floats */
-        MFL_CUDA_LOW,      /* [G][stride] of the element type; 16-bit types only */
-        MFL_CUDA_BASE,     /* [stride] floats: of params_base */
-        MFL_CUDA_BASE_LOW, /* [stride] of the element type */
-        MFL_CUDA_FIRST,    /* [G][stride] floats: of params_set; training, as the next five. None where all
-                              groups start from BASE */
-        MFL_CUDA_MOMENTUM, /* [G][stride] floats */
-        MFL_CUDA_GRADS,    /* [G][stride] floats; 0 where no operator writes */
-        MFL_CUDA_SUM,      /* [stride] int64 */
-        MFL_CUDA_SCALE,    /* [G + 1] struct mfl_cuda_scale; fp16. The last is what a training starts with */
+        MFL_CUDA_ARENA,     /* activations, gradients, auxiliary: kernels/plan.h */
+        MFL_CUDA_PARAMS,    /* [G][stride] floats */
+        MFL_CUDA_LOW,       /* [G][stride] of the element type; 16-bit types only */
+        MFL_CUDA_BASE,      /* [stride] floats: of params_base */
+        MFL_CUDA_BASE_LOW,  /* [stride] of the element type */
+        MFL_CUDA_FIRST,     /* [G][stride] floats: of params_set; training, as the next five. None where all
+                               groups start from BASE */
+        MFL_CUDA_MOMENTUM,  /* [G][stride] floats */
+        MFL_CUDA_SECOND,    /* [G][stride] floats: of Adam, AdamW, Adagrad */
+        MFL_CUDA_GRADS,     /* [G][stride] floats; 0 where no operator writes */
+        MFL_CUDA_GRADS_SUM, /* [G][stride] floats: of a step's batches, where it has several */
+        MFL_CUDA_NORMS,     /* [G][mfl_cuda_norms_count] floats */
+        MFL_CUDA_SUM,       /* [stride] int64 */
+        MFL_CUDA_SCALE,     /* [G + 1] struct mfl_cuda_scale; fp16. The last is what a training starts with */
         MFL_CUDA_WORKSPACE_2, /* of the gradients of weights */
         MFL_CUDA_EVAL,        /* [stride] floats: the group that eval looks at; G > 1 */
         MFL_CUDA_EVAL_LOW,    /* [stride] of the element type */
         MFL_CUDA_WORKSPACE,
         MFL_CUDA_PLACE,   /* [n] uint32 */
         MFL_CUDA_FLAT,    /* [n] floats: params on their way */
-        MFL_CUDA_LABELS,  /* [G][batch] int32 */
+        MFL_CUDA_LABELS,  /* [G][batch][answers] words */
         MFL_CUDA_CONTROL, /* struct mfl_cuda_control */
         MFL_CUDA_BOUNCE,  /* tensors of forward and backward on their way */
         MFL_CUDA_STAGE,   /* streamed: two halves of raw samples */
@@ -97,10 +102,13 @@ enum mfl_cuda_region {
  * copy. Up to `count` it travels as one. */
 struct mfl_cuda_control {
         uint64_t step, step_first, dropout, augment;
-        uint64_t loss_sum, n_correct, n_samples; /* [G] each, one after another */
-        uint64_t weight, n_bad;                  /* [G] */
-        uint64_t count;                          /* [G][steps_max] */
-        uint64_t index;                          /* [G][steps_max][batch] */
+        uint64_t loss_sum, n_correct, n_scored; /* [G] each, one after another */
+        uint64_t weight, n_bad;                 /* [G] */
+        /* Tables by batch; a step of the optimizer has options.accumulate of them. */
+        uint64_t count;  /* [G][steps_max] rows */
+        uint64_t scored; /* [G][steps_max] predictions of the batch's whole step that count */
+        uint64_t rates;  /* [G][steps_max] struct mfl_rate */
+        uint64_t index;  /* [G][steps_max][batch] */
         uint64_t bytes;
 };
 
@@ -113,7 +121,9 @@ struct mfl_cuda_model {
         struct mfl_plan *plan;
         uint64_t *at;               /* [n_params] first element of a tensor in a wide vector */
         uint64_t n_trained, stride; /* elements of a wide vector: those that are trained, all */
-        uint32_t steps_max;         /* of one upload of tables */
+        uint32_t accumulate;        /* batches of a step, at least 1 */
+        int answers;                /* words of a sample's labels or targets */
+        uint32_t steps_max;         /* batches of one upload of tables, a multiple of accumulate */
         uint64_t stage_rows;        /* of float samples in half of the staging area; bytes: four times */
         uint64_t bounce_bytes;
         struct mfl_cuda_control control;
@@ -164,11 +174,20 @@ int mfl_cuda_model_fuse(struct mfl_cuda_model *model, struct mfl_error *err); /*
 int mfl_cuda_model_place_params(struct mfl_cuda_model *model, struct mfl_error *err); /* MFL_INVALID */
 /* What normalisation i works on. */
 struct mfl_cuda_tensor mfl_cuda_norm_tensor(const struct mfl_cuda_model *model, int i);
+/* Layer i's output as vectors, one for each row of the batch. */
+struct mfl_cuda_tensor mfl_cuda_row_tensor(const struct mfl_cuda_model *model, int i);
+/* Layers whose output's numbers lie where their input's do, in the same order. */
+bool mfl_cuda_is_copy(const struct mfl_cuda_model *model, int i);
+/* An add of tensors of one shape, which others may carry and which carries activations. */
+bool mfl_cuda_is_plain_add(const struct mfl_graph *graph, int i);
+bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i); /* launched by run_shape.c */
+bool mfl_cuda_is_sequence(enum mfl_op op);                         /* by run_sequence.c */
 void mfl_cuda_model_sizes(struct mfl_cuda_model *model);
 /* place[i] = where element i of the flat vector lies in a wide one. */
 void mfl_cuda_model_permutation(const struct mfl_cuda_model *model, uint32_t *place);
-enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op); /* NONE for what is no activation */
-bool mfl_cuda_is_conv(enum mfl_op op);             /* conv2d, dense */
+enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op);      /* NONE for what is no activation */
+bool mfl_cuda_is_conv(const struct mfl_layer *layer);   /* conv2d, dense: they have plans */
+bool mfl_cuda_is_direct(const struct mfl_layer *layer); /* convolutions launched by run_direct.c */
 bool mfl_cuda_is_norm(enum mfl_op op);
 
 /* ---- one pass over the layers: run.c, run_backward.c ---- */
@@ -206,7 +225,10 @@ struct mfl_cuda_work {
 cudaError_t mfl_cuda_launch_gather(
         const struct mfl_cuda_run *pass, const struct mfl_device_data *data, bool u8);
 int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err);
-/* n steps, by graphs that are captured where there are none for this work. */
+/* What follows the gradients of a batch. */
+int mfl_cuda_launch_update(
+        const struct mfl_cuda_run *pass, const struct mfl_optimizer *opt, struct mfl_error *err);
+/* n batches, by graphs that are captured where there are none for this work. */
 int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);
 void mfl_cuda_replay_deinit(struct mfl_cuda_replay *replay);
 
@@ -223,12 +245,13 @@ static inline void *mfl_cuda_control_at(const struct mfl_net *net, uint64_t offs
 }
 /* The head of the control region to the device: step 0, sums 0; keys as they lie in the pinned copy. */
 int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err);
-/* Counts and indices of n steps, as they lie in the pinned copy. */
-int mfl_cuda_tables_send(struct mfl_net *net, uint32_t n, struct mfl_error *err);
+/* Tables of batches [first, first + n), as they lie in the pinned copy. */
+int mfl_cuda_tables_send(
+        struct mfl_net *net, uint32_t first, uint32_t n, cudaStream_t stream, struct mfl_error *err);
 /* Sums back, and waits for everything. */
 int mfl_cuda_control_receive(struct mfl_net *net, struct mfl_error *err);
-/* Runs n steps whose tables lie in the pinned copy, over data that is not resident: rows are gathered by the
- * host, and indices renumbered in place. */
+/* Runs n batches whose tables lie in the pinned copy, over data that is not resident: rows are gathered by
+ * the host, and indices renumbered in place. */
 int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);
 /* Waits for the stream. */
 int mfl_cuda_sync(struct mfl_net *net, const char *what, struct mfl_error *err);

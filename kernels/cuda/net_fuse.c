@@ -17,14 +17,66 @@ enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op)
         }
 }
 
-bool mfl_cuda_is_conv(enum mfl_op op)
+bool mfl_cuda_is_conv(const struct mfl_layer *layer)
 {
-        return op == MFL_OP_CONV2D || op == MFL_OP_DENSE;
+        return (layer->op == MFL_OP_CONV2D && layer->conv_groups <= 1) || layer->op == MFL_OP_DENSE;
+}
+
+bool mfl_cuda_is_direct(const struct mfl_layer *layer)
+{
+        return (layer->op == MFL_OP_CONV2D && layer->conv_groups > 1) || layer->op == MFL_OP_CONVTRANSPOSE2D;
 }
 
 bool mfl_cuda_is_norm(enum mfl_op op)
 {
         return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
+}
+
+bool mfl_cuda_is_plain_add(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        return layer->op == MFL_OP_ADD &&
+               mfl_shape_equal(&graph->layers[layer->input].out, &graph->layers[layer->input2].out);
+}
+
+/* One order of the elements, the plain one: not that of an image with several channels and pixels. */
+static bool is_plain(const struct mfl_cuda_tensor *x)
+{
+        return x->h * x->w == 1 || x->c == 1;
+}
+
+bool mfl_cuda_is_copy(const struct mfl_cuda_model *model, int i)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        return layer->op == MFL_OP_FLATTEN || (layer->op == MFL_OP_RESHAPE && is_plain(&model->layers[i].x) &&
+                                                      is_plain(&model->layers[layer->input].x));
+}
+
+bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i)
+{
+        switch (model->graph->layers[i].op) {
+        case MFL_OP_RELU6:
+        case MFL_OP_GELU:
+        case MFL_OP_SILU:
+        case MFL_OP_MULTIPLY:
+        case MFL_OP_CONCAT:
+        case MFL_OP_TRANSPOSE:
+        case MFL_OP_SLICE:
+        case MFL_OP_MEAN:
+        case MFL_OP_WEIGHT:
+                return true;
+        case MFL_OP_RESHAPE:
+                return !mfl_cuda_is_copy(model, i);
+        case MFL_OP_ADD:
+                return !mfl_cuda_is_plain_add(model->graph, i);
+        default:
+                return false;
+        }
+}
+
+bool mfl_cuda_is_sequence(enum mfl_op op)
+{
+        return op >= MFL_OP_EMBEDDING && op <= MFL_OP_GRU;
 }
 
 static bool is_pool(enum mfl_op op)
@@ -33,14 +85,10 @@ static bool is_pool(enum mfl_op op)
 }
 
 /* Operators that can apply the gradient of their input's activation to the gradient of their input. */
-static bool can_fold(enum mfl_op op)
+static bool can_fold(const struct mfl_layer *layer)
 {
-        return mfl_cuda_is_conv(op) || is_pool(op) || op == MFL_OP_DROPOUT;
-}
-
-static int second_input(const struct mfl_layer *layer)
-{
-        return layer->op == MFL_OP_ADD ? layer->input2 : -1;
+        return (mfl_cuda_is_conv(layer) && !layer->lora_rank) || is_pool(layer->op) ||
+               layer->op == MFL_OP_DROPOUT;
 }
 
 static void find_readers(struct mfl_cuda_model *model)
@@ -50,7 +98,7 @@ static void find_readers(struct mfl_cuda_model *model)
                 model->layers[i].only_reader = model->layers[i].alias = model->layers[i].residual = -1;
         model->layers[graph->n_layers - 1].live = true;
         for (int i = graph->n_layers - 1; i > 0; i--) {
-                int reads[2] = {graph->layers[i].input, second_input(&graph->layers[i])};
+                int reads[2] = {graph->layers[i].input, graph->layers[i].input2};
                 if (!model->layers[i].live)
                         continue;
                 for (int k = 0; k < 2; k++) {
@@ -87,14 +135,14 @@ static void carry_activation(struct mfl_cuda_model *model, int carrier, int end)
         model->layers[carrier].act = act;
         carry(model, end, reader);
         /* Norms and sums apply the gradient of their activation themselves. */
-        model->layers[reader].folded = !mfl_cuda_is_conv(model->graph->layers[carrier].op);
+        model->layers[reader].folded = !mfl_cuda_is_conv(&model->graph->layers[carrier]);
 }
 
 /* A sum that alone reads normalisation i, where its other term is there before i runs. */
 static int carry_sum(struct mfl_cuda_model *model, int i)
 {
         int reader = model->layers[i].only_reader;
-        if (reader < 0 || model->graph->layers[reader].op != MFL_OP_ADD)
+        if (reader < 0 || !mfl_cuda_is_plain_add(model->graph, reader))
                 return i;
         const struct mfl_layer *sum = &model->graph->layers[reader];
         int other = sum->input == i ? sum->input2 : sum->input;
@@ -111,11 +159,11 @@ static int carry_sum(struct mfl_cuda_model *model, int i)
 static bool in_place(const struct mfl_cuda_model *model, int i)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
-        enum mfl_op before = model->graph->layers[layer->input].op;
-        if (model->layers[layer->input].only_reader != i)
+        if (layer->input < 0 || model->layers[layer->input].only_reader != i)
                 return false;
-        return layer->op == MFL_OP_FLATTEN || (mfl_cuda_act_of(layer->op) != MFL_CUDA_ACT_NONE &&
-                                                      (is_pool(before) || before == MFL_OP_DROPOUT));
+        enum mfl_op before = model->graph->layers[layer->input].op;
+        return mfl_cuda_is_copy(model, i) || (mfl_cuda_act_of(layer->op) != MFL_CUDA_ACT_NONE &&
+                                                     (is_pool(before) || before == MFL_OP_DROPOUT));
 }
 
 static void find_carriers(struct mfl_cuda_model *model)
@@ -127,11 +175,12 @@ static void find_carriers(struct mfl_cuda_model *model)
                         continue;
                 if (mfl_cuda_is_norm(layer->op))
                         carry_activation(model, i, carry_sum(model, i));
-                else if (mfl_cuda_is_conv(layer->op) || layer->op == MFL_OP_ADD)
+                else if ((mfl_cuda_is_conv(layer) && !layer->lora_rank) ||
+                         mfl_cuda_is_plain_add(model->graph, i))
                         carry_activation(model, i, i);
                 else if (in_place(model, i))
                         own->alias = layer->input;
-                if (layer->op == MFL_OP_FLATTEN && own->alias >= 0)
+                if (own->alias >= 0 && mfl_cuda_is_copy(model, i))
                         own->carried = own->folded = true;
         }
 }
@@ -142,9 +191,9 @@ static bool gives_gradients(const struct mfl_cuda_model *model, int i, int *ret_
 {
         const struct mfl_cuda_layer *own = &model->layers[i];
         const struct mfl_layer *layer = &model->graph->layers[i];
-        *ret_second = own->residual >= 0 ? own->residual : second_input(layer);
+        *ret_second = own->residual >= 0 ? own->residual : layer->input2;
         /* What shares its input's memory shares the gradient, too. */
-        return own->live && (own->alias < 0);
+        return own->live && own->alias < 0 && layer->input >= 0;
 }
 
 /* In the order of backward: the first gradient of a tensor is written, the others are added; the one that
@@ -161,7 +210,7 @@ static void find_gradients(struct mfl_cuda_model *model, bool *seen, int *comple
                 int root = root_of(model, graph->layers[i].input);
                 own->add = seen[root];
                 seen[root] = true;
-                completes[root] = can_fold(graph->layers[i].op) ? i : -1;
+                completes[root] = can_fold(&graph->layers[i]) ? i : -1;
                 if (second < 0)
                         continue;
                 root = root_of(model, second);

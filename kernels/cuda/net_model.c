@@ -3,8 +3,10 @@
 #include "kernels/check.h"
 #include "kernels/cuda/net.h"
 
+#define HAS(op) ((uint64_t)1 << (op))
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
 #define CROP_MAX 65536
+#define ACCUMULATE_MAX 65536
 #define GROUPS_MAX 65535 /* they are the grid's second dimension */
 
 static int refuse(const struct mfl_layer *layer, const char *why, struct mfl_error *err)
@@ -20,6 +22,7 @@ static struct mfl_cuda_tensor tensor_of(const struct mfl_cuda_model *model, cons
                 .w = 1,
                 .type = model->type};
         bool image = shape->rank == 3;
+        /* A sequence is a vector in memory: each position's features, one position after another. */
         x.c = (int)(image ? shape->dim[0] : mfl_shape_count(shape));
         x.h = image ? (int)shape->dim[1] : 1;
         x.w = image ? (int)shape->dim[2] : 1;
@@ -34,8 +37,12 @@ static bool in_image_order(const struct mfl_cuda_tensor *x)
 /* Vectors that keep the order of their input's elements. */
 static bool keeps_order(const struct mfl_layer *layer)
 {
-        return layer->out.rank != 3 && !mfl_cuda_is_conv(layer->op) && layer->op != MFL_OP_INPUT &&
-               layer->op != MFL_OP_GLOBAL_AVGPOOL2D;
+        static const uint64_t ops = HAS(MFL_OP_RELU) | HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) |
+                                    HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) |
+                                    HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) |
+                                    HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM) |
+                                    HAS(MFL_OP_LAYERNORM) | HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX);
+        return layer->out.rank != 3 && ops >> layer->op & 1;
 }
 
 /* How the layer's output lies in memory, but for the order of vectors. */
@@ -45,6 +52,8 @@ static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *er
         if (mfl_shape_count(&layer->out) > ELEMENTS_MAX / model->options.batch)
                 return refuse(layer, "takes batches of less than 2^31 elements: make the batch smaller", err);
         model->layers[i].x = tensor_of(model, &layer->out);
+        if (i == 0 && model->graph->vocabulary) /* no 16-bit float holds every token */
+                model->layers[i].x.type = MFL_CUDA_F32;
         return 0;
 }
 
@@ -53,11 +62,11 @@ static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *er
 static bool give_order(struct mfl_cuda_model *model, int i, const struct mfl_cuda_tensor *x)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
-        while (layer->out.rank != 3 && layer->op != MFL_OP_DENSE && layer->input >= 0) {
+        while (keeps_order(layer) && layer->input >= 0) {
                 i = layer->input;
                 layer = &model->graph->layers[i];
         }
-        if (layer->op != MFL_OP_DENSE || in_image_order(&model->layers[i].x))
+        if (layer->op != MFL_OP_DENSE || layer->out.rank != 1 || in_image_order(&model->layers[i].x))
                 return false;
         model->layers[i].x = *x;
         return true;
@@ -73,7 +82,7 @@ static bool pass_orders(struct mfl_cuda_model *model)
                 const struct mfl_cuda_tensor *in = &model->layers[layer->input].x;
                 if (!keeps_order(layer))
                         continue;
-                if (layer->op == MFL_OP_ADD) {
+                if (mfl_cuda_is_plain_add(model->graph, i)) {
                         const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
                         if (in_image_order(in) && !in_image_order(two))
                                 changed |= give_order(model, layer->input2, in);
@@ -97,7 +106,7 @@ static int check_orders(const struct mfl_cuda_model *model, struct mfl_error *er
                         continue;
                 if (layer->op == MFL_OP_GROUPNORM && in_image_order(in))
                         return refuse(layer, "has no group norm of a flattened image: put it before", err);
-                if (layer->op != MFL_OP_ADD)
+                if (!mfl_cuda_is_plain_add(model->graph, i))
                         continue;
                 const struct mfl_cuda_tensor *two = &model->layers[layer->input2].x;
                 if (in->h != two->h || in->w != two->w || in->c != two->c)
@@ -127,6 +136,10 @@ static void describe_conv(struct mfl_cuda_model *model, int i)
                 .stride = {1, 1},
                 .dilation = {1, 1},
                 .precision = model->options.precision};
+        if (layer->op == MFL_OP_DENSE && layer->out.rank == 2) { /* each position is a pixel */
+                conv->h = conv->oh = (int)layer->out.dim[0];
+                conv->c /= conv->h;
+        }
         if (layer->op == MFL_OP_DENSE)
                 return;
         struct mfl_window window = mfl_window_of(model->graph, i);
@@ -153,6 +166,18 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
         uint64_t rows = (uint64_t)model->options.groups * (uint64_t)model->options.batch;
+        uint64_t vectors =
+                rows * (uint64_t)(mfl_shape_count(&layer->out) / layer->out.dim[layer->out.rank - 1]);
+        if (layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_RMSNORM) /* mean and inverse */
+                return vectors * 2 * sizeof(float);
+        if (layer->op == MFL_OP_ATTENTION)
+                return vectors * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * sizeof(float);
+        if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* gates, cells */
+                return vectors * 5 * (uint64_t)layer->out.dim[1] * sizeof(float);
+        if (layer->op == MFL_OP_DENSE && layer->lora_rank) /* A x and its gradient */
+                return vectors * 2 * (uint64_t)layer->lora_rank * sizeof(float);
+        if (layer->op == MFL_OP_EMBEDDING) /* links */
+                return vectors * sizeof(uint32_t);
         if (layer->op == MFL_OP_MAXPOOL2D)
                 return count_of(&model->layers[i].x) *
                        ((int64_t)layer->kernel[0] * layer->kernel[1] > 255 ? sizeof(uint32_t) : 1);
@@ -164,20 +189,35 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
         return 0;
 }
 
+/* What the backward of layers beside convolutions, norms and carried activations reads. */
+#define READS_INPUT                                                                                          \
+        (HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_MULTIPLY) |                    \
+                HAS(MFL_OP_GLOBAL_MAXPOOL2D) | HAS(MFL_OP_LAYERNORM) | HAS(MFL_OP_RMSNORM) |                 \
+                HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) |      \
+                HAS(MFL_OP_GRU))
+/* Whose forward works in the auxiliary memory, also without training. */
+#define KEEPS_ALWAYS                                                                                         \
+        (HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_DENSE) /* LoRA */)
+#define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
+#define READS_INPUT2 (HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_MATMUL))
+
 static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_need *needs)
 {
         for (int i = 0; i < model->graph->n_layers; i++) {
-                enum mfl_op op = model->graph->layers[i].op;
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                enum mfl_op op = layer->op;
                 const struct mfl_cuda_layer *own = &model->layers[i];
                 bool act = mfl_cuda_act_of(op) != MFL_CUDA_ACT_NONE;
-                bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(op);
+                bool applies = own->act != MFL_CUDA_ACT_NONE && !mfl_cuda_is_conv(layer);
                 needs[i] = (struct mfl_plan_need){
-                        .act_bytes = count_of(&own->x) * (uint64_t)mfl_cuda_type_bytes(model->type),
-                        .aux_bytes = model->options.training ? aux_of(model, i) : 0,
+                        .act_bytes = count_of(&own->x) * (uint64_t)mfl_cuda_type_bytes(own->x.type),
+                        .aux_bytes = model->options.training || KEEPS_ALWAYS >> op & 1 ? aux_of(model, i) : 0,
                         .alias = own->alias,
-                        .uses_input = mfl_cuda_is_conv(op) || mfl_cuda_is_norm(op) ||
+                        .uses_input = mfl_cuda_is_conv(layer) || mfl_cuda_is_direct(layer) ||
+                                      mfl_cuda_is_norm(op) || READS_INPUT >> op & 1 ||
                                       own->in_act != MFL_CUDA_ACT_NONE,
-                        .uses_output = (act && !own->folded) || applies};
+                        .uses_input2 = READS_INPUT2 >> op & 1,
+                        .uses_output = (act && !own->folded) || applies || READS_OUTPUT >> op & 1};
         }
 }
 
@@ -194,7 +234,7 @@ static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
         while (pass_orders(model)) {
         }
         for (int i = 1; i < model->graph->n_layers; i++)
-                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (mfl_cuda_is_conv(&model->graph->layers[i]))
                         describe_conv(model, i);
         return check_orders(model, err);
 }
@@ -209,7 +249,7 @@ static void bound_workspaces(struct mfl_cuda_model *model)
                         .bias = model->graph->layers[i].bias,
                         .act = own->act,
                         .fast = model->options.fast};
-                if (!own->live || !mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (!own->live || !mfl_cuda_is_conv(&model->graph->layers[i]))
                         continue;
                 most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
                 if (!model->options.training)
@@ -225,12 +265,22 @@ static void bound_workspaces(struct mfl_cuda_model *model)
         }
 }
 
-#define HAS(op) ((uint64_t)1 << (op))
 static const struct mfl_backend_can can = {.backend = "cuda",
         .ops = HAS(MFL_OP_INPUT) | HAS(MFL_OP_CONV2D) | HAS(MFL_OP_DENSE) | HAS(MFL_OP_RELU) |
                HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | HAS(MFL_OP_MAXPOOL2D) | HAS(MFL_OP_AVGPOOL2D) |
                HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) | HAS(MFL_OP_GLOBAL_AVGPOOL2D) |
-               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM)};
+               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM) | HAS(MFL_OP_GLOBAL_MAXPOOL2D) |
+               HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_MULTIPLY) |
+               HAS(MFL_OP_CONCAT) | HAS(MFL_OP_RESHAPE) | HAS(MFL_OP_TRANSPOSE) | HAS(MFL_OP_SLICE) |
+               HAS(MFL_OP_MEAN) | HAS(MFL_OP_WEIGHT) | HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_LAYERNORM) |
+               HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) |
+               HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_CONVTRANSPOSE2D),
+        .conv_groups = true,
+        .lora = true,
+        .repeats = true,
+        .sequences = true,
+        .losses = true,
+        .accumulate = true};
 
 static int check_options(
         const struct mfl_graph *graph, const struct mfl_net_options *options, struct mfl_error *err)
@@ -245,6 +295,9 @@ static int check_options(
                 return mfl_fail(err, MFL_INVALID,
                         "the cuda backend trains at most %d clients at once, not %d", GROUPS_MAX,
                         options->groups);
+        if (options->accumulate < 0 || options->accumulate > ACCUMULATE_MAX)
+                return mfl_fail(err, MFL_INVALID, "%d batches of a step are outside 0 to %d",
+                        options->accumulate, ACCUMULATE_MAX);
         if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
                 return mfl_fail(
                         err, MFL_INVALID, "the cuda backend has no precision %d", (int)options->precision);
@@ -262,6 +315,9 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
         size_t n_layers = (size_t)graph->n_layers;
         *model = (struct mfl_cuda_model){
                 .graph = graph, .options = *options, .type = mfl_cuda_type_of(options->precision)};
+        model->accumulate = (uint32_t)MFL_MAX(options->accumulate, 1);
+        model->answers = options->loss.kind == MFL_LOSS_CROSS_ENTROPY ? graph->positions : graph->classes;
+        model->answers = MFL_MAX(model->answers, 1);
         int rc = check_options(graph, options, err);
         if (rc)
                 return rc;

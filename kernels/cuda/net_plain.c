@@ -85,6 +85,14 @@ static int get_gradients(struct mfl_net *net, float *dparams, struct mfl_error *
                                                     cudaMemcpyDeviceToHost, net->main.stream),
                                 "copy gradients to the host", err);
         }
+        if (!rc)
+                rc = mfl_cuda_sync(net, "gradients to the host", err);
+        /* What is not trained has none, though some operators give one. */
+        for (int p = 0; !rc && p < model->graph->n_params; p++) {
+                const struct mfl_param *param = &model->graph->params[p];
+                for (uint64_t g = 0; !param->trained && g < (uint64_t)model->options.groups; g++)
+                        memset(dparams + g * n + param->offset, 0, (size_t)param->count * sizeof *dparams);
+        }
         return rc;
 }
 
@@ -104,5 +112,5 @@ int mfl_cuda_backward(struct mfl_net *net, const float *dy, float *dx, float *dp
                 rc = move_tensor(net, in, mfl_cuda_grad_at(net, 0), NULL, dx, err);
         if (!rc)
                 rc = get_gradients(net, dparams, err);
-        return rc ? rc : mfl_cuda_sync(net, "backward of a network", err);
+        return rc;
 }

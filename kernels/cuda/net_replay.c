@@ -25,6 +25,8 @@ cudaError_t mfl_cuda_launch_gather(
                 .to = mfl_cuda_act_at(net, 0),
                 .labels = mfl_cuda_at(net, MFL_CUDA_LABELS),
                 .u8 = u8,
+                .tokens = net->model.graph->vocabulary > 0,
+                .answers = net->model.answers,
                 .n_planes = 1,
                 .steps = pass->steps};
         if (pass->training)
@@ -46,24 +48,46 @@ static int launch_loss(const struct mfl_cuda_run *pass, bool gradient)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_cuda_control *control = &net->model.control;
-        int last = net->model.graph->n_layers - 1;
+        int last = net->model.graph->n_layers - 1, positions = net->model.graph->positions;
         struct mfl_cuda_loss a = {.z = net->model.layers[last].x,
+                .positions = positions,
+                .loss = net->model.options.loss,
+                .scored = gradient ? mfl_cuda_control_at(net, control->scored) : NULL,
                 .logits = mfl_cuda_act_at(net, last),
                 .dz = gradient ? mfl_cuda_grad_at(net, last) : NULL,
                 .labels = mfl_cuda_at(net, MFL_CUDA_LABELS),
                 .scale = gradient ? mfl_cuda_at(net, MFL_CUDA_SCALE) : NULL,
                 .loss_sum = mfl_cuda_control_at(net, control->loss_sum),
                 .n_correct = mfl_cuda_control_at(net, control->n_correct),
-                .n_samples = mfl_cuda_control_at(net, control->n_samples),
+                .n_scored = mfl_cuda_control_at(net, control->n_scored),
                 .steps = pass->steps};
         if (a.z.h * a.z.w > 1) /* can't be trained nor evaluated, see mfl_cuda_step */
                 return 0;
+        a.z.batch *= positions;
+        a.z.c /= positions;
+        if (!gradient)
+                a.loss.smoothing = 0.0f;
         return mfl_cuda_check(mfl_cuda_loss(&a, net->main.stream), "loss", pass->err);
 }
 
-static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_optimizer *opt)
+/* Adds the batch's gradients to those of its step, where it has several. */
+static int accumulate(const struct mfl_cuda_run *pass, struct mfl_error *err)
 {
         struct mfl_net *net = pass->net;
+        struct mfl_cuda_accumulate a = {.groups = net->model.options.groups,
+                .n = net->model.n_trained,
+                .stride = net->model.stride,
+                .grads = mfl_cuda_at(net, MFL_CUDA_GRADS),
+                .sum = mfl_cuda_at(net, MFL_CUDA_GRADS_SUM),
+                .steps = pass->steps};
+        return a.sum ? mfl_cuda_check(mfl_cuda_accumulate(&a, net->main.stream), "add gradients", err) : 0;
+}
+
+int mfl_cuda_launch_update(
+        const struct mfl_cuda_run *pass, const struct mfl_optimizer *opt, struct mfl_error *err)
+{
+        struct mfl_net *net = pass->net;
+        const float *sum = mfl_cuda_at(net, MFL_CUDA_GRADS_SUM);
         float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
         struct mfl_cuda_sgd_args a = {.groups = net->model.options.groups,
                 .n = net->model.n_trained,
@@ -72,7 +96,10 @@ static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_optim
                 .momentum = mfl_cuda_at(net, MFL_CUDA_MOMENTUM),
                 .first = first ? first : mfl_cuda_at(net, MFL_CUDA_BASE),
                 .first_stride = first ? net->model.stride : 0,
-                .grads = mfl_cuda_at(net, MFL_CUDA_GRADS),
+                .grads = sum ? sum : mfl_cuda_at(net, MFL_CUDA_GRADS),
+                .second = mfl_cuda_at(net, MFL_CUDA_SECOND),
+                .rates = mfl_cuda_control_at(net, net->model.control.rates),
+                .norms = mfl_cuda_at(net, MFL_CUDA_NORMS),
                 .low = mfl_cuda_at(net, MFL_CUDA_LOW),
                 .low_type = net->model.type,
                 .opt = *opt,
@@ -81,11 +108,15 @@ static int launch_update(const struct mfl_cuda_run *pass, const struct mfl_optim
         cudaStream_t stream = net->main.stream;
         if (a.n == 0)
                 return 0;
-        int rc = a.scale ? mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", pass->err) : 0;
-        if (!rc)
-                rc = mfl_cuda_check(mfl_cuda_sgd(&a, stream), "update params", pass->err);
+        int rc = accumulate(pass, err);
         if (!rc && a.scale)
-                rc = mfl_cuda_check(mfl_cuda_scale_next(&a, stream), "adapt the loss scale", pass->err);
+                rc = mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", err);
+        if (!rc && opt->clip_norm > 0.0f)
+                rc = mfl_cuda_check(mfl_cuda_norms(&a, stream), "norm of gradients", err);
+        if (!rc)
+                rc = mfl_cuda_check(mfl_cuda_sgd(&a, stream), "update params", err);
+        if (!rc && a.scale)
+                rc = mfl_cuda_check(mfl_cuda_scale_next(&a, stream), "adapt the loss scale", err);
         return rc;
 }
 
@@ -116,7 +147,7 @@ int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err
         if (!rc && training)
                 rc = mfl_cuda_run_backward(&pass);
         if (!rc && training)
-                rc = launch_update(&pass, work->opt);
+                rc = mfl_cuda_launch_update(&pass, work->opt, err);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
                                             net->main.stream),
@@ -149,7 +180,7 @@ static int capture(
 static int instantiate(struct mfl_cuda_replay *replay, cudaGraph_t graph, struct mfl_error *err)
 {
         cudaGraphExecUpdateResultInfo info;
-        /* Another learning rate or data set: the same graph with other arguments, which is cheap. */
+        /* Another optimizer or data set: the same graph with other arguments, which is cheap. */
         if (replay->exec && cudaGraphExecUpdate(replay->exec, graph, &info) == cudaSuccess)
                 return 0;
         if (replay->exec) {
@@ -160,10 +191,12 @@ static int instantiate(struct mfl_cuda_replay *replay, cudaGraph_t graph, struct
         return mfl_cuda_check(cudaGraphInstantiate(&replay->exec, graph, 0), "make a graph", err);
 }
 
-static bool same_sgd(const struct mfl_optimizer *a, const struct mfl_optimizer *b)
+/* But for the learning rate, which comes with the tables. */
+static bool same_optimizer(const struct mfl_optimizer *a, const struct mfl_optimizer *b)
 {
-        return a->lr == b->lr && a->momentum == b->momentum && a->weight_decay == b->weight_decay &&
-               a->prox_mu == b->prox_mu && a->nesterov == b->nesterov;
+        return a->kind == b->kind && a->momentum == b->momentum && a->weight_decay == b->weight_decay &&
+               a->prox_mu == b->prox_mu && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps &&
+               a->clip_norm == b->clip_norm && a->nesterov == b->nesterov;
 }
 
 static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *replay, uint32_t repeats,
@@ -171,7 +204,7 @@ static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *rep
 {
         const struct mfl_optimizer none = {0}, *opt = work->opt ? work->opt : &none;
         uint64_t data = work->data ? work->data->serial : 0;
-        if (replay->exec && replay->data == data && same_sgd(&replay->opt, opt))
+        if (replay->exec && replay->data == data && same_optimizer(&replay->opt, opt))
                 return 0;
         cudaGraph_t graph = NULL;
         int rc = capture(work, repeats, &graph, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where params lie in a wide vector, and how large each region of a network's memory is. */
 #include "kernels/cuda/net.h"
+#include "kernels/cuda/ops_sequence.h"
 
 #define PARAM_ALIGN 64                    /* elements: 128 bytes of the smallest type */
 #define TABLE_BYTES ((uint64_t)8 << 20)   /* about the most that one upload of indices takes */
@@ -34,6 +35,11 @@ static uint64_t image_order(const struct mfl_cuda_tensor *x, uint64_t e)
         return e % plane * (uint64_t)x->c + e / plane;
 }
 
+static bool is_rownorm(enum mfl_op op)
+{
+        return op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM;
+}
+
 static void place_tensor(const struct mfl_cuda_model *model, int p, uint32_t *place)
 {
         const struct mfl_param *param = &model->graph->params[p];
@@ -44,17 +50,26 @@ static void place_tensor(const struct mfl_cuda_model *model, int p, uint32_t *pl
         bool weight = p == layer->param_weight;
         for (uint64_t e = 0; e < param->count; e++) {
                 uint64_t to = e;
-                if (weight && layer->op == MFL_OP_CONV2D) {
-                        struct mfl_cuda_tensor filter = {
-                                .h = own->conv.r, .w = own->conv.s, .c = own->conv.c};
+                if (weight && (layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D)) {
+                        struct mfl_cuda_tensor filter = {.h = (int)param->shape.dim[2],
+                                .w = (int)param->shape.dim[3],
+                                .c = (int)param->shape.dim[1]};
                         uint64_t size = (uint64_t)filter.h * (uint64_t)filter.w * (uint64_t)filter.c;
                         to = e / size * size + image_order(&filter, e % size);
                 } else if (weight && layer->op == MFL_OP_DENSE) {
                         uint64_t columns = (uint64_t)own->conv.c;
                         to = image_order(&own->x, e / columns) * columns + image_order(in, e % columns);
+                } else if (p == layer->param_weight2 && layer->op == MFL_OP_DENSE) { /* LoRA's A */
+                        uint64_t columns = (uint64_t)own->conv.c;
+                        to = e / columns * columns + image_order(in, e % columns);
+                } else if (p == layer->param_bias2 && layer->op == MFL_OP_DENSE) { /* LoRA's B */
+                        uint64_t rank = (uint64_t)layer->lora_rank;
+                        to = image_order(&own->x, e / rank) * rank + e % rank;
                 } else if (layer->op == MFL_OP_DENSE) { /* bias */
                         to = image_order(&own->x, e);
-                } else if (mfl_cuda_is_norm(layer->op) && layer->out.rank != 3) {
+                } else if (layer->op == MFL_OP_WEIGHT) {
+                        to = image_order(&own->x, e);
+                } else if (layer->out.rank == 1 && (mfl_cuda_is_norm(layer->op) || is_rownorm(layer->op))) {
                         to = image_order(in, e);
                 }
                 place[e] = (uint32_t)(at + to);
@@ -78,18 +93,21 @@ static void size_control(struct mfl_cuda_model *model)
 {
         struct mfl_cuda_control *control = &model->control;
         uint64_t groups = (uint64_t)model->options.groups, batch = (uint64_t)model->options.batch, at = 0;
-        uint64_t a_step = groups * (batch + 1) * sizeof(uint32_t);
-        model->steps_max = (uint32_t)MFL_MIN(MFL_MAX(TABLE_BYTES / a_step, 1), MFL_STEPS_MAX);
+        uint64_t a_row = (batch + 2) * sizeof(uint32_t) + sizeof(struct mfl_rate), whole = model->accumulate;
+        uint64_t steps = MFL_MIN(MFL_MAX(TABLE_BYTES / (groups * a_row * whole), 1), MFL_STEPS_MAX);
+        model->steps_max = (uint32_t)(steps * whole);
         control->step = take(&at, sizeof(uint32_t));
         control->step_first = take(&at, groups * sizeof(uint32_t));
         control->dropout = take(&at, groups * sizeof(struct mfl_rng_key));
         control->augment = take(&at, groups * sizeof(struct mfl_rng_key));
         control->loss_sum = take(&at, groups * sizeof(int64_t));
         control->n_correct = take(&at, groups * sizeof(uint64_t));
-        control->n_samples = take(&at, groups * sizeof(uint64_t));
+        control->n_scored = take(&at, groups * sizeof(uint64_t));
         control->weight = take(&at, groups * sizeof(uint64_t));
         control->n_bad = take(&at, groups * sizeof(uint64_t));
         control->count = take(&at, groups * model->steps_max * sizeof(uint32_t));
+        control->scored = take(&at, groups * model->steps_max * sizeof(uint32_t));
+        control->rates = take(&at, groups * model->steps_max * sizeof(struct mfl_rate));
         control->index = take(&at, groups * model->steps_max * batch * sizeof(uint32_t));
         control->bytes = at;
 }
@@ -102,7 +120,8 @@ static void size_staging(struct mfl_cuda_model *model)
         model->stage_rows = rows * MFL_MIN(steps, model->steps_max);
         model->region_bytes[MFL_CUDA_STAGE] = 2 * model->stage_rows * a_row;
         /* Bytes are a quarter of floats, so four times as many rows fit. */
-        model->region_bytes[MFL_CUDA_STAGE_LABELS] = 2 * 4 * model->stage_rows * sizeof(int32_t);
+        model->region_bytes[MFL_CUDA_STAGE_LABELS] =
+                2 * 4 * model->stage_rows * (uint64_t)model->answers * sizeof(int32_t);
 }
 
 static void size_bounce(struct mfl_cuda_model *model)
@@ -113,6 +132,30 @@ static void size_bounce(struct mfl_cuda_model *model)
         uint64_t out = (uint64_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out);
         uint64_t most = MFL_MAX(in, out);
         model->bounce_bytes = MFL_MAX(most, MFL_MIN(BOUNCE_FLOATS, rows * most)) * sizeof(float);
+}
+
+static void size_rows(struct mfl_cuda_model *model)
+{
+        int groups = model->options.groups, batch = model->options.batch;
+        for (int i = 1; i < model->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &model->graph->layers[i];
+                struct mfl_cuda_tensor x = mfl_cuda_row_tensor(model, i);
+                int width = (int)layer->out.dim[layer->out.rank - 1];
+                uint64_t bytes = 0;
+                if (mfl_cuda_is_direct(layer))
+                        bytes = mfl_cuda_bias_workspace(&model->layers[i].x);
+                else if (layer->op == MFL_OP_WEIGHT)
+                        bytes = mfl_cuda_bias_workspace(&x);
+                else if (is_rownorm(layer->op))
+                        bytes = mfl_cuda_rownorm_workspace(groups, batch * (x.c / width), width, model->type);
+                else if (layer->op == MFL_OP_ATTENTION) /* dropped weights, then gradients of scores */
+                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)layer->heads *
+                                (uint64_t)(layer->out.dim[0] * layer->out.dim[0]) * sizeof(float);
+                else if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* of output and cell */
+                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)width * 2 * sizeof(float);
+                if (model->layers[i].live && model->options.training)
+                        model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0], bytes);
+        }
 }
 
 static void size_norms(struct mfl_cuda_model *model)
@@ -138,6 +181,14 @@ struct mfl_cuda_tensor mfl_cuda_norm_tensor(const struct mfl_cuda_model *model, 
         return x;
 }
 
+struct mfl_cuda_tensor mfl_cuda_row_tensor(const struct mfl_cuda_model *model, int i)
+{
+        struct mfl_cuda_tensor x = model->layers[i].x;
+        x.c *= x.h * x.w;
+        x.h = x.w = 1;
+        return x;
+}
+
 void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
 {
         uint64_t *bytes = model->region_bytes, groups = (uint64_t)model->options.groups;
@@ -147,6 +198,7 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
                 element = (uint64_t)mfl_cuda_type_bytes(model->type);
         size_control(model);
         size_norms(model);
+        size_rows(model);
         size_bounce(model);
         bytes[MFL_CUDA_ARENA] = model->plan->arena_bytes;
         bytes[MFL_CUDA_PARAMS] = wide;
@@ -154,7 +206,10 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_BASE] = model->stride * sizeof(float);
         bytes[MFL_CUDA_BASE_LOW] = model->stride * element;
         bytes[MFL_CUDA_FIRST] = training && !model->options.shared_start ? wide : 0;
-        bytes[MFL_CUDA_MOMENTUM] = bytes[MFL_CUDA_GRADS] = training ? wide : 0;
+        bytes[MFL_CUDA_MOMENTUM] = bytes[MFL_CUDA_SECOND] = bytes[MFL_CUDA_GRADS] = training ? wide : 0;
+        bytes[MFL_CUDA_GRADS_SUM] = training && model->accumulate > 1 ? wide : 0;
+        bytes[MFL_CUDA_NORMS] =
+                training ? groups * mfl_cuda_norms_count(model->n_trained) * sizeof(float) : 0;
         bytes[MFL_CUDA_SUM] = training ? model->stride * sizeof(int64_t) : 0;
         if (training && model->options.precision == MFL_PRECISION_FP16)
                 bytes[MFL_CUDA_SCALE] = (groups + 1) * sizeof(struct mfl_cuda_scale);
@@ -164,7 +219,8 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_WORKSPACE_2] = model->workspace_bytes[1];
         bytes[MFL_CUDA_PLACE] = model->graph->n * sizeof(uint32_t);
         bytes[MFL_CUDA_FLAT] = (model->graph->n + 1) * sizeof(float); /* or half as many int64 */
-        bytes[MFL_CUDA_LABELS] = groups * (uint64_t)model->options.batch * sizeof(int32_t);
+        bytes[MFL_CUDA_LABELS] =
+                groups * (uint64_t)model->options.batch * (uint64_t)model->answers * sizeof(int32_t);
         bytes[MFL_CUDA_CONTROL] = model->control.bytes;
         bytes[MFL_CUDA_BOUNCE] = model->bounce_bytes;
         if (model->options.streamed)

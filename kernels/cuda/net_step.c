@@ -29,20 +29,28 @@ int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err)
                 "copy keys to the device", err);
 }
 
-int mfl_cuda_tables_send(struct mfl_net *net, uint32_t n, struct mfl_error *err)
+int mfl_cuda_tables_send(
+        struct mfl_net *net, uint32_t first, uint32_t n, cudaStream_t stream, struct mfl_error *err)
 {
         const struct mfl_cuda_control *control = &net->model.control;
-        size_t groups = (size_t)net->model.options.groups, word = sizeof(uint32_t);
-        size_t pitch = net->model.steps_max * word, row = (size_t)net->model.options.batch;
-        int rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, control->count), pitch,
-                                        mfl_cuda_pinned(net, control->count), pitch, n * word, groups,
-                                        cudaMemcpyHostToDevice, net->main.stream),
-                "copy counts to the device", err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, control->index), pitch * row,
-                                            mfl_cuda_pinned(net, control->index), pitch * row, n * word * row,
-                                            groups, cudaMemcpyHostToDevice, net->main.stream),
-                        "copy sample numbers to the device", err);
+        const struct {
+                uint64_t at, each; /* bytes of a batch's entry */
+                const char *what;
+        } tables[] = {{control->count, sizeof(uint32_t), "copy counts to the device"},
+                {control->scored, sizeof(uint32_t), "copy numbers of predictions to the device"},
+                {control->rates, sizeof(struct mfl_rate), "copy learning rates to the device"},
+                {control->index, sizeof(uint32_t) * (uint64_t)net->model.options.batch,
+                        "copy sample numbers to the device"}};
+        int rc = 0;
+        for (size_t i = 0; !rc && i < MFL_ARRAY_SIZE(tables); i++) {
+                uint64_t at = tables[i].at + first * tables[i].each;
+                size_t pitch = (size_t)(net->model.steps_max * tables[i].each);
+                rc = mfl_cuda_check(
+                        cudaMemcpy2DAsync(mfl_cuda_control_at(net, at), pitch, mfl_cuda_pinned(net, at),
+                                pitch, (size_t)(n * tables[i].each), (size_t)net->model.options.groups,
+                                cudaMemcpyHostToDevice, stream),
+                        tables[i].what, err);
+        }
         return rc;
 }
 
@@ -81,24 +89,57 @@ static int check_data(const struct mfl_net *net, const struct mfl_device_data *d
         return 0;
 }
 
+/* Predictions of these rows that are scored. */
+static uint32_t count_scored(
+        const struct mfl_net *net, const struct mfl_device_data *data, const uint32_t *index, uint32_t rows)
+{
+        uint32_t answers = (uint32_t)data->answers, n = 0;
+        if (net->model.options.loss.kind != MFL_LOSS_CROSS_ENTROPY)
+                return rows * answers;
+        for (uint32_t r = 0; r < rows; r++) {
+                const int32_t *labels = data->split->labels + (size_t)index[r] * answers;
+                for (uint32_t k = 0; k < answers; k++)
+                        n += labels[k] >= 0;
+        }
+        return n;
+}
+
+/* What the batches of one step share, and how its rows are dealt out to them. */
+static void fill_step(
+        struct mfl_net *net, size_t at, uint32_t rows, uint32_t scored, const struct mfl_rate *rate)
+{
+        const struct mfl_cuda_control *control = &net->model.control;
+        uint32_t batch = (uint32_t)net->model.options.batch;
+        for (uint32_t part = 0; part < net->model.accumulate; part++, at++) {
+                uint32_t first = part * batch, left = rows > first ? rows - first : 0;
+                ((uint32_t *)mfl_cuda_pinned(net, control->count))[at] = MFL_MIN(left, batch);
+                ((uint32_t *)mfl_cuda_pinned(net, control->scored))[at] = scored;
+                ((struct mfl_rate *)mfl_cuda_pinned(net, control->rates))[at] = *rate;
+        }
+}
+
 /* Group g's next n steps into the pinned tables. Rows beyond count are not the caller's to give: they are
  * copied only where they lie between rows that are. */
 static void fill_group(struct mfl_net *net, const struct mfl_device_data *data, uint32_t g,
-        const struct mfl_group_steps *steps, uint32_t done, uint32_t n)
+        const struct mfl_group_steps *steps, uint32_t done, uint32_t n, const struct mfl_optimizer *opt)
 {
         const struct mfl_cuda_control *control = &net->model.control;
-        uint32_t batch = (uint32_t)net->model.options.batch, steps_max = net->model.steps_max, end = 0;
-        uint32_t *count = (uint32_t *)mfl_cuda_pinned(net, control->count) + (size_t)g * steps_max;
+        uint32_t whole = net->model.accumulate, steps_max = net->model.steps_max;
+        uint32_t batch = (uint32_t)net->model.options.batch, end = 0;
         uint32_t *index = (uint32_t *)mfl_cuda_pinned(net, control->index) + (size_t)g * steps_max * batch;
-        const uint32_t *from = steps->index + (size_t)done * batch;
+        const uint32_t *from = steps->index + (size_t)done * batch * whole;
         for (uint32_t t = 0; t < n; t++) {
                 uint32_t rows = steps->count[done + t], most = 0;
-                mfl_assert(rows <= batch);
-                count[t] = rows;
+                const uint32_t *own = from + (size_t)t * batch * whole;
+                struct mfl_rate rate = mfl_rate_of(opt, (uint64_t)steps->step_first + done + t + 1,
+                        steps->lr_scale ? steps->lr_scale[done + t] : 1.0f);
+                mfl_assert(rows <= batch * whole);
                 for (uint32_t r = 0; r < rows; r++)
-                        most = MFL_MAX(most, from[(size_t)t * batch + r]);
+                        most = MFL_MAX(most, own[r]);
                 mfl_assert(rows == 0 || most < data->split->n);
-                end = rows ? t * batch + rows : end;
+                fill_step(net, (size_t)g * steps_max + (size_t)t * whole, rows,
+                        count_scored(net, data, own, rows), &rate);
+                end = rows ? t * batch * whole + rows : end;
         }
         if (end)
                 memcpy(index, from, end * sizeof *index);
@@ -114,7 +155,7 @@ static int run_tables(const struct mfl_cuda_work *work, uint32_t n, struct mfl_e
         int rc = mfl_cuda_control_send(net, err);
         float ms = 0;
         if (!rc && work->data->memory)
-                rc = mfl_cuda_tables_send(net, n, err);
+                rc = mfl_cuda_tables_send(net, 0, n, net->main.stream, err);
         if (!rc)
                 rc = mfl_cuda_check(cudaEventRecord(net->begin, net->main.stream), "record an event", err);
         if (!rc)
@@ -131,17 +172,19 @@ static int run_tables(const struct mfl_cuda_work *work, uint32_t n, struct mfl_e
         return rc;
 }
 
-static void add_sums(const struct mfl_net *net, struct mfl_group_steps *groups)
+/* Of the n steps from `done` on. */
+static void add_sums(const struct mfl_net *net, struct mfl_group_steps *groups, uint32_t done, uint32_t n)
 {
         const struct mfl_cuda_control *control = &net->model.control;
         const int64_t *loss_sum = mfl_cuda_pinned(net, control->loss_sum);
         const uint64_t *n_correct = mfl_cuda_pinned(net, control->n_correct);
-        const uint64_t *n_samples = mfl_cuda_pinned(net, control->n_samples);
+        const uint64_t *n_scored = mfl_cuda_pinned(net, control->n_scored);
         for (int g = 0; g < net->model.options.groups; g++) {
                 groups[g].score.loss_sum += loss_sum[g];
                 groups[g].score.n_correct += n_correct[g];
-                groups[g].score.n_scored += n_samples[g];
-                groups[g].n_samples += n_samples[g];
+                groups[g].score.n_scored += n_scored[g];
+                for (uint32_t t = done; t < done + n; t++)
+                        groups[g].n_samples += groups[g].count[t];
         }
 }
 
@@ -152,16 +195,14 @@ int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struc
         mfl_assert(net->model.options.training && n_steps <= MFL_STEPS_MAX);
         int rc = check_data(net, data, err);
         if (!rc)
-                rc = mfl_check_plain_steps("cuda", opt, groups, net->model.options.groups, err);
-        if (!rc)
                 rc = mfl_cuda_enter(net, err);
         for (uint32_t done = 0, n; !rc && done < n_steps; done += n) {
-                n = MFL_MIN(n_steps - done, net->model.steps_max);
+                n = MFL_MIN(n_steps - done, net->model.steps_max / net->model.accumulate);
                 for (int g = 0; g < net->model.options.groups; g++)
-                        fill_group(net, data, (uint32_t)g, &groups[g], done, n);
-                rc = run_tables(&work, n, err);
+                        fill_group(net, data, (uint32_t)g, &groups[g], done, n, opt);
+                rc = run_tables(&work, n * net->model.accumulate, err);
                 if (!rc)
-                        add_sums(net, groups);
+                        add_sums(net, groups, done, n);
         }
         return rc;
 }
@@ -221,7 +262,7 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
 {
         const struct mfl_cuda_control *control = &net->model.control;
         struct mfl_cuda_work work = {net, data, NULL};
-        struct mfl_score score = {.n_scored = n};
+        struct mfl_score score = {0};
         mfl_assert(group >= 0 && group < net->model.options.groups);
         int rc = check_data(net, data, err);
         if (!rc)
@@ -233,6 +274,7 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
                 for (int g = 0; !rc && g < net->model.options.groups; g++) {
                         score.loss_sum += ((int64_t *)mfl_cuda_pinned(net, control->loss_sum))[g];
                         score.n_correct += ((uint64_t *)mfl_cuda_pinned(net, control->n_correct))[g];
+                        score.n_scored += ((uint64_t *)mfl_cuda_pinned(net, control->n_scored))[g];
                 }
         }
         if (rc)

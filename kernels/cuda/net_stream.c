@@ -19,6 +19,7 @@ static uint32_t gather_rows(
         const struct mfl_split *split = work->data->split;
         uint32_t batch = (uint32_t)net->model.options.batch, steps_max = net->model.steps_max, row = 0;
         uint64_t row_bytes = work->data->row_bytes, base = half * half_rows;
+        uint64_t answers = (uint64_t)work->data->answers;
         const uint32_t *count = mfl_cuda_pinned(net, control->count);
         uint32_t *index = mfl_cuda_pinned(net, control->index);
         for (uint32_t t = first; t < first + n; t++)
@@ -29,44 +30,28 @@ static uint32_t gather_rows(
                                 memcpy(net->pinned_stage + (base + row) * row_bytes,
                                         (const char *)split->samples + *sample * row_bytes,
                                         (size_t)row_bytes);
-                                net->pinned_labels[base + row] = split->labels[*sample];
+                                memcpy(net->pinned_labels + (base + row) * answers,
+                                        (const int32_t *)work->data->host_answers + *sample * answers,
+                                        (size_t)answers * sizeof(int32_t));
                                 *sample = (uint32_t)(base + row);
                         }
                 }
         return row;
 }
 
-/* Tables of these steps, to where the whole table lies. */
-static int send_tables(struct mfl_net *net, uint32_t first, uint32_t n, struct mfl_error *err)
-{
-        const struct mfl_cuda_control *control = &net->model.control;
-        size_t groups = (size_t)net->model.options.groups, word = sizeof(uint32_t);
-        size_t pitch = net->model.steps_max * word, row = (size_t)net->model.options.batch;
-        uint64_t count = control->count + first * word, index = control->index + first * word * row;
-        int rc = mfl_cuda_check(
-                cudaMemcpy2DAsync(mfl_cuda_control_at(net, count), pitch, mfl_cuda_pinned(net, count), pitch,
-                        n * word, groups, cudaMemcpyHostToDevice, net->copies),
-                "copy counts to the device", err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemcpy2DAsync(mfl_cuda_control_at(net, index), pitch * row,
-                                            mfl_cuda_pinned(net, index), pitch * row, n * word * row, groups,
-                                            cudaMemcpyHostToDevice, net->copies),
-                        "copy sample numbers to the device", err);
-        return rc;
-}
-
 static int send_rows(const struct mfl_cuda_work *work, uint64_t first, uint32_t rows, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        uint64_t row_bytes = work->data->row_bytes;
+        uint64_t row_bytes = work->data->row_bytes, answers = (uint64_t)work->data->answers;
         int rc = mfl_cuda_check(cudaMemcpyAsync((char *)mfl_cuda_at(net, MFL_CUDA_STAGE) + first * row_bytes,
                                         net->pinned_stage + first * row_bytes, (size_t)(rows * row_bytes),
                                         cudaMemcpyHostToDevice, net->copies),
                 "copy samples to the device", err);
         if (!rc)
                 rc = mfl_cuda_check(
-                        cudaMemcpyAsync((int32_t *)mfl_cuda_at(net, MFL_CUDA_STAGE_LABELS) + first,
-                                net->pinned_labels + first, rows * sizeof(int32_t), cudaMemcpyHostToDevice,
+                        cudaMemcpyAsync((int32_t *)mfl_cuda_at(net, MFL_CUDA_STAGE_LABELS) + first * answers,
+                                net->pinned_labels + first * answers,
+                                (size_t)(rows * answers) * sizeof(int32_t), cudaMemcpyHostToDevice,
                                 net->copies),
                         "copy labels to the device", err);
         return rc;
@@ -86,7 +71,7 @@ static int run_chunk(const struct mfl_cuda_work *work, uint32_t chunk, uint32_t 
         if (!rc)
                 rc = send_rows(work, half * half_rows, rows, err);
         if (!rc)
-                rc = send_tables(net, first, n, err);
+                rc = mfl_cuda_tables_send(net, first, n, net->copies, err);
         if (!rc)
                 rc = mfl_cuda_check(cudaEventRecord(net->copied[half], net->copies), "record an event", err);
         if (!rc)

@@ -39,10 +39,11 @@ struct mfl_cuda_tensor {
 struct mfl_cuda_gather {
         struct mfl_cuda_tensor x;
         void *to;
-        int32_t *labels; /* [G][batch] */
+        int32_t *labels; /* [G][batch][answers] */
+        int answers;     /* labels of a sample, or its targets, whose bits are copied alike; 0: 1 */
         const void *samples;
         const int32_t *sample_labels;
-        bool u8;
+        bool u8, tokens; /* tokens: samples are int32, and scale and shift don't apply */
         float scale[MFL_CHANNELS_MAX], shift[MFL_CHANNELS_MAX];
         int n_planes; /* of the samples: scale[e / (count / n_planes)] is element e's. 1 for vectors, else c
                        */
@@ -175,17 +176,22 @@ struct mfl_cuda_scale {
                                           mfl_cuda_scale_next */
 };
 
-/* Softmax cross-entropy of rows below count, the bits of mfl_softmax_xent: sums in float from class 0 on;
- * loss_sum in mfl_fixed_loss units. dz = gradient of the mean over count rows, times the group's loss scale;
- * 0 beyond count; NULL: not wanted. */
+/* Losses of predictions below count (kernels/backend.h). A row of z is a prediction; each row of the batch
+ * has `positions` of them. Softmax cross-entropy has the bits of mfl_softmax_xent: sums in float from class 0
+ * on; loss_sum in mfl_fixed_loss units. dz = gradient of the mean over the step's scored predictions, times
+ * the group's loss scale; 0 beyond count and where a label is negative; NULL: not wanted. */
 struct mfl_cuda_loss {
-        struct mfl_cuda_tensor z; /* c = classes */
+        struct mfl_cuda_tensor z; /* batch = rows * positions, c = classes */
+        int positions;            /* 0: 1 */
+        struct mfl_loss loss;
+        const uint32_t *scored; /* [G][steps_max] predictions of the whole step; NULL: all below count, of
+                                   this batch */
         const void *logits;
         void *dz;
-        const int32_t *labels;
+        const int32_t *labels;              /* [G][z.batch]; or the bits of targets, [G][z.batch][classes] */
         const struct mfl_cuda_scale *scale; /* [G]; NULL: 1 */
         int64_t *loss_sum;                  /* [G] each; added to */
-        uint64_t *n_correct, *n_samples;
+        uint64_t *n_correct, *n_scored;
         struct mfl_cuda_steps steps;
 };
 cudaError_t mfl_cuda_loss(const struct mfl_cuda_loss *a, cudaStream_t stream);
@@ -197,6 +203,9 @@ struct mfl_cuda_sgd_args {
         int groups;
         uint64_t n, stride;
         float *params, *momentum;
+        float *second;                /* Adam, AdamW, Adagrad: v. momentum is m */
+        const struct mfl_rate *rates; /* [G][steps_max]; NULL: opt.lr always (SGD) */
+        float *norms;                 /* clip_norm > 0: mfl_cuda_norms_count(n) floats of each group. */
         const float *first, *grads;
         uint64_t
                 first_stride; /* from a group's first params to the next's: stride, or 0 where all start alike
@@ -209,7 +218,22 @@ struct mfl_cuda_sgd_args {
         struct mfl_cuda_steps steps; /* a group whose count is 0 is left untouched */
 };
 cudaError_t mfl_cuda_check_grads(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
+/* The factor that clips a group's gradients, to the first of its norms. Its sum of squares: block b of B, B
+ * being mfl_cuda_norms_count(n) - 1, takes elements i with i / 256 % B = b, a thread those that are 256 B
+ * apart, then a tree; and the same over the blocks. */
+uint64_t mfl_cuda_norms_count(uint64_t n);
+cudaError_t mfl_cuda_norms(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
+/* A step of the optimizer; clipped by norms[0] where opt.clip_norm > 0. */
 cudaError_t mfl_cuda_sgd(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
+/* sum = grads in the first batch of a step, else sum += grads; n elements of groups that count. */
+struct mfl_cuda_accumulate {
+        int groups;
+        uint64_t n, stride;
+        const float *grads;
+        float *sum;
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_accumulate(const struct mfl_cuda_accumulate *a, cudaStream_t stream);
 /* Halves or doubles the scales, clears overflow; after mfl_cuda_sgd. */
 cudaError_t mfl_cuda_scale_next(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
 

@@ -34,8 +34,11 @@ MFL_DEVICE float gather_value(const struct mfl_cuda_gather *a, int64_t sample, i
 {
         float v = 0.0f;
         if (from >= 0)
-                v = a->u8 ? (float)((const uint8_t *)a->samples)[sample + at + from]
-                          : ((const float *)a->samples)[sample + at + from];
+                v = a->u8       ? (float)((const uint8_t *)a->samples)[sample + at + from]
+                    : a->tokens ? (float)((const int32_t *)a->samples)[sample + at + from]
+                                : ((const float *)a->samples)[sample + at + from];
+        if (a->tokens)
+                return v;
         return v * a->scale[scale] + a->shift[scale];
 }
 
@@ -45,10 +48,10 @@ MFL_DEVICE void gather_pixel(
         int count = at->planes * at->plane, from = pixel;
         if ((a->augment.crop > 0 || a->augment.flip) && a->x.h * a->x.w > 1) {
                 const struct mfl_cuda_steps *steps = &a->steps;
-                uint32_t step = (steps->step_first ? steps->step_first[at->group] : 0) +
-                                (steps->step ? *steps->step : 0);
-                struct mfl_rng_key key = mfl_rng_augment_key(steps->augment[at->group], step);
-                struct mfl_augment_choice choice = mfl_augment_pick(key, at->row, &a->augment);
+                struct mfl_rng_key key = mfl_rng_augment_key(
+                        steps->augment[at->group], mfl_cuda_step_number(steps, at->group));
+                struct mfl_augment_choice choice = mfl_augment_pick(
+                        key, mfl_cuda_part(steps) * (uint32_t)a->x.batch + at->row, &a->augment);
                 from = mfl_augment_source(choice, pixel / at->w, pixel % at->w, at->plane / at->w, at->w);
         }
         int per_scale = count / a->n_planes;
@@ -81,8 +84,10 @@ MFL_DEVICE void gather(const struct mfl_cuda_gather *a, enum mfl_cuda_type type,
                         for (int c = 0; c < at.planes; c++)
                                 tile[threadIdx.x * at.planes + c] = 0.0f;
         }
-        if (a->labels && pixel == 0)
-                a->labels[slot] = at.row < rows ? a->sample_labels[index] : 0;
+        int answers = a->answers ? a->answers : 1;
+        for (int k = pixel; a->labels && pixel < at.plane && k < answers; k += at.plane)
+                a->labels[slot * answers + k] =
+                        at.row < rows ? a->sample_labels[(int64_t)index * answers + k] : 0;
         MFL_SYNC();
         int left = at.plane - at.first, n = (left < TILE ? left : TILE) * at.planes;
         int64_t base = slot * at.planes * at.plane + (int64_t)at.first * at.planes;

@@ -123,11 +123,9 @@ MFL_DEVICE void dropout(const struct dropout *d, enum mfl_cuda_type type)
         uint32_t g = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
         if (mfl_cuda_rows(&a->steps, g) == 0)
                 return;
-        if (threadIdx.x == 0 && a->training) {
-                uint32_t step = (a->steps.step_first ? a->steps.step_first[g] : 0) +
-                                (a->steps.step ? *a->steps.step : 0);
-                key[0] = mfl_rng_dropout_key(a->steps.dropout[g], step, a->layer);
-        }
+        if (threadIdx.x == 0 && a->training)
+                key[0] = mfl_rng_dropout_key(
+                        a->steps.dropout[g], mfl_cuda_step_number(&a->steps, g), a->layer);
         MFL_SYNC();
         if (i >= d->n)
                 return;
@@ -135,7 +133,9 @@ MFL_DEVICE void dropout(const struct dropout *d, enum mfl_cuda_type type)
         uint32_t pixel = quad * QUAD, left = d->plane - pixel;
         float factor[QUAD] = {1.0f, 1.0f, 1.0f, 1.0f};
         if (a->training)
-                dropout_factors(key[0], ((uint64_t)row * d->planes + channel) * d->plane + pixel,
+                dropout_factors(key[0],
+                        (uint64_t)mfl_cuda_part(&a->steps) * (uint64_t)mfl_ops_elements(&a->x) +
+                                ((uint64_t)row * d->planes + channel) * d->plane + pixel,
                         left < QUAD ? (int)left : QUAD, a->rate, factor);
         int64_t at = (int64_t)g * mfl_ops_elements(&a->x) + ((int64_t)row * d->plane + pixel) * d->planes +
                      channel;

@@ -64,13 +64,122 @@ MFL_DEVICE int quad_place(uint64_t n, uint64_t stride, int64_t *ret_i)
         return left < QUAD ? (int)(left > 0 ? left : 0) : QUAD;
 }
 
+/* ---- the norm of all gradients ---- */
+
+#define NORM_BLOCKS 1024
+#define NORM_EACH 4096 /* about the elements of a block */
+
+/* The factor, then the blocks' sums. */
+static inline MFL_HD uint64_t mfl_norms_count(uint64_t n)
+{
+        uint64_t blocks = (n + NORM_EACH - 1) / NORM_EACH;
+        return 1 + (blocks < 1 ? 1 : blocks > NORM_BLOCKS ? NORM_BLOCKS : blocks);
+}
+
+MFL_HOST uint64_t mfl_cuda_norms_count(uint64_t n)
+{
+        return mfl_norms_count(n);
+}
+
+/* The sum over the block's threads, for thread 0. */
+MFL_DEVICE float norm_tree(float *part, float v)
+{
+        part[threadIdx.x] = v;
+        MFL_SYNC();
+        for (uint32_t s = MFL_OPS_THREADS / 2; s > 0; s /= 2) {
+                if (threadIdx.x < s)
+                        part[threadIdx.x] += part[threadIdx.x + s];
+                MFL_SYNC();
+        }
+        return part[0];
+}
+
+MFL_KERNEL(norm_parts, struct sgd)
+{
+        MFL_SHARED(float, part, MFL_OPS_THREADS);
+        if (!mfl_cuda_updates(&a.op.steps, blockIdx.y))
+                return;
+        const float *g = a.op.grads + blockIdx.y * a.op.stride;
+        uint64_t blocks = mfl_norms_count(a.op.n) - 1, step = blocks * MFL_OPS_THREADS;
+        float sum = 0.0f, inverse = a.op.scale ? 1.0f / a.op.scale[blockIdx.y].scale : 1.0f;
+        for (uint64_t i = (uint64_t)blockIdx.x * MFL_OPS_THREADS + threadIdx.x; i < a.op.n; i += step) {
+                float v = g[i] * inverse;
+                sum += v * v;
+        }
+        sum = norm_tree(part, sum);
+        if (threadIdx.x == 0)
+                a.op.norms[blockIdx.y * (blocks + 1) + 1 + blockIdx.x] = sum;
+}
+
+MFL_KERNEL(norm_factor, struct sgd)
+{
+        MFL_SHARED(float, part, MFL_OPS_THREADS);
+        if (!mfl_cuda_updates(&a.op.steps, blockIdx.y))
+                return;
+        uint64_t blocks = mfl_norms_count(a.op.n) - 1;
+        float *norms = a.op.norms + blockIdx.y * (blocks + 1), sum = 0.0f;
+        for (uint64_t i = threadIdx.x; i < blocks; i += MFL_OPS_THREADS)
+                sum += norms[1 + i];
+        sum = norm_tree(part, sum);
+        if (threadIdx.x == 0)
+                norms[0] = mfl_clip_factor(a.op.opt.clip_norm, sqrtf(sum));
+}
+
+MFL_HOST cudaError_t mfl_cuda_norms(const struct mfl_cuda_sgd_args *a, cudaStream_t stream)
+{
+        struct sgd b;
+        b.op = *a;
+        b.wide = false;
+        if (a->groups < 1 || a->groups > 65535 || !a->norms)
+                return cudaErrorInvalidValue;
+        cudaError_t r = MFL_LAUNCH(
+                norm_parts, mfl_norms_count(a->n) - 1, a->groups, 1, MFL_OPS_THREADS, 0, stream, &b);
+        return r == cudaSuccess ? MFL_LAUNCH(norm_factor, 1, a->groups, 1, MFL_OPS_THREADS, 0, stream, &b)
+                                : r;
+}
+
+/* ---- gradients of several batches ---- */
+
+struct accumulate {
+        struct mfl_cuda_accumulate op;
+        bool wide;
+};
+
+MFL_KERNEL(accumulate, struct accumulate)
+{
+        int64_t i;
+        int n = quad_place(a.op.n, a.op.stride, &i);
+        if (n == 0 || mfl_cuda_rows(&a.op.steps, blockIdx.y) == 0)
+                return;
+        float sum[QUAD], g[QUAD];
+        bool first = mfl_cuda_part(&a.op.steps) == 0;
+        quad_load(g, a.op.grads, i, n, a.wide);
+        if (!first)
+                quad_load(sum, a.op.sum, i, n, a.wide);
+        for (int k = 0; k < QUAD; k++)
+                sum[k] = first ? g[k] : sum[k] + g[k];
+        quad_store(a.op.sum, i, sum, n, a.wide);
+}
+
+MFL_HOST cudaError_t mfl_cuda_accumulate(const struct mfl_cuda_accumulate *a, cudaStream_t stream)
+{
+        struct accumulate b;
+        b.op = *a;
+        b.wide = a->stride % QUAD == 0 && ((uintptr_t)a->grads | (uintptr_t)a->sum) % 16 == 0;
+        if (a->groups < 1 || a->groups > 65535 || a->n > (uint64_t)1 << 39)
+                return cudaErrorInvalidValue;
+        return a->n ? mfl_ops_launch_flat((const void *)(accumulate), mfl_blocks((int64_t)a->n, QUAD),
+                              a->groups, stream, &b)
+                    : cudaSuccess;
+}
+
 /* ---- optimizer ---- */
 
 MFL_KERNEL(check_grads, struct sgd)
 {
         int64_t i;
         int n = quad_place(a.op.n, a.op.stride, &i);
-        if (n == 0 || mfl_cuda_rows(&a.op.steps, blockIdx.y) == 0)
+        if (n == 0 || !mfl_cuda_updates(&a.op.steps, blockIdx.y))
                 return;
         float g[QUAD];
         quad_load(g, a.op.grads, i, n, a.wide);
@@ -81,12 +190,29 @@ MFL_KERNEL(check_grads, struct sgd)
                 mfl_atomic_or_u32(&a.op.scale[blockIdx.y].overflow, 1);
 }
 
+MFL_DEVICE struct mfl_rate rate_of(const struct mfl_cuda_sgd_args *a)
+{
+        return a->rates[blockIdx.y * a->steps.steps_max + (a->steps.step ? *a->steps.step : 0)];
+}
+
+/* Without the loss scale, and clipped. */
+MFL_DEVICE void quad_true(const struct mfl_cuda_sgd_args *a, float *g)
+{
+        float inverse = a->scale ? 1.0f / a->scale[blockIdx.y].scale : 1.0f; /* exact: a power of two */
+        float factor = a->opt.clip_norm > 0.0f ? a->norms[blockIdx.y * mfl_norms_count(a->n)] : 1.0f;
+        MFL_UNROLL
+        for (int k = 0; k < QUAD; k++) {
+                g[k] = a->scale ? g[k] * inverse : g[k];
+                g[k] = factor == 1.0f ? g[k] : g[k] * factor;
+        }
+}
+
 MFL_KERNEL(sgd, struct sgd)
 {
         int64_t i;
         int n = quad_place(a.op.n, a.op.stride, &i);
         const struct mfl_cuda_scale *scale = a.op.scale ? &a.op.scale[blockIdx.y] : NULL;
-        if (n == 0 || mfl_cuda_rows(&a.op.steps, blockIdx.y) == 0 || (scale && scale->overflow))
+        if (n == 0 || !mfl_cuda_updates(&a.op.steps, blockIdx.y) || (scale && scale->overflow))
                 return;
         bool momentum = a.op.opt.momentum != 0.0f, prox = a.op.opt.prox_mu != 0.0f;
         float p[QUAD], g[QUAD], m[QUAD], p0[QUAD];
@@ -98,12 +224,44 @@ MFL_KERNEL(sgd, struct sgd)
                 quad_load(p0, a.op.first,
                         (int64_t)(blockIdx.y * a.op.first_stride) + (int64_t)(MFL_GLOBAL_INDEX * QUAD), n,
                         a.wide);
-        float inverse = scale ? 1.0f / scale->scale : 1.0f; /* exact: a power of two */
+        quad_true(&a.op, g);
+        float lr = a.op.rates ? rate_of(&a.op).lr : a.op.opt.lr;
         MFL_UNROLL
         for (int k = 0; k < QUAD; k++)
-                mfl_sgd_update(&a.op.opt, a.op.opt.lr, &p[k], &m[k], &p0[k], scale ? g[k] * inverse : g[k]);
+                mfl_sgd_update(&a.op.opt, lr, &p[k], &m[k], &p0[k], g[k]);
         quad_store(a.op.params, i, p, n, a.wide);
         if (momentum)
+                quad_store(a.op.momentum, i, m, n, a.wide);
+        if (a.op.low)
+                quad_store_low(a.op.low, i, p, n, a.wide, a.op.low_type);
+}
+
+MFL_KERNEL(adaptive, struct sgd)
+{
+        int64_t i;
+        int n = quad_place(a.op.n, a.op.stride, &i);
+        if (n == 0 || !mfl_cuda_updates(&a.op.steps, blockIdx.y) ||
+                (a.op.scale && a.op.scale[blockIdx.y].overflow))
+                return;
+        bool moments = a.op.opt.kind != MFL_OPTIMIZER_ADAGRAD, prox = a.op.opt.prox_mu != 0.0f;
+        float p[QUAD], g[QUAD], m[QUAD], v[QUAD], p0[QUAD];
+        struct mfl_rate rate = rate_of(&a.op);
+        quad_load(p, a.op.params, i, n, a.wide);
+        quad_load(g, a.op.grads, i, n, a.wide);
+        quad_load(v, a.op.second, i, n, a.wide);
+        if (moments)
+                quad_load(m, a.op.momentum, i, n, a.wide);
+        if (prox)
+                quad_load(p0, a.op.first,
+                        (int64_t)(blockIdx.y * a.op.first_stride) + (int64_t)(MFL_GLOBAL_INDEX * QUAD), n,
+                        a.wide);
+        quad_true(&a.op, g);
+        MFL_UNROLL
+        for (int k = 0; k < QUAD; k++)
+                mfl_adaptive_update(&a.op.opt, &rate, &p[k], &m[k], &v[k], &p0[k], g[k]);
+        quad_store(a.op.params, i, p, n, a.wide);
+        quad_store(a.op.second, i, v, n, a.wide);
+        if (moments)
                 quad_store(a.op.momentum, i, m, n, a.wide);
         if (a.op.low)
                 quad_store_low(a.op.low, i, p, n, a.wide, a.op.low_type);
@@ -112,7 +270,7 @@ MFL_KERNEL(sgd, struct sgd)
 MFL_KERNEL(scale_next, struct sgd)
 {
         uint32_t g = blockIdx.x * blockDim.x + threadIdx.x;
-        if (g >= (uint32_t)a.op.groups || mfl_cuda_rows(&a.op.steps, g) == 0)
+        if (g >= (uint32_t)a.op.groups || !mfl_cuda_updates(&a.op.steps, g))
                 return;
         struct mfl_cuda_scale s = a.op.scale[g];
         if (s.overflow) {
@@ -132,8 +290,8 @@ static cudaError_t launch_sgd(const void *kernel, const struct mfl_cuda_sgd_args
                 return cudaErrorInvalidValue;
         struct sgd b;
         b.op = *a;
-        uintptr_t bits =
-                (uintptr_t)a->params | (uintptr_t)a->grads | (uintptr_t)a->momentum | (uintptr_t)a->first;
+        uintptr_t bits = (uintptr_t)a->params | (uintptr_t)a->grads | (uintptr_t)a->momentum |
+                         (uintptr_t)a->first | (uintptr_t)a->second;
         b.wide = (a->stride | a->first_stride) % QUAD == 0 && bits % 16 == 0 && (uintptr_t)a->low % 8 == 0;
         if (a->n == 0)
                 return cudaSuccess;
@@ -149,7 +307,11 @@ MFL_HOST cudaError_t mfl_cuda_sgd(const struct mfl_cuda_sgd_args *a, cudaStream_
 {
         if (a->low && a->low_type == MFL_CUDA_F32)
                 return cudaErrorInvalidValue;
-        return launch_sgd((const void *)(sgd), a, stream);
+        if (a->opt.kind == MFL_OPTIMIZER_SGD)
+                return launch_sgd((const void *)(sgd), a, stream);
+        if (!a->second || !a->rates)
+                return cudaErrorInvalidValue;
+        return launch_sgd((const void *)(adaptive), a, stream);
 }
 
 MFL_HOST cudaError_t mfl_cuda_scale_next(const struct mfl_cuda_sgd_args *a, cudaStream_t stream)

@@ -43,13 +43,14 @@ int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_er
 static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride;
-        float *momentum = mfl_cuda_at(net, MFL_CUDA_MOMENTUM);
+        float *states[] = {mfl_cuda_at(net, MFL_CUDA_MOMENTUM), mfl_cuda_at(net, MFL_CUDA_SECOND)};
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
         int rc = 0;
-        if (momentum)
-                rc = mfl_cuda_check(cudaMemsetAsync(momentum + group * stride, 0,
-                                            (size_t)stride * sizeof(float), net->main.stream),
-                        "clear the momentum", err);
+        for (size_t k = 0; !rc && k < MFL_ARRAY_SIZE(states); k++)
+                if (states[k])
+                        rc = mfl_cuda_check(cudaMemsetAsync(states[k] + group * stride, 0,
+                                                    (size_t)stride * sizeof(float), net->main.stream),
+                                "clear the optimizer's state", err);
         if (rc || !scale)
                 return rc;
         return copy(net, scale + group, scale + net->model.options.groups, sizeof *scale, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward over the layers of a network: launches, one after another. */
+#include "kernels/cuda/ops_shape.h"
 #include "kernels/cuda/run.h"
 
 #include <stdio.h>
@@ -17,6 +18,19 @@ void *mfl_cuda_grad_at(const struct mfl_net *net, int i)
 void *mfl_cuda_aux_at(const struct mfl_net *net, int i)
 {
         return net->memory + net->model.at_region[MFL_CUDA_ARENA] + net->model.plan->layers[i].aux;
+}
+
+const float *mfl_cuda_param_at(const struct mfl_cuda_run *pass, int param)
+{
+        return param < 0 ? NULL : pass->params + pass->net->model.at[param];
+}
+
+const void *mfl_cuda_low_at(const struct mfl_cuda_run *pass, int param)
+{
+        const struct mfl_cuda_model *model = &pass->net->model;
+        return param < 0 ? NULL
+                         : (const char *)pass->low +
+                                   model->at[param] * (uint64_t)mfl_cuda_type_bytes(model->type);
 }
 
 int mfl_cuda_check_layer(const struct mfl_cuda_run *pass, int i, const char *what, cudaError_t status)
@@ -44,7 +58,8 @@ struct mfl_cuda_run mfl_cuda_run_of(struct mfl_net *net, bool training, struct m
                         .dropout = mfl_cuda_control_at(net, control->dropout),
                         .augment = mfl_cuda_control_at(net, control->augment),
                         .steps_max = net->model.steps_max,
-                        .batch = (uint32_t)net->model.options.batch},
+                        .batch = (uint32_t)net->model.options.batch,
+                        .accumulate = training ? net->model.accumulate : 1},
                 .err = err};
         return pass;
 }
@@ -57,8 +72,7 @@ struct mfl_cuda_conv_args mfl_cuda_conv_args_of(const struct mfl_cuda_run *pass,
                 .w_stride = pass->stride,
                 .p_stride = pass->stride,
                 .steps = pass->steps};
-        args.w = (const char *)pass->low +
-                 model->at[layer->param_weight] * (uint64_t)mfl_cuda_type_bytes(model->type);
+        args.w = mfl_cuda_low_at(pass, layer->param_weight);
         return args;
 }
 
@@ -71,7 +85,10 @@ static int conv_forward(const struct mfl_cuda_run *pass, int i)
         args.bias = layer->param_bias < 0 ? NULL : pass->params + model->at[layer->param_bias];
         args.act = model->layers[i].act;
         args.workspace = mfl_cuda_at(pass->net, MFL_CUDA_WORKSPACE);
-        return mfl_cuda_conv_plan_run(model->layers[i].forward, &args, pass->err);
+        int rc = mfl_cuda_conv_plan_run(model->layers[i].forward, &args, pass->err);
+        if (!rc && layer->lora_rank)
+                rc = mfl_cuda_check_layer(pass, i, "forward", mfl_cuda_lora_forward(pass, i));
+        return rc;
 }
 
 struct mfl_cuda_norm mfl_cuda_norm_of(const struct mfl_cuda_run *pass, int i)
@@ -121,7 +138,7 @@ struct mfl_cuda_pool mfl_cuda_pool_of(const struct mfl_cuda_run *pass, int i)
                 .act = model->layers[i].in_act,
                 .add = model->layers[i].add,
                 .steps = pass->steps};
-        if (layer->op == MFL_OP_GLOBAL_AVGPOOL2D)
+        if (layer->op == MFL_OP_GLOBAL_AVGPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D)
                 return a;
         a.window = mfl_window_of(model->graph, i);
         if (a.max && model->options.training && a.window.k[0] * a.window.k[1] > 255)
@@ -175,6 +192,10 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
                 struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
                 return mfl_cuda_global_pool_forward(&a, stream);
         }
+        case MFL_OP_GLOBAL_MAXPOOL2D: {
+                struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
+                return mfl_cuda_global_max_forward(&a, stream);
+        }
         case MFL_OP_DROPOUT: {
                 struct mfl_cuda_dropout a = mfl_cuda_dropout_of(pass, i);
                 return mfl_cuda_dropout_forward(&a, stream);
@@ -185,6 +206,12 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
                 return mfl_cuda_norm_forward(&a, stream);
         }
         default:
+                if (mfl_cuda_is_direct(&pass->net->model.graph->layers[i]))
+                        return mfl_cuda_direct_layer_forward(pass, i);
+                if (mfl_cuda_is_shape(&pass->net->model, i))
+                        return mfl_cuda_shape_forward(pass, i);
+                if (mfl_cuda_is_sequence(pass->net->model.graph->layers[i].op))
+                        return mfl_cuda_sequence_forward(pass, i);
                 return elementwise_forward(pass, i);
         }
 }
@@ -196,7 +223,7 @@ int mfl_cuda_run_forward(const struct mfl_cuda_run *pass)
         for (int i = 1; !rc && i < model->graph->n_layers; i++) {
                 if (!model->layers[i].live || model->layers[i].carried)
                         continue;
-                if (mfl_cuda_is_conv(model->graph->layers[i].op))
+                if (mfl_cuda_is_conv(&model->graph->layers[i]))
                         rc = conv_forward(pass, i);
                 else
                         rc = mfl_cuda_check_layer(pass, i, "forward", launch_forward(pass, i));

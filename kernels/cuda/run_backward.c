@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backward over the layers of a network. The gradient of a layer's weights runs on the side, beside that of
  * its input; both are done before the layer before it begins, whose tensors may lie where this one's did. */
+#include "kernels/cuda/ops_shape.h"
 #include "kernels/cuda/run.h"
 
 static bool wants_input(const struct mfl_cuda_run *pass, int i)
@@ -8,9 +9,28 @@ static bool wants_input(const struct mfl_cuda_run *pass, int i)
         return i >= 0 && (pass->input_too || pass->net->model.plan->layers[i].wants_grad);
 }
 
+struct mfl_cuda_wanted mfl_cuda_wanted_of(const struct mfl_cuda_run *pass, int i)
+{
+        const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
+        const struct mfl_cuda_layer *own = &pass->net->model.layers[i];
+        struct mfl_cuda_wanted want = {.add = own->add, .add2 = own->add2};
+        if (wants_input(pass, layer->input))
+                want.dx = mfl_cuda_grad_at(pass->net, layer->input);
+        if (wants_input(pass, layer->input2))
+                want.dx2 = mfl_cuda_grad_at(pass->net, layer->input2);
+        return want;
+}
+
+/* Also of what is not trained: it lies behind what the optimizer looks at. */
 static float *grads_at(const struct mfl_net *net, int param)
 {
         return param < 0 ? NULL : (float *)mfl_cuda_at(net, MFL_CUDA_GRADS) + net->model.at[param];
+}
+
+float *mfl_cuda_param_grad_at(const struct mfl_cuda_run *pass, int param)
+{
+        return param >= 0 && pass->net->model.graph->params[param].trained ? grads_at(pass->net, param)
+                                                                           : NULL;
 }
 
 static int fork_side(const struct mfl_cuda_run *pass)
@@ -63,10 +83,17 @@ static int conv_data(const struct mfl_cuda_run *pass, int i)
 
 static int conv_backward(const struct mfl_cuda_run *pass, int i)
 {
+        const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
+        if (!pass->net->model.graph->params[layer->param_weight].trained) { /* frozen */
+                int rc = wants_input(pass, layer->input) ? conv_data(pass, i) : 0;
+                return rc || !layer->lora_rank
+                               ? rc
+                               : mfl_cuda_check_layer(pass, i, "backward", mfl_cuda_lora_backward(pass, i));
+        }
         int rc = fork_side(pass);
         if (!rc)
                 rc = conv_weights(pass, i);
-        if (!rc && wants_input(pass, pass->net->model.graph->layers[i].input))
+        if (!rc && wants_input(pass, layer->input))
                 rc = conv_data(pass, i);
         return rc ? rc : join_side(pass);
 }
@@ -122,6 +149,8 @@ static cudaError_t pool_backward(const struct mfl_cuda_run *pass, int i)
         struct mfl_cuda_pool a = mfl_cuda_pool_of(pass, i);
         a.din = mfl_cuda_grad_at(net, net->model.graph->layers[i].input);
         a.dout = mfl_cuda_grad_at(net, i);
+        if (net->model.graph->layers[i].op == MFL_OP_GLOBAL_MAXPOOL2D)
+                return mfl_cuda_global_max_backward(&a, net->main.stream);
         if (net->model.graph->layers[i].op == MFL_OP_GLOBAL_AVGPOOL2D)
                 return mfl_cuda_global_pool_backward(&a, net->main.stream);
         return mfl_cuda_pool_backward(&a, net->main.stream);
@@ -140,10 +169,16 @@ static int layer_backward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
         cudaError_t status;
-        if (mfl_cuda_is_conv(layer->op))
+        if (mfl_cuda_is_conv(layer))
                 return conv_backward(pass, i);
         if (mfl_cuda_is_norm(layer->op))
                 status = norm_backward(pass, i);
+        else if (mfl_cuda_is_direct(layer))
+                status = mfl_cuda_direct_layer_backward(pass, i);
+        else if (mfl_cuda_is_shape(&pass->net->model, i))
+                status = mfl_cuda_shape_backward(pass, i);
+        else if (mfl_cuda_is_sequence(layer->op))
+                status = mfl_cuda_sequence_backward(pass, i);
         else if (layer->op == MFL_OP_ADD)
                 status = elementwise_backward(pass, i);
         else if (!wants_input(pass, layer->input))
@@ -151,7 +186,7 @@ static int layer_backward(const struct mfl_cuda_run *pass, int i)
         else if (layer->op == MFL_OP_DROPOUT)
                 status = dropout_backward(pass, i);
         else if (layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_AVGPOOL2D ||
-                 layer->op == MFL_OP_GLOBAL_AVGPOOL2D)
+                 layer->op == MFL_OP_GLOBAL_AVGPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D)
                 status = pool_backward(pass, i);
         else
                 status = elementwise_backward(pass, i);

@@ -74,7 +74,7 @@ static void run_loss(struct run *t, bool gradient)
                 .scale = t->scale ? (struct mfl_cuda_scale *)(void *)scale.at : NULL,
                 .loss_sum = (int64_t *)b_loss.at,
                 .n_correct = (uint64_t *)b_correct.at,
-                .n_samples = (uint64_t *)b_samples.at,
+                .n_scored = (uint64_t *)b_samples.at,
                 .steps = t->steps.on_device};
         OPS_OK(mfl_cuda_loss(&a, NULL));
         ops_tensor_get(&dz, &t->z, got);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators of sequences over G clients at once. Conventions, errors and the meaning of `add` are those of
+ * ops.h. A sequence {T,F} lies as it is counted, [G][batch][T][F].
+ */
+#ifndef MFL_KERNELS_CUDA_OPS_SEQUENCE_H
+#define MFL_KERNELS_CUDA_OPS_SEQUENCE_H
+
+#include "kernels/cuda/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Layer norm (centred) and RMS norm of `vectors` vectors of `width` elements in each group. A warp takes a
+ * vector: lane l adds elements l, l + 32, ..., lanes are joined by a butterfly; the variance is taken about
+ * the mean. kept: mean and 1 / sqrt(var + eps) of each vector, [G][vectors][2]; NULL where backward is not to
+ * come. Gradients of weight and bias are sums over vectors in the order of ops_columns.h. */
+struct mfl_cuda_rownorm {
+        int groups, vectors, width;
+        enum mfl_cuda_type type;
+        bool centred;
+        float eps;
+        const float *weight, *bias; /* of group 0; bias NULL: none */
+        uint64_t stride;
+        const void *in;
+        void *out;
+        float *kept;
+        const void *dout;
+        void *din; /* NULL: not wanted */
+        bool add;
+        float *dweight, *dbias; /* of group 0; dbias NULL: not wanted */
+        void *workspace;        /* mfl_cuda_rownorm_workspace bytes */
+        struct mfl_cuda_steps steps;
+};
+uint64_t mfl_cuda_rownorm_workspace(int groups, int vectors, int width, enum mfl_cuda_type type);
+cudaError_t mfl_cuda_rownorm_forward(const struct mfl_cuda_rownorm *a, cudaStream_t stream);
+cudaError_t mfl_cuda_rownorm_backward(const struct mfl_cuda_rownorm *a, cudaStream_t stream);
+
+/* Softmax of vectors whose elements are `step` apart; vector v begins at v / inner * outer_step + v % inner.
+ * Sums as above. Backward: dx = y (dy - sum y dy). */
+struct mfl_cuda_softmax {
+        int groups, vectors, width;
+        int inner, step;
+        int64_t outer_step, group_step; /* elements from one to the next */
+        enum mfl_cuda_type type;
+        const void *in;
+        void *out;
+        const void *dout;
+        void *din;
+        bool add;
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_softmax_forward(const struct mfl_cuda_softmax *a, cudaStream_t stream);
+cudaError_t mfl_cuda_softmax_backward(const struct mfl_cuda_softmax *a, cudaStream_t stream);
+
+/* y[t] = row tokens[t] of the weights, in the type of the products' copies. Tokens are floats. Backward: row
+ * v of dweight = the sum of dy over v's places among the rows that count, in their order; 0 where there are
+ * none. links is [G][batch * positions]: each place's next one of the same token. */
+struct mfl_cuda_embedding {
+        int groups, batch, positions, width, vocabulary;
+        enum mfl_cuda_type type;
+        const float *tokens;
+        const void *weight; /* of group 0 */
+        uint64_t stride;
+        void *out;
+        const void *dout;
+        float *dweight; /* of group 0, with the stride above */
+        uint32_t *links;
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_embedding_forward(const struct mfl_cuda_embedding *a, cudaStream_t stream);
+cudaError_t mfl_cuda_embedding_backward(const struct mfl_cuda_embedding *a, cudaStream_t stream);
+
+/* One matrix of many: element (i, j) of pair (outer, inner) of group g is at g * group + outer * outer +
+ * inner
+ * * inner + i * row + j * column. */
+struct mfl_cuda_matrix {
+        void *p;
+        int64_t group, outer, inner, row, column;
+        enum mfl_cuda_type type;
+};
+
+/* c = alpha * a b (+ c), [m][k] x [k][n], for outer * inner pairs of each group. Products and sums by fmaf
+ * from +0 in the order of k, which `split` may cut in two indices: k = k1 * split + k2 lies at k1 * a_outer_k
+ * + k2 * column of a and likewise of b (0: one index). */
+struct mfl_cuda_matmul {
+        int groups, outer, inner, m, n, k;
+        int split;
+        int64_t a_outer_k, b_outer_k;
+        struct mfl_cuda_matrix a, b, c;
+        float alpha;
+        bool add;
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_matmul(const struct mfl_cuda_matmul *a, cudaStream_t stream);
+
+/* The weights of attention, floats [G][batch][heads][T][T]; a warp takes one query's. forward: scores become
+ * weights in place, 0 where `causal` hides a key; then, where training and rate > 0, dropped = weights *
+ * keep. backward: gradients of what met the values become those of the scores, in place: ds = p (k dp - sum
+ * of p k dp). Element numbers of the mask are those of enum mfl_op's attention. */
+struct mfl_cuda_attention {
+        int groups, batch, heads, positions;
+        bool causal, training;
+        float rate;
+        uint32_t layer;
+        float *weights;
+        float *dropped; /* not touched without dropout */
+        float *scores;  /* backward */
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_attention_weights(const struct mfl_cuda_attention *a, cudaStream_t stream);
+cudaError_t mfl_cuda_attention_drop(const struct mfl_cuda_attention *a, cudaStream_t stream);
+cudaError_t mfl_cuda_attention_scores(const struct mfl_cuda_attention *a, cudaStream_t stream);
+
+/* One position of LSTM or GRU for all rows; the products are matmul's. gates: floats [G][batch][T][4 hidden],
+ * cell: floats [G][batch][T][hidden] (LSTM). forward: gates hold what came from the input and, from position
+ * 1 on, from the output before (of GRU the new gate's hidden share in the fourth part); biases are added,
+ * gates become their activations. backward: dh, floats [G][batch][hidden], holds what later positions ask of
+ * this output, but at the last one; gates become their gradients (GRU's fourth part that of the hidden
+ * share), dh what goes to the position before beside the products, dc its cell's. */
+struct mfl_cuda_recurrent {
+        int groups, batch, positions, hidden, position;
+        bool lstm;
+        enum mfl_cuda_type type;
+        float *gates, *cell;
+        const float *bias_ih, *bias_hh; /* of group 0; NULL: none */
+        uint64_t stride;
+        void *out;
+        const void *dout;
+        float *dh, *dc;
+        float *dbias_ih, *dbias_hh; /* sums of gates' gradients over rows and positions, one after another */
+        struct mfl_cuda_steps steps;
+};
+cudaError_t mfl_cuda_recurrent_forward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
+cudaError_t mfl_cuda_recurrent_backward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
+cudaError_t mfl_cuda_recurrent_biases(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
