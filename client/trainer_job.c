@@ -247,7 +247,12 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r)
                 return r;
-        return trainer->ops->net_new(trainer->device, job->graph, options, ret_net, err);
+        struct mfl_error why = {{0}};
+        r = trainer->ops->net_new(trainer->device, job->graph, options, ret_net, &why);
+        /* What a backend has not got is no fault of the job's: who reads it should see which one that is. */
+        return r > 0 ? mfl_fail(err, r, "backend %s: %.480s", trainer->ops->name, why.text)
+               : r   ? mfl_fail(err, r, "%s", why.text)
+                     : 0;
 }
 
 static struct mfl_net_options net_options(
