@@ -153,6 +153,7 @@ struct mfl_trainer {
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
         struct trainer_job *jobs;          /* last used first */
+        bool no_room;                      /* why the last trainer_job_prepare failed, if it did */
 };
 
 /* The rows of an optimizer step: batch * accumulate. */
@@ -195,7 +196,7 @@ struct trainer_run {
         struct mfl_error err;
         int64_t *sum;         /* MFL_ENCODING_I64 */
         bool alone;           /* no place that the group reaches is wanted */
-        bool unprepared;      /* networks or data were not to be had */
+        bool unprepared;      /* for want of memory */
         struct mfl_sum *held; /* where networks' sums go first, if not NULL */
         uint64_t stripe;      /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];

@@ -229,8 +229,10 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool de
                 while (*last && (*last)->next)
                         last = &(*last)->next;
                 struct trainer_job *victim = *last;
-                if (!victim || victim == job)
+                if (!victim || victim == job) {
+                        trainer->no_room = true;
                         return r;
+                }
                 *last = NULL;
                 trainer_job_free(trainer, victim);
         }
@@ -376,6 +378,7 @@ static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, 
         *streamed = bytes > trainer_memory_left(&trainer->device_memory) / 2;
         if (bytes && !*streamed) {
                 int r = trainer_memory_reserve(&trainer->device_memory, bytes, "a data set", err);
+                trainer->no_room = r != 0;
                 if (r)
                         return r;
                 data->device_bytes += bytes;
@@ -399,6 +402,7 @@ int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, en
         uint32_t n, uint32_t n_items, struct mfl_error *err)
 {
         uint32_t wanted = (n_items + n - 1) / n;
+        trainer->no_room = false;
         if (kind == MFL_TASK_TRAIN && outgrown(job, wanted) &&
                 (job->spec->training.fuse || trainer->ops->fuse))
                 empty_slots(trainer, job);
