@@ -76,7 +76,8 @@ enum mfl_schedule_unit {
         MFL_SCHEDULE_PER_STEP,
 };
 
-/* Names of layers or params, of which '*' stands for any text and '?' for any one character. */
+/* Names of layers, or of all params of layers, of which '*' stands for any text and '?' for any one
+ * character. */
 struct mfl_job_globs {
         char (*v)[MFL_NAME_BYTES + 16];
         uint32_t n;
@@ -94,12 +95,13 @@ struct mfl_job {
                 int init;                    /* enum mfl_init, or -1: the operator's or preset's own */
                 struct mfl_shape input;      /* rank 0: the data set's */
                 int classes;                 /* 0: the data set's */
-                struct mfl_job_globs freeze; /* layers or single params that are not trained */
+                struct mfl_job_globs freeze; /* layers that are not trained */
                 struct {
                         uint32_t rank;               /* 0: no adapters */
                         float alpha;                 /* 0: rank */
                         struct mfl_job_globs layers; /* dense; none: all of them */
-                        struct mfl_job_globs train;  /* what is trained besides the adapters */
+                        struct mfl_job_globs
+                                train; /* layers that are trained themselves; all others are frozen */
                 } lora;
                 char *initial; /* path of a safetensors file to start from, read by the command line; NULL */
         } model;

@@ -14,9 +14,7 @@ int mfl_job_read_globs(
         struct mfl_job_globs *globs = value;
         if (node->type != MFL_YAML_SEQUENCE || node->n_children < 1 || node->n_children > GLOBS_MAX)
                 return mfl_yaml_fail(doc, node, err,
-                        "expected a list of 1 to %d names of layers or params, such as [embed, 'block*', "
-                        "head.bias]",
-                        GLOBS_MAX);
+                        "expected a list of 1 to %d names of layers, such as [embed, 'block*']", GLOBS_MAX);
         globs->v = mfl_calloc(node->n_children, sizeof *globs->v);
         if (!globs->v)
                 return mfl_fail_memory(err, node->n_children * sizeof *globs->v, "names of layers");
@@ -62,103 +60,113 @@ int mfl_job_check_adapt(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
         return 0;
 }
 
-/* Layers by their own names, params by "LAYER.weight"; the patterns that matched are marked. */
-static bool matches(const struct mfl_job_globs *globs, const char *layer, const char *param, bool *used)
+/* Patterns, and which of them have matched something. */
+struct choice {
+        const struct mfl_job_globs *globs;
+        const char *key; /* "freeze" */
+        bool used[GLOBS_MAX];
+};
+
+static bool matches(struct choice *choice, const char *name)
 {
         bool found = false;
-        for (uint32_t i = 0; i < globs->n; i++) {
-                if (!mfl_glob(globs->v[i], layer) && !(param && mfl_glob(globs->v[i], param)))
-                        continue;
-                found = used[i] = true;
-        }
+        for (uint32_t i = 0; i < choice->globs->n; i++)
+                if (mfl_glob(choice->globs->v[i], name))
+                        found = choice->used[i] = true;
         return found;
 }
 
-static int check_used(const struct mfl_job_globs *globs, const bool *used, const char *key, const char *what,
-        struct mfl_error *err)
+/* A layer is meant by its name, or by the names of all of its params: backends freeze whole layers. */
+static int choose_layer(
+        const struct mfl_graph *graph, int i, struct choice *choice, bool *ret_chosen, struct mfl_error *err)
 {
-        for (uint32_t i = 0; i < globs->n; i++)
-                if (!used[i])
-                        return mfl_fail(err, MFL_INVALID,
-                                "model.%s: '%.80s' is no %s of this model; `mfl presets NAME` lists a "
-                                "preset's",
-                                key, globs->v[i], what);
+        const char *with = NULL, *without = NULL;
+        bool chosen = matches(choice, graph->layers[i].name);
+        for (int t = 0; !chosen && t < graph->n_params; t++) {
+                if (graph->params[t].layer != i)
+                        continue;
+                bool match = matches(choice, graph->params[t].name);
+                with = match ? graph->params[t].name : with;
+                without = match ? without : graph->params[t].name;
+        }
+        if (with && without)
+                return mfl_fail(err, MFL_INVALID,
+                        "model.%s: %.79s is meant, %.79s is not, but a layer is trained or frozen as a whole",
+                        choice->key, with, without);
+        *ret_chosen = chosen || with;
         return 0;
 }
 
-static int add_adapters(
-        const struct mfl_job *job, struct mfl_graph **graph, bool *used, struct mfl_error *err)
+static int check_used(const struct choice *choice, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < choice->globs->n; i++)
+                if (!choice->used[i])
+                        return mfl_fail(err, MFL_INVALID,
+                                "model.%s: '%.80s' is no layer of this model; `mfl presets NAME` lists those "
+                                "of a preset",
+                                choice->key, choice->globs->v[i]);
+        return 0;
+}
+
+/* Marks in `layers` what the job wants frozen, and adapters. */
+static int mark(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_layer *layers,
+        struct mfl_error *err)
+{
+        bool lora = job->model.lora.rank > 0;
+        struct choice freeze = {.globs = &job->model.freeze, .key = "freeze"};
+        struct choice adapt = {.globs = &job->model.lora.layers, .key = "lora.layers"};
+        struct choice train = {.globs = &job->model.lora.train, .key = "lora.train"};
+        uint32_t n_adapted = 0;
+        int r = 0;
+        for (int i = 1; !r && i < graph->n_layers; i++) {
+                bool frozen = false, trained = false, adapted = false;
+                r = choose_layer(graph, i, &freeze, &frozen, err);
+                if (!r)
+                        r = choose_layer(graph, i, &train, &trained, err);
+                if (!r && adapt.globs->n)
+                        r = choose_layer(graph, i, &adapt, &adapted, err);
+                adapted = lora && !trained && (adapted || !adapt.globs->n) && layers[i].op == MFL_OP_DENSE;
+                layers[i].frozen = layers[i].frozen || frozen || (lora && !trained && !adapted);
+                layers[i].lora_rank = adapted ? (int)job->model.lora.rank : layers[i].lora_rank;
+                layers[i].lora_alpha = adapted ? job->model.lora.alpha : layers[i].lora_alpha;
+                n_adapted += adapted;
+        }
+        if (!r)
+                r = check_used(&freeze, err);
+        if (!r)
+                r = check_used(&adapt, err);
+        if (!r)
+                r = check_used(&train, err);
+        if (!r && lora && !n_adapted)
+                r = mfl_fail(err, MFL_INVALID, "model.lora.layers: no dense layer is among them");
+        return r;
+}
+
+static int check_trained(const struct mfl_graph *graph, struct mfl_error *err)
+{
+        for (int t = 0; t < graph->n_params; t++)
+                if (graph->params[t].trained)
+                        return 0;
+        return mfl_fail(err, MFL_INVALID, "model.freeze: nothing is left to train");
+}
+
+int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, struct mfl_error *err)
 {
         const struct mfl_graph *from = *graph;
         struct mfl_graph *adapted;
-        MFL_CLEANUP_FREE struct mfl_layer *layers = mfl_calloc((size_t)from->n_layers, sizeof *layers);
-        uint32_t n = 0;
+        if (!job->model.lora.rank && !job->model.freeze.n)
+                return 0;
+        size_t bytes = (size_t)from->n_layers * sizeof *from->layers;
+        MFL_CLEANUP_FREE struct mfl_layer *layers = mfl_malloc(bytes);
         if (!layers)
-                return mfl_fail_memory(err, (size_t)from->n_layers * sizeof *layers, "a job's layers");
-        memcpy(layers, from->layers, (size_t)from->n_layers * sizeof *layers);
-        for (int i = 1; i < from->n_layers; i++) {
-                bool wanted = !job->model.lora.layers.n ||
-                              matches(&job->model.lora.layers, layers[i].name, NULL, used);
-                if (layers[i].op != MFL_OP_DENSE || !wanted)
-                        continue;
-                layers[i].lora_rank = (int)job->model.lora.rank;
-                layers[i].lora_alpha = job->model.lora.alpha;
-                n++;
-        }
-        int r = check_used(&job->model.lora.layers, used, "lora.layers", "layer", err);
-        if (!r && !n)
-                r = mfl_fail(err, MFL_INVALID, "model.lora.layers: no dense layer is among them");
+                return mfl_fail_memory(err, bytes, "a job's layers");
+        memcpy(layers, from->layers, bytes);
+        int r = mark(job, from, layers, err);
         if (!r)
                 r = mfl_graph_build(from->name, layers, from->n_layers, from->classes, &adapted, err);
         if (r)
                 return r;
         mfl_graph_free(*graph);
         *graph = adapted;
-        return 0;
-}
-
-static bool is_adapter(const struct mfl_graph *graph, int t)
-{
-        const struct mfl_layer *layer = &graph->layers[graph->params[t].layer];
-        return layer->lora_rank && (t == layer->param_weight2 || t == layer->param_bias2);
-}
-
-/* A layer none of whose params is trained any more is a frozen layer. */
-static void mark_frozen_layers(struct mfl_graph *graph)
-{
-        for (int i = 0; i < graph->n_layers; i++) {
-                bool has = false, trained = false;
-                for (int t = 0; t < graph->n_params; t++) {
-                        has = has || graph->params[t].layer == i;
-                        trained = trained || (graph->params[t].layer == i && graph->params[t].trained);
-                }
-                graph->layers[i].frozen = graph->layers[i].frozen || (has && !trained);
-        }
-}
-
-static int freeze_params(
-        const struct mfl_job *job, struct mfl_graph *graph, bool *used, struct mfl_error *err)
-{
-        bool lora = job->model.lora.rank > 0;
-        const struct mfl_job_globs *globs = lora ? &job->model.lora.train : &job->model.freeze;
-        bool any = false;
-        memset(used, 0, GLOBS_MAX);
-        for (int t = 0; t < graph->n_params; t++) {
-                struct mfl_param *param = &graph->params[t];
-                bool named = matches(globs, graph->layers[param->layer].name, param->name, used);
-                param->trained = param->trained && (lora ? named || is_adapter(graph, t) : !named);
-                any = any || param->trained;
-        }
-        mark_frozen_layers(graph);
-        int r = check_used(globs, used, lora ? "lora.train" : "freeze", "layer or param", err);
-        return r || any ? r : mfl_fail(err, MFL_INVALID, "model.freeze: nothing is left to train");
-}
-
-int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, struct mfl_error *err)
-{
-        bool used[GLOBS_MAX] = {false};
-        int r = job->model.lora.rank ? add_adapters(job, graph, used, err) : 0;
-        if (!r && (job->model.lora.rank || job->model.freeze.n))
-                r = freeze_params(job, *graph, used, err);
-        return r;
+        return check_trained(adapted, err);
 }
