@@ -151,7 +151,7 @@ def test_frozen_layers_and_adapters(cluster):
     warm = {**whole, 'input': [1, 8, 8], 'classes': 4, 'initial': path}
 
     def run(name, **more):
-        text = h.job_text(name=name, model={**warm, **more}, rounds=2)
+        text = h.job_text(name=name, model={**warm, **more}, rounds=2, training={'momentum': 0.9, 'weight_decay': 0.1})
         submitted = c.mfl_json('submit', c.write(name + '.yaml', text))['job']
         c.wait_job(submitted)
         return tensors(c, submitted)[1]
