@@ -359,6 +359,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->model.initial);
         free(job->model.freeze.v);
         free(job->model.lora.layers.v);
+        free(job->model.lora.train.v);
         free(job->data.sizes);
         free(job->data.distribution);
         free(job);
