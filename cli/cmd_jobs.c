@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands about jobs that are one request and one answer: list, show, models, stop, delete. */
 #include <inttypes.h>
+#include <math.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,7 +29,9 @@ static const char *date_text(uint64_t unix_ms, char *buf, size_t buf_bytes)
 
 static const char *accuracy_text(const Mfl__RoundInfo *r, char *buf, size_t buf_bytes)
 {
-        if (r && r->evaluated)
+        if (r && r->evaluated && r->no_accuracy)
+                mfl_strcpy(buf, buf_bytes, "n/a");
+        else if (r && r->evaluated)
                 snprintf(buf, buf_bytes, "%.4f", r->accuracy);
         else
                 mfl_strcpy(buf, buf_bytes, "-");
@@ -134,10 +137,20 @@ static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mf
         return 0;
 }
 
+static void print_best(const Mfl__JobInfo *j)
+{
+        char accuracy[16];
+        printf("best       round %u, accuracy %s, loss %.4f", j->best->round,
+                accuracy_text(j->best, accuracy, sizeof accuracy), j->best->loss);
+        if (j->per_token)
+                printf(", perplexity %.2f", exp(j->best->loss));
+        putchar('\n');
+}
+
 static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
 {
         const Mfl__JobInfo *j = d->info;
-        char date[32], accuracy[16];
+        char date[32];
         printf("job        %s\nname       %s\nstate      %s%s%s\n", j->job, j->name, mfl_state_name(j->state),
                 *j->reason ? ": " : "", j->reason);
         printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters\n", j->round, j->rounds, j->model,
@@ -152,8 +165,7 @@ static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl
                 printf("at work    round %u, %s, clients %u of %u, %u daemons\n", j->in_round, j->phase,
                         j->clients_done, j->clients_total, j->daemons);
         if (j->best)
-                printf("best       round %u, accuracy %s\n", j->best->round,
-                        accuracy_text(j->best, accuracy, sizeof accuracy));
+                print_best(j);
         putchar('\n');
         print_rounds(d->rounds, d->n_rounds);
         int r = print_network(cli, d, err);

@@ -84,12 +84,14 @@ static int print_pulled(
                 return mfl_json_print(stdout,
                         json_pack("{ss sI ss ss sI so so}", "job", job, "round", (json_int_t)p->round, "file",
                                 p->path, "digest", p->digest, "params", (json_int_t)p->n_params, "accuracy",
-                                p->evaluated ? json_real(p->accuracy) : json_null(), "loss",
+                                p->has_accuracy ? json_real(p->accuracy) : json_null(), "loss",
                                 p->evaluated ? json_real(p->loss) : json_null()),
                         err);
         printf("%s: round %u of %s, %" PRIu64 " parameters", p->path, p->round, job, p->n_params);
+        if (p->has_accuracy)
+                printf(", accuracy %.4f", p->accuracy);
         if (p->evaluated)
-                printf(", accuracy %.4f, loss %.4f", p->accuracy, p->loss);
+                printf(", loss %.4f", p->loss);
         printf("\nSHA-256 of the params %s\n", p->digest);
         return 0;
 }

@@ -215,6 +215,23 @@ static void add_curve(struct lines *l, const char *label, const double *v, size_
         add_line(l, line);
 }
 
+static void add_plain(struct lines *l, const char *text)
+{
+        char line[768];
+        snprintf(line, sizeof line, "%s%s%s", paint(l, DIM), text, paint(l, PLAIN));
+        add_line(l, line);
+}
+
+/* Of a language model: exp of the mean loss of a token. */
+static void add_perplexity(struct lines *l, const struct mfl_display_job *j)
+{
+        char line[64];
+        if (!j->per_token || !j->n_evaluated)
+                return;
+        snprintf(line, sizeof line, "perplexity %.2f", exp(j->loss[j->n_evaluated - 1]));
+        add_plain(l, line);
+}
+
 static void add_traffic(struct lines *l, const struct mfl_display_job *j)
 {
         char line[256], up[24], down[24], time[24];
@@ -239,8 +256,12 @@ char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_sty
         struct lines l = {.style = style};
         add_head(&l, job);
         add_bar(&l, job);
-        add_curve(&l, "accuracy", job->accuracy, job->n_evaluated);
+        if (job->no_accuracy)
+                add_plain(&l, "accuracy n/a");
+        else
+                add_curve(&l, "accuracy", job->accuracy, job->n_evaluated);
         add_curve(&l, "loss", job->loss, job->n_evaluated);
+        add_perplexity(&l, job);
         add_traffic(&l, job);
         add_text(&l, job->reason);
         add_text(&l, job->notice);

@@ -33,6 +33,7 @@ struct mfl_display_job {
         double seconds, left;          /* left < 0: not known */
         const double *accuracy, *loss; /* of the rounds that were evaluated, oldest first */
         size_t n_evaluated;
+        bool no_accuracy, per_token; /* the loss has none; it is that of a token */
 };
 /* Lines, each no wider than the style's columns and ended by '\n'. NULL when out of memory; caller frees. */
 char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style);

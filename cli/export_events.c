@@ -185,10 +185,12 @@ static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
         s->metadata.data_class = TB__DATA_CLASS__DATA_CLASS_SCALAR;
         s->summary.value = s->pointer;
         put(s, "train/loss", r->train_loss);
-        put(s, "train/accuracy", r->train_accuracy);
+        if (!r->no_accuracy)
+                put(s, "train/accuracy", r->train_accuracy);
         if (r->evaluated) {
                 put(s, "test/loss", r->loss);
-                put(s, "test/accuracy", r->accuracy);
+                if (!r->no_accuracy)
+                        put(s, "test/accuracy", r->accuracy);
         }
         put(s, "round/seconds", r->seconds);
         put(s, "round/attempt", r->attempt);

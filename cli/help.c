@@ -117,7 +117,8 @@ static const char json_text[] =
         "          \"created_ms\", \"finished_ms\", \"last\": ROUND, \"best\": ROUND, \"progress\": "
         "{\"round\", \"attempt\",\n"
         "          \"phase\", \"clients_done\", \"clients_total\", \"daemons\"}}\n"
-        "          and \"owner\", who submitted it\n"
+        "          and \"owner\", who submitted it, \"per_token\": exp(loss) is a language model's "
+        "perplexity\n"
         "          state: waiting running done failed stopped\n"
         "  ROUND  {\"round\", \"accuracy\", \"loss\", \"train_loss\", \"train_accuracy\", \"samples\", "
         "\"clients\",\n"
@@ -125,7 +126,8 @@ static const char json_text[] =
         "\"attempt\",\n"
         "          \"daemons\", \"committed_ms\", \"kept\", \"bytes_up_alone\", "
         "\"bytes_down_alone\"}\n"
-        "          bytes_..._alone: what it would have been without nodes\n";
+        "          bytes_..._alone: what it would have been without nodes; accuracies are null with squared "
+        "loss\n";
 
 struct topic {
         const char *name, *text;

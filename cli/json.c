@@ -22,6 +22,11 @@ bool mfl_state_is_final(Mfl__JobState state)
                state == MFL__JOB_STATE__JOB_STOPPED;
 }
 
+bool mfl_has_accuracy(const Mfl__RoundInfo *r)
+{
+        return r->evaluated && !r->no_accuracy;
+}
+
 static json_t *number_or_null(bool known, double value)
 {
         return known ? json_real(value) : json_null();
@@ -44,16 +49,16 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
 {
         if (!r)
                 return json_null();
-        return json_pack("{sI so so sf sf sI sI sI sI sI sI sf so sI sI sI sb sI sI}", "round",
-                (json_int_t)r->round, "accuracy", number_or_null(r->evaluated, r->accuracy), "loss",
+        return json_pack("{sI so so sf so sI sI sI sI sI sI sf so sI sI sI sb sI sI}", "round",
+                (json_int_t)r->round, "accuracy", number_or_null(mfl_has_accuracy(r), r->accuracy), "loss",
                 number_or_null(r->evaluated, r->loss), "train_loss", r->train_loss, "train_accuracy",
-                r->train_accuracy, "samples", (json_int_t)r->samples, "clients", (json_int_t)r->clients,
-                "clients_rejected", (json_int_t)r->clients_rejected, "weight", (json_int_t)r->weight,
-                "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down, "seconds",
-                r->seconds, "digest", digest_or_null(&r->digest), "attempt", (json_int_t)r->attempt,
-                "daemons", (json_int_t)r->daemons, "committed_ms", (json_int_t)r->committed_ms, "kept",
-                (int)r->kept, "bytes_up_alone", (json_int_t)r->bytes_up_alone, "bytes_down_alone",
-                (json_int_t)r->bytes_down_alone);
+                number_or_null(!r->no_accuracy, r->train_accuracy), "samples", (json_int_t)r->samples,
+                "clients", (json_int_t)r->clients, "clients_rejected", (json_int_t)r->clients_rejected,
+                "weight", (json_int_t)r->weight, "bytes_up", (json_int_t)r->bytes_up, "bytes_down",
+                (json_int_t)r->bytes_down, "seconds", r->seconds, "digest", digest_or_null(&r->digest),
+                "attempt", (json_int_t)r->attempt, "daemons", (json_int_t)r->daemons, "committed_ms",
+                (json_int_t)r->committed_ms, "kept", (int)r->kept, "bytes_up_alone",
+                (json_int_t)r->bytes_up_alone, "bytes_down_alone", (json_int_t)r->bytes_down_alone);
 }
 
 json_t *mfl_json_node(const Mfl__NodeCost *c)
@@ -101,14 +106,14 @@ static json_t *make_progress(const Mfl__JobInfo *i)
 
 json_t *mfl_json_job(const Mfl__JobInfo *i)
 {
-        return json_pack("{ss ss ss so sI sI sI so so so sI so so so so so}", "job", i->job, "name", i->name,
-                "state", mfl_state_name(i->state), "reason", text_or_null(i->reason), "round",
+        return json_pack("{ss ss ss so sI sI sI so so so sI so so so so so sb}", "job", i->job, "name",
+                i->name, "state", mfl_state_name(i->state), "reason", text_or_null(i->reason), "round",
                 (json_int_t)i->round, "rounds", (json_int_t)i->rounds, "params", (json_int_t)i->n_params,
                 "model", text_or_null(i->model), "data", text_or_null(i->data), "strategy",
                 text_or_null(i->strategy), "created_ms", (json_int_t)i->created_ms, "finished_ms",
                 i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
                 mfl_json_round(i->last), "best", mfl_json_round(i->best), "progress", make_progress(i),
-                "owner", text_or_null(i->owner));
+                "owner", text_or_null(i->owner), "per_token", (int)i->per_token);
 }
 
 static json_t *make_data_set(const Mfl__DataSet *d)

@@ -25,6 +25,8 @@ void mfl_json_print_error(FILE *out, const char *code, const char *text);
 
 const char *mfl_state_name(Mfl__JobState state); /* "waiting", "running", "done", "failed", "stopped" */
 const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "nccl", "unknown" */
+/* Whether the round was evaluated with a loss that knows right from wrong. */
+bool mfl_has_accuracy(const Mfl__RoundInfo *round);
 bool mfl_state_is_final(Mfl__JobState state);
 
 #endif

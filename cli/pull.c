@@ -91,9 +91,9 @@ static int write_model(const struct mfl_graph *graph, const float *params, const
         snprintf(accuracy, sizeof accuracy, "%.17g", p->accuracy);
         snprintf(loss, sizeof loss, "%.17g", p->loss);
         struct mfl_st_meta meta[] = {{"job", job}, {"round", round}, {"digest", p->digest},
-                {"software", "mfl " MFL_VERSION}, {"accuracy", accuracy}, {"loss", loss}};
+                {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
         /* What was not measured is not written. */
-        int n_meta = p->evaluated ? 6 : 4;
+        int n_meta = p->has_accuracy ? 6 : p->evaluated ? 5 : 4;
         return write_file(graph, params, meta, n_meta, p->path, err);
 }
 
@@ -126,6 +126,7 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         const Mfl__PullBegin *begin = answer->pull_begin;
         struct mfl_pulled p = {.round = begin->round->round,
                 .evaluated = begin->round->evaluated,
+                .has_accuracy = mfl_has_accuracy(begin->round),
                 .accuracy = begin->round->accuracy,
                 .loss = begin->round->loss,
                 .n_params = begin->n_params};

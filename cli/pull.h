@@ -20,7 +20,7 @@ enum mfl_pull_format {
 
 struct mfl_pulled {
         uint32_t round;
-        bool evaluated;
+        bool evaluated, has_accuracy;
         double accuracy, loss;
         uint64_t n_params;
         char digest[65]; /* hex */

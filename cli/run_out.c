@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -73,6 +74,14 @@ int mfl_run_write_job(struct mfl_run *run, struct mfl_error *err)
         return write_whole(path, run->submission.text, run->submission.text_bytes, err);
 }
 
+/* Nothing for what is not known. */
+static void put_number(FILE *f, bool known, double value)
+{
+        if (known)
+                fprintf(f, "%.17g", value);
+        fputc(',', f);
+}
+
 static void print_csv(FILE *f, const struct mfl_watch *w)
 {
         char hex[MFL_SHA256_HEX_BYTES];
@@ -83,17 +92,15 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
         for (size_t i = 0; i < w->n; i++) {
                 const Mfl__RoundInfo *r = &w->all[i].info;
                 fprintf(f, "%u,", r->round);
-                if (r->evaluated)
-                        fprintf(f, "%.17g,%.17g,", r->accuracy, r->loss);
-                else
-                        fputs(",,", f);
+                put_number(f, mfl_has_accuracy(r), r->accuracy);
+                put_number(f, r->evaluated, r->loss);
+                put_number(f, true, r->train_loss);
+                put_number(f, !r->no_accuracy, r->train_accuracy);
                 mfl_hex(w->all[i].digest, MFL_SHA256_BYTES, hex);
                 fprintf(f,
-                        "%.17g,%.17g,%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s,%" PRIu64
-                        ",%" PRIu64 "\n",
-                        r->train_loss, r->train_accuracy, r->samples, r->clients, r->clients_rejected,
-                        r->bytes_up, r->bytes_down, r->seconds, r->attempt, r->daemons, hex,
-                        r->bytes_up_alone, r->bytes_down_alone);
+                        "%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s,%" PRIu64 ",%" PRIu64 "\n",
+                        r->samples, r->clients, r->clients_rejected, r->bytes_up, r->bytes_down, r->seconds,
+                        r->attempt, r->daemons, hex, r->bytes_up_alone, r->bytes_down_alone);
         }
 }
 
@@ -148,7 +155,7 @@ static json_t *result_json(const struct mfl_run *run)
                 mfl_hex(w->all[w->n - 1].digest, MFL_SHA256_BYTES, hex);
         return json_pack("{ss so ss so so sI sf so so ss ss so}", "event", "result", "job",
                 *w->job ? json_string(w->job) : json_null(), "state", mfl_state_name(w->state), "accuracy",
-                e ? json_real(e->info.accuracy) : json_null(), "loss",
+                e && mfl_has_accuracy(&e->info) ? json_real(e->info.accuracy) : json_null(), "loss",
                 e ? json_real(e->info.loss) : json_null(), "rounds", (json_int_t)w->round, "seconds",
                 run->seconds, "digest", w->n ? json_string(hex) : json_null(), "model",
                 run->has_model ? json_string(run->pulled.path) : json_null(), "csv", csv, "out", run->out,
@@ -156,6 +163,15 @@ static json_t *result_json(const struct mfl_run *run)
                 run->has_model && !run->cli->options.keep_state && w->state == MFL__JOB_STATE__JOB_DONE
                         ? json_null()
                         : json_sprintf("%s/state", run->out));
+}
+
+static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
+{
+        if (mfl_has_accuracy(r))
+                printf("accuracy  %.4f\n", r->accuracy);
+        printf("loss      %.4f\n", r->loss);
+        if (w->per_token)
+                printf("perplexity %.2f\n", exp(r->loss));
 }
 
 int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
@@ -166,7 +182,7 @@ int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
         if (run->cli->json)
                 return mfl_json_print(stdout, result_json(run), err);
         if (e)
-                printf("accuracy  %.4f\nloss      %.4f\n", e->info.accuracy, e->info.loss);
+                print_quality(w, &e->info);
         printf("rounds    %u\nseconds   %.1f (%s)\n", w->round, run->seconds,
                 mfl_display_time(run->seconds, time, sizeof time));
         if (run->has_model)

@@ -23,6 +23,48 @@ static int check_finite(
         return 0;
 }
 
+/* A LoRA job starts from a file of the model without adapters, or of one with them: one that was pulled. */
+static bool lacks_adapters(const struct mfl_graph *graph, const struct mfl_st_file *file)
+{
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_layer *layer = &graph->layers[graph->params[t].layer];
+                if (layer->lora_rank && t == layer->param_weight2)
+                        return !mfl_st_find(file, graph->params[t].name);
+        }
+        return false;
+}
+
+static const struct mfl_param *find_param(const struct mfl_graph *graph, const char *name)
+{
+        for (int t = 0; t < graph->n_params; t++)
+                if (!strcmp(graph->params[t].name, name))
+                        return &graph->params[t];
+        return NULL;
+}
+
+/* The file's params, and adapters as they start. */
+static int fill_base(const struct mfl_job *job, const struct mfl_graph *graph, const struct mfl_st_file *file,
+        float *params, struct mfl_error *err)
+{
+        struct mfl_job without = *job;
+        struct mfl_graph *base;
+        without.model.lora.rank = 0;
+        int r = mfl_job_graph(&without, &job->model.input, job->model.classes, &base, err);
+        if (r)
+                return r;
+        MFL_CLEANUP_FREE float *from = mfl_alloc_aligned(base->n * sizeof(float));
+        r = from ? mfl_st_to_params(file, base, from, err)
+                 : mfl_fail_memory(err, base->n * sizeof(float), "the initial params");
+        mfl_graph_init_params(graph, job->seed, params);
+        for (int t = 0; !r && t < base->n_params; t++) {
+                const struct mfl_param *to = find_param(graph, base->params[t].name);
+                mfl_assert(to && to->count == base->params[t].count);
+                memcpy(params + to->offset, from + base->params[t].offset, to->count * sizeof(float));
+        }
+        mfl_graph_free(base);
+        return r;
+}
+
 static int fill_params(
         const struct mfl_graph *graph, const char *path, struct mfl_submission *s, struct mfl_error *err)
 {
@@ -34,7 +76,9 @@ static int fill_params(
         if (!s->initial)
                 r = mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
         else
-                r = mfl_st_to_params(file, graph, s->initial, err);
+                r = s->job->model.lora.rank && lacks_adapters(graph, file)
+                            ? fill_base(s->job, graph, file, s->initial, err)
+                            : mfl_st_to_params(file, graph, s->initial, err);
         if (!r)
                 r = check_finite(graph, path, s->initial, err);
         s->n_initial = r ? 0 : graph->n;

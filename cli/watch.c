@@ -8,6 +8,7 @@
 #include "cli/watch.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "cli/watch_state.h"
 
@@ -178,6 +179,15 @@ int mfl_watch_run(struct mfl_watch *w, struct mfl_error *err)
                 *w->reason ? w->reason : "no reason was given");
 }
 
+static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
+{
+        if (!r->no_accuracy)
+                printf(", accuracy %.4f", r->accuracy);
+        printf(", loss %.4f", r->loss);
+        if (w->per_token)
+                printf(", perplexity %.2f", exp(r->loss));
+}
+
 static void print_last_word(struct mfl_watch *w)
 {
         const struct mfl_watch_round *last = w->n ? &w->all[w->n - 1] : NULL;
@@ -186,7 +196,7 @@ static void print_last_word(struct mfl_watch *w)
         printf("%s %s: %s after %u round%s", w->job, w->name, mfl_state_name(w->state), last->info.round,
                 last->info.round == 1 ? "" : "s");
         if (last->info.evaluated)
-                printf(", accuracy %.4f, loss %.4f", last->info.accuracy, last->info.loss);
+                print_quality(w, &last->info);
         putchar('\n');
 }
 

@@ -47,6 +47,7 @@ struct mfl_watch {
         size_t n, room;
         double *accuracy, *loss; /* of the rounds that were evaluated */
         size_t n_evaluated;
+        bool no_accuracy, per_token; /* as in RoundInfo and JobInfo */
         double bytes_up, bytes_down;
         json_t *info; /* the last JobInfo as JSON, for the last word */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a watch knows of its job, and how the news are shown. */
 #include <inttypes.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "cli/watch_state.h"
@@ -48,7 +49,9 @@ void mfl_watch_draw(struct mfl_watch *w)
                 .left = mfl_watch_left(w),
                 .accuracy = w->accuracy,
                 .loss = w->loss,
-                .n_evaluated = w->n_evaluated};
+                .n_evaluated = w->n_evaluated,
+                .no_accuracy = w->no_accuracy,
+                .per_token = w->per_token};
         style.columns = mfl_screen_columns(STDOUT_FILENO);
         MFL_CLEANUP_FREE char *text = mfl_display_render(&job, &style);
         if (text)
@@ -85,6 +88,7 @@ int mfl_watch_take_info(struct mfl_watch *w, const Mfl__JobInfo *i, struct mfl_e
         w->clients_done = i->clients_done;
         w->clients_total = i->clients_total;
         w->daemons = i->daemons;
+        w->per_token = i->per_token;
         json_decref(w->info);
         w->info = mfl_json_job(i);
         if (i->state != MFL__JOB_STATE__JOB_WAITING)
@@ -126,8 +130,14 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
         printf("round %u", r->round);
         if (w->rounds)
                 printf("/%u", w->rounds);
+        if (r->evaluated && r->no_accuracy)
+                printf("  accuracy n/a");
+        else if (r->evaluated)
+                printf("  accuracy %.4f", r->accuracy);
         if (r->evaluated)
-                printf("  accuracy %.4f  loss %.4f", r->accuracy, r->loss);
+                printf("  loss %.4f", r->loss);
+        if (r->evaluated && w->per_token)
+                printf("  perplexity %.2f", exp(r->loss));
         printf("  train loss %.4f  clients %u", r->train_loss, r->clients);
         if (r->clients_rejected)
                 printf(" (%u rejected)", r->clients_rejected);
@@ -150,6 +160,7 @@ int mfl_watch_take_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mf
         memset(to->digest, 0, sizeof to->digest);
         if (r->digest.len == sizeof to->digest)
                 memcpy(to->digest, r->digest.data, sizeof to->digest);
+        w->no_accuracy = r->no_accuracy;
         if (r->evaluated) {
                 w->accuracy[w->n_evaluated] = r->accuracy;
                 w->loss[w->n_evaluated++] = r->loss;

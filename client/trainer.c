@@ -200,7 +200,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         int r = trainer_job_prepare(
                 trainer, run->job, run->request->task->kind, n, run->request->task->n_items, err);
-        run->unprepared = r != 0;
+        run->unprepared = r && trainer->no_room;
         if (r)
                 return r;
         trainer_pool_run(&trainer->pool, n, fn, run);

@@ -108,7 +108,8 @@ struct trainer_slot {
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad; /* each lane's, in sum_add */
         float *after;             /* params after a training, then the delta */
-        uint32_t *index;          /* n_lanes * steps_max * batch */
+        float *lr_scale;          /* n_lanes * steps_max; NULL: the learning rate is constant */
+        uint32_t *index;          /* n_lanes * steps_max * rows of a step */
         uint32_t *count;          /* n_lanes * steps_max */
         uint32_t steps_max;       /* of one call of the backend */
         uint32_t chunk_steps;     /* adapts to CHUNK_NS */
@@ -152,7 +153,14 @@ struct mfl_trainer {
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
         struct trainer_job *jobs;          /* last used first */
+        bool no_room;                      /* why the last trainer_job_prepare failed, if it did */
 };
+
+/* The rows of an optimizer step: batch * accumulate. */
+static inline uint32_t trainer_step_rows(const struct mfl_job *spec)
+{
+        return spec->training.batch * spec->training.accumulate;
+}
 
 /* The job of a request, made or found. */
 int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
@@ -188,7 +196,7 @@ struct trainer_run {
         struct mfl_error err;
         int64_t *sum;         /* MFL_ENCODING_I64 */
         bool alone;           /* no place that the group reaches is wanted */
-        bool unprepared;      /* networks or data were not to be had */
+        bool unprepared;      /* for want of memory */
         struct mfl_sum *held; /* where networks' sums go first, if not NULL */
         uint64_t stripe;      /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];

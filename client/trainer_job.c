@@ -2,6 +2,7 @@
 /* Jobs that the trainer keeps warm: the parsed file, graph, partition and, per worker, networks and scratch.
  */
 #include "client/trainer_internal.h"
+#include "kernels/check.h"
 
 static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
 {
@@ -13,6 +14,7 @@ static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
         free(slot->groups);
         free(slot->weight);
         free(slot->after);
+        free(slot->lr_scale);
         free(slot->index);
         free(slot->count);
 }
@@ -104,6 +106,26 @@ static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_r
         return r;
 }
 
+/* Its outputs are classes or, where the data set has them, targets. What does not go together is refused
+ * before anything is allocated for it. */
+static int make_graph(struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        const struct mfl_loss loss = {.kind = (enum mfl_loss_kind)job->spec->training.loss};
+        int outputs = dataset->n_targets ? dataset->n_targets : dataset->classes;
+        if (dataset->n_targets && loss.kind == MFL_LOSS_CROSS_ENTROPY)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %d target values a sample, not labels: training.loss must be binary "
+                        "or squared",
+                        dataset->name, dataset->n_targets);
+        if (!dataset->n_targets && loss.kind != MFL_LOSS_CROSS_ENTROPY)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has labels, no target values: training.loss must be cross-entropy",
+                        dataset->name);
+        int r = mfl_job_graph(job->spec, &dataset->shape, outputs, &job->graph, err);
+        return r ? r : mfl_check_data(job->graph, &loss, dataset, err);
+}
+
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -121,12 +143,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = find_data(trainer, job->spec, request->task, &job->data, err);
         if (r)
                 return r;
-        const struct mfl_dataset *dataset = job->data->dataset;
-        if (dataset->vocabulary || dataset->n_targets)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s has %s; the engine trains on class labels of images and vectors",
-                        dataset->name, dataset->vocabulary ? "tokens" : "target values");
-        r = mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err);
+        r = make_graph(job, err);
         if (r)
                 return r;
         r = make_partition(job, err);
@@ -212,8 +229,10 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool de
                 while (*last && (*last)->next)
                         last = &(*last)->next;
                 struct trainer_job *victim = *last;
-                if (!victim || victim == job)
+                if (!victim || victim == job) {
+                        trainer->no_room = true;
                         return r;
+                }
                 *last = NULL;
                 trainer_job_free(trainer, victim);
         }
@@ -230,7 +249,12 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r)
                 return r;
-        return trainer->ops->net_new(trainer->device, job->graph, options, ret_net, err);
+        struct mfl_error why = {{0}};
+        r = trainer->ops->net_new(trainer->device, job->graph, options, ret_net, &why);
+        /* What a backend has not got is no fault of the job's: who reads it should see which one that is. */
+        return r > 0 ? mfl_fail(err, r, "backend %s: %.480s", trainer->ops->name, why.text)
+               : r   ? mfl_fail(err, r, "%s", why.text)
+                     : 0;
 }
 
 static struct mfl_net_options net_options(
@@ -246,9 +270,13 @@ static struct mfl_net_options net_options(
                 .fast = spec->training.fast,
                 .shared_start = trainer->ops->params_base != NULL,
                 .streamed = training ? job->data->train_streamed : job->data->test_streamed};
-        if (training)
+        options.loss.kind = (enum mfl_loss_kind)spec->training.loss;
+        if (training) {
+                options.loss.smoothing = spec->training.label_smoothing;
+                options.accumulate = (int)spec->training.accumulate;
                 options.augment = (struct mfl_augment){
                         .crop = (int)spec->data.augment.crop, .flip = spec->data.augment.flip};
+        }
         return options;
 }
 
@@ -280,8 +308,12 @@ static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
         slot->groups = mfl_calloc(slot->n_lanes, sizeof(*slot->groups));
         slot->weight = mfl_calloc(2 * (size_t)slot->n_lanes, sizeof(*slot->weight));
         slot->after = mfl_alloc_aligned(job->graph->n * sizeof(float));
-        slot->index = mfl_malloc((size_t)slot->n_lanes * slot->steps_max * job->spec->training.batch * 4);
-        slot->count = mfl_malloc((size_t)slot->n_lanes * slot->steps_max * 4);
+        size_t n_steps = (size_t)slot->n_lanes * slot->steps_max;
+        slot->index = mfl_malloc(n_steps * trainer_step_rows(job->spec) * sizeof(uint32_t));
+        slot->count = mfl_malloc(n_steps * sizeof(uint32_t));
+        if (mfl_job_has_schedule(job->spec) &&
+                !(slot->lr_scale = mfl_malloc(n_steps * sizeof(*slot->lr_scale))))
+                return -ENOMEM;
         if (!slot->lanes || !slot->groups || !slot->weight || !slot->after || !slot->index || !slot->count)
                 return -ENOMEM;
         slot->n_bad = slot->weight + slot->n_lanes;
@@ -296,11 +328,11 @@ static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
 static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         struct mfl_error *err)
 {
-        uint64_t step_bytes = (uint64_t)slot->n_lanes * job->spec->training.batch * sizeof(uint32_t);
+        uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
         slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
         slot->chunk_steps = 1;
         uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
-                        slot->steps_max * sizeof(uint32_t);
+                        slot->steps_max * (sizeof(uint32_t) + sizeof(float));
         uint64_t bytes = job->graph->n * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
         int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
         if (r)
@@ -346,6 +378,7 @@ static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, 
         *streamed = bytes > trainer_memory_left(&trainer->device_memory) / 2;
         if (bytes && !*streamed) {
                 int r = trainer_memory_reserve(&trainer->device_memory, bytes, "a data set", err);
+                trainer->no_room = r != 0;
                 if (r)
                         return r;
                 data->device_bytes += bytes;
@@ -369,6 +402,7 @@ int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, en
         uint32_t n, uint32_t n_items, struct mfl_error *err)
 {
         uint32_t wanted = (n_items + n - 1) / n;
+        trainer->no_room = false;
         if (kind == MFL_TASK_TRAIN && outgrown(job, wanted) &&
                 (job->spec->training.fuse || trainer->ops->fuse))
                 empty_slots(trainer, job);

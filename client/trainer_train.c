@@ -11,7 +11,8 @@
 static void begin_local(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
         const uint32_t *samples, uint32_t n)
 {
-        uint64_t per_epoch = ((uint64_t)n + spec->training.batch - 1) / spec->training.batch;
+        uint32_t rows = trainer_step_rows(spec);
+        uint64_t per_epoch = ((uint64_t)n + rows - 1) / rows;
         *local = (struct trainer_local){.client = client,
                 .samples = samples,
                 .n = n,
@@ -36,23 +37,30 @@ static void fill_lane(struct trainer_run *run, struct trainer_slot *slot, uint32
         const struct mfl_job *spec = run->job->spec;
         struct trainer_lane *lane = &slot->lanes[i_lane];
         struct trainer_local *local = &lane->local;
-        uint32_t batch = spec->training.batch, round = run->request->task->round, t = 0;
-        uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * batch;
+        uint32_t rows = trainer_step_rows(spec), round = run->request->task->round, t = 0;
+        uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * rows;
         uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
+        float *scale = slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
         for (; lane->active && t < n && local->step + t < local->n_steps; t++) {
                 if (local->at == local->n)
                         shuffle_epoch(local, spec, round, lane->order);
-                count[t] = MFL_MIN(batch, local->n - local->at);
-                memcpy(index + (size_t)t * batch, lane->order + local->at, count[t] * sizeof(uint32_t));
+                count[t] = MFL_MIN(rows, local->n - local->at);
+                if (scale)
+                        scale[t] = mfl_job_lr_scale(spec, round, local->step + t, local->n_steps);
+                memcpy(index + (size_t)t * rows, lane->order + local->at, count[t] * sizeof(uint32_t));
                 local->at += count[t];
         }
-        for (uint32_t rest = t; rest < n; rest++)
+        for (uint32_t rest = t; rest < n; rest++) {
                 count[rest] = 0;
+                if (scale)
+                        scale[rest] = 0;
+        }
         slot->groups[i_lane] = (struct mfl_group_steps){.index = index,
                 .count = count,
                 .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round),
                 .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, round),
-                .step_first = (uint32_t)local->step};
+                .step_first = (uint32_t)local->step,
+                .lr_scale = scale};
         local->step += t;
 }
 
@@ -66,10 +74,15 @@ static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns
 
 static struct mfl_optimizer optimizer_of(const struct mfl_job *spec)
 {
-        return (struct mfl_optimizer){.lr = spec->training.lr,
+        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
+                .lr = spec->training.lr,
                 .momentum = spec->training.momentum,
                 .weight_decay = spec->training.weight_decay,
                 .nesterov = spec->training.nesterov,
+                .beta1 = spec->training.beta1,
+                .beta2 = spec->training.beta2,
+                .eps = spec->training.eps,
+                .clip_norm = spec->training.clip_norm,
                 .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
 }
 

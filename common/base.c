@@ -174,3 +174,25 @@ uint64_t mfl_now_ms(void)
 {
         return mfl_now_ns() / 1000000u;
 }
+
+/* When a '*' was taken for too little text, only the last one needs to be tried again: whatever the ones
+ * before it matched is as short as it can be. */
+bool mfl_glob(const char *pattern, const char *text)
+{
+        const char *star = NULL, *from = NULL;
+        while (*text) {
+                if (*pattern == '*') {
+                        star = ++pattern;
+                        from = text;
+                } else if (*pattern == '?' || *pattern == *text) {
+                        pattern++;
+                        text++;
+                } else if (star) {
+                        pattern = star;
+                        text = ++from;
+                } else {
+                        return false;
+                }
+        }
+        return !pattern[strspn(pattern, "*")];
+}

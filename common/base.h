@@ -82,6 +82,10 @@ static inline void mfl_freep(void *p)
 /* Bounded copy that always terminates; returns false when it had to cut. */
 bool mfl_strcpy(char *dst, size_t dst_bytes, const char *src);
 
+/* '*' is any text, '?' any one byte. Time: at most strlen(pattern) * strlen(text) steps, whatever the pattern
+ * is; that of fnmatch(3) may rise exponentially with the number of stars. */
+bool mfl_glob(const char *pattern, const char *text);
+
 /* snprintf and vsnprintf, for files that may not see stdio.h (the pure cores): formatting is no I/O. A
  * character of UTF-8 that was cut in two at the end, by the room or by a precision, is left out: the wire
  * takes no half ones. */

@@ -2,6 +2,7 @@
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job.h"
 #include "common/job_model.h"
+#include "common/job_training.h"
 #include "common/yaml.h"
 
 #include <math.h>
@@ -13,9 +14,6 @@ static const char *const strategy_names[] = {
         "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
-static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
-static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16", NULL};
-static const char *const optimizer_names[] = {"sgd", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
 {
@@ -45,41 +43,6 @@ static int read_name(
                                 "digit");
         }
         return *name ? 0 : mfl_yaml_fail(doc, node, err, "must not be empty");
-}
-
-static int read_backend(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = backend_names};
-        int i;
-        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
-        if (!r)
-                mfl_strcpy(value, sizeof((struct mfl_job *)0)->training.backend, backend_names[i]);
-        return r;
-}
-
-/* There is one; the key is there so that documents stay valid when there are more. */
-static int read_optimizer(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = optimizer_names};
-        int i;
-        return mfl_yaml_read_value(doc, node, &field, &i, err);
-}
-
-/* A number of clients, or auto: 0. */
-static int read_fuse(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 1, .max = 4096};
-        uint32_t *fuse = value;
-        *fuse = 0;
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
-                return 0;
-        return mfl_yaml_read_value(doc, node, &field, fuse, err);
 }
 
 /* One number for all clients, or a list with one for each. */
@@ -158,19 +121,6 @@ static const struct mfl_yaml_field data_fields[] = {
         {.key = "sigma", AT(F64, data.sigma), .min = 0, .max = 20},
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
         {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
-static const struct mfl_yaml_field training_fields[] = {
-        {.key = "optimizer", CALL_AT(training, read_optimizer)},
-        {.key = "lr", AT(F32, training.lr), .required = true, .min = 0, .max = 1000, .min_open = true},
-        {.key = "momentum", AT(F32, training.momentum), .min = 0, .max = 1, .max_open = true},
-        {.key = "nesterov", AT(BOOL, training.nesterov)},
-        {.key = "weight_decay", AT(F32, training.weight_decay), .min = 0, .max = 1000},
-        {.key = "epochs", AT(U32, training.epochs), .min = 1, .max = 65535},
-        {.key = "steps", AT(U32, training.steps), .min = 1, .max = 10000000},
-        {.key = "batch", AT(U32, training.batch), .min = 1, .max = 65536},
-        {.key = "threads", AT(U32, training.threads), .min = 1, .max = 256},
-        {.key = "backend", CALL_AT(training.backend, read_backend)},
-        {.key = "precision", AT(ENUM, training.precision), .names = precision_names},
-        {.key = "fast", AT(BOOL, training.fast)}, {.key = "fuse", CALL_AT(training.fuse, read_fuse)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "strategy", AT(ENUM, aggregation.strategy), .names = strategy_names},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
@@ -202,23 +152,18 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "rounds", AT(U32, rounds), .required = true, .min = 1, .max = 1000000},
         {.key = "model", .kind = MFL_YAML_CALL, .read = mfl_job_read_model, .required = true},
         {.key = "data", FIELDS(data_fields), .required = true},
-        {.key = "training", FIELDS(training_fields), .required = true},
+        {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        training_fields, aggregation_fields, selection_fields, daemons_fields, limits_fields,
-        evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, aggregation_fields, selection_fields,
+        daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
 
-/* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
-struct usage {
-        const char *key;
-        unsigned used_by;
-};
-#define BIT(kind) (1u << (kind))
+#define BIT MFL_JOB_BIT
 
-static const struct usage data_usage[] = {
+static const struct mfl_job_usage data_usage[] = {
         {"clients", ~BIT(MFL_PARTITION_LOCAL)},
         {"alpha", BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_INNER_DIRICHLET)},
         {"min_samples", BIT(MFL_PARTITION_DIRICHLET)},
@@ -237,7 +182,7 @@ static const struct usage data_usage[] = {
 
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
-static const struct usage strategy_usage[] = {
+static const struct mfl_job_usage strategy_usage[] = {
         {"weighting", ~BIT(MFL_STRATEGY_MEDIAN)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -246,17 +191,17 @@ static const struct usage strategy_usage[] = {
         {"mu", BIT(MFL_STRATEGY_FEDPROX)},
 };
 
-/* The value of a key; NULL also when the whole mapping isn't there. */
-static const struct mfl_yaml_node *find_key(const struct mfl_yaml_node *parent, const char *key)
+const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
 {
         return parent ? mfl_yaml_find(parent, key) : NULL;
 }
 
-static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
-        const struct usage *usage, size_t n, unsigned kind, const char *kind_name, struct mfl_error *err)
+int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
+        const struct mfl_job_usage *usage, size_t n, unsigned kind, const char *kind_name,
+        struct mfl_error *err)
 {
         for (size_t i = 0; i < n; i++) {
-                const struct mfl_yaml_node *node = find_key(parent, usage[i].key);
+                const struct mfl_yaml_node *node = mfl_job_find_key(parent, usage[i].key);
                 if (node && !(usage[i].used_by & BIT(kind)))
                         return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
         }
@@ -269,11 +214,12 @@ static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml
 {
         enum mfl_partition_kind partition = job->data.partition;
         const char *kind = mfl_partition_name(partition);
-        const struct mfl_yaml_node *sizes = find_key(data, "sizes"), *sigma = find_key(data, "sigma");
-        const struct mfl_yaml_node *shard_size = find_key(data, "shard_size");
-        const struct mfl_yaml_node *keep = find_key(data, "keep_incomplete_shard");
+        const struct mfl_yaml_node *sizes = mfl_job_find_key(data, "sizes"),
+                                   *sigma = mfl_job_find_key(data, "sigma");
+        const struct mfl_yaml_node *shard_size = mfl_job_find_key(data, "shard_size");
+        const struct mfl_yaml_node *keep = mfl_job_find_key(data, "keep_incomplete_shard");
         bool inner = partition == MFL_PARTITION_INNER_DIRICHLET;
-        if ((partition == MFL_PARTITION_DIRICHLET || inner) && !find_key(data, "alpha"))
+        if ((partition == MFL_PARTITION_DIRICHLET || inner) && !mfl_job_find_key(data, "alpha"))
                 return mfl_yaml_fail(doc, data, err, "partition %s needs alpha, for example 0.5", kind);
         if ((partition == MFL_PARTITION_SIZE || inner) && !sizes)
                 return mfl_yaml_fail(doc, data, err,
@@ -283,23 +229,23 @@ static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml
                 return mfl_yaml_fail(doc, sizes, err,
                         "%u sizes for %u clients; give one for each, or one for all", job->data.n_sizes,
                         job->data.clients);
-        if (shard_size && find_key(data, "shards"))
+        if (shard_size && mfl_job_find_key(data, "shards"))
                 return mfl_yaml_fail(doc, shard_size, err, "shards is given too; keep one");
         if (keep && !shard_size)
                 return mfl_yaml_fail(doc, keep, err, "needs shard_size; without it no sample is left over");
         if (sigma && job->data.distribution)
                 return mfl_yaml_fail(doc, sigma, err, "distribution is given too; keep one");
         if (!job->data.rescale && (!job->data.distribution || job->data.preassigned_samples))
-                return mfl_yaml_fail(doc, find_key(data, "rescale"), err,
+                return mfl_yaml_fail(doc, mfl_job_find_key(data, "rescale"), err,
                         "false needs a distribution of sample counts, without preassigned_samples");
         return 0;
 }
 
 static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *data = find_key(mfl_yaml_root(doc), "data");
+        const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
         const char *kind = mfl_partition_name(job->data.partition);
-        int r = check_usage(
+        int r = mfl_job_check_usage(
                 doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
         if (r)
                 return r;
@@ -313,23 +259,6 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         return check_partition(doc, data, job, err);
 }
 
-static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
-{
-        const struct mfl_yaml_node *training = find_key(mfl_yaml_root(doc), "training");
-        if (job->training.epochs && job->training.steps)
-                return mfl_yaml_fail(doc, find_key(training, "steps"), err, "epochs is given too; keep one");
-        if (!job->training.epochs && !job->training.steps)
-                job->training.epochs = 1;
-        const char *backend = job->training.backend;
-        if (job->training.precision && (!strcmp(backend, "cpu") || !strcmp(backend, "reference")))
-                return mfl_yaml_fail(doc, find_key(training, "precision"), err,
-                        "backend %s computes in fp32; the others need backend cuda", backend);
-        if (job->training.nesterov && job->training.momentum == 0)
-                return mfl_yaml_fail(
-                        doc, find_key(training, "nesterov"), err, "needs momentum above 0, for example 0.9");
-        return 0;
-}
-
 /* FedAvg and its kin take the whole mean step. The adaptive ones (Reddi et al. 2021, "Adaptive federated
  * optimization", algorithm 2) divide by the step's size, so that server_lr is about a parameter's step in a
  * round and 1 would be far too much: 0.01 as Flower's FedYogi has it, and ten times that for FedAdagrad,
@@ -337,32 +266,33 @@ static int check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, s
 static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struct mfl_job *job)
 {
         enum mfl_strategy_kind kind = job->aggregation.strategy;
-        if (!find_key(aggregation, "server_lr")) {
+        if (!mfl_job_find_key(aggregation, "server_lr")) {
                 if (kind == MFL_STRATEGY_FEDADAGRAD)
                         job->aggregation.server_lr = 0.1f;
                 else if (kind == MFL_STRATEGY_FEDADAM || kind == MFL_STRATEGY_FEDYOGI)
                         job->aggregation.server_lr = 0.01f;
         }
-        if (kind == MFL_STRATEGY_FEDADAGRAD && !find_key(aggregation, "beta1"))
+        if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
 }
 
 static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *root = mfl_yaml_root(doc), *selection = find_key(root, "selection");
-        const struct mfl_yaml_node *aggregation = find_key(root, "aggregation");
-        int r = check_usage(doc, aggregation, strategy_usage, MFL_ARRAY_SIZE(strategy_usage),
+        const struct mfl_yaml_node *root = mfl_yaml_root(doc),
+                                   *selection = mfl_job_find_key(root, "selection");
+        const struct mfl_yaml_node *aggregation = mfl_job_find_key(root, "aggregation");
+        int r = mfl_job_check_usage(doc, aggregation, strategy_usage, MFL_ARRAY_SIZE(strategy_usage),
                 job->aggregation.strategy, mfl_strategy_name(job->aggregation.strategy), err);
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
         if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
-                return mfl_yaml_fail(doc, find_key(selection, "clients"), err,
+                return mfl_yaml_fail(doc, mfl_job_find_key(selection, "clients"), err,
                         "%u clients a round of a population of %u (data.clients)", job->selection.clients,
                         job->data.clients);
         if (job->selection.daemons_max && job->selection.daemons_max < job->selection.daemons_min)
-                return mfl_yaml_fail(doc, find_key(find_key(selection, "daemons"), "max"), err,
-                        "%u is less than min, which is %u", job->selection.daemons_max,
+                return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(selection, "daemons"), "max"),
+                        err, "%u is less than min, which is %u", job->selection.daemons_max,
                         job->selection.daemons_min);
         return 0;
 }
@@ -375,9 +305,7 @@ static void set_defaults(struct mfl_job *job)
         job->data.classes_per_client = 2;
         job->data.sigma = 2;
         job->data.rescale = true;
-        job->training.batch = 32;
-        job->training.threads = 1;
-        mfl_strcpy(job->training.backend, sizeof job->training.backend, "auto");
+        mfl_job_training_defaults(job);
         job->aggregation.server_lr = 1;
         job->aggregation.momentum = 0.9f;
         job->aggregation.beta1 = 0.9f;
@@ -411,7 +339,7 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
         if (!r)
                 r = check_data(doc, job, err);
         if (!r)
-                r = check_training(doc, job, err);
+                r = mfl_job_check_training(doc, job, err);
         if (!r)
                 r = check_rest(doc, job, err);
         mfl_yaml_free(doc);
@@ -429,6 +357,9 @@ void mfl_job_free(struct mfl_job *job)
                 return;
         free(job->model.layers);
         free(job->model.initial);
+        free(job->model.freeze.v);
+        free(job->model.lora.layers.v);
+        free(job->model.lora.train.v);
         free(job->data.sizes);
         free(job->data.distribution);
         free(job);

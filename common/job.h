@@ -56,6 +56,33 @@ enum mfl_assign {
         MFL_ASSIGN_MODULO, /* round robin: client modulo the number of daemons, which are in order of names */
 };
 
+/* How the learning rate changes. Local step s (from 0) of round r (from 1) has lr * scale(t) with t = r - 1
+ * per round, t = s per step: a schedule per step begins anew in every local training. With w = warmup:
+ *   t < w:     (t + 1) / w                                       (torch LinearLR(1 / w, total_iters=w - 1))
+ *   constant:  1
+ *   step:      factor ^ floor((t - w) / every)                   (StepLR)
+ *   linear:    1 - (1 - min) * p                                 (LinearLR(1, min, over - w))
+ *   cosine:    min + (1 - min) * (1 + cos(pi * p)) / 2           (Loshchilov and Hutter 2017;
+ * CosineAnnealingLR) p = (t - w) / (over - w), and 1 from t = over on. over: the job's rounds, or the
+ * client's local steps, which may differ from client to client. */
+enum mfl_schedule_kind {
+        MFL_SCHEDULE_CONSTANT,
+        MFL_SCHEDULE_STEP,
+        MFL_SCHEDULE_LINEAR,
+        MFL_SCHEDULE_COSINE,
+};
+enum mfl_schedule_unit {
+        MFL_SCHEDULE_PER_ROUND,
+        MFL_SCHEDULE_PER_STEP,
+};
+
+/* Names of layers, or of all params of layers, of which '*' stands for any text and '?' for any one
+ * character. */
+struct mfl_job_globs {
+        char (*v)[MFL_NAME_BYTES + 16];
+        uint32_t n;
+};
+
 struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
@@ -65,9 +92,17 @@ struct mfl_job {
                 char preset[MFL_NAME_BYTES]; /* empty when layers were given */
                 struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
                 int n_layers;
-                int init;               /* enum mfl_init, or -1: the operator's or preset's own */
-                struct mfl_shape input; /* rank 0: the data set's */
-                int classes;            /* 0: the data set's */
+                int init;                    /* enum mfl_init, or -1: the operator's or preset's own */
+                struct mfl_shape input;      /* rank 0: the data set's */
+                int classes;                 /* 0: the data set's */
+                struct mfl_job_globs freeze; /* layers that are not trained */
+                struct {
+                        uint32_t rank;               /* 0: no adapters */
+                        float alpha;                 /* 0: rank */
+                        struct mfl_job_globs layers; /* dense; none: all of them */
+                        struct mfl_job_globs
+                                train; /* layers that are trained themselves; all others are frozen */
+                } lora;
                 char *initial; /* path of a safetensors file to start from, read by the command line; NULL */
         } model;
         struct {
@@ -95,15 +130,28 @@ struct mfl_job {
                 } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
         } data;
         struct {
-                float lr, momentum, weight_decay;
+                int optimizer; /* as enum mfl_optimizer_kind (kernels/backend.h), which has the formulas */
+                float lr, momentum, weight_decay; /* weight_decay: default 0, adamw 0.01 */
+                float beta1, beta2, eps;          /* adam, adamw: 0.9, 0.999, 1e-8; adagrad: eps 1e-10 */
+                float clip_norm;                  /* of the gradient of a step; 0: none */
                 bool nesterov;
+                struct {
+                        enum mfl_schedule_kind kind;
+                        enum mfl_schedule_unit per;
+                        uint32_t warmup, every;
+                        uint32_t over; /* 0: to the end */
+                        double factor, min;
+                } schedule;
+                int loss; /* as enum mfl_loss_kind (kernels/backend.h) */
+                float label_smoothing;
                 uint32_t epochs, steps; /* exactly one is non-zero */
                 uint32_t batch;
-                uint32_t threads; /* one client trains on so many (default 1); part of reproducibility */
-                char backend[16]; /* "auto", "cpu", "reference", "cuda" */
-                int precision;    /* as enum mfl_precision (kernels/backend.h): 0 fp32, tf32, bf16, fp16 */
-                bool fast;        /* default false: deterministic */
-                uint32_t fuse;    /* clients trained at once on one device; 0: auto */
+                uint32_t accumulate; /* batches of one optimizer step (default 1), their gradients added */
+                uint32_t threads;    /* one client trains on so many (default 1); part of reproducibility */
+                char backend[16];    /* "auto", "cpu", "reference", "cuda" */
+                int precision;       /* as enum mfl_precision (kernels/backend.h): 0 fp32, tf32, bf16, fp16 */
+                bool fast;           /* default false: deterministic */
+                uint32_t fuse;       /* clients trained at once on one device; 0: auto */
         } training;
         struct {
                 enum mfl_strategy_kind strategy;
@@ -144,8 +192,15 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
 
 /* How many clients a round takes, of a population (selection.clients, or all). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* False for a loss that only measures a distance: nothing is then right or wrong. */
+bool mfl_job_has_accuracy(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server (median). */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
+/* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
+ * machine. */
+float mfl_job_lr_scale(const struct mfl_job *job, uint32_t round, uint64_t step, uint64_t n_steps);
+/* False: the factor is 1 always. */
+bool mfl_job_has_schedule(const struct mfl_job *job);
 const char *mfl_strategy_name(enum mfl_strategy_kind kind);
 const char *mfl_partition_name(enum mfl_partition_kind kind);
 

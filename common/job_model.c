@@ -51,9 +51,14 @@ static const struct mfl_yaml_field model_fields[] = {
                 .offset = offsetof(struct mfl_job, model.input),
                 .read = read_input},
         {.key = "classes", MFL_YAML_AT(U32, struct mfl_job, model.classes), .min = 1, .max = SIZE_LIMIT},
+        {.key = "freeze",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_job, model.freeze),
+                .read = mfl_job_read_globs},
+        {.key = "lora", .kind = MFL_YAML_FIELDS, .fields = mfl_job_lora_fields},
         {.key = "initial", MFL_YAML_AT(TEXT, struct mfl_job, model.initial)}, {0}};
 
-const struct mfl_yaml_field *const mfl_job_model_tables[] = {model_fields, NULL};
+const struct mfl_yaml_field *const mfl_job_model_tables[] = {model_fields, mfl_job_lora_fields, NULL};
 
 /* The job's layers behind an input layer, as mfl_graph_build takes them; heap, NULL when memory is out. */
 static struct mfl_layer *with_input(const struct mfl_job *job, const struct mfl_shape *input)
@@ -140,6 +145,8 @@ int mfl_job_read_model(
         if (!list == !job->model.preset[0])
                 return mfl_yaml_fail(doc, node, err, "give either preset or layers");
         set_init(job);
+        if ((r = mfl_job_check_adapt(doc, node, job, err)))
+                return r;
         if (list && (r = check_names(doc, list, job, err)))
                 return r;
         if (!job->model.input.rank)
@@ -202,6 +209,8 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
                 return mfl_fail(err, MFL_INVALID, "job %s: model.classes is %d, data set %s has %d classes",
                         job->name, job->model.classes, job->data.name, classes);
         r = build_graph(job, &shape, job->model.classes ? job->model.classes : classes, &graph, &why);
+        if (!r && (r = mfl_job_adapt_graph(job, &graph, &why)))
+                mfl_graph_free(graph);
         if (r)
                 return mfl_fail(err, r, "job %s: %.430s", job->name, why.text);
         if (!graph->n) {

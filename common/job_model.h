@@ -4,6 +4,7 @@
 #ifndef MFL_COMMON_JOB_MODEL_H
 #define MFL_COMMON_JOB_MODEL_H
 
+#include "common/job.h"
 #include "common/yaml.h"
 
 /* An mfl_yaml_field.read; job is the whole struct mfl_job. Layers are checked with all shapes when
@@ -14,6 +15,17 @@ int mfl_job_read_model(
 /* The same for `layers`: appends to job->model.layers. */
 int mfl_job_read_layers(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
+
+/* model.freeze and model.lora (job_adapt.c). */
+extern const struct mfl_yaml_field mfl_job_lora_fields[];
+int mfl_job_read_globs(/* into a struct mfl_job_globs */
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *globs, struct mfl_error *err);
+int mfl_job_check_adapt(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *model,
+        const struct mfl_job *job, struct mfl_error *err);
+/* Gives dense layers their adapters, and freezes what shall not be trained; *graph may become another one.
+ * MFL_INVALID for a pattern that matches nothing. */
+int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, struct mfl_error *err);
+
 #define MFL_JOB_INIT_NOT_GIVEN (-1)            /* in layer.init: a layer that does not name its own */
 extern const char *const mfl_job_init_names[]; /* by enum mfl_init, then NULL */
 

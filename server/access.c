@@ -4,35 +4,13 @@
 
 #include <strings.h>
 
-/* When a '*' was taken for too little text, only the last one needs to be tried again: whatever the ones
- * before it matched is as short as it can be. */
-bool mfl_access_glob(const char *pattern, const char *text)
-{
-        const char *star = NULL, *from = NULL;
-        while (*text) {
-                if (*pattern == '*') {
-                        star = ++pattern;
-                        from = text;
-                } else if (*pattern == '?' || *pattern == *text) {
-                        pattern++;
-                        text++;
-                } else if (star) {
-                        pattern = star;
-                        text = ++from;
-                } else {
-                        return false;
-                }
-        }
-        return !pattern[strspn(pattern, "*")];
-}
-
 bool mfl_access_matches(const char *pattern, const struct mfl_access_peer *peer)
 {
         if (!strncmp(pattern, "cn:", 3))
-                return *peer->cn && mfl_access_glob(pattern + 3, peer->cn);
+                return *peer->cn && mfl_glob(pattern + 3, peer->cn);
         if (!strncmp(pattern, "sha256:", 7))
                 return *peer->fingerprint && !strcasecmp(pattern + 7, peer->fingerprint);
-        return mfl_access_glob(pattern, peer->name);
+        return mfl_glob(pattern, peer->name);
 }
 
 static bool is_over(const struct mfl_store_rule *rule, uint64_t now_ms)

@@ -19,9 +19,6 @@ struct mfl_access_peer {
         const char *name, *cn, *fingerprint;
 };
 
-/* '*' is any text, '?' any one byte. Time: at most strlen(pattern) * strlen(text) steps, whatever the pattern
- * is; that of fnmatch(3) may rise exponentially with the number of stars. */
-bool mfl_access_glob(const char *pattern, const char *text);
 bool mfl_access_matches(const char *pattern, const struct mfl_access_peer *peer);
 
 enum mfl_access {

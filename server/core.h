@@ -123,6 +123,9 @@ enum mfl_job_state {
 struct mfl_round_record {
         uint32_t round, attempt;
         bool evaluated;
+        /* Means over the predictions that were scored: one a sample with class labels, one a token or a
+         * target value with those. Accuracies are not a number where the loss has none
+         * (mfl_job_has_accuracy). */
         double loss, accuracy;             /* of the test split, after the round */
         double train_loss, train_accuracy; /* of the local trainings */
         uint64_t eval_samples, samples, weight;

@@ -9,8 +9,11 @@
  * false commit      the database row (disk worker)                             -> COMMITTED; likewise release
  * after the core let go of it and nothing of it runs, the memory goes
  */
-#include "common/log.h"
 #include "server/server.h"
+
+#include <math.h>
+
+#include "common/log.h"
 
 #define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
 #define LARGE_SLOT_BYTES (64u << 20)
@@ -159,6 +162,11 @@ void mfl_server_job_release(struct mfl_server_job *job)
 
 /* ---- taking a job in ---- */
 
+static bool is_per_token(const struct mfl_graph *graph)
+{
+        return graph->vocabulary && graph->positions > 1;
+}
+
 static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row, struct mfl_error *err)
 {
         mfl_strcpy(job->id, sizeof job->id, row->id);
@@ -173,7 +181,16 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->text = mfl_strdup(row->text ? row->text : "");
         if (!job->text)
                 return mfl_fail_memory(err, strlen(row->text), "a job's text");
-        return mfl_job_parse(job->text, strlen(job->text), row->id, &job->spec, err);
+        int r = mfl_job_parse(job->text, strlen(job->text), row->id, &job->spec, err);
+        struct mfl_graph *graph;
+        if (r || !job->data.name[0]) /* not prepared so far */
+                return r;
+        r = mfl_job_graph(job->spec, &job->data.shape, (int)job->data.classes, &graph, err);
+        if (r)
+                return r < 0 ? r : 0; /* what does not fit any more is told when it is prepared */
+        job->per_token = is_per_token(graph);
+        mfl_graph_free(graph);
+        return 0;
 }
 
 static int take_rounds(struct mfl_server_job *job, struct mfl_error *err)
@@ -327,6 +344,7 @@ static void done_prepare(struct mfl_work *work)
         job->graph = op->prepare.graph;
         job->data = op->prepare.data;
         job->n_params = job->graph->n;
+        job->per_token = is_per_token(job->graph);
         job->slots = mfl_calloc(n_slots, sizeof *job->slots);
         if (!job->slots) {
                 op->status = mfl_fail_memory(&err, n_slots * sizeof *job->slots, "slots");
@@ -610,6 +628,8 @@ static void run_commit(struct mfl_work *work)
 
 static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)
 {
+        if (isnan(a->accuracy) || isnan(b->accuracy)) /* the loss has none */
+                return a->loss <= b->loss;
         return a->accuracy > b->accuracy || (a->accuracy == b->accuracy && a->loss <= b->loss);
 }
 

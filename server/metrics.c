@@ -2,6 +2,7 @@
 /* The text of /metrics: what the server knows and has counted, by Prometheus' naming conventions. Series are
  * bounded: so many jobs and daemons at most are told apart, and how many were left out is a metric, too. */
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -110,7 +111,7 @@ static void put_daemons(struct mfl_exposition *out, const struct job_row *row, c
 
 static void put_accuracy(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
 {
-        if (row->job->observed.evaluated)
+        if (row->job->observed.evaluated && !isnan(row->job->observed.accuracy))
                 mfl_exposition_double(out, row->job->observed.accuracy, labels);
 }
 

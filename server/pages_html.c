@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pages as they are without JavaScript: plain tables in the dashboard's frame. */
+#include <math.h>
+
 #include "server/dashboard.h"
 #include "server/pages.h"
 
@@ -29,6 +31,16 @@ static void put_cell(struct mfl_text *text, const char *value)
         mfl_text_put(text, "</td>");
 }
 
+static void put_quality(struct mfl_text *text, bool evaluated, bool no_accuracy, double accuracy, double loss)
+{
+        if (!evaluated)
+                mfl_text_put(text, "<td></td><td></td>");
+        else if (no_accuracy)
+                mfl_text_format(text, "<td class=num>n/a</td><td class=num>%.4f</td>", loss);
+        else
+                mfl_text_format(text, "<td class=num>%.4f</td><td class=num>%.4f</td>", accuracy, loss);
+}
+
 static void put_job_row(struct mfl_text *text, struct mfl_server_job *job)
 {
         Mfl__JobInfo info;
@@ -39,11 +51,8 @@ static void put_job_row(struct mfl_text *text, struct mfl_server_job *job)
         put_cell(text, info.name);
         put_cell(text, mfl_job_state_name(job->state));
         mfl_text_format(text, "<td class=num>%u/%u</td>", info.round, info.rounds);
-        if (job->observed.evaluated)
-                mfl_text_format(text, "<td class=num>%.4f</td><td class=num>%.4f</td>",
-                        job->observed.accuracy, job->observed.loss);
-        else
-                mfl_text_put(text, "<td></td><td></td>");
+        put_quality(text, job->observed.evaluated, isnan(job->observed.accuracy), job->observed.accuracy,
+                job->observed.loss);
         mfl_text_format(text, "<td class=num>%u</td>", info.daemons);
         put_cell(text, info.reason);
         mfl_text_put(text, "</tr>\n");
@@ -112,11 +121,7 @@ void mfl_html_overview(struct mfl_server *server, struct mfl_text *text)
 static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);
-        if (round->evaluated)
-                mfl_text_format(
-                        text, "<td class=num>%.4f</td><td class=num>%.4f</td>", round->accuracy, round->loss);
-        else
-                mfl_text_put(text, "<td></td><td></td>");
+        put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss);
         mfl_text_format(text, "<td class=num>%.4f</td><td class=num>%u</td><td class=num>%.2f</td></tr>\n",
                 round->train_loss, round->clients, round->seconds);
 }

@@ -36,7 +36,8 @@ static void put_round(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "{\"round\":%u", round->round);
         if (round->evaluated) {
-                put_double(text, "accuracy", round->accuracy);
+                if (!round->no_accuracy)
+                        put_double(text, "accuracy", round->accuracy);
                 put_double(text, "loss", round->loss);
         }
         put_double(text, "train_loss", round->train_loss);

@@ -187,6 +187,12 @@ static double ratio(double a, uint64_t b)
         return b ? a / (double)b : 0;
 }
 
+/* Not a number where there is none. */
+static double accuracy_of(const struct core_job *job, uint64_t correct, uint64_t scored)
+{
+        return mfl_job_has_accuracy(job->spec) ? ratio((double)correct, scored) : (double)NAN;
+}
+
 static void finish_train(struct mfl_core *core, struct core_job *job)
 {
         uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items, need = quorum_need(job);
@@ -195,7 +201,7 @@ static void finish_train(struct mfl_core *core, struct core_job *job)
         record->clients_rejected = job->count[ITEM_REJECTED];
         record->weight = job->weight_counted;
         record->train_loss = ratio(mfl_fixed_loss_to_double(job->train_loss), record->samples);
-        record->train_accuracy = ratio((double)job->train_correct, record->samples);
+        record->train_accuracy = accuracy_of(job, job->train_correct, record->samples);
         drop_work(core, job, "the round is over");
         if (counted < need) {
                 retry_round(core, job, counted, n, need);
@@ -225,7 +231,7 @@ static void finish_eval(struct mfl_core *core, struct core_job *job)
         record->evaluated = counted && (counted == n || is_local(job));
         if (record->evaluated) {
                 record->loss = ratio(mfl_fixed_loss_to_double(job->eval_loss), record->eval_samples);
-                record->accuracy = ratio((double)job->eval_correct, record->eval_samples);
+                record->accuracy = accuracy_of(job, job->eval_correct, record->eval_samples);
                 mfl_core_trace(core, job, "round %u is evaluated on %llu samples", job->round,
                         (unsigned long long)record->eval_samples);
         } else {

@@ -108,6 +108,7 @@ struct mfl_server_job {
         struct mfl_slot_use *slots;
         struct mfl_node_costs costs[2]; /* of the round that was opened last, and of the one before, which
                                            may not be committed */
+        bool per_token;                 /* its losses are of tokens */
         bool dirty;                     /* watchers have not seen its newest state */
         struct mfl_data_info data;
         bool state_unwritten;  /* the disk would not take `state` */

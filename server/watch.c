@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What operators see of jobs: the protobuf views, and the watchers that are told when something changes. */
+#include <math.h>
 #include <stdio.h>
 
 #include "server/server.h"
@@ -28,10 +29,11 @@ void mfl_watch_round_info(const struct mfl_store_round *info, Mfl__RoundInfo *re
         Mfl__RoundInfo out = MFL__ROUND_INFO__INIT;
         out.round = record->round;
         out.evaluated = record->evaluated;
-        out.accuracy = record->accuracy;
+        out.no_accuracy = isnan(record->accuracy) || isnan(record->train_accuracy);
+        out.accuracy = out.no_accuracy ? 0 : record->accuracy;
         out.loss = record->loss;
         out.train_loss = record->train_loss;
-        out.train_accuracy = record->train_accuracy;
+        out.train_accuracy = out.no_accuracy ? 0 : record->train_accuracy;
         out.samples = record->samples;
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;
@@ -72,6 +74,7 @@ void mfl_watch_job_info(
         out.data = job->spec->data.name;
         out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);
         out.owner = job->owner;
+        out.per_token = job->per_token;
         out.created_ms = job->created_unix_ms;
         out.finished_ms = job->finished_unix_ms;
         if (job->has_last) {

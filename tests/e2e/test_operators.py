@@ -272,7 +272,7 @@ def test_server_stops_and_goes_on(cluster):
 # ---- JSON ----
 
 JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'model', 'data', 'strategy', 'created_ms',
-            'finished_ms', 'last', 'best', 'owner', 'progress'}
+            'finished_ms', 'last', 'best', 'owner', 'per_token', 'progress'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept',
               'bytes_up_alone', 'bytes_down_alone'}

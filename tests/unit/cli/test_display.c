@@ -116,6 +116,27 @@ static void test_render_120_utf8(void **state)
                 "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
 }
 
+static void test_render_other_losses(void **state)
+{
+        struct mfl_display_job job = running;
+        job.no_accuracy = true;
+        check_render(&job, 80, false,
+                "j-000001 demo  running - train - 2 daemons\n"
+                "rounds   ##############.......................... 3/10  clients 5/10  2:48 left\n"
+                "accuracy n/a\n"
+                "loss     0.7000   #-_\n"
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+        job.no_accuracy = false;
+        job.per_token = true;
+        check_render(&job, 80, false,
+                "j-000001 demo  running - train - 2 daemons\n"
+                "rounds   ##############.......................... 3/10  clients 5/10  2:48 left\n"
+                "accuracy 0.8000   _=#\n"
+                "loss     0.7000   #-_\n"
+                "perplexity 2.01\n" /* exp(0.7) */
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+}
+
 static void test_render_waiting(void **state)
 {
         struct mfl_display_job job = {.job = "j-000002",
@@ -193,6 +214,7 @@ int main(void)
                 cmocka_unit_test(test_render_40),
                 cmocka_unit_test(test_render_80),
                 cmocka_unit_test(test_render_120_utf8),
+                cmocka_unit_test(test_render_other_losses),
                 cmocka_unit_test(test_render_waiting),
                 cmocka_unit_test(test_render_fits),
                 cmocka_unit_test(test_render_memory),

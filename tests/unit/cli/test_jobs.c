@@ -15,7 +15,7 @@
         "\"params\":7,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,\"finished_ms\":"     \
         "null,"                                                                                              \
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
-        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null}"
+        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null,\"per_token\":false}"
 
 static Mfl__RoundInfo round_2(void)
 {

@@ -51,6 +51,11 @@ static void a_short_job_gets_the_documented_defaults(void **state)
         assert_int_equal(job->training.batch, 32);
         assert_int_equal(job->training.threads, 1);
         assert_string_equal(job->training.backend, "auto");
+        assert_int_equal(job->training.optimizer, 0);
+        assert_int_equal(job->training.accumulate, 1);
+        assert_int_equal(job->training.loss, 0);
+        assert_true(job->training.weight_decay == 0 && job->training.clip_norm == 0);
+        assert_false(mfl_job_has_schedule(job));
         assert_int_equal(job->aggregation.strategy, MFL_STRATEGY_FEDAVG);
         assert_int_equal(job->aggregation.weighting, MFL_WEIGHT_SAMPLES);
         assert_true(job->aggregation.server_lr == 1);
@@ -274,7 +279,7 @@ static void values_outside_of_their_limits_are_refused(void **state)
                 "selection: {assign: fast}"};
         static const char *const training[] = {"{}", "{lr: 0}", "{lr: .inf}", "{lr: 1, momentum: 1}",
                 "{lr: 1, batch: 0}", "{lr: 1, epochs: 0}", "{lr: 1, epochs: 65536}", "{lr: 1, threads: 0}",
-                "{lr: 1, backend: gpu}", "{lr: 1, optimizer: adam}", "{lr: 1, weight_decay: -1}"};
+                "{lr: 1, backend: gpu}", "{lr: 1, optimizer: rmsprop}", "{lr: 1, weight_decay: -1}"};
         struct mfl_job *job = NULL;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
                 const char *text = document(NULL, NULL, NULL, bad[i]);
