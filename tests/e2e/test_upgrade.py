@@ -381,6 +381,10 @@ def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
         else:
             assert 'No space left' in done.stderr and not os.path.exists(target + '.tmp')
     assert state_tool(str(tmp_path / 'nowhere'), '--backup', target).returncode == WRONG
+    empty = state_tool(past[0], '--backup', '')  # of a script's variable that is not set: no server may start
+    assert empty.returncode == 2 and '--backup : expected a directory' in empty.stderr, empty.stderr
+    both = state_tool(past[0], '--check-state', '--backup', target)
+    assert both.returncode == 2 and 'one at a time' in both.stderr and not os.path.exists(target)
     assert not os.path.exists(tmp_path / 'nowhere')
 
 
