@@ -388,6 +388,25 @@ def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
     assert not os.path.exists(tmp_path / 'nowhere')
 
 
+def test_a_job_file_that_this_release_cannot_read(tmp_path):
+    """One job of other rules, finished or not, keeps no server from starting; what it has stays, and a release that can read
+    it goes on with it."""
+    with h.start_cluster(tmp_path) as c:
+        odd, good = c.submit(name='odd', rounds=1, data={'name': 'elsewhere'}), c.run_job(rounds=1)[0]
+        for change in ("text || 'of_before: 1\n'", "replace(text, 'of_before: 1\n', '')"):
+            assert c.server.stop() == 0
+            db = sqlite3.connect(database(c.state_dir))
+            with db:
+                db.execute('UPDATE jobs SET text = %s WHERE id = ?' % change, (odd,))
+            db.close()
+            c.start_server()
+            there = {j['job'] for j in c.mfl_json('list')['jobs']}
+            assert there == ({good} if '||' in change else {good, odd})
+            with open(c.server.log_path, encoding='utf-8') as f:
+                assert odd + ' is left out' in f.read()
+        assert c.run_job(rounds=1)[0] not in (odd, good)
+
+
 def test_damage_is_found(tmp_path, past):
     state, _, going, _ = past
     copy = str(tmp_path / 'state')
