@@ -204,10 +204,10 @@ void mfl_server_reload(struct mfl_server *server);
 /* session.c */
 void mfl_session_on_connection(uv_stream_t *listener, int status);
 struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); /* NULL: gone */
-/* Puts work on the disk worker that a peer has asked for. A peer may have MFL_SESSION_WORK_MAX waiting, and all
- * peers together half of the queue: the other half is for the server's own, whose commits must never find it
- * full. False: that is too much, and it was not taken. From the done of work that was taken, whether or not
- * the session still is there: mfl_session_worked. */
+/* Puts work on the disk worker that a peer has asked for. A peer may have MFL_SESSION_WORK_MAX waiting, and
+ * all peers together half of the queue: the other half is for the server's own, whose commits must never find
+ * it full. False: that is too much, and it was not taken. From the done of work that was taken, whether or
+ * not the session still is there: mfl_session_worked. */
 #define MFL_SESSION_WORK_MAX 256
 bool mfl_session_submit(struct mfl_session *session, struct mfl_work *work);
 void mfl_session_worked(struct mfl_server *server, uint32_t conn);
