@@ -56,6 +56,8 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
         const char *name = format_names[format];
         bool model = format <= MFL_PULL_NPZ, table = format >= MFL_PULL_CSV;
         bool to_stdout = o->out && !strcmp(o->out, "-");
+        if (o->out && !*o->out)
+                return mfl_fail(err, MFL_CLI_USAGE, "--output: is empty");
         if (o->round && !model)
                 return mfl_fail(
                         err, MFL_CLI_USAGE, "--round chooses a model; --format %s is of all rounds", name);

@@ -18,7 +18,9 @@ static const char functions[] =
         "        compopt -o filenames 2>/dev/null\n"
         "        mapfile -t COMPREPLY < <(compgen \"$1\" -- \"$cur\")\n"
         "}\n"
-        "# _mfl_ask COMMAND PATTERN: what the server answers, without a word when there is none.\n"
+        "# _mfl_ask COMMAND PATTERN: what the server answers, without a word when there is none. compgen "
+        "expands\n"
+        "# words as the shell does, so only plain names get there.\n"
         "_mfl_ask()\n"
         "{\n"
         "        local i options=()\n"
@@ -46,11 +48,11 @@ static const char functions[] =
         "}\n"
         "_mfl_jobs()\n"
         "{\n"
-        "        _mfl_words \"last $(_mfl_ask list '\"job\": ?\"[^\"]*\"')\"\n"
+        "        _mfl_words \"last $(_mfl_ask list '\"job\": ?\"[A-Za-z0-9._-]*\"')\"\n"
         "}\n"
         "_mfl_daemons()\n"
         "{\n"
-        "        _mfl_words \"$(_mfl_ask daemons '\"name\": ?\"[^\"]*\", ?\"node\"')\"\n"
+        "        _mfl_words \"$(_mfl_ask daemons '\"name\": ?\"[A-Za-z0-9._-]*\", ?\"node\"')\"\n"
         "}\n";
 
 static const char head[] = "        local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
@@ -144,7 +146,7 @@ static void print_argument(FILE *out, const struct mfl_cli_command *c)
                 fputs(" json exit tls job completion'\n", out);
         } else if (!strcmp(c->name, "presets")) {
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_words \"$(_mfl_ask presets '\"name\": "
-                      "?\"[^\"]*\"')\"\n",
+                      "?\"[A-Za-z0-9._-]*\"')\"\n",
                         out);
         } else if (!strcmp(c->name, "daemons")) {
                 fputs("                [ \"$n\" != 1 ] || _mfl_daemons\n", out);

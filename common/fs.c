@@ -80,8 +80,25 @@ static int pass(const char *point, const char *path)
         return -1;
 }
 
+/* A rename would put a file in the place of /dev/null or of a socket, which root may do, and says of a folder
+ * only at the end that it can't. */
+static int check_target(const char *path, struct mfl_error *err)
+{
+        struct stat st;
+        if (!*path)
+                return mfl_fail(err, -ENOENT, "the name of a file is empty");
+        if (stat(path, &st) || S_ISREG(st.st_mode))
+                return 0;
+        if (S_ISDIR(st.st_mode))
+                return mfl_fail(err, -EISDIR, "%s: is a directory, a file is needed", path);
+        return mfl_fail(err, -EINVAL, "%s: is no regular file, and would be replaced by one", path);
+}
+
 static int begin(struct mfl_fs_file *file, const char *path, int flags, mode_t mode, struct mfl_error *err)
 {
+        int checked = check_target(path, err);
+        if (checked)
+                return checked;
         struct mfl_fs_file f = {.fd = -1, .path = mfl_strdup(path), .tmp = mfl_asprintf("%s.tmp", path)};
         int r = 0;
         if (!f.path || !f.tmp) {

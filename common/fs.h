@@ -21,7 +21,8 @@ struct mfl_fs_file {
         uint64_t bytes; /* written so far */
 };
 
-/* Starts; PATH.tmp of an earlier crash is overwritten. On failure there is nothing to abort. */
+/* Starts; PATH.tmp of an earlier crash is overwritten. On failure there is nothing to abort. -EISDIR,
+ * -EINVAL: PATH is a directory, or a device, a pipe or a socket, which are never replaced. */
 int mfl_fs_begin(struct mfl_fs_file *file, const char *path, struct mfl_error *err);
 /* As mfl_fs_begin, with these permissions from the first instant (less the umask), for files that hold
  * secrets. Fails with EEXIST when PATH.tmp is there, whatever it is: somebody else's file is never written

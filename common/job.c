@@ -108,7 +108,7 @@ static const struct mfl_yaml_field data_fields[] = {
         {.key = "name", CALL_AT(data.name, read_name), .required = true},
         {.key = "partition", AT(ENUM, data.partition), .names = partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
-        {.key = "alpha", AT(F64, data.alpha), .min = 0, .max = 1e6, .min_open = true},
+        {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
         {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
         {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000},
         {.key = "self_balancing", AT(BOOL, data.self_balancing)},

@@ -12,6 +12,13 @@ static bool parse_fd(const char *text, void *value)
         return true;
 }
 
+/* "" would say that no back-up is wanted, and a server would start: by a variable that was not set. */
+static bool parse_backup(const char *text, void *value)
+{
+        size_t room = sizeof((struct mfl_server_config *)0)->backup;
+        return *text && strlen(text) < room && mfl_strcpy(value, room, text);
+}
+
 /* clang-format off */
 #define KEY(key_, kind_, member_) .key = key_, MFL_YAML_AT(kind_, struct mfl_server_config, member_)
 static const struct mfl_setting rows[] = {
@@ -86,6 +93,7 @@ static const struct mfl_setting rows[] = {
         {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, exit_with_stdin)}, .option = "exit-with-stdin",
                 .help = "stop when standard input ends: for a parent that must not leave children"},
         {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, backup)}, .option = "backup", .argument = "DIR",
+                .parse = parse_backup, .expected = "a directory that is not there yet, 1 to 1023 characters",
                 .note = "none", .help = "save the state directory to DIR, which must not be there yet, and end; a server "
                         "may be using it meanwhile"},
         {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, check_state)}, .option = "check-state",
@@ -162,6 +170,10 @@ int mfl_server_config_load(
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
                         (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
+        *ret_usage = *config.backup && config.check_state;
+        if (*ret_usage)
+                return mfl_fail(err, MFL_INVALID,
+                        "--backup and --check-state: one at a time; --backup checks what it saves");
         r = check_tls(&config, err);
         if (r)
                 return r;

@@ -82,11 +82,15 @@ static int look_after_state(const struct mfl_server_config *config)
                 (unsigned long long)summary.files, (double)summary.bytes / 1e6, saves ? ", saved to " : "",
                 config->backup);
         if (summary.findings)
-                printf("%u findings\n", summary.findings);
+                printf("%u finding%s\n", summary.findings, summary.findings == 1 ? "" : "s");
         else
                 printf("%s\n",
                         saves ? "every file has the checksum of its row, and is on the disk" : "sound");
-        return fflush(stdout) ? 1 : summary.findings ? EXIT_DAMAGE : 0;
+        if (fflush(stdout)) {
+                perror("mfl-server: write to standard output");
+                return 1;
+        }
+        return summary.findings ? EXIT_DAMAGE : 0;
 }
 
 int main(int argc, char **argv)

@@ -121,17 +121,18 @@ static int expel(struct mfl_server *server, uint32_t *ret_n)
 
 /* ---- counting whom a pattern means ---- */
 
-static uint32_t count_connected(struct mfl_server *server, const char *pattern)
+/* Adds to `connected` of each rule. Daemons are looked at once: a view of one costs more than to match it. */
+static void count_connected(struct mfl_server *server, Mfl__AccessRule *rules, uint32_t n_rules)
 {
-        uint32_t n = mfl_core_daemon_count(server->core), n_match = 0;
+        uint32_t n = mfl_core_daemon_count(server->core);
         for (uint32_t i = 0; i < n; i++) {
                 struct mfl_core_daemon_view view;
                 mfl_core_daemon_view(server->core, i, &view);
                 struct mfl_session *session = view.conn ? mfl_session_find(server, view.conn) : NULL;
                 struct mfl_access_peer peer = peer_of(session, view.info->name);
-                n_match += session && mfl_access_matches(pattern, &peer);
+                for (uint32_t k = 0; session && k < n_rules; k++)
+                        rules[k].connected += mfl_access_matches(rules[k].pattern, &peer);
         }
-        return n_match;
 }
 
 static uint32_t count_refused(struct mfl_server *server, const char *pattern)
@@ -194,8 +195,10 @@ static void answer_access(struct mfl_request *op, struct mfl_session *session)
         struct mfl_server *server = op->server;
         const struct mfl_store_rule *rule = &op->rule;
         char text[600];
-        uint32_t n_out = 0,
-                 n_known = count_connected(server, rule->pattern) + count_refused(server, rule->pattern);
+        Mfl__AccessRule known = MFL__ACCESS_RULE__INIT;
+        known.pattern = op->rule.pattern;
+        count_connected(server, &known, 1);
+        uint32_t n_out = 0, n_known = known.connected + count_refused(server, rule->pattern);
         int r = 0;
         mfl_access_expire(&server->rules, mfl_unix_ms());
         if (op->which)
@@ -264,10 +267,10 @@ void mfl_operator_access_list(struct mfl_session *session, uint64_t request)
                 rules[i].time_ms = rule->time_ms;
                 rules[i].until_ms = rule->until_ms;
                 rules[i].reason = rule->reason;
-                rules[i].connected = count_connected(server, rule->pattern);
                 rules[i].refused = count_refused(server, rule->pattern);
                 pointers[i] = &rules[i];
         }
+        count_connected(server, rules, n);
         list.n_rules = n;
         list.rules = pointers;
         envelope.request = request;

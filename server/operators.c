@@ -99,6 +99,7 @@ static void done_request(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
         struct mfl_session *session = mfl_session_find(op->server, op->conn);
+        mfl_session_worked(op->server, op->conn);
         if (op->status < 0 && !work->cancelled)
                 mfl_server_fatal(op->server, op->status, &op->err);
         else if (op->status > 0 && op->status != MFL_EXISTS && session)
@@ -163,7 +164,7 @@ struct mfl_request *mfl_request_new(struct mfl_session *session, uint64_t reques
 
 void mfl_request_start(struct mfl_request *op, struct mfl_session *session)
 {
-        if (mfl_worker_submit(&op->server->disk, &op->work)) {
+        if (!mfl_session_submit(session, &op->work)) {
                 mfl_operator_fail(
                         session, op->request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
                 mfl_request_free(op);

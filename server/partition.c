@@ -7,6 +7,7 @@
 struct word {
         struct mfl_work work;
         struct mfl_server *server;
+        uint32_t conn;
         char job[MFL_JOB_ID_BYTES], daemon[MFL_NAME_BYTES];
         uint8_t *body;
         size_t bytes;
@@ -43,6 +44,7 @@ static void done_word(struct mfl_work *work)
 {
         struct word *word = MFL_CONTAINER_OF(work, struct word, work);
         struct mfl_server_job *job = mfl_server_job_find(word->server, word->job);
+        mfl_session_worked(word->server, word->conn);
         if (job && word->status) /* the next daemon's word, or this one's after a reconnect */
                 job->has_partition = false;
         if (word->status < 0 && !work->cancelled)
@@ -52,7 +54,8 @@ static void done_word(struct mfl_work *work)
         free_word(word);
 }
 
-static void keep(struct mfl_server_job *job, const char *daemon, const Mfl__Partition *partition)
+static void keep(struct mfl_session *session, struct mfl_server_job *job, const char *daemon,
+        const Mfl__Partition *partition)
 {
         struct mfl_server *server = job->server;
         struct mfl_error err;
@@ -66,18 +69,19 @@ static void keep(struct mfl_server_job *job, const char *daemon, const Mfl__Part
                 return;
         }
         word->server = server;
+        word->conn = session->conn;
         word->bytes = mfl__partition__pack(partition, word->body);
         word->work = (struct mfl_work){.run = run_word, .done = done_word};
         mfl_strcpy(word->job, sizeof word->job, job->id);
         mfl_strcpy(word->daemon, sizeof word->daemon, daemon);
-        if (mfl_worker_submit(&server->disk, &word->work))
+        if (!mfl_session_submit(session, &word->work))
                 free_word(word);
         else if (!*daemon)
                 job->has_partition = true;
 }
 
 /* Of a site only how many samples it has is kept, whatever it has sent besides. */
-static void keep_site(struct mfl_server_job *job, const char *daemon, const Mfl__Partition *told)
+static void keep_site(struct mfl_session *session, struct mfl_server_job *job, const Mfl__Partition *told)
 {
         Mfl__Partition site = MFL__PARTITION__INIT;
         Mfl__ClientSamples client = MFL__CLIENT_SAMPLES__INIT, *clients = &client;
@@ -89,7 +93,7 @@ static void keep_site(struct mfl_server_job *job, const char *daemon, const Mfl_
         site.samples_min = site.samples_max = client.samples;
         site.n_shown = 1;
         site.shown = &clients;
-        keep(job, daemon, &site);
+        keep(session, job, session->daemon, &site);
 }
 
 void mfl_job_partition_take(struct mfl_session *session, const Mfl__Partition *partition)
@@ -108,9 +112,9 @@ void mfl_job_partition_take(struct mfl_session *session, const Mfl__Partition *p
                 if (*partition->shown[i]->daemon) /* for sites, and named by the server alone */
                         return;
         if (local)
-                keep_site(job, session->daemon, partition);
+                keep_site(session, job, partition);
         else
-                keep(job, "", partition);
+                keep(session, job, "", partition);
 }
 
 /* ---- reading ---- */

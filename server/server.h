@@ -61,6 +61,7 @@ struct mfl_session {
         bool refused;                    /* by a rule or a limit, which was told */
         struct mfl_telemetry telemetry;  /* of a daemon; the newest, nothing known before the first */
         uint64_t telemetry_ms;           /* the loop's clock when it came */
+        uint32_t n_work;                 /* on the disk worker, that it has asked for */
         struct mfl_transfer transfer;
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
         struct mfl_server_job *chunk_job;
@@ -204,6 +205,13 @@ void mfl_server_reload(struct mfl_server *server);
 /* session.c */
 void mfl_session_on_connection(uv_stream_t *listener, int status);
 struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); /* NULL: gone */
+/* Puts work on the disk worker that a peer has asked for. A peer may have MFL_SESSION_WORK_MAX waiting, and
+ * all peers together half of the queue: the other half is for the server's own, whose commits must never find
+ * it full. False: that is too much, and it was not taken. From the done of work that was taken, whether or
+ * not the session still is there: mfl_session_worked. */
+#define MFL_SESSION_WORK_MAX 256
+bool mfl_session_submit(struct mfl_session *session, struct mfl_work *work);
+void mfl_session_worked(struct mfl_server *server, uint32_t conn);
 void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope);
 /* Tells every daemon that the job has ended, so that it frees its device. */
 void mfl_session_job_over(struct mfl_server *server, const char *job);

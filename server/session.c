@@ -28,6 +28,23 @@ struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn)
         return s;
 }
 
+bool mfl_session_submit(struct mfl_session *session, struct mfl_work *work)
+{
+        struct mfl_worker *disk = &session->server->disk;
+        if (session->n_work == MFL_SESSION_WORK_MAX || disk->n_pending >= disk->queue_max / 2 ||
+                mfl_worker_submit(disk, work))
+                return false;
+        session->n_work++;
+        return true;
+}
+
+void mfl_session_worked(struct mfl_server *server, uint32_t conn)
+{
+        struct mfl_session *session = mfl_session_find(server, conn);
+        if (session)
+                session->n_work--;
+}
+
 static void link_session(struct mfl_session *session)
 {
         struct mfl_server *server = session->server;

@@ -368,6 +368,14 @@ static int open_jobs(struct mfl_server *server, struct mfl_error *err)
                         break;
                 r = mfl_server_job_new(server, &row, &job, err);
                 mfl_store_job_deinit(&row);
+                if (r == MFL_INVALID) { /* of a release whose job files had other rules: no reason not to
+                                           start */
+                        mfl_log(MFL_LOG_ERROR,
+                                "%s is left out, and kept as it is: this release can't read its job file: %s",
+                                rows.v[i].id, err->text);
+                        r = 0;
+                        continue;
+                }
                 if (!r && (job->state == MFL_JOB_WAITING || job->state == MFL_JOB_RUNNING)) {
                         r = mfl_server_job_start(job, err);
                         if (!r)

@@ -214,6 +214,13 @@ static void remove_tree(const char *path, int depth)
         rmdir(path);
 }
 
+/* Heap. */
+static char *directory_above(const char *dir)
+{
+        const char *slash = strrchr(dir, '/');
+        return slash ? mfl_asprintf("%.*s", (int)MFL_MAX(slash - dir, (ptrdiff_t)1), dir) : mfl_strdup(".");
+}
+
 static int finish(struct backup *b, struct mfl_error *err)
 {
         int r = mfl_fs_sync_dir(b->tmp, err);
@@ -223,11 +230,25 @@ static int finish(struct backup *b, struct mfl_error *err)
                 r = mfl_fail_errno(err, "rename %s to %s", b->tmp, b->dir);
         if (r)
                 return r;
-        char *slash = strrchr(b->dir, '/');
-        MFL_CLEANUP_FREE char *above =
-                slash ? mfl_asprintf("%.*s", (int)MFL_MAX(slash - b->dir, (ptrdiff_t)1), b->dir)
-                      : mfl_strdup(".");
+        MFL_CLEANUP_FREE char *above = directory_above(b->dir);
         return above ? mfl_fs_sync_dir(above, err) : mfl_fail_memory(err, strlen(b->dir), "a file name");
+}
+
+/* What is lost with the state is no back-up of it; in jobs/ the next start of the server would remove it. */
+static int check_outside(struct backup *b, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *above = directory_above(b->dir);
+        if (!above)
+                return mfl_fail_memory(err, strlen(b->dir), "a file name");
+        char *real_above = realpath(above, NULL), *real_state = realpath(b->state_dir, NULL);
+        size_t n = real_state ? strlen(real_state) : 0;
+        bool inside = real_above && n && !strncmp(real_above, real_state, n) &&
+                      (!real_above[n] || real_above[n] == '/');
+        free(real_above);
+        free(real_state);
+        return inside ? mfl_fail(err, MFL_INVALID, "%s is in the state directory, and would be lost with it",
+                                b->dir)
+                      : 0;
 }
 
 /* Before anything is touched, so that a wrong path costs nothing. */
@@ -239,6 +260,9 @@ static int make_target(struct backup *b, struct mfl_error *err)
         if (!lstat(b->dir, &st))
                 return mfl_fail(
                         err, MFL_INVALID, "%s is there already: name a directory that is not", b->dir);
+        int r = check_outside(b, err);
+        if (r)
+                return r;
         if (!mkdir(b->tmp, 0700))
                 return 0;
         if (errno == EEXIST)

@@ -27,9 +27,9 @@ struct mfl_store_summary {
 typedef void mfl_store_on_finding(void *user, const char *text);
 
 /* dir must not be there, nor DIR.tmp; directories above it must. Damaged files of the state are findings, and
- * are copied as they are, so that nothing is lost that somebody may still want. MFL_INVALID: dir is there, or
- * state_dir holds no state; MFL_STORE_NEWER, MFL_STORE_DAMAGED: the database; MFL_STORE_FULL,
- * MFL_STORE_AGAIN: the disk, or a server that holds the database for too long. */
+ * are copied as they are, so that nothing is lost that somebody may still want. MFL_INVALID: dir is there or
+ * in state_dir, or state_dir holds no state; MFL_STORE_NEWER, MFL_STORE_DAMAGED: the database;
+ * MFL_STORE_FULL, MFL_STORE_AGAIN: the disk, or a server that holds the database for too long. */
 int mfl_store_backup(const char *state_dir, const char *dir, mfl_store_on_finding *on_finding, void *user,
         struct mfl_store_summary *ret_summary, struct mfl_error *err);
 

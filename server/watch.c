@@ -7,6 +7,7 @@
 
 #define ROUNDS_AT_START 1000 /* a watcher gets so many of the past at most */
 #define LOG_LINES_AT_START 10000
+#define WATCHERS_MAX 256 /* of a connection */
 #define QUEUE_LIMIT_BYTES                                                                                    \
         (8u << 20) /* a watcher that reads no faster than this misses progress, never rounds */
 
@@ -237,6 +238,7 @@ static void done_past(struct mfl_work *work)
         struct past *past = MFL_CONTAINER_OF(work, struct past, work);
         struct mfl_session *session = mfl_session_find(past->server, past->conn);
         struct mfl_watcher *watcher = find_watcher(session, past->request);
+        mfl_session_worked(past->server, past->conn);
         if (past->status < 0 && !work->cancelled)
                 mfl_server_fatal(past->server, past->status, &past->err);
         else if (watcher && past->status > 0)
@@ -249,14 +251,15 @@ static void done_past(struct mfl_work *work)
         free(past);
 }
 
-static void start_past(struct mfl_watcher *watcher)
+/* False: the worker has too much to do for this peer. */
+static bool start_past(struct mfl_watcher *watcher)
 {
         struct mfl_session *session = watcher->session;
         struct mfl_error err;
         struct past *past = mfl_calloc(1, sizeof *past);
         if (!past) {
                 mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *past, "a watcher"), &err);
-                return;
+                return true;
         }
         *past = (struct past){.server = session->server,
                 .conn = session->conn,
@@ -266,27 +269,38 @@ static void start_past(struct mfl_watcher *watcher)
                 .rounds_from = watcher->round_sent,
                 .work = {.run = run_past, .done = done_past}};
         mfl_strcpy(past->job, sizeof past->job, watcher->job);
-        if (mfl_worker_submit(&session->server->disk, &past->work)) {
+        bool taken = mfl_session_submit(session, &past->work);
+        if (!taken)
                 free(past);
-                mfl_operator_fail(session, watcher->request, MFL__FAILURE_CODE__FAILURE_LIMIT,
-                        "the server is too busy");
-        }
+        return taken;
 }
 
-/* The next page of the past, unless the one before is still on its way to a slow peer: then the flush looks
- * again. */
+/* The next page of the past, unless the one before is still on its way to a slow peer, or the worker is busy:
+ * then the flush looks again. */
 static void more_past(struct mfl_watcher *watcher)
 {
         if (watcher->session->stream.queued_bytes >= QUEUE_LIMIT_BYTES)
                 return;
-        watcher->more = false;
-        start_past(watcher);
+        watcher->more = !start_past(watcher);
+}
+
+static uint32_t count_watchers(const struct mfl_session *session)
+{
+        uint32_t n = 0;
+        for (const struct mfl_watcher *w = session->watchers; w; w = w->next)
+                n++;
+        return n;
 }
 
 void mfl_watch_start(
         struct mfl_session *session, uint64_t request, struct mfl_server_job *job, const Mfl__Watch *watch)
 {
         struct mfl_error err;
+        if (count_watchers(session) == WATCHERS_MAX) {
+                mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_LIMIT,
+                        "this connection watches %d jobs already, which is the limit", WATCHERS_MAX);
+                return;
+        }
         struct mfl_watcher *watcher = mfl_calloc(1, sizeof *watcher);
         if (!watcher) {
                 mfl_server_fatal(session->server, mfl_fail_memory(&err, sizeof *watcher, "a watcher"), &err);
@@ -302,7 +316,7 @@ void mfl_watch_start(
         mfl_strcpy(watcher->job, sizeof watcher->job, job->id);
         session->watchers = watcher;
         session->server->n_log_watchers += watch->logs;
-        start_past(watcher);
+        watcher->more = !start_past(watcher);
 }
 
 void mfl_watch_forget(struct mfl_session *session)

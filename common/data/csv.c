@@ -47,6 +47,13 @@ static int fail_line(struct reader *r, const char *what)
         return mfl_fail(r->err, MFL_INVALID, "%s:%u: %s", r->path, r->line, what);
 }
 
+/* What ended lines long ago is no line end here, and would join two rows. */
+static int fail_return(struct reader *r)
+{
+        return fail_line(
+                r, "a carriage return without a line feed behind it: convert the line ends to LF or CRLF");
+}
+
 /* A cell in quotes: doubled ones become one, in place. */
 static int take_quoted(struct reader *r, struct mfl_span *ret_cell)
 {
@@ -83,6 +90,8 @@ static int take_cell(struct reader *r, struct mfl_span *ret_cell, enum end *ret_
                 while (r->at < r->end && *r->at != (uint8_t)r->separator && *r->at != '\n') {
                         if (!*r->at)
                                 return fail_line(r, "holds a zero byte: is this a text file?");
+                        if (*r->at == '\r' && r->at + 1 < r->end && r->at[1] != '\n')
+                                return fail_return(r);
                         r->at++;
                 }
                 size_t n = (size_t)(r->at - from);
@@ -92,6 +101,8 @@ static int take_cell(struct reader *r, struct mfl_span *ret_cell, enum end *ret_
         if (r->at < r->end && *r->at == '\r')
                 r->at++;
         *ret_end = END_ROW;
+        if (r->at < r->end && *r->at != (uint8_t)r->separator && *r->at != '\n')
+                return fail_return(r);
         if (r->at < r->end)
                 *ret_end = *r->at++ == (uint8_t)r->separator ? END_CELL : END_ROW;
         return 0;
@@ -116,17 +127,24 @@ static void skip_blank_lines(struct reader *r)
 /* By name when there is a header that has it, else by number from 0. */
 static int find_column(struct reader *r, const char *text, uint32_t *ret_column)
 {
-        for (uint32_t i = 0; r->header && i < r->n_columns; i++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; r->header && i < r->n_columns; i++)
                 if (strlen(text) == r->header[i].n && !memcmp(text, r->header[i].s, r->header[i].n)) {
                         *ret_column = i;
-                        return 0;
+                        n++;
                 }
-        }
+        if (n > 1)
+                return mfl_fail(r->err, MFL_INVALID,
+                        "%s: %u columns are named '%.60s'; say its number, from 0", r->path, n, text);
+        if (n)
+                return 0;
         char *end;
         unsigned long v = strtoul(text, &end, 10);
         if (*text < '0' || *text > '9' || *end || v >= r->n_columns)
-                return mfl_fail(r->err, MFL_INVALID, "%s: no column '%.60s'; columns are 0 to %u%s", r->path,
-                        text, r->n_columns - 1, r->header ? ", or their names in the first line" : "");
+                return mfl_fail(r->err, MFL_INVALID, "%s: no column '%.60s'; columns are 0 to %u%s%s",
+                        r->path, text, r->n_columns - 1,
+                        r->header ? ", or their names in the first line" : "",
+                        r->n_columns == 1 ? "; is the separator right?" : "");
         *ret_column = (uint32_t)v;
         return 0;
 }

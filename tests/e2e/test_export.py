@@ -203,7 +203,8 @@ def test_options_that_do_not_go_together(one, job):
     for argv, text in ((('--format', 'npy'), "did you mean 'npz'"), (('--format', 'csv', '--round', 'best'), '--round chooses a model'),
                        (('--follow',), '--follow is for rounds'), (('--format', 'npz', '-o', '-'), "'-' is for csv and jsonl"),
                        (('--format', 'tensorboard', '-o', '-'), 'needs a folder'), (('--timeout', '5'), 'goes with --follow'),
-                       (('--format', 'csv', '--follow'), "add '-o -'"), (('--format', 'csv', '-o', '-', '--json'), 'both write')):
+                       (('--format', 'csv', '--follow'), "add '-o -'"), (('--format', 'csv', '-o', '-', '--json'), 'both write'),
+                       (('--format', 'tensorboard', '-o', ''), '--output: is empty')):
         assert text in one.mfl('pull', job, *argv, status=2).stderr, argv
 
 

@@ -3,6 +3,7 @@
 import gzip
 import os
 import struct
+import threading
 import time
 
 import numpy as np
@@ -548,3 +549,41 @@ def test_children_end_with_their_parent(cluster):
     for p in (c.daemons['d1'], c.server):
         p.popen.stdin.close()
         assert p.wait(10) == 0
+
+
+# ---- too much at once ----
+
+def flood(connection, frame, n=70_000):
+    """n frames, and then a Ping of which the server's loop is known to have read them all; answers are read meanwhile."""
+    reader = threading.Thread(target=lambda: connection.sock.sendall(frame * n + w.frame('ping', {'cookie': 7})), daemon=True)
+    reader.start()
+    try:
+        while connection.recv(60)[:2] != ('pong', {'cookie': 7}):
+            pass
+    finally:
+        reader.join(60)
+
+
+def test_a_daemon_that_tells_of_its_data_for_ever(cluster):
+    """Each word on a site's data is a transaction. They may not fill the queue that commits wait in."""
+    c = cluster(1)
+    job = c.submit(rounds=100_000, data={'partition': 'local', 'clients': None})
+    c.wait_info(job, lambda i: i['round'] > 0, 20, 'a round')
+    word = {'job': job, 'clients': 1, 'samples': 5, 'samples_min': 5, 'samples_max': 5, 'shown': [{'client': 1, 'samples': 5}]}
+    fake = w.FakeDaemon(c.address, 'talker', [])
+    fake.connection.sock.sendall(w.frame('partition', word) * 70_000)
+    then = c.wait_info(job, lambda i: i['round'] > 0, 20, 'a round')['round']
+    c.wait_info(job, lambda i: i['round'] > then + 3, 20, 'more rounds')
+    fake.close()
+    c.mfl('stop', job)
+
+
+def test_a_viewer_that_asks_for_ever(cluster):
+    c = cluster(1)
+    job = c.submit(rounds=100_000)
+    c.wait_info(job, lambda i: i['round'] > 0, 20, 'a round')
+    with w.Operator(c.address) as o:
+        flood(o, w.frame('list_models', {'job': job}, request=9))
+        then = o.info(job)['round']
+    c.wait_info(job, lambda i: i['round'] > then + 3, 20, 'more rounds')
+    c.mfl('stop', job)

@@ -158,3 +158,18 @@ def test_completion_of_names(scripts, tmp_path):
         assert complete(scripts, 'mfl', 'drain', '', env=env) == ['d1']
         assert complete(scripts, 'mfl', 'daemons', 'disable', '', env=env) == ['d1']
     assert complete(scripts, 'mfl', 'show', '', env={'MFL_SERVER': '127.0.0.1:9'}) == ['last']
+
+
+def test_completion_runs_nothing_that_a_server_says(scripts, tmp_path):
+    """compgen -W expands words as the shell does: names from a server that means no good must not get that far."""
+    bad = tmp_path / 'mfl'
+    bad.write_text("""#!/bin/sh
+echo '{"jobs":[{"job":"$(touch ran)"},{"job":"j-000001"}],"daemons":[{"name":"`touch ran`","node":"n"},{"name":"d1","node":"n"}]}'
+""")
+    bad.chmod(0o755)
+    script = '. "$1"; COMP_WORDS=("$2" "$3" ""); COMP_CWORD=2; _mfl; printf "%s\\n" "${COMPREPLY[@]}"'
+    for command, offered in (('show', ['last', 'j-000001']), ('drain', ['d1'])):
+        done = subprocess.run(['bash', '--norc', '-uc', script, 'bash', str(scripts / 'mfl'), str(bad), command], capture_output=True,
+                              text=True, timeout=30, cwd=tmp_path, check=True)
+        assert done.stdout.split() == offered and not done.stderr, done
+    assert not (tmp_path / 'ran').exists()

@@ -381,7 +381,30 @@ def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
         else:
             assert 'No space left' in done.stderr and not os.path.exists(target + '.tmp')
     assert state_tool(str(tmp_path / 'nowhere'), '--backup', target).returncode == WRONG
+    empty = state_tool(past[0], '--backup', '')  # of a script's variable that is not set: no server may start
+    assert empty.returncode == 2 and '--backup : expected a directory' in empty.stderr, empty.stderr
+    both = state_tool(past[0], '--check-state', '--backup', target)
+    assert both.returncode == 2 and 'one at a time' in both.stderr and not os.path.exists(target)
     assert not os.path.exists(tmp_path / 'nowhere')
+
+
+def test_a_job_file_that_this_release_cannot_read(tmp_path):
+    """One job of other rules, finished or not, keeps no server from starting; what it has stays, and a release that can read
+    it goes on with it."""
+    with h.start_cluster(tmp_path) as c:
+        odd, good = c.submit(name='odd', rounds=1, data={'name': 'elsewhere'}), c.run_job(rounds=1)[0]
+        for change in ("text || 'of_before: 1\n'", "replace(text, 'of_before: 1\n', '')"):
+            assert c.server.stop() == 0
+            db = sqlite3.connect(database(c.state_dir))
+            with db:
+                db.execute('UPDATE jobs SET text = %s WHERE id = ?' % change, (odd,))
+            db.close()
+            c.start_server()
+            there = {j['job'] for j in c.mfl_json('list')['jobs']}
+            assert there == ({good} if '||' in change else {good, odd})
+            with open(c.server.log_path, encoding='utf-8') as f:
+                assert odd + ' is left out' in f.read()
+        assert c.run_job(rounds=1)[0] not in (odd, good)
 
 
 def test_damage_is_found(tmp_path, past):

@@ -90,6 +90,29 @@ static void an_aborted_file_leaves_nothing(void **state)
         assert_int_equal(n_entries(), 1);
 }
 
+/* As root a rename takes the place of anything but a directory: of /dev/null, for one. */
+static void only_files_are_replaced(void **state)
+{
+        struct mfl_error err;
+        struct stat st;
+        assert_int_equal(mkfifo(path, 0600), 0);
+        assert_int_equal(put("new", &err), -EINVAL);
+        assert_non_null(strstr(err.text, "no regular file"));
+        assert_int_equal(stat(path, &st), 0);
+        assert_true(S_ISFIFO(st.st_mode));
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(symlink("/dev/null", path), 0);
+        assert_int_equal(put("new", &err), -EINVAL);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(mkdir(path, 0700), 0);
+        assert_int_equal(put("new", &err), -EISDIR);
+        assert_int_equal(rmdir(path), 0);
+        assert_int_equal(n_entries(), 0);
+        *path = '\0';
+        assert_int_equal(put("new", &err), -ENOENT);
+        assert_non_null(strstr(err.text, "empty"));
+}
+
 struct order {
         int at, n;
         bool exits;
@@ -265,6 +288,7 @@ int main(int argc, char **argv)
         const struct CMUnitTest tests[] = {
                 FS_TEST(a_file_is_replaced),
                 FS_TEST(an_aborted_file_leaves_nothing),
+                FS_TEST(only_files_are_replaced),
                 FS_TEST(a_failing_step_leaves_old_or_new),
                 FS_TEST(a_killed_process_leaves_old_or_new),
                 FS_TEST(the_environment_orders_faults),

@@ -145,6 +145,8 @@ static void csv_mistakes_name_the_line(void **state)
                 {"a,b\n1,\n", ":2: column 1 (b): empty"},
                 {"a,b\n\"1,0\n", ":3: a quote is opened and not closed"},
                 {"a,b\n\"1\"2,0\n", ":2: text after a closing quote"},
+                {"a,b\n1,\"x\"\r25,\"y\"\r", ":2: a carriage return without a line feed behind it"},
+                {"a,b\r1,0\r2,1\r", ":1: a carriage return without a line feed behind it"},
                 {"a;b\n1;0\n", "1 column, none of which is a feature; is the separator ',' right?"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
@@ -157,6 +159,14 @@ static void csv_mistakes_name_the_line(void **state)
                 "test_fraction 0.1 of 2 samples; each split needs at least one");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=c",
                 "no column 'c'; columns are 0 to 1, or their names");
+        put("bad.csv", "a;b\n1;0\n2;1\n");
+        refuse("csv", "%s/bad.csv,test_fraction=0.5,label=b",
+                "columns are 0 to 0, or their names in the first "
+                "line; is the separator right?");
+        put("bad.csv", "a,b,a\n1,0,1\n2,1,0\n");
+        refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a",
+                "2 columns are named 'a'; say its number, from 0");
+        put("bad.csv", "a,b\n1,0\n2,1\n");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a,owner=0", "column 'a' is named for two purposes");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a,targets=[b]",
                 "--data:1: label: targets is given too");

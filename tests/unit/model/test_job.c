@@ -150,6 +150,8 @@ static void keys_that_have_no_effect_are_refused(void **state)
                 "j.yaml:4: data.clients: is not used by local; remove it");
         assert_refused(document(NULL, "{name: d, partition: iid, clients: 3, alpha: 1}", NULL, NULL),
                 "j.yaml:4: data.alpha: is not used by iid; remove it");
+        assert_refused(document(NULL, "{name: d, partition: dirichlet, clients: 3, alpha: 1e-7}", NULL, NULL),
+                "j.yaml:4: data.alpha: expected a number from 1e-06 to 1000000, got '1e-7'");
         assert_refused(document(NULL, "{name: d, partition: dirichlet, alpha: 1, clients: 3, shards: 2}",
                                NULL, NULL),
                 "j.yaml:4: data.shards: is not used by dirichlet; remove it");

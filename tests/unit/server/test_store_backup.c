@@ -96,6 +96,13 @@ static void a_back_up_is_a_state_directory(void **state)
         ok(mfl_store_backup(f.dir, target_of(&f, target), on_finding, &findings, &saved, &err), &err);
         assert_int_equal(mfl_store_backup(f.dir, target, on_finding, &findings, &saved, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "is there already"));
+        char inside[200];
+        for (int i = 0; i < 2; i++) {
+                snprintf(inside, sizeof inside, "%s/%ssaved", f.dir, i ? "jobs/../jobs/" : "");
+                assert_int_equal(
+                        mfl_store_backup(f.dir, inside, on_finding, &findings, &saved, &err), MFL_INVALID);
+                assert_non_null(strstr(err.text, "is in the state directory"));
+        }
         ok(mfl_store_check(target, on_finding, &findings, &checked, &err), &err);
         assert_int_equal(findings.n, 0);
         assert_int_equal(checked.jobs, 2);
