@@ -284,9 +284,29 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         return make_affine(o, view, scale, offset, ret_view);
 }
 
+/* A part of a layer's output is cut out before the function, which would else be computed of the whole. */
+static int cut_out(struct onnx *o, struct onnx_value *v)
+{
+        struct mfl_shape shape;
+        struct onnx_value plain = *v;
+        int layer, r;
+        if (!v->map || onnx_count(&v->shape) >= mfl_shape_count(onnx_layer_shape(o, v->layer)))
+                return 0;
+        plain.samples = NULL;
+        plain.pending = ONNX_NONE;
+        if ((r = onnx_sample_shape(o, v, &shape)) || (r = onnx_layer_of(o, &plain, &shape, &layer)))
+                return r;
+        v->layer = layer;
+        v->map = NULL;
+        return 0;
+}
+
 int onnx_make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         double scale, offset;
+        int r = cut_out(o, v);
+        if (r)
+                return r;
         if (is_affine(v, &scale, &offset))
                 return make_affine(o, v, scale, offset, ret_view);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(functions); i++)

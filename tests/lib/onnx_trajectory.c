@@ -101,10 +101,11 @@ static void train(const struct setup *t, const float *start, float *samples, int
         uint32_t n = t->batch * t->n_steps;
         struct mfl_dataset set = {.shape = t->graph->input,
                 .classes = t->graph->classes,
-                .scale = {1},
                 .train = {n, MFL_F32, samples, labels},
                 .vocabulary = t->graph->vocabulary,
                 .labels_per_sample = t->graph->positions > 1 ? t->graph->positions : 0};
+        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
+                set.scale[c] = 1;
         MFL_CLEANUP_FREE uint32_t *index = mfl_calloc(n, sizeof *index);
         mfl_assert(index);
         must(mfl_backend_open("reference", &ops, &err));
