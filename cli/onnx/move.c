@@ -279,7 +279,8 @@ static int move_pad(struct onnx *o, struct move *m)
         m->out = m->in->shape;
         for (int i = 0; i < n; i++)
                 if (pads[i])
-                        return onnx_fail(o, "padding as a node of its own is not supported; that of convolutions and pools is");
+                        return onnx_fail(o, "padding as a node of its own is not supported; that of "
+                                            "convolutions and pools is");
         return 0;
 }
 

@@ -10,7 +10,7 @@
 #define IR_VERSION 8
 #define FILE_MAX ((uint64_t)INT32_MAX - (64 << 20)) /* protobuf's limit, less room for the graph */
 
-enum { TYPE_FLOAT = 1, TYPE_INT64 = 7 };                       /* TensorProto.DataType */
+enum { TYPE_FLOAT = 1, TYPE_INT64 = 7 };                             /* TensorProto.DataType */
 enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 }; /* AttributeProto.AttributeType */
 
 void *onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size)
@@ -139,8 +139,8 @@ void onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v,
         a->ints = own;
 }
 
-static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int type, const int64_t *dims, int n_dims,
-        const void *data, size_t bytes)
+static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int type, const int64_t *dims,
+        int n_dims, const void *data, size_t bytes)
 {
         Onnx__TensorProto *t = append(w, &w->proto.n_initializer, (void ***)&w->proto.initializer, sizeof *t);
         int64_t *own = t ? onnx_writer_alloc(w, (size_t)n_dims + 1, sizeof *own) : NULL;
@@ -160,10 +160,11 @@ static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int ty
         return t;
 }
 
-const char *onnx_writer_tensor(
-        struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims, const float *data, uint64_t count)
+const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
+        const float *data, uint64_t count)
 {
-        const Onnx__TensorProto *t = tensor(w, name, TYPE_FLOAT, dims, n_dims, data, (size_t)count * sizeof *data);
+        const Onnx__TensorProto *t =
+                tensor(w, name, TYPE_FLOAT, dims, n_dims, data, (size_t)count * sizeof *data);
         return t ? t->name : NULL;
 }
 
@@ -174,8 +175,8 @@ const char *onnx_writer_param(struct onnx_writer *w, int param)
 }
 
 /* A Constant's tensor, as exporters of PyTorch write them: initializers are what may be trained. */
-static const char *constant(
-        struct onnx_writer *w, const char *what, int type, const void *data, size_t bytes, const int64_t *dims, int n_dims)
+static const char *constant(struct onnx_writer *w, const char *what, int type, const void *data, size_t bytes,
+        const int64_t *dims, int n_dims)
 {
         const char *name = onnx_writer_node(w, "Constant", onnx_writer_name(w, what), 0, NULL);
         void *own = onnx_writer_alloc(w, 1, bytes);
@@ -201,7 +202,8 @@ const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v)
 }
 
 /* The batch has no size of its own. */
-static void put_info(struct onnx_writer *w, bool output, const char *name, const struct mfl_shape *shape, int type)
+static void put_info(
+        struct onnx_writer *w, bool output, const char *name, const struct mfl_shape *shape, int type)
 {
         Onnx__ValueInfoProto *info = append(w, output ? &w->proto.n_output : &w->proto.n_input,
                 (void ***)(output ? &w->proto.output : &w->proto.input), sizeof *info);
@@ -221,7 +223,8 @@ static void put_info(struct onnx_writer *w, bool output, const char *name, const
         of->elem_type = type;
         of->shape = dims;
         for (int d = -1; d < shape->rank; d++) {
-                Onnx__TensorShapeProto__Dimension *dim = append(w, &dims->n_dim, (void ***)&dims->dim, sizeof *dim);
+                Onnx__TensorShapeProto__Dimension *dim =
+                        append(w, &dims->n_dim, (void ***)&dims->dim, sizeof *dim);
                 if (!dim)
                         return;
                 onnx__tensor_shape_proto__dimension__init(dim);
@@ -269,7 +272,8 @@ static int write_file(const char *path, const Onnx__ModelProto *model, struct mf
         return r;
 }
 
-int mfl_onnx_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
+int mfl_onnx_write(
+        const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
 {
         struct onnx_writer w = {.graph = graph, .params = params, .proto = ONNX__GRAPH_PROTO__INIT};
         Onnx__ModelProto model = ONNX__MODEL_PROTO__INIT;
@@ -277,7 +281,8 @@ int mfl_onnx_write(const char *path, const struct mfl_graph *graph, const float 
         char name[] = "mfl", version[] = MFL_VERSION, domain[] = "";
         if (graph->n * sizeof *params > FILE_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: %llu parameters don't fit into an ONNX file, which holds 2 GiB; --format safetensors has no "
+                        "%s: %llu parameters don't fit into an ONNX file, which holds 2 GiB; --format "
+                        "safetensors has no "
                         "limit",
                         path, (unsigned long long)graph->n);
         opset.domain = domain;

@@ -20,11 +20,13 @@ struct onnx_writer {
         bool failed;
 };
 
-void *onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL when failed */
+void *onnx_writer_alloc(
+        struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL when failed */
 /* "/LAYER/what"; what "" is the layer's own output. */
 const char *onnx_writer_name(struct onnx_writer *w, const char *what);
 /* A node of n inputs; returns the output's name, so that calls nest. */
-const char *onnx_writer_node(struct onnx_writer *w, const char *op, const char *output, int n, const char *const *inputs);
+const char *onnx_writer_node(
+        struct onnx_writer *w, const char *op, const char *output, int n, const char *const *inputs);
 void onnx_writer_int(struct onnx_writer *w, const char *name, int64_t v); /* attributes of the last node */
 void onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n);
 void onnx_writer_float(struct onnx_writer *w, const char *name, float v);
@@ -33,8 +35,8 @@ void onnx_writer_output(struct onnx_writer *w, const char *name); /* one more ou
 const char *onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n);
 const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v);
 /* An initializer; data is not copied. */
-const char *onnx_writer_tensor(
-        struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims, const float *data, uint64_t count);
+const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
+        const float *data, uint64_t count);
 const char *onnx_writer_param(struct onnx_writer *w, int param); /* one of the graph's, under its name */
 
 /* write_ops.c: the nodes of layer i. */

@@ -4,8 +4,8 @@
 
 #include "cli/onnx/write.h"
 
-#define NODE(w, op, output, ...)                                                                                             \
-        onnx_writer_node(w, op, output, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                       \
+#define NODE(w, op, output, ...)                                                                             \
+        onnx_writer_node(w, op, output, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),       \
                 (const char *[]){__VA_ARGS__})
 
 static const char *whole(struct onnx_writer *w, const char *what, int64_t v)
@@ -14,7 +14,8 @@ static const char *whole(struct onnx_writer *w, const char *what, int64_t v)
 }
 
 /* {batch, shape} */
-static const char *reshape(struct onnx_writer *w, const char *in, const char *output, const struct mfl_shape *shape)
+static const char *reshape(
+        struct onnx_writer *w, const char *in, const char *output, const struct mfl_shape *shape)
 {
         int64_t dims[MFL_SHAPE_RANK_MAX + 1] = {-1};
         memcpy(dims + 1, shape->dim, sizeof shape->dim);
@@ -30,7 +31,8 @@ static void window(struct onnx_writer *w, const struct mfl_layer *l)
 {
         two(w, "kernel_shape", l->kernel);
         two(w, "strides", l->stride);
-        onnx_writer_ints(w, "pads", (const int64_t[]){l->padding[0], l->padding[1], l->padding[0], l->padding[1]}, 4);
+        onnx_writer_ints(
+                w, "pads", (const int64_t[]){l->padding[0], l->padding[1], l->padding[0], l->padding[1]}, 4);
         if (l->op != MFL_OP_AVGPOOL2D)
                 two(w, "dilations", l->dilation);
 }
@@ -53,7 +55,8 @@ static const char *dense_weight(struct onnx_writer *w, const struct mfl_layer *l
         const struct mfl_param *p = &w->graph->params[l->param_weight];
         if (!l->lora_rank)
                 return onnx_writer_param(w, l->param_weight);
-        const float *weight = w->params + p->offset, *a = w->params + w->graph->params[l->param_weight2].offset,
+        const float *weight = w->params + p->offset,
+                    *a = w->params + w->graph->params[l->param_weight2].offset,
                     *b = w->params + w->graph->params[l->param_bias2].offset;
         int64_t out = p->shape.dim[0], in = p->shape.dim[1];
         float *sum = onnx_writer_alloc(w, (size_t)p->count, sizeof *sum);
@@ -73,7 +76,8 @@ static void write_dense(struct onnx_writer *w, const struct mfl_layer *l, const 
         if (shape->rank == 2) {
                 const char *turned = NODE(w, "Transpose", onnx_writer_name(w, "weight"), weight);
                 onnx_writer_ints(w, "perm", (const int64_t[]){1, 0}, 2);
-                const char *product = NODE(w, "MatMul", bias ? onnx_writer_name(w, "product") : out, in, turned);
+                const char *product =
+                        NODE(w, "MatMul", bias ? onnx_writer_name(w, "product") : out, in, turned);
                 if (bias)
                         NODE(w, "Add", out, product, bias);
                 return;
@@ -92,7 +96,8 @@ static int write_pool(struct onnx_writer *w, const struct mfl_layer *l, const ch
 {
         bool average = l->op == MFL_OP_AVGPOOL2D;
         if (average && (l->dilation[0] > 1 || l->dilation[1] > 1))
-                return mfl_fail(err, MFL_INVALID, "layer %s (avgpool2d): ONNX has no dilated average before opset 19", l->name);
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (avgpool2d): ONNX has no dilated average before opset 19", l->name);
         NODE(w, average ? "AveragePool" : "MaxPool", out, in);
         window(w, l);
         if (average)
@@ -103,19 +108,20 @@ static int write_pool(struct onnx_writer *w, const struct mfl_layer *l, const ch
 /* https://pytorch.org/docs/stable/generated/torch.nn.GELU.html */
 static void write_gelu(struct onnx_writer *w, const struct mfl_layer *l, const char *x, const char *out)
 {
-        const char *one = onnx_writer_scalar(w, "one", 1), *half = onnx_writer_scalar(w, "half", 0.5f), *inner;
+        const char *one = onnx_writer_scalar(w, "one", 1), *half = onnx_writer_scalar(w, "half", 0.5f),
+                   *inner;
         if (l->approximate) {
                 const char *square = NODE(w, "Mul", onnx_writer_name(w, "square"), x, x);
                 const char *cube = NODE(w, "Mul", onnx_writer_name(w, "cube"), x, square);
-                const char *term = NODE(
-                        w, "Mul", onnx_writer_name(w, "term"), cube, onnx_writer_scalar(w, "factor", 0.044715f));
+                const char *term = NODE(w, "Mul", onnx_writer_name(w, "term"), cube,
+                        onnx_writer_scalar(w, "factor", 0.044715f));
                 const char *sum = NODE(w, "Add", onnx_writer_name(w, "sum"), x, term);
-                const char *scaled = NODE(
-                        w, "Mul", onnx_writer_name(w, "scaled"), sum, onnx_writer_scalar(w, "root", 0.79788456f));
+                const char *scaled = NODE(w, "Mul", onnx_writer_name(w, "scaled"), sum,
+                        onnx_writer_scalar(w, "root", 0.79788456f));
                 inner = NODE(w, "Tanh", onnx_writer_name(w, "inner"), scaled);
         } else {
-                const char *scaled = NODE(
-                        w, "Div", onnx_writer_name(w, "scaled"), x, onnx_writer_scalar(w, "root", 1.41421356f));
+                const char *scaled = NODE(w, "Div", onnx_writer_name(w, "scaled"), x,
+                        onnx_writer_scalar(w, "root", 1.41421356f));
                 inner = NODE(w, "Erf", onnx_writer_name(w, "inner"), scaled);
         }
         const char *more = NODE(w, "Add", onnx_writer_name(w, "more"), inner, one);
@@ -125,8 +131,9 @@ static void write_gelu(struct onnx_writer *w, const struct mfl_layer *l, const c
 
 static void write_batchnorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *weight = onnx_writer_param(w, l->param_weight), *bias = onnx_writer_param(w, l->param_bias),
-                   *mean = onnx_writer_param(w, l->param_mean), *var = onnx_writer_param(w, l->param_var);
+        const char *weight = onnx_writer_param(w, l->param_weight),
+                   *bias = onnx_writer_param(w, l->param_bias), *mean = onnx_writer_param(w, l->param_mean),
+                   *var = onnx_writer_param(w, l->param_var);
         NODE(w, "BatchNormalization", out, in, weight, bias, mean, var);
         onnx_writer_float(w, "epsilon", l->eps);
         onnx_writer_float(w, "momentum", 1 - l->momentum);
@@ -142,14 +149,19 @@ static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, co
         for (int64_t i = 0; i < groups; i++)
                 ones[i] = 1;
         int64_t dims[] = {0, groups, -1}, column[] = {channels, 1, 1};
-        const char *scale = onnx_writer_tensor(w, onnx_writer_name(w, "ones"), &groups, 1, ones, (uint64_t)groups);
-        const char *shift = onnx_writer_tensor(w, onnx_writer_name(w, "zeros"), &groups, 1, ones + groups, (uint64_t)groups);
-        const char *split = NODE(w, "Reshape", onnx_writer_name(w, "groups"), in, onnx_writer_whole(w, "to_groups", dims, 3));
-        const char *normed = NODE(w, "InstanceNormalization", onnx_writer_name(w, "normed"), split, scale, shift);
+        const char *scale =
+                onnx_writer_tensor(w, onnx_writer_name(w, "ones"), &groups, 1, ones, (uint64_t)groups);
+        const char *shift = onnx_writer_tensor(
+                w, onnx_writer_name(w, "zeros"), &groups, 1, ones + groups, (uint64_t)groups);
+        const char *split = NODE(
+                w, "Reshape", onnx_writer_name(w, "groups"), in, onnx_writer_whole(w, "to_groups", dims, 3));
+        const char *normed =
+                NODE(w, "InstanceNormalization", onnx_writer_name(w, "normed"), split, scale, shift);
         onnx_writer_float(w, "epsilon", l->eps);
         const char *back = reshape(w, normed, onnx_writer_name(w, "back"), &l->out);
         int n = l->out.rank == 3 ? 3 : 1;
-        const struct mfl_param *pw = &w->graph->params[l->param_weight], *pb = &w->graph->params[l->param_bias];
+        const struct mfl_param *pw = &w->graph->params[l->param_weight],
+                               *pb = &w->graph->params[l->param_bias];
         const char *weight = onnx_writer_tensor(w, pw->name, column, n, w->params + pw->offset, pw->count);
         const char *bias = onnx_writer_tensor(w, pb->name, column, n, w->params + pb->offset, pb->count);
         NODE(w, "Add", out, NODE(w, "Mul", onnx_writer_name(w, "scaled"), back, weight), bias);
@@ -157,7 +169,8 @@ static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, co
 
 static void write_layernorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *inputs[] = {in, onnx_writer_param(w, l->param_weight), l->bias ? onnx_writer_param(w, l->param_bias) : NULL};
+        const char *inputs[] = {in, onnx_writer_param(w, l->param_weight),
+                l->bias ? onnx_writer_param(w, l->param_bias) : NULL};
         onnx_writer_node(w, "LayerNormalization", out, l->bias ? 3 : 2, inputs);
         onnx_writer_int(w, "axis", -1);
         onnx_writer_float(w, "epsilon", l->eps);
@@ -165,10 +178,12 @@ static void write_layernorm(struct onnx_writer *w, const struct mfl_layer *l, co
 
 static void write_rmsnorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *square = NODE(w, "Pow", onnx_writer_name(w, "square"), in, onnx_writer_scalar(w, "two", 2));
+        const char *square =
+                NODE(w, "Pow", onnx_writer_name(w, "square"), in, onnx_writer_scalar(w, "two", 2));
         const char *mean = NODE(w, "ReduceMean", onnx_writer_name(w, "mean"), square);
         onnx_writer_ints(w, "axes", (const int64_t[]){-1}, 1);
-        const char *sum = NODE(w, "Add", onnx_writer_name(w, "sum"), mean, onnx_writer_scalar(w, "eps", l->eps));
+        const char *sum =
+                NODE(w, "Add", onnx_writer_name(w, "sum"), mean, onnx_writer_scalar(w, "eps", l->eps));
         const char *root = NODE(w, "Sqrt", onnx_writer_name(w, "root"), sum);
         const char *normed = NODE(w, "Div", onnx_writer_name(w, "normed"), in, root);
         NODE(w, "Mul", out, normed, onnx_writer_param(w, l->param_weight));
@@ -178,7 +193,8 @@ static const char *part_of_heads(struct onnx_writer *w, const char *all, const c
 {
         char index[32];
         mfl_snprintf(index, sizeof index, "%s_index", what);
-        const char *v = NODE(w, "Gather", onnx_writer_name(w, what), all, onnx_writer_whole(w, index, &which, -1));
+        const char *v =
+                NODE(w, "Gather", onnx_writer_name(w, what), all, onnx_writer_whole(w, index, &which, -1));
         onnx_writer_int(w, "axis", 0);
         return v;
 }
@@ -187,9 +203,11 @@ static const char *causal_mask(struct onnx_writer *w, int64_t t)
 {
         const char *ones = NODE(w, "ConstantOfShape", onnx_writer_name(w, "full"),
                 onnx_writer_whole(w, "positions", (const int64_t[]){t, t}, 2));
-        const char *sum = NODE(w, "Add", onnx_writer_name(w, "hidden"), ones, onnx_writer_scalar(w, "far", -INFINITY));
+        const char *sum =
+                NODE(w, "Add", onnx_writer_name(w, "hidden"), ones, onnx_writer_scalar(w, "far", -INFINITY));
         int64_t one = 1;
-        const char *mask = NODE(w, "Trilu", onnx_writer_name(w, "mask"), sum, onnx_writer_whole(w, "above", &one, -1));
+        const char *mask =
+                NODE(w, "Trilu", onnx_writer_name(w, "mask"), sum, onnx_writer_whole(w, "above", &one, -1));
         onnx_writer_int(w, "upper", 1);
         return mask;
 }
@@ -197,10 +215,12 @@ static const char *causal_mask(struct onnx_writer *w, int64_t t)
 static void write_attention(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         int64_t t = l->out.dim[0], d = l->out.dim[1] / l->heads, dims[] = {-1, t, 3, l->heads, d};
-        const char *split = NODE(w, "Reshape", onnx_writer_name(w, "split"), in, onnx_writer_whole(w, "heads", dims, 5));
+        const char *split =
+                NODE(w, "Reshape", onnx_writer_name(w, "split"), in, onnx_writer_whole(w, "heads", dims, 5));
         const char *all = NODE(w, "Transpose", onnx_writer_name(w, "qkv"), split);
         onnx_writer_ints(w, "perm", (const int64_t[]){2, 0, 3, 1, 4}, 5);
-        const char *q = part_of_heads(w, all, "q", 0), *k = part_of_heads(w, all, "k", 1), *v = part_of_heads(w, all, "v", 2);
+        const char *q = part_of_heads(w, all, "q", 0), *k = part_of_heads(w, all, "k", 1),
+                   *v = part_of_heads(w, all, "v", 2);
         const char *kt = NODE(w, "Transpose", onnx_writer_name(w, "kt"), k);
         onnx_writer_ints(w, "perm", (const int64_t[]){0, 1, 3, 2}, 4);
         const char *product = NODE(w, "MatMul", onnx_writer_name(w, "product"), q, kt);
@@ -211,7 +231,8 @@ static void write_attention(struct onnx_writer *w, const struct mfl_layer *l, co
         const char *weights = NODE(w, "Softmax", onnx_writer_name(w, "weights"), scores);
         onnx_writer_int(w, "axis", -1);
         if (l->rate > 0)
-                weights = NODE(w, "Dropout", onnx_writer_name(w, "kept"), weights, onnx_writer_scalar(w, "rate", l->rate));
+                weights = NODE(w, "Dropout", onnx_writer_name(w, "kept"), weights,
+                        onnx_writer_scalar(w, "rate", l->rate));
         const char *mixed = NODE(w, "MatMul", onnx_writer_name(w, "mixed"), weights, v);
         const char *rows = NODE(w, "Transpose", onnx_writer_name(w, "rows"), mixed);
         onnx_writer_ints(w, "perm", (const int64_t[]){0, 2, 1, 3}, 4);
@@ -247,16 +268,20 @@ static void write_recurrent(struct onnx_writer *w, const struct mfl_layer *l, co
         const char *turned = NODE(w, "Transpose", onnx_writer_name(w, "turned"), in);
         onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
         const char *zero = whole(w, "zero", 0);
-        const char *wi = NODE(w, "Unsqueeze", onnx_writer_name(w, "W"), gates(w, l->param_weight, "ih", lstm), zero);
-        const char *wh = NODE(w, "Unsqueeze", onnx_writer_name(w, "R"), gates(w, l->param_weight2, "hh", lstm), zero);
+        const char *wi =
+                NODE(w, "Unsqueeze", onnx_writer_name(w, "W"), gates(w, l->param_weight, "ih", lstm), zero);
+        const char *wh =
+                NODE(w, "Unsqueeze", onnx_writer_name(w, "R"), gates(w, l->param_weight2, "hh", lstm), zero);
         const char *inputs[] = {turned, wi, wh, NULL};
         if (l->bias) {
-                const char *bi = gates(w, l->param_bias, "bih", lstm), *bh = gates(w, l->param_bias2, "bhh", lstm);
+                const char *bi = gates(w, l->param_bias, "bih", lstm),
+                           *bh = gates(w, l->param_bias2, "bhh", lstm);
                 const char *both = NODE(w, "Concat", onnx_writer_name(w, "biases"), bi, bh);
                 onnx_writer_int(w, "axis", 0);
                 inputs[3] = NODE(w, "Unsqueeze", onnx_writer_name(w, "B"), both, zero);
         }
-        const char *y = onnx_writer_node(w, lstm ? "LSTM" : "GRU", onnx_writer_name(w, "all"), l->bias ? 4 : 3, inputs);
+        const char *y = onnx_writer_node(
+                w, lstm ? "LSTM" : "GRU", onnx_writer_name(w, "all"), l->bias ? 4 : 3, inputs);
         onnx_writer_int(w, "hidden_size", l->out_channels);
         if (!lstm)
                 onnx_writer_int(w, "linear_before_reset", 1);
@@ -306,7 +331,8 @@ static void write_join(struct onnx_writer *w, const struct mfl_layer *l, const c
         if (l->transposed) {
                 int rank = w->graph->layers[l->input2].out.rank;
                 b = NODE(w, "Transpose", onnx_writer_name(w, "turned"), b);
-                onnx_writer_ints(w, "perm", rank == 2 ? (const int64_t[]){0, 2, 1} : (const int64_t[]){0, 1, 3, 2}, rank + 1);
+                onnx_writer_ints(w, "perm",
+                        rank == 2 ? (const int64_t[]){0, 2, 1} : (const int64_t[]){0, 1, 3, 2}, rank + 1);
         }
         NODE(w, "MatMul", out, a, b);
 }
@@ -329,7 +355,8 @@ static void write_moved(struct onnx_writer *w, const struct mfl_layer *l, const 
                 onnx_writer_ints(w, "perm", perm, l->out.rank + 1);
                 break;
         case MFL_OP_SLICE:
-                NODE(w, "Slice", out, in, whole(w, "start", l->start), whole(w, "end", l->end), whole(w, "axis", l->axis + 1));
+                NODE(w, "Slice", out, in, whole(w, "start", l->start), whole(w, "end", l->end),
+                        whole(w, "axis", l->axis + 1));
                 break;
         default:
                 NODE(w, "ReduceMean", out, in);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Imports an ONNX file as `mfl submit` does, trains it for a few steps, and writes everything that PyTorch needs to do
- * the same, and what came out.
+/* Imports an ONNX file as `mfl submit` does, trains it for a few steps, and writes everything that PyTorch
+ * needs to do the same, and what came out.
  *
  *     mfl-onnx-trajectory FILE.onnx                        only tells the layers
  *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR
- * SAMPLES holds float32 (tokens too), LABELS int32: the batches in order. Files written to DIR: losses.f64 (mean loss of
- * each batch before its step of SGD), logits.f32 (of the first batch, after training, inference), final.onnx (the trained
- * model as `mfl pull --format onnx` writes it). The export is read back: the same layers and the same bits, or it fails.
+ * SAMPLES holds float32 (tokens too), LABELS int32: the batches in order. Files written to DIR: losses.f64
+ * (mean loss of each batch before its step of SGD), logits.f32 (of the first batch, after training,
+ * inference), final.onnx (the trained model as `mfl pull --format onnx` writes it). The export is read back:
+ * the same layers and the same bits, or it fails.
  */
 #include <stdio.h>
 
@@ -54,9 +55,10 @@ static struct mfl_graph *graph_of(const struct mfl_onnx_model *model)
 {
         struct mfl_job *job;
         struct mfl_graph *graph;
-        MFL_CLEANUP_FREE char *text = mfl_asprintf("name: t\nrounds: 1\nmodel:\n  layers:\n%sdata: {name: d, partition: iid, "
-                                                   "clients: 1}\ntraining: {optimizer: sgd, lr: 0.1, epochs: 1, batch: 1}\n",
-                model->text);
+        MFL_CLEANUP_FREE char *text =
+                mfl_asprintf("name: t\nrounds: 1\nmodel:\n  layers:\n%sdata: {name: d, partition: iid, "
+                             "clients: 1}\ntraining: {optimizer: sgd, lr: 0.1, epochs: 1, batch: 1}\n",
+                        model->text);
         mfl_assert(text);
         must(mfl_job_parse(text, strlen(text), "imported", &job, &err));
         must(mfl_job_graph(job, &model->input, model->classes, &graph, &err));
@@ -75,7 +77,8 @@ static void export_and_read_back(const char *dir, const struct mfl_graph *graph,
         struct mfl_graph *again = graph_of(&back);
         MFL_CLEANUP_FREE char *a = mfl_graph_describe(graph), *b = mfl_graph_describe(again);
         const char *table_a = strchr(a, '\n'), *table_b = strchr(b, '\n');
-        if (back.n != graph->n || strcmp(table_a, table_b) || memcmp(back.params, params, back.n * sizeof *params)) {
+        if (back.n != graph->n || strcmp(table_a, table_b) ||
+                memcmp(back.params, params, back.n * sizeof *params)) {
                 fprintf(stderr, "mfl-onnx-trajectory: the export is not what was trained\n%s\n%s\n", a, b);
                 exit(1);
         }
@@ -92,7 +95,8 @@ struct setup {
 static void train(const struct setup *t, const float *start, float *samples, int32_t *labels, double *losses,
         float *params, float *logits)
 {
-        struct mfl_net_options options = {.batch = (int)t->batch, .groups = 1, .threads = 1, .training = true};
+        struct mfl_net_options options = {
+                .batch = (int)t->batch, .groups = 1, .threads = 1, .training = true};
         struct mfl_optimizer opt = {.lr = t->lr};
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
@@ -143,7 +147,8 @@ int main(int argc, char **argv)
         MFL_CLEANUP_FREE int32_t *labels = read_file(argv[3], &n_labels);
         uint32_t batch = (uint32_t)atoi(argv[4]), n_steps = (uint32_t)atoi(argv[5]);
         const char *dir = argv[7];
-        size_t each = (size_t)mfl_shape_count(&graph->input), out = (size_t)graph->positions * (size_t)graph->classes;
+        size_t each = (size_t)mfl_shape_count(&graph->input),
+               out = (size_t)graph->positions * (size_t)graph->classes;
         mfl_assert(n_samples == each * batch * n_steps * sizeof *samples);
         mfl_assert(n_labels == (size_t)graph->positions * batch * n_steps * sizeof *labels);
         printf("%s", model.text);
@@ -151,7 +156,8 @@ int main(int argc, char **argv)
         MFL_CLEANUP_FREE float *logits = mfl_calloc(batch * out, sizeof *logits);
         MFL_CLEANUP_FREE double *losses = mfl_calloc(n_steps, sizeof *losses);
         mfl_assert(params && logits && losses);
-        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6])}, model.params, samples, labels, losses, params, logits);
+        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6])}, model.params, samples, labels,
+                losses, params, logits);
         write_file(dir, "losses.f64", losses, n_steps * sizeof *losses);
         write_file(dir, "logits.f32", logits, batch * out * sizeof *logits);
         export_and_read_back(dir, graph, params);
