@@ -91,6 +91,7 @@ struct onnx {
         const struct mfl_onnx_files *files;
         struct onnx_block *blocks; /* everything made on the way; freed at the end */
         uint64_t budget;
+        bool out_of_memory;
         struct onnx_entry *table; /* values by name, open addressing */
         size_t n_table;
         struct onnx_layer *layers;
@@ -105,7 +106,7 @@ void *onnx_alloc(
         struct onnx *o, size_t n, size_t size); /* NULL: o->err is set, and the code is onnx_memory(o) */
 static inline int onnx_memory(const struct onnx *o)
 {
-        return strncmp(o->err->text, "out of memory", 13) ? MFL_INVALID : -ENOMEM;
+        return o->out_of_memory ? -ENOMEM : MFL_INVALID;
 }
 int onnx_fail(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3); /* with file, node and operator */
 void onnx_note(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3);

@@ -7,6 +7,8 @@
 void *onnx_alloc(struct onnx *o, size_t n, size_t size)
 {
         uint64_t bytes;
+        if (o->out_of_memory)
+                return NULL;
         if (__builtin_mul_overflow((uint64_t)n, (uint64_t)size, &bytes) || bytes > o->budget) {
                 mfl_fail(o->err, MFL_INVALID,
                         "%.200s: node %d needs too much memory for the size of the file", o->path, o->node);
@@ -14,7 +16,7 @@ void *onnx_alloc(struct onnx *o, size_t n, size_t size)
         }
         struct onnx_block *block = mfl_calloc(1, sizeof *block + sizeof(max_align_t) + bytes);
         if (!block) {
-                o->budget = 0;
+                o->out_of_memory = true;
                 mfl_fail_memory(o->err, bytes, "an ONNX graph");
                 return NULL;
         }
