@@ -239,7 +239,7 @@ def train(model, x, y):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("opset,dynamic", [(13, False), (17, True)])
+@pytest.mark.parametrize("opset,dynamic", [(14 if NEW else 13, False), (17, True)])
 def test_trains_like_pytorch(tmp_path, name, opset, dynamic):
     torch.set_num_threads(1)
     torch.manual_seed(3)
@@ -270,3 +270,69 @@ def test_trains_like_pytorch(tmp_path, name, opset, dynamic):
     theirs = session.run(None, {"input": feed})[0]
     assert theirs.shape == logits.shape
     assert np.max(np.abs(theirs - mine)) < 1e-4 * np.max(np.abs(mine))
+
+
+# ---- by the command line ----
+
+import mfl_harness as h
+
+JOB = "name: t\nrounds: 2\nmodel: {onnx: %s}  # mine\ndata: {name: tiny, partition: iid, clients: 4}\n" \
+      "training: {lr: 0.05, epochs: 1, batch: 10}\n"
+
+
+def tiny_mlp():
+    """Of the harness's data set: four classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def check(tmp_path, file, status):
+    (tmp_path / "job.yaml").write_text(JOB % file)
+    return h.mfl("check", tmp_path / "job.yaml", status=status, cwd=tmp_path)
+
+
+def test_job_starts_from_the_file_and_comes_back(tmp_path):
+    model = tiny_mlp()
+    export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, True)
+    assert "556 parameters" in check(tmp_path, tmp_path / "m.onnx", 0).stdout
+    (tmp_path / "job.yaml").write_text(JOB % (tmp_path / "m.onnx"))
+    with h.start_cluster(str(tmp_path / "c")) as cluster:
+        job = cluster.mfl("submit", tmp_path / "job.yaml").stdout.split()[0]
+        cluster.wait_job(job)
+        cluster.mfl("pull", job, "--round", "0", "-o", tmp_path / "start.npz", "--format", "npz")
+        cluster.mfl("pull", job, "--format", "onnx", "-o", tmp_path / "end.onnx")
+        cluster.mfl("pull", job, "-o", tmp_path / "end.safetensors")
+    start = np.load(tmp_path / "start.npz")
+    for name, value in model.state_dict().items():
+        assert np.array_equal(start[name], value.numpy()), name
+    # Read back, the exported file is the same model.
+    assert "model     layers, 556 parameters" in check(tmp_path, tmp_path / "end.onnx", 0).stdout
+
+
+@pytest.mark.parametrize("what,says", [("truncated", "truncated"), ("garbage", "is no ONNX file"),
+                                       ("empty", "the file is empty"), ("missing", "no such file")])
+def test_damaged_files_are_told(tmp_path, what, says):
+    export(tiny_mlp(), torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, True)
+    good = (tmp_path / "m.onnx").read_bytes()
+    bad = {"truncated": good[:700], "garbage": bytes(range(256)) * 8, "empty": b""}
+    if what in bad:
+        (tmp_path / "bad.onnx").write_bytes(bad[what])
+    err = check(tmp_path, tmp_path / "bad.onnx", 5).stderr
+    assert "job.yaml:3: model.onnx: " in err and says in err
+
+
+def test_export_for_inference_is_refused(tmp_path):
+    """The default export folds batch norm into the convolution and renames its weights."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 4)).eval()
+    export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 13, False, training=torch.onnx.TrainingMode.EVAL,
+           do_constant_folding=True)
+    err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "batch norm was folded" in err and "TrainingMode.TRAINING" in err
+
+
+def test_unknown_operator_is_named(tmp_path):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.cumsum(torch.flatten(x, 1), 1)
+    export(Odd(), torch.zeros(1, 1, 2, 2), tmp_path / "m.onnx", 13, False)
+    err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "(CumSum): this operator is not supported. Supported are Conv" in err

@@ -44,7 +44,7 @@ static const struct {
         {"torch113-gpt.17.1", "embedding weight add " BLOCK BLOCK "layernorm dense", 12},
         {"torch215-gpt.17.0", "embedding weight add " BLOCK BLOCK "layernorm dense", 12},
         {"torch113-mv2.13.0",
-                "conv2d batchnorm relu6 conv2d batchnorm relu6 convtranspose2d avgpool2d slice slice sigmoid "
+                "conv2d batchnorm relu6 conv2d batchnorm relu6 convtranspose2d avgpool2d slice sigmoid slice "
                 "concat "
                 "global_avgpool2d dropout dense",
                 10},
