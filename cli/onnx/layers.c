@@ -35,7 +35,7 @@ static bool is_generated(const char *name)
         for (int i = 0; stems[i]; i++)
                 if (!strncmp(name, stems[i], strlen(stems[i])))
                         return true;
-        return *name >= '0' && *name <= '9';
+        return name[strspn(name, "0123456789")] == '\0'; /* "1.weight" is of a Sequential */
 }
 
 void onnx_name(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix)
