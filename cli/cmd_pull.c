@@ -28,6 +28,7 @@ static int parse_round(const char *text, int64_t *ret_round, struct mfl_error *e
 
 static const char *const format_names[] = {[MFL_PULL_SAFETENSORS] = "safetensors",
         [MFL_PULL_NPZ] = "npz",
+        [MFL_PULL_ONNX] = "onnx",
         [MFL_PULL_TENSORBOARD] = "tensorboard",
         [MFL_PULL_CSV] = "csv",
         [MFL_PULL_JSONL] = "jsonl",
@@ -45,7 +46,7 @@ static int parse_format(const char *text, enum mfl_pull_format *ret_format, stru
                 }
         const char *nearest = mfl_yaml_nearest(text, format_names);
         return mfl_fail(err, MFL_CLI_USAGE,
-                "--format: '%.60s' is not safetensors, npz, tensorboard, csv or jsonl%s%s%s", text,
+                "--format: '%.60s' is not safetensors, npz, onnx, tensorboard, csv or jsonl%s%s%s", text,
                 nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
@@ -54,7 +55,7 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
 {
         const struct mfl_cli_options *o = &cli->options;
         const char *name = format_names[format];
-        bool model = format <= MFL_PULL_NPZ, table = format >= MFL_PULL_CSV;
+        bool model = format <= MFL_PULL_ONNX, table = format >= MFL_PULL_CSV;
         bool to_stdout = o->out && !strcmp(o->out, "-");
         if (o->out && !*o->out)
                 return mfl_fail(err, MFL_CLI_USAGE, "--output: is empty");
@@ -98,7 +99,7 @@ static int print_pulled(
         return 0;
 }
 
-static int pull_model(struct mfl_cli *cli, bool npz, struct mfl_error *err)
+static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct mfl_error *err)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
         struct mfl_pulled pulled;
@@ -112,7 +113,7 @@ static int pull_model(struct mfl_cli *cli, bool npz, struct mfl_error *err)
         if (!r)
                 r = mfl_client_resolve(&client, cli->argument[0], job, err);
         if (!r)
-                r = mfl_pull(&client, job, round, cli->options.out, npz, &pulled, err);
+                r = mfl_pull(&client, job, round, cli->options.out, format, &pulled, err);
         return r ? r : print_pulled(cli, job, &pulled, err);
 }
 
@@ -141,8 +142,8 @@ int mfl_cmd_pull(struct mfl_cli *cli)
         int r = parse_format(cli->options.format, &format, &err);
         if (!r)
                 r = check_options(cli, format, &err);
-        if (!r && format <= MFL_PULL_NPZ) {
-                r = pull_model(cli, format == MFL_PULL_NPZ, &err);
+        if (!r && format <= MFL_PULL_ONNX) {
+                r = pull_model(cli, format, &err);
         } else if (!r) {
                 struct mfl_pulled_rounds pulled = {.n = 0};
                 struct mfl_error print_err;

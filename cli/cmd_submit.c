@@ -25,6 +25,13 @@ static int print_submitted(
         return mfl_cli_flush(err);
 }
 
+/* What an ONNX file left to say. */
+static void tell_notes(struct mfl_cli *cli, struct mfl_submission *s)
+{
+        for (char *line = strtok(s->notes, "\n"); line; line = strtok(NULL, "\n"))
+                mfl_cli_note(cli, "%s", line);
+}
+
 static int watch_or_end(struct mfl_cli *cli, const char *job)
 {
         if (!cli->options.watch)
@@ -42,6 +49,7 @@ int mfl_cmd_submit(struct mfl_cli *cli)
         if (!r)
                 r = mfl_submission_read(cli->argument[0], &s, &err);
         if (!r) {
+                tell_notes(cli, &s);
                 MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
                 if (!r)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/onnx/onnx.h"
 #include "common/log.h"
 
 static void look_at_stdout(struct mfl_cli *cli)
@@ -67,6 +68,8 @@ int main(int argc, char **argv)
         struct mfl_cli cli = {.loop = NULL};
         struct mfl_error err;
         uv_loop_t loop;
+        if (argc == 2 && !strcmp(argv[1], MFL_ONNX_CHILD))
+                return mfl_onnx_child(3);
         signal(SIGPIPE, SIG_IGN);
         mfl_log_init("mfl", MFL_LOG_WARN);
         look_at_stdout(&cli);

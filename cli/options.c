@@ -31,10 +31,10 @@ static const struct mfl_cli_option options[] = {
         {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0,
                 .choices = "best last"},
         {"format", 0, KIND_TEXT, AT(format), "F",
-                "safetensors (default) or npz: a model; tensorboard, csv or\njsonl: the rounds", 0, 0,
-                .choices = "safetensors npz tensorboard csv jsonl"},
+                "safetensors (default), npz or onnx: a model; tensorboard,\ncsv or jsonl: the rounds", 0, 0,
+                .choices = "safetensors npz onnx tensorboard csv jsonl"},
         {"output", 'o', KIND_TEXT, AT(out), "FILE",
-                "where it goes (default: JOB-rROUND.safetensors, .npz,\nJOB.csv, JOB.jsonl; tensorboard: "
+                "where it goes (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; tensorboard: "
                 "the folder runs);\n'-': csv and jsonl on standard output",
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "how the data are divided among the clients", 0, 0},

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "cli/export.h"
+#include "cli/onnx/onnx.h"
 #include "common/digest.h"
 #include "common/fs.h"
 #include "common/job.h"
@@ -98,19 +99,23 @@ static int write_model(const struct mfl_graph *graph, const float *params, const
 }
 
 static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegin *begin,
-        const struct mfl_graph *graph, bool npz, struct mfl_pulled *p, struct mfl_error *err)
+        const struct mfl_graph *graph, enum mfl_pull_format format, struct mfl_pulled *p,
+        struct mfl_error *err)
 {
         int r = receive(client, err);
         if (!r)
                 r = check_digest(client->params, begin, p->digest, err);
-        if (!r)
-                r = npz ? mfl_npz_write(p->path, graph, client->params, err)
-                        : write_model(graph, client->params, job, p, err);
-        return r;
+        if (r)
+                return r;
+        if (format == MFL_PULL_NPZ)
+                return mfl_npz_write(p->path, graph, client->params, err);
+        if (format == MFL_PULL_ONNX)
+                return mfl_onnx_write(p->path, graph, client->params, err);
+        return write_model(graph, client->params, job, p, err);
 }
 
-int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path, bool npz,
-        struct mfl_pulled *ret_pulled, struct mfl_error *err)
+int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
+        enum mfl_pull_format format, struct mfl_pulled *ret_pulled, struct mfl_error *err)
 {
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
@@ -133,11 +138,14 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         if (path)
                 mfl_strcpy(p.path, sizeof p.path, path);
         else
-                snprintf(p.path, sizeof p.path, "%s-r%u.%s", job, p.round, npz ? "npz" : "safetensors");
+                snprintf(p.path, sizeof p.path, "%s-r%u.%s", job, p.round,
+                        format == MFL_PULL_NPZ    ? "npz"
+                        : format == MFL_PULL_ONNX ? "onnx"
+                                                  : "safetensors");
         r = read_graph(begin, &graph, err);
         if (r)
                 return r;
-        r = fetch(client, job, begin, graph, npz, &p, err);
+        r = fetch(client, job, begin, graph, format, &p, err);
         mfl_graph_free(graph);
         if (!r)
                 *ret_pulled = p;

@@ -8,7 +8,8 @@
 
 enum mfl_pull_format {
         MFL_PULL_SAFETENSORS,
-        MFL_PULL_NPZ, /* up to here a model */
+        MFL_PULL_NPZ,
+        MFL_PULL_ONNX, /* up to here a model */
         MFL_PULL_TENSORBOARD,
         MFL_PULL_CSV, /* from here on a table */
         MFL_PULL_JSONL,
@@ -27,11 +28,11 @@ struct mfl_pulled {
         char path[4096];
 };
 
-/* Writes path atomically, as safetensors or npz; NULL: "JOB-rROUND.safetensors" or ".npz" here. MFL_CLI_LOST
- * also when the params do not have the digest that the server told: nothing is written then. Codes of
- * client.h; negative for the disk. */
-int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path, bool npz,
-        struct mfl_pulled *ret_pulled, struct mfl_error *err);
+/* Writes path atomically, as safetensors, npz or ONNX; NULL: "JOB-rROUND.safetensors", ".npz" or ".onnx"
+ * here. MFL_CLI_LOST also when the params do not have the digest that the server told: nothing is written
+ * then. Codes of client.h; negative for the disk. */
+int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
+        enum mfl_pull_format format, struct mfl_pulled *ret_pulled, struct mfl_error *err);
 
 struct mfl_pulled_rounds {
         char job[MFL_JOB_ID_BYTES];

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "cli/onnx/job.h"
 #include "common/fs.h"
 #include "common/model/safetensors.h"
 
@@ -106,14 +107,55 @@ static int read_initial(struct mfl_submission *s, struct mfl_error *err)
         return r;
 }
 
+/* What the graph of an ONNX file starts from, unless the job names another file. */
+static int take_params(struct mfl_submission *s, struct mfl_onnx_job *onnx, struct mfl_error *err)
+{
+        struct mfl_graph *graph;
+        int r = mfl_job_graph(s->job, &s->job->model.input, s->job->model.classes, &graph, err);
+        if (r)
+                return r;
+        if (graph->n != onnx->model.n)
+                r = mfl_fail(err, MFL_INVALID,
+                        "%s: the ONNX file gives %llu parameters, its layers have %llu", s->path,
+                        (unsigned long long)onnx->model.n, (unsigned long long)graph->n);
+        if (!r)
+                r = check_finite(graph, s->job->model.initial, onnx->model.params, err);
+        mfl_graph_free(graph);
+        if (r)
+                return r;
+        s->initial = onnx->model.params;
+        s->n_initial = onnx->model.n;
+        onnx->model.params = NULL;
+        return 0;
+}
+
+static int parse(struct mfl_submission *s, struct mfl_error *err)
+{
+        struct mfl_onnx_job onnx = {.text = NULL};
+        int r = mfl_onnx_job_read(s->text, s->text_bytes, s->path, &onnx, err);
+        if (!r && onnx.text) {
+                free(s->text);
+                s->text = onnx.text;
+                s->text_bytes = strlen(onnx.text);
+                onnx.text = NULL;
+                mfl_strcpy(s->notes, sizeof s->notes, onnx.model.notes);
+        }
+        if (!r)
+                r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (!r && onnx.model.params && !onnx.has_initial)
+                r = take_params(s, &onnx, err);
+        mfl_onnx_job_deinit(&onnx);
+        return r;
+}
+
 int mfl_submission_read(const char *path, struct mfl_submission *ret_submission, struct mfl_error *err)
 {
         bool is_stdin = !strcmp(path, "-");
         struct mfl_submission s = {.path = is_stdin ? "<stdin>" : path};
         int r = mfl_fs_read(is_stdin ? "/dev/stdin" : path, MFL_JOB_TEXT_MAX, &s.text, &s.text_bytes, err);
         if (!r)
-                r = mfl_job_parse(s.text, s.text_bytes, s.path, &s.job, err);
-        if (!r && s.job->model.initial)
+                r = parse(&s, err);
+        if (!r && s.job->model.initial && !s.initial)
                 r = read_initial(&s, err);
         if (r) {
                 mfl_submission_deinit(&s);

@@ -14,10 +14,12 @@ struct mfl_submission {
         struct mfl_job *job;
         float *initial; /* params of model.initial; NULL: none */
         uint64_t n_initial;
+        char notes[1024]; /* about an ONNX file, lines; empty: none */
 };
 
-/* Reads and checks path ("-" is standard input) and the file that model.initial names. MFL_INVALID names
- * FILE:LINE; MFL_NOT_FOUND when there is no such file. */
+/* Reads and checks path ("-" is standard input) and the file that model.initial names; text is the job with
+ * layers where it named an ONNX file. MFL_INVALID names FILE:LINE; MFL_NOT_FOUND when there is no such file.
+ */
 int mfl_submission_read(const char *path, struct mfl_submission *ret_submission, struct mfl_error *err);
 void mfl_submission_deinit(struct mfl_submission *submission);
 #define MFL_CLEANUP_SUBMISSION __attribute__((cleanup(mfl_submission_deinit)))

@@ -42,7 +42,17 @@ static int read_input(
         return 0;
 }
 
+/* The command line puts layers in its place before a job is parsed, so that nobody else reads ONNX. */
+static int read_onnx(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return mfl_yaml_fail(doc, node, err,
+                "an ONNX file is read by the command line alone (mfl submit, check, run), which makes layers "
+                "of it");
+}
+
 static const struct mfl_yaml_field model_fields[] = {
+        {.key = "onnx", .kind = MFL_YAML_CALL, .read = read_onnx},
         {.key = "preset", .kind = MFL_YAML_CALL, .read = read_preset},
         {.key = "layers", .kind = MFL_YAML_CALL, .read = mfl_job_read_layers},
         {.key = "init", MFL_YAML_AT(ENUM, struct mfl_job, model.init), .names = mfl_job_init_names},

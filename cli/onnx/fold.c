@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes whose inputs are constants: the arithmetic of shapes, masks and weights is done here, once. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+int64_t onnx_count(const struct onnx_shape *shape)
+{
+        int64_t n = 1;
+        for (int d = 0; d < shape->rank; d++)
+                n *= shape->dim[d];
+        return n;
+}
+
+int onnx_broadcast(
+        struct onnx *o, const struct onnx_shape *a, const struct onnx_shape *b, struct onnx_shape *ret)
+{
+        struct onnx_shape s = {.rank = MFL_MAX(a->rank, b->rank)};
+        int64_t n = 1;
+        for (int d = 0; d < s.rank; d++) {
+                int da = d - (s.rank - a->rank), db = d - (s.rank - b->rank);
+                int64_t x = da < 0 ? 1 : a->dim[da], y = db < 0 ? 1 : b->dim[db];
+                if (x != y && x != 1 && y != 1)
+                        return onnx_fail(
+                                o, "dimensions %lld and %lld don't go together", (long long)x, (long long)y);
+                s.dim[d] = x == 1 ? y : x;
+                if ((n *= s.dim[d]) > ONNX_ELEMENTS_MAX)
+                        return onnx_fail(o, "the result is too large");
+        }
+        *ret = s;
+        return 0;
+}
+
+int64_t onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in)
+{
+        int64_t at = 0, stride = 1;
+        for (int d = out->rank - 1, k = in->rank - 1; k >= 0; d--, k--) {
+                at += in->dim[k] == 1 ? 0 : i % out->dim[d] * stride;
+                stride *= in->dim[k];
+                i /= out->dim[d];
+        }
+        return at;
+}
+
+enum arity { UNARY = 1, BINARY = 2, OTHER = 0 };
+enum result { SAME, FLOAT_ONLY, TRUTH };
+
+static double fold_unary(char code, double x)
+{
+        switch (code) {
+        case 's':
+                return sqrt(x);
+        case 'n':
+                return -x;
+        case 'f':
+                return floor(x);
+        case 'c':
+                return ceil(x);
+        case 'e':
+                return exp(x);
+        case 'l':
+                return log(x);
+        case 'a':
+                return fabs(x);
+        case 'r':
+                return 1 / x;
+        case 'o':
+                return x == 0;
+        default:
+                return isnan(x);
+        }
+}
+
+static double fold_binary(char code, double x, double y)
+{
+        switch (code) {
+        case '+':
+                return x + y;
+        case '-':
+                return x - y;
+        case '*':
+                return x * y;
+        case '/':
+                return x / y;
+        case '^':
+                return pow(x, y);
+        case '=':
+                return x == y;
+        case '<':
+                return x < y;
+        case '>':
+                return x > y;
+        case 'l':
+                return x <= y;
+        case 'g':
+                return x >= y;
+        case '&':
+                return x != 0 && y != 0;
+        default:
+                return x != 0 || y != 0;
+        }
+}
+
+/* Whole numbers wrap, as they do elsewhere; division by zero gives 0 here. Those of modulo have the divisor's
+ * sign. */
+static int64_t fold_whole(char code, int64_t x, int64_t y)
+{
+        switch (code) {
+        case '+':
+                return (int64_t)((uint64_t)x + (uint64_t)y);
+        case '-':
+                return (int64_t)((uint64_t)x - (uint64_t)y);
+        case '*':
+                return (int64_t)((uint64_t)x * (uint64_t)y);
+        case '/':
+                return y == 0 || y == -1 ? (y ? (int64_t)(0 - (uint64_t)x) : 0) : x / y;
+        case '%': {
+                int64_t m = y == 0 || y == -1 ? 0 : x % y;
+                return m && (m < 0) != (y < 0) ? m + y : m;
+        }
+        case '=':
+                return x == y;
+        case '<':
+                return x < y;
+        case '>':
+                return x > y;
+        case 'l':
+                return x <= y;
+        case 'g':
+                return x >= y;
+        default:
+                return (int64_t)fold_binary(code, (double)x, (double)y);
+        }
+}
+
+static const struct {
+        const char *op;
+        enum arity arity;
+        char code;
+        enum result result;
+} folds[] = {{"Sqrt", UNARY, 's', FLOAT_ONLY}, {"Neg", UNARY, 'n', SAME}, {"Floor", UNARY, 'f', SAME},
+        {"Ceil", UNARY, 'c', SAME}, {"Exp", UNARY, 'e', FLOAT_ONLY}, {"Log", UNARY, 'l', FLOAT_ONLY},
+        {"Abs", UNARY, 'a', SAME}, {"Reciprocal", UNARY, 'r', FLOAT_ONLY}, {"Not", UNARY, 'o', TRUTH},
+        {"IsNaN", UNARY, 'i', TRUTH}, {"Add", BINARY, '+', SAME}, {"Sub", BINARY, '-', SAME},
+        {"Mul", BINARY, '*', SAME}, {"Div", BINARY, '/', SAME}, {"Mod", BINARY, '%', SAME},
+        {"Pow", BINARY, '^', SAME}, {"Equal", BINARY, '=', TRUTH}, {"Less", BINARY, '<', TRUTH},
+        {"Greater", BINARY, '>', TRUTH}, {"LessOrEqual", BINARY, 'l', TRUTH},
+        {"GreaterOrEqual", BINARY, 'g', TRUTH}, {"And", BINARY, '&', TRUTH}, {"Or", BINARY, '|', TRUTH},
+        {"Cast", OTHER, 0, SAME}, {"Shape", OTHER, 0, SAME}, {"Size", OTHER, 0, SAME},
+        {"Concat", OTHER, 0, SAME}, {"ConstantOfShape", OTHER, 0, SAME}, {"Range", OTHER, 0, SAME},
+        {"Where", OTHER, 0, SAME}, {"Constant", OTHER, 0, SAME}, {"Trilu", OTHER, 0, SAME},
+        {"ReduceProd", OTHER, 0, SAME}};
+
+static int fold_of(const struct onnx *o)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(folds); i++)
+                if (!strcmp(folds[i].op, onnx_node(o)->op_type))
+                        return (int)i;
+        return -1;
+}
+
+bool onnx_is_fold(const struct onnx *o)
+{
+        const Onnx__NodeProto *node = onnx_node(o);
+        if (!strcmp(node->op_type, "Shape") || !strcmp(node->op_type, "Size"))
+                return true;
+        for (size_t i = 0; i < node->n_input; i++) {
+                const struct onnx_value *v = onnx_input(o, i);
+                if (v && !v->tensor)
+                        return false;
+        }
+        return fold_of(o) >= 0;
+}
+
+static int new_tensor(
+        struct onnx *o, const struct onnx_shape *shape, bool is_float, struct onnx_tensor **ret_tensor)
+{
+        struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
+        int64_t n = onnx_count(shape);
+        void *data = t ? onnx_alloc(o, (size_t)n + 1, is_float ? sizeof(float) : sizeof(int64_t)) : NULL;
+        if (!data)
+                return onnx_memory(o);
+        *t = (struct onnx_tensor){
+                .shape = *shape, .count = n, .f = is_float ? data : NULL, .i = is_float ? NULL : data};
+        *ret_tensor = t;
+        return 0;
+}
+
+static void put(struct onnx_tensor *t, int64_t i, double v)
+{
+        if (t->f)
+                ((float *)(uintptr_t)t->f)[i] = (float)v;
+        else
+                ((int64_t *)(uintptr_t)t->i)[i] = isnan(v)       ? 0
+                                                  : v >= 9.2e18  ? INT64_MAX
+                                                  : v <= -9.2e18 ? INT64_MIN
+                                                                 : (int64_t)v;
+}
+
+static void put_whole(struct onnx_tensor *t, int64_t i, int64_t v)
+{
+        ((int64_t *)(uintptr_t)t->i)[i] = v;
+}
+
+static int output(struct onnx *o, struct onnx_tensor *t)
+{
+        struct onnx_value *v;
+        int r = onnx_new_value(o, &t->shape, &v);
+        if (r)
+                return r;
+        v->tensor = t;
+        return onnx_output(o, 0, v);
+}
+
+static int need(struct onnx *o, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (!onnx_input(o, i))
+                        return onnx_fail(o, "input %zu is missing", i);
+        return 0;
+}
+
+static int fold_elements(struct onnx *o, int which)
+{
+        bool binary = folds[which].arity == BINARY;
+        struct onnx_tensor *t;
+        struct onnx_shape shape;
+        int r = need(o, binary ? 2 : 1);
+        if (r)
+                return r;
+        const struct onnx_tensor *a = onnx_input(o, 0)->tensor, *b = binary ? onnx_input(o, 1)->tensor : a;
+        if ((r = onnx_broadcast(o, &a->shape, &b->shape, &shape)))
+                return r;
+        enum result kind = folds[which].result;
+        bool is_float = kind == FLOAT_ONLY || (kind == SAME && (a->f || b->f));
+        if ((r = new_tensor(o, &shape, is_float, &t)))
+                return r;
+        t->is_bool = kind == TRUTH;
+        for (int64_t i = 0; i < t->count; i++) {
+                int64_t ia = onnx_broadcast_at(&shape, i, &a->shape),
+                        ib = onnx_broadcast_at(&shape, i, &b->shape);
+                if (binary && a->i && b->i)
+                        put_whole(t, i, fold_whole(folds[which].code, a->i[ia], b->i[ib]));
+                else if (binary)
+                        put(t, i, fold_binary(folds[which].code, onnx_number(a, ia), onnx_number(b, ib)));
+                else
+                        put(t, i, fold_unary(folds[which].code, onnx_number(a, ia)));
+        }
+        return output(o, t);
+}
+
+static int fold_cast(struct onnx *o)
+{
+        int64_t to = onnx_int(o, "to", 0);
+        struct onnx_tensor *t;
+        int r = need(o, 1);
+        if (r)
+                return r;
+        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
+        bool is_float = to == 1 || to == 10 || to == 11 || to == 16;
+        if (is_float && a->f)
+                return output(o, (struct onnx_tensor *)(uintptr_t)a);
+        if ((r = new_tensor(o, &a->shape, is_float, &t)))
+                return r;
+        t->is_bool = to == 9;
+        for (int64_t i = 0; i < a->count; i++) {
+                if (!is_float && a->i)
+                        put_whole(t, i, to == 9 ? a->i[i] != 0 : a->i[i]);
+                else
+                        put(t, i, to == 9 ? onnx_number(a, i) != 0 : onnx_number(a, i));
+        }
+        return output(o, t);
+}
+
+static int fold_shape(struct onnx *o, bool size)
+{
+        struct onnx_tensor *t;
+        int r = need(o, 1);
+        if (r)
+                return r;
+        const struct onnx_shape *s = &onnx_input(o, 0)->shape;
+        int64_t start = onnx_int(o, "start", 0), end = onnx_int(o, "end", s->rank);
+        start = start < 0 ? MFL_MAX(start + s->rank, 0) : MFL_MIN(start, s->rank);
+        end = end < 0 ? end + s->rank : MFL_MIN(end, s->rank);
+        int64_t n = size ? 1 : MFL_MAX(end - start, 0);
+        struct onnx_shape shape = {size ? 0 : 1, {n}};
+        if ((r = new_tensor(o, &shape, false, &t)))
+                return r;
+        for (int64_t i = 0; i < n; i++)
+                put_whole(t, i, size ? onnx_count(s) : s->dim[start + i]);
+        return output(o, t);
+}
+
+static int fold_concat(struct onnx *o)
+{
+        size_t n = onnx_node(o)->n_input;
+        struct onnx_tensor *t;
+        int r = n ? need(o, n) : onnx_fail(o, "has no inputs");
+        if (r)
+                return r;
+        const struct onnx_tensor *first = onnx_input(o, 0)->tensor;
+        struct onnx_shape shape = first->shape;
+        int64_t axis = onnx_int(o, "axis", 0), outer = 1, inner = 1, at = 0;
+        axis += axis < 0 ? shape.rank : 0;
+        if (axis < 0 || axis >= shape.rank)
+                return onnx_fail(o, "axis %lld is none of the constant's", (long long)axis);
+        for (size_t k = 1; k < n; k++) {
+                const struct onnx_tensor *a = onnx_input(o, k)->tensor;
+                bool fits = a->shape.rank == shape.rank && !a->f == !first->f;
+                for (int d = 0; fits && d < shape.rank; d++)
+                        fits = d == axis || a->shape.dim[d] == shape.dim[d];
+                if (!fits)
+                        return onnx_fail(o, "constants of different shapes or types");
+                shape.dim[axis] += a->shape.dim[axis];
+        }
+        for (int d = 0; d < shape.rank; d++) {
+                outer *= d < axis ? shape.dim[d] : 1;
+                inner *= d > axis ? shape.dim[d] : 1;
+        }
+        if ((r = new_tensor(o, &shape, first->f, &t)))
+                return r;
+        for (int64_t out = 0; out < outer; out++) {
+                for (size_t k = 0; k < n; k++) {
+                        const struct onnx_tensor *a = onnx_input(o, k)->tensor;
+                        int64_t run = a->shape.dim[axis] * inner;
+                        for (int64_t i = 0; i < run; i++, at++)
+                                a->f ? put(t, at, (double)a->f[out * run + i])
+                                     : put_whole(t, at, a->i[out * run + i]);
+                        t->origin = t->origin ? t->origin : a->origin;
+                }
+        }
+        return output(o, t);
+}
+
+static int fold_constant_of_shape(struct onnx *o)
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, "value");
+        struct onnx_tensor *value = NULL, *t;
+        struct onnx_shape shape = {0};
+        const int64_t *dims;
+        int n, r = onnx_ints(o, NULL, 0, &dims, &n);
+        if (!r && a && a->t)
+                r = onnx_read_tensor(o, a->t, &value);
+        if (r)
+                return r;
+        if (n < 0 || n > ONNX_RANK_MAX || (value && value->count != 1))
+                return onnx_fail(o, "needs a shape and one value");
+        int64_t count = 1;
+        for (int d = 0; d < n; d++) {
+                if (dims[d] < 0 || dims[d] > ONNX_ELEMENTS_MAX || (count *= dims[d]) > ONNX_ELEMENTS_MAX)
+                        return onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
+                shape.dim[shape.rank++] = dims[d];
+        }
+        if ((r = new_tensor(o, &shape, !value || value->f, &t)))
+                return r;
+        for (int64_t i = 0; value && i < t->count; i++)
+                put(t, i, onnx_number(value, 0));
+        return output(o, t);
+}
+
+static int fold_range(struct onnx *o)
+{
+        double start, end, step;
+        struct onnx_tensor *t;
+        if (!onnx_scalar(onnx_input(o, 0), &start) || !onnx_scalar(onnx_input(o, 1), &end) ||
+                !onnx_scalar(onnx_input(o, 2), &step))
+                return onnx_fail(o, "needs three constants");
+        double n = ceil((end - start) / step);
+        if (!(n < (double)ONNX_ELEMENTS_MAX))
+                return onnx_fail(o, "the range is too long");
+        struct onnx_shape shape = {1, {n > 0 ? (int64_t)n : 0}};
+        int r = new_tensor(o, &shape, onnx_input(o, 0)->tensor->f, &t);
+        for (int64_t i = 0; !r && i < t->count; i++)
+                put(t, i, start + (double)i * step);
+        return r ? r : output(o, t);
+}
+
+static int fold_where(struct onnx *o)
+{
+        struct onnx_shape shape;
+        struct onnx_tensor *t;
+        int r = need(o, 3);
+        if (r)
+                return r;
+        const struct onnx_tensor *c = onnx_input(o, 0)->tensor, *a = onnx_input(o, 1)->tensor,
+                                 *b = onnx_input(o, 2)->tensor;
+        if ((r = onnx_broadcast(o, &a->shape, &b->shape, &shape)) ||
+                (r = onnx_broadcast(o, &shape, &c->shape, &shape)) ||
+                (r = new_tensor(o, &shape, a->f || b->f, &t)))
+                return r;
+        for (int64_t i = 0; i < t->count; i++) {
+                bool first = onnx_number(c, onnx_broadcast_at(&shape, i, &c->shape)) != 0;
+                const struct onnx_tensor *from = first ? a : b;
+                put(t, i, onnx_number(from, onnx_broadcast_at(&shape, i, &from->shape)));
+        }
+        return output(o, t);
+}
+
+static int fold_constant(struct onnx *o)
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, "value");
+        struct onnx_tensor *t = NULL;
+        int r;
+        if (a && a->t)
+                return (r = onnx_read_tensor(o, a->t, &t)) ? r : output(o, t);
+        const Onnx__AttributeProto *vi = onnx_attribute(o, "value_int"),
+                                   *vf = onnx_attribute(o, "value_float"),
+                                   *vis = onnx_attribute(o, "value_ints"),
+                                   *vfs = onnx_attribute(o, "value_floats");
+        if (!vi && !vf && !vis && !vfs)
+                return onnx_fail(o, "a constant of this kind is not supported");
+        size_t n = vis ? vis->n_ints : vfs ? vfs->n_floats : 1;
+        struct onnx_shape shape = {vis || vfs ? 1 : 0, {(int64_t)n}};
+        if ((r = new_tensor(o, &shape, vf || vfs, &t)))
+                return r;
+        for (size_t i = 0; i < n; i++)
+                t->f ? put(t, (int64_t)i, (double)(vf ? vf->f : vfs->floats[i]))
+                     : put_whole(t, (int64_t)i, vi ? vi->i : vis->ints[i]);
+        return output(o, t);
+}
+
+static int fold_trilu(struct onnx *o)
+{
+        double k = 0;
+        struct onnx_tensor *t;
+        int r = need(o, 1);
+        if (r)
+                return r;
+        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
+        bool upper = onnx_int(o, "upper", 1) != 0;
+        if (a->shape.rank < 2 || (onnx_input(o, 1) && !onnx_scalar(onnx_input(o, 1), &k)))
+                return onnx_fail(o, "needs a matrix and a number");
+        if ((r = new_tensor(o, &a->shape, a->f, &t)))
+                return r;
+        int64_t rows = a->shape.dim[a->shape.rank - 2], columns = a->shape.dim[a->shape.rank - 1];
+        for (int64_t i = 0; i < a->count; i++) {
+                double off = (double)(i % columns - i / columns % rows);
+                put(t, i, (upper ? off >= k : off <= k) ? onnx_number(a, i) : 0);
+        }
+        return output(o, t);
+}
+
+static int fold_product(struct onnx *o)
+{
+        struct onnx_tensor *t;
+        struct onnx_shape shape = {onnx_int(o, "keepdims", 1) ? 1 : 0, {1}};
+        int r = need(o, 1);
+        if (r)
+                return r;
+        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
+        if (a->shape.rank > 1)
+                return onnx_fail(o, "constants of one dimension are supported");
+        if ((r = new_tensor(o, &shape, a->f, &t)))
+                return r;
+        double p = 1;
+        for (int64_t i = 0; i < a->count; i++)
+                p *= onnx_number(a, i);
+        put(t, 0, p);
+        return output(o, t);
+}
+
+int onnx_fold(struct onnx *o)
+{
+        int which = fold_of(o);
+        const char *op = folds[which].op;
+        if (folds[which].arity != OTHER)
+                return fold_elements(o, which);
+        if (!strcmp(op, "Cast"))
+                return fold_cast(o);
+        if (!strcmp(op, "Shape") || !strcmp(op, "Size"))
+                return fold_shape(o, op[1] == 'i');
+        if (!strcmp(op, "Concat"))
+                return fold_concat(o);
+        if (!strcmp(op, "ConstantOfShape"))
+                return fold_constant_of_shape(o);
+        if (!strcmp(op, "Range"))
+                return fold_range(o);
+        if (!strcmp(op, "Where"))
+                return fold_where(o);
+        if (!strcmp(op, "Trilu"))
+                return fold_trilu(o);
+        return !strcmp(op, "ReduceProd") ? fold_product(o) : fold_constant(o);
+}

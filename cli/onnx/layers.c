@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Native layers as they are needed, and views of their outputs as layers. */
+#include <stdio.h>
+
+#include "cli/onnx/internal.h"
+
+int onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value)
+{
+        struct onnx_value *v = onnx_alloc(o, 1, sizeof *v);
+        if (!v)
+                return onnx_memory(o);
+        v->shape = *shape;
+        v->node = o->node;
+        *ret_value = v;
+        return 0;
+}
+
+const struct mfl_shape *onnx_layer_shape(const struct onnx *o, int layer)
+{
+        return &o->layers[layer].layer.out;
+}
+
+static bool name_is_taken(const struct onnx *o, const char *name)
+{
+        for (int i = 0; i < o->n_layers; i++)
+                if (!strcmp(o->layers[i].layer.name, name))
+                        return true;
+        return !strcmp(name, "input");
+}
+
+/* Exporters number what has no name of its own. */
+static bool is_generated(const char *name)
+{
+        static const char *const stems[] = {"onnx::", "val_", "_val_", "/", "scalar", NULL};
+        for (int i = 0; stems[i]; i++)
+                if (!strncmp(name, stems[i], strlen(stems[i])))
+                        return true;
+        return name[strspn(name, "0123456789")] == '\0'; /* "1.weight" is of a Sequential */
+}
+
+void onnx_name(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix)
+{
+        char name[MFL_NAME_BYTES];
+        if (layer->name[0] || !tensor || !tensor->origin || is_generated(tensor->origin))
+                return;
+        size_t n = strlen(tensor->origin), cut = strlen(suffix);
+        if (cut && (n <= cut + 1 || strcmp(tensor->origin + n - cut, suffix)))
+                return;
+        n -= cut ? cut + 1 : 0;
+        if (!n || n >= sizeof name)
+                return;
+        for (size_t i = 0; i < n; i++) {
+                char c = tensor->origin[i];
+                bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                             c == '.' || c == '-';
+                name[i] = plain ? c : '_';
+        }
+        name[n] = '\0';
+        if (!name_is_taken(o, name))
+                mfl_strcpy(layer->name, sizeof layer->name, name);
+}
+
+static bool is_uniform(const struct onnx_tensor *t)
+{
+        for (int64_t i = 1; i < t->count; i++)
+                if (t->f[i] != t->f[0])
+                        return false;
+        return true;
+}
+
+/* One tensor of params in two layers would be trained as two. Exporters also merge initializers that happen
+ * to be equal, which are ones and zeros: those may part. */
+static int check_tied(struct onnx *o, const struct onnx_tensor *t)
+{
+        for (int i = 0; t && t->origin && i < o->n_layers; i++) {
+                for (int k = 0; k < ONNX_TENSORS_PER_LAYER; k++) {
+                        const struct onnx_tensor *u = o->layers[i].tensors[k];
+                        if (u && u->origin && !strcmp(u->origin, t->origin) && u->count == t->count &&
+                                !memcmp(u->f, t->f, (size_t)t->count * sizeof *t->f) && !is_uniform(t))
+                                return onnx_fail(o,
+                                        "%.60s is used by two layers (tied weights), which mfl can't train "
+                                        "as one; give each "
+                                        "its own before the export",
+                                        t->origin);
+                }
+        }
+        return 0;
+}
+
+int onnx_add_layer(struct onnx *o, const struct mfl_layer *layer, const struct onnx_tensor *const *tensors,
+        int at, int *ret_layer)
+{
+        if (o->n_layers >= MFL_LAYERS_MAX)
+                return onnx_fail(o, "the model needs more than %d layers", MFL_LAYERS_MAX);
+        struct onnx_layer *made = &o->layers[o->n_layers];
+        *made = (struct onnx_layer){.layer = *layer, .at = at};
+        for (int k = 0; tensors && k < ONNX_TENSORS_PER_LAYER && tensors[k]; k++) {
+                if (!tensors[k]->f)
+                        return onnx_fail(o, "weights of whole numbers");
+                int r = check_tied(o, tensors[k]);
+                if (r)
+                        return r;
+                made->tensors[k] = tensors[k];
+        }
+        int n_inputs = mfl_op_inputs(layer->op);
+        if (n_inputs < 2)
+                made->layer.input2 = -1;
+        if (n_inputs < 1)
+                made->layer.input = -1;
+        /* A layer stands behind those that it reads, which may have been made for its sake. */
+        if (n_inputs > 0 && layer->op != MFL_OP_INPUT)
+                made->at = MFL_MAX(made->at, o->layers[layer->input].at);
+        if (n_inputs > 1)
+                made->at = MFL_MAX(made->at, o->layers[layer->input2].at);
+        *ret_layer = o->n_layers++;
+        return 0;
+}
+
+int onnx_layer_value(struct onnx *o, int layer, const struct onnx_shape *shape, struct onnx_value **ret_value)
+{
+        struct onnx_value *v = NULL;
+        int r = onnx_new_value(o, shape, &v);
+        if (r)
+                return r;
+        v->layer = layer;
+        if (onnx_count(shape) != mfl_shape_count(onnx_layer_shape(o, layer)))
+                return onnx_fail(o, "gives %lld numbers where the graph has %lld",
+                        (long long)mfl_shape_count(onnx_layer_shape(o, layer)), (long long)onnx_count(shape));
+        *ret_value = v;
+        return 0;
+}
+
+int onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor)
+{
+        struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
+        float *f = t ? onnx_alloc(o, (size_t)n, sizeof *f) : NULL;
+        if (!f)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < n; i++)
+                f[i] = v;
+        *t = (struct onnx_tensor){.shape = {1, {n}}, .count = n, .f = f};
+        *ret_tensor = t;
+        return 0;
+}
+
+bool onnx_same_map(const struct onnx_value *a, const struct onnx_value *b)
+{
+        int64_t n = onnx_count(&a->shape);
+        if (n != onnx_count(&b->shape))
+                return false;
+        if (a->map == b->map)
+                return true;
+        return a->map && b->map && !memcmp(a->map, b->map, (size_t)n * sizeof *a->map);
+}
+
+bool onnx_same_view(const struct onnx_value *a, const struct onnx_value *b)
+{
+        return !a->tensor && !b->tensor && a->layer == b->layer && onnx_same_map(a, b);
+}
+
+int onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        int r = 0;
+        if (v->tensor)
+                return onnx_fail(o, "takes a constant where data of the samples are expected");
+        if (v->pending == ONNX_NONE) {
+                *ret_view = v;
+                return 0;
+        }
+        if (!v->made) {
+                int node = o->node;
+                o->node = v->node;
+                if (v->pending == ONNX_PRODUCT)
+                        r = onnx_make_product(o, v, NULL, &v->made);
+                else if (v->pending == ONNX_SCORES || v->pending == ONNX_WEIGHTS)
+                        r = onnx_fail(o,
+                                "is part of an attention that mfl does not recognise: softmax(q k^T / "
+                                "sqrt(d)) v "
+                                "with heads of equal width, with a causal mask or none, is supported");
+                else
+                        r = onnx_make_norm(o, v, &v->made);
+                o->node = node;
+        }
+        if (!r)
+                *ret_view = v->made;
+        return r;
+}
+
+int onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *view = NULL;
+        int r = onnx_settle(o, v, &view);
+        if (r)
+                return r;
+        if (view->samples) {
+                int node = o->node;
+                o->node = view->node;
+                if (!view->made)
+                        r = onnx_make_function(o, view, &view->made);
+                o->node = node;
+                view = view->made;
+        }
+        if (!r)
+                *ret_view = view;
+        return r;
+}
+
+int onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape)
+{
+        int drop = -1;
+        struct mfl_shape s = {0};
+        for (int d = v->shape.rank - 1; d >= 0; d--)
+                if (v->shape.dim[d] == 1)
+                        drop = d;
+        if (v->shape.rank == 1)
+                drop = -1;
+        if (v->shape.rank - (drop >= 0) > 3 || v->shape.rank < 1)
+                return onnx_fail(
+                        o, "a value of %d dimensions; mfl has at most 3 besides the batch", v->shape.rank);
+        for (int d = 0; d < v->shape.rank; d++)
+                if (d != drop)
+                        s.dim[s.rank++] = v->shape.dim[d];
+        *ret_shape = s;
+        return 0;
+}
+
+void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape)
+{
+        int64_t features = v->shape.dim[v->shape.rank - 1],
+                rows = features ? onnx_count(&v->shape) / features : 0;
+        bool vector = rows == 1 && v->shape.rank <= 2;
+        *ret_shape = vector ? (struct mfl_shape){1, {features}} : (struct mfl_shape){2, {rows, features}};
+}
+
+/* ---- a view as a layer ---- */
+
+/* The same slice, transpose or reshape may have been asked for before. */
+static int derive(struct onnx *o, const struct mfl_layer *layer, int *ret_layer)
+{
+        for (int i = 1; i < o->n_layers; i++) {
+                const struct mfl_layer *have = &o->layers[i].layer;
+                bool same = have->op == layer->op && have->input == layer->input &&
+                            mfl_shape_equal(&have->out, &layer->out);
+                if (same && layer->op == MFL_OP_SLICE)
+                        same = have->axis == layer->axis && have->start == layer->start &&
+                               have->end == layer->end;
+                if (same && layer->op == MFL_OP_TRANSPOSE)
+                        same = !memcmp(have->order, layer->order, sizeof have->order);
+                if (same) {
+                        *ret_layer = i;
+                        return 0;
+                }
+        }
+        return onnx_add_layer(o, layer, NULL, o->node, ret_layer);
+}
+
+static int reshape_to(struct onnx *o, int layer, const struct mfl_shape *shape, int *ret_layer)
+{
+        *ret_layer = layer;
+        if (mfl_shape_equal(onnx_layer_shape(o, layer), shape))
+                return 0;
+        struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = layer, .shape = *shape, .out = *shape};
+        return derive(o, &l, ret_layer);
+}
+
+/* Whether map takes the elements of `in` with its dimensions in that order, from start on along axis. */
+static bool is_strided(const int32_t *map, const struct mfl_shape *in, const int *order,
+        const struct mfl_shape *part, int axis, int64_t start)
+{
+        int64_t stride[MFL_SHAPE_RANK_MAX], n = mfl_shape_count(part), s = 1;
+        for (int d = in->rank - 1; d >= 0; d--) {
+                stride[d] = s;
+                s *= in->dim[d];
+        }
+        for (int64_t i = 0; i < n; i++) {
+                int64_t left = i, at = start * stride[axis];
+                for (int d = in->rank - 1; d >= 0; d--) {
+                        at += left % part->dim[order[d]] * stride[order[d]];
+                        left /= part->dim[order[d]];
+                }
+                if (map[i] != at)
+                        return false;
+        }
+        return true;
+}
+
+static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+static bool order_fits(const int *order, int rank)
+{
+        for (int d = 0; d < 3; d++)
+                if (d < rank ? order[d] >= rank : order[d] != d)
+                        return false;
+        return true;
+}
+
+static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const int *order, int axis,
+        int64_t start, const struct mfl_shape *part, int *ret_layer)
+{
+        int layer = v->layer, r = 0;
+        struct mfl_shape in = *onnx_layer_shape(o, layer);
+        if (part->dim[axis] != in.dim[axis]) {
+                struct mfl_layer l = {.op = MFL_OP_SLICE,
+                        .input = layer,
+                        .axis = axis,
+                        .start = (int)start,
+                        .end = (int)(start + part->dim[axis]),
+                        .out = *part};
+                r = derive(o, &l, &layer);
+        }
+        bool moved = false;
+        struct mfl_layer l = {.op = MFL_OP_TRANSPOSE, .input = layer, .out = {.rank = in.rank}};
+        for (int d = 0; d < in.rank; d++) {
+                l.order[d] = order[d];
+                l.out.dim[d] = part->dim[order[d]];
+                moved = moved || order[d] != d;
+        }
+        if (!r && moved)
+                r = derive(o, &l, &layer);
+        if (!r)
+                *ret_layer = layer;
+        return r;
+}
+
+/* A part of one dimension, the dimensions in another order. */
+static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer)
+{
+        struct mfl_shape in = *onnx_layer_shape(o, v->layer);
+        int64_t n = onnx_count(&v->shape), total = mfl_shape_count(&in);
+        for (int axis = 0; n && axis < in.rank; axis++) {
+                int64_t others = total / in.dim[axis], stride = 1;
+                struct mfl_shape part = in;
+                if (n % others || n / others > in.dim[axis])
+                        continue;
+                for (int d = axis + 1; d < in.rank; d++)
+                        stride *= in.dim[d];
+                part.dim[axis] = n / others;
+                int64_t start = v->map[0] / stride % in.dim[axis];
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(orders); k++) {
+                        if (order_fits(orders[k], in.rank) && start + part.dim[axis] <= in.dim[axis] &&
+                                is_strided(v->map, &in, orders[k], &part, axis, start))
+                                return slice_and_transpose(o, v, orders[k], axis, start, &part, ret_layer);
+                }
+        }
+        return onnx_fail(o,
+                "reads elements of an earlier layer in an order that is neither a slice nor a transposition");
+}
+
+int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
+{
+        struct onnx_value *view = NULL;
+        int layer, r = onnx_resolve(o, v, &view);
+        if (r)
+                return r;
+        layer = view->layer;
+        if (mfl_shape_count(shape) != onnx_count(&view->shape))
+                return onnx_fail(o, "a value of %lld numbers where %lld are expected",
+                        (long long)onnx_count(&view->shape), (long long)mfl_shape_count(shape));
+        if (view->map && (r = find_layer(o, view, &layer)))
+                return r;
+        return reshape_to(o, layer, shape, ret_layer);
+}

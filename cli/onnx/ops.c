@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators with a native layer of their own. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+static int image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape)
+{
+        if (!x || x->tensor || x->shape.rank != 4 || x->shape.dim[0] != 1)
+                return onnx_fail(o, "takes images, {batch, channels, height, width}");
+        *ret_shape = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
+        return onnx_layer_of(o, x, ret_shape, ret_layer);
+}
+
+static int add(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors,
+        const struct onnx_shape *shape)
+{
+        int layer, r = onnx_add_layer(o, l, tensors, o->node, &layer);
+        struct onnx_value *v;
+        if (!r)
+                r = onnx_layer_value(o, layer, shape, &v);
+        return r ? r : onnx_output(o, 0, v);
+}
+
+static int add_image(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors)
+{
+        struct onnx_shape shape = {4, {1, l->out.dim[0], l->out.dim[1], l->out.dim[2]}};
+        return add(o, l, tensors, &shape);
+}
+
+static int pair(struct onnx *o, const char *name, int otherwise, int ret_pair[2])
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        for (int d = 0; d < 2; d++)
+                ret_pair[d] = otherwise;
+        if (!a)
+                return 0;
+        for (size_t d = 0; d < 2; d++) {
+                if (a->n_ints != 2 || a->ints[d] < 0 || a->ints[d] > 65536)
+                        return onnx_fail(
+                                o, "%s: two numbers from 0 to 65536 are expected (two dimensions)", name);
+                ret_pair[d] = (int)a->ints[d];
+        }
+        return 0;
+}
+
+/* The same padding at both ends. */
+static int padding(struct onnx *o, int ret_pair[2])
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, "pads");
+        ret_pair[0] = ret_pair[1] = 0;
+        if (!onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
+                !onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
+                return onnx_fail(o, "auto_pad is not supported; explicit pads are");
+        if (!a)
+                return 0;
+        if (a->n_ints != 4)
+                return onnx_fail(o, "pads: four numbers are expected (two dimensions)");
+        for (int d = 0; d < 2; d++) {
+                if (a->ints[d] != a->ints[d + 2] || a->ints[d] < 0 || a->ints[d] > 65536)
+                        return onnx_fail(o, "pads that differ at both ends are not supported");
+                ret_pair[d] = (int)a->ints[d];
+        }
+        return 0;
+}
+
+static int window(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *weight)
+{
+        int r = pair(o, "kernel_shape", 0, l->kernel);
+        if (!r)
+                r = pair(o, "strides", 1, l->stride);
+        if (!r)
+                r = pair(o, "dilations", 1, l->dilation);
+        if (!r)
+                r = padding(o, l->padding);
+        for (int d = 0; !r && d < 2; d++) {
+                if (weight && !l->kernel[d])
+                        l->kernel[d] = (int)weight->shape.dim[2 + d];
+                if (l->kernel[d] < 1 || l->stride[d] < 1 || l->dilation[d] < 1)
+                        return onnx_fail(o, "kernel_shape, strides and dilations are at least 1");
+        }
+        return r;
+}
+
+static int64_t windows(const struct mfl_layer *l, int d, int64_t size)
+{
+        int64_t room = size + 2 * (int64_t)l->padding[d] - (int64_t)l->dilation[d] * (l->kernel[d] - 1) - 1;
+        return room < 0 ? 0 : room / l->stride[d] + 1;
+}
+
+static int weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor)
+{
+        const struct onnx_value *v = onnx_input(o, i);
+        if (!v || !v->tensor || !v->tensor->f || v->shape.rank != rank)
+                return onnx_fail(o, "input %zu must be an initializer of %d dimensions", i, rank);
+        *ret_tensor = v->tensor;
+        return 0;
+}
+
+static int convert_conv(struct onnx *o)
+{
+        bool transposed = !strcmp(onnx_node(o)->op_type, "ConvTranspose");
+        struct mfl_layer l = {
+                .op = transposed ? MFL_OP_CONVTRANSPOSE2D : MFL_OP_CONV2D, .bias = onnx_input(o, 2)};
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        struct mfl_shape in;
+        int64_t groups = onnx_int(o, "group", 1);
+        int r = weight_of(o, 1, 4, &t[0]);
+        if (!r && l.bias)
+                r = weight_of(o, 2, 1, &t[1]);
+        if (!r)
+                r = image(o, onnx_input(o, 0), &l.input, &in);
+        if (!r)
+                r = window(o, &l, t[0]);
+        if (!r && transposed)
+                r = pair(o, "output_padding", 0, l.output_padding);
+        if (r)
+                return r;
+        int64_t outputs = transposed ? t[0]->shape.dim[1] * groups : t[0]->shape.dim[0];
+        if (groups < 1 || groups > 65536 || outputs < 1 || outputs > 65536 ||
+                l.kernel[0] != t[0]->shape.dim[2] || l.kernel[1] != t[0]->shape.dim[3])
+                return onnx_fail(o, "weights, group and kernel_shape don't go together");
+        l.conv_groups = (int)groups;
+        l.out_channels = (int)outputs;
+        l.out = (struct mfl_shape){3, {outputs}};
+        for (int d = 0; d < 2; d++)
+                l.out.dim[1 + d] = transposed
+                                           ? (in.dim[1 + d] - 1) * l.stride[d] - 2 * (int64_t)l.padding[d] +
+                                                     (int64_t)l.dilation[d] * (l.kernel[d] - 1) +
+                                                     l.output_padding[d] + 1
+                                           : windows(&l, d, in.dim[1 + d]);
+        onnx_name(o, &l, t[0], "weight");
+        onnx_name(o, &l, t[1], "bias");
+        return add_image(o, &l, t);
+}
+
+static int convert_pool(struct onnx *o)
+{
+        bool average = onnx_node(o)->op_type[0] == 'A';
+        struct mfl_layer l = {.op = average ? MFL_OP_AVGPOOL2D : MFL_OP_MAXPOOL2D};
+        struct mfl_shape in;
+        int r = image(o, onnx_input(o, 0), &l.input, &in);
+        if (!r)
+                r = window(o, &l, NULL);
+        if (r)
+                return r;
+        bool padded = l.padding[0] || l.padding[1];
+        if (average && padded && !onnx_int(o, "count_include_pad", 0))
+                return onnx_fail(o,
+                        "padding that does not count is not supported: AvgPool2d(count_include_pad=True) is");
+        l.out = (struct mfl_shape){3, {in.dim[0]}};
+        for (int d = 0; d < 2; d++) {
+                l.out.dim[1 + d] = windows(&l, d, in.dim[1 + d]);
+                int64_t room = in.dim[1 + d] + 2 * (int64_t)l.padding[d] -
+                               (int64_t)l.dilation[d] * (l.kernel[d] - 1) - 1;
+                if (onnx_int(o, "ceil_mode", 0) && room % l.stride[d])
+                        return onnx_fail(
+                                o, "ceil_mode with windows that reach beyond the image is not supported");
+        }
+        return add_image(o, &l, NULL);
+}
+
+static int convert_global_pool(struct onnx *o, enum mfl_op op)
+{
+        struct mfl_layer l = {.op = op};
+        struct mfl_shape in;
+        int r = image(o, onnx_input(o, 0), &l.input, &in);
+        if (r)
+                return r;
+        l.out = (struct mfl_shape){3, {in.dim[0], 1, 1}};
+        return add_image(o, &l, NULL);
+}
+
+static int convert_batchnorm(struct onnx *o)
+{
+        struct mfl_layer l = {.op = MFL_OP_BATCHNORM,
+                .eps = onnx_float(o, "epsilon", 1e-5f),
+                .momentum = 1 - onnx_float(o, "momentum", 0.9f)};
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        struct onnx_value *x = onnx_input(o, 0);
+        static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
+        int r = 0;
+        for (int i = 0; !r && i < 4; i++) {
+                r = weight_of(o, (size_t)i + 1, 1, &t[i]);
+                if (!r)
+                        onnx_name(o, &l, t[i], names[i]);
+        }
+        if (r)
+                return r;
+        /* 1 - 0.9 in floats is not 0.1. */
+        l.momentum = (float)(round((double)l.momentum * 1e6) / 1e6);
+        if (!x || x->tensor)
+                return onnx_fail(o, "input 0 is missing");
+        if (x->shape.rank == 2 && x->shape.dim[0] == 1)
+                l.out = (struct mfl_shape){1, {x->shape.dim[1]}};
+        else if (x->shape.rank == 4 && x->shape.dim[0] == 1)
+                l.out = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
+        else
+                return onnx_fail(o, "takes images or vectors");
+        r = onnx_layer_of(o, x, &l.out, &l.input);
+        return r ? r : add(o, &l, t, &x->shape);
+}
+
+static int convert_layernorm(struct onnx *o)
+{
+        struct mfl_layer l = {
+                .op = MFL_OP_LAYERNORM, .eps = onnx_float(o, "epsilon", 1e-5f), .bias = onnx_input(o, 2)};
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        struct onnx_value *x = onnx_input(o, 0);
+        int64_t axis = onnx_int(o, "axis", -1);
+        int r = weight_of(o, 1, 1, &t[0]);
+        if (!r && l.bias)
+                r = weight_of(o, 2, 1, &t[1]);
+        if (r)
+                return r;
+        if (!x || x->tensor || (axis != -1 && axis != x->shape.rank - 1))
+                return onnx_fail(o, "is supported over the last dimension");
+        onnx_name(o, &l, t[0], "weight");
+        onnx_name(o, &l, t[1], "bias");
+        onnx_rows_shape(x, &l.out);
+        r = onnx_layer_of(o, x, &l.out, &l.input);
+        return r ? r : add(o, &l, t, &x->shape);
+}
+
+/* ---- dense ---- */
+
+static int turn(struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor **ret_tensor)
+{
+        int64_t rows = t->shape.dim[0], columns = t->shape.dim[1];
+        struct onnx_tensor *turned = onnx_alloc(o, 1, sizeof *turned);
+        float *f = turned ? onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
+        if (!f)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++)
+                        f[k * rows + i] = t->f[i * columns + k];
+        *turned = *t;
+        turned->shape.dim[0] = columns;
+        turned->shape.dim[1] = rows;
+        turned->f = f;
+        *ret_tensor = turned;
+        return 0;
+}
+
+int onnx_make_product(
+        struct onnx *o, struct onnx_value *v, const struct onnx_tensor *bias, struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {v->weight, bias};
+        struct onnx_value *base = (struct onnx_value *)(uintptr_t)v->base, *view;
+        struct mfl_layer l = {.op = MFL_OP_DENSE, .bias = bias};
+        struct mfl_shape rows, own;
+        int layer, r = onnx_resolve(o, base, &view);
+        if (!r && v->transposed)
+                r = turn(o, v->weight, &t[0]);
+        if (r)
+                return r;
+        int64_t outputs = t[0]->shape.dim[0];
+        if (outputs < 1 || outputs > 65536)
+                return onnx_fail(o, "%lld outputs; 1 to 65536 are possible", (long long)outputs);
+        onnx_rows_shape(view, &rows);
+        own = *onnx_layer_shape(o, view->layer);
+        /* A dense layer takes an image as flattened. */
+        if (rows.rank == 1 && !view->map && own.rank == 3)
+                rows = own;
+        if ((r = onnx_layer_of(o, view, &rows, &l.input)))
+                return r;
+        l.out_channels = (int)outputs;
+        l.out = rows.rank == 2 ? (struct mfl_shape){2, {rows.dim[0], outputs}}
+                               : (struct mfl_shape){1, {outputs}};
+        static const char *const suffixes[] = {"weight", "bias"};
+        for (int i = 0; i < 2; i++)
+                onnx_name(o, &l, t[i], suffixes[i]);
+        if (!l.name[0] && v->weight->origin && strlen(v->weight->origin) > 7 &&
+                !strcmp(v->weight->origin + strlen(v->weight->origin) - 7, "_weight")) {
+                struct onnx_tensor named = *v->weight;
+                char stem[MFL_NAME_BYTES + 8];
+                mfl_strcpy(stem, sizeof stem, v->weight->origin);
+                size_t n = strlen(stem);
+                if (n > 7 && n == strlen(v->weight->origin)) {
+                        memcpy(stem + n - 7, ".weight", 7);
+                        named.origin = stem;
+                        onnx_name(o, &l, &named, "weight");
+                }
+        }
+        if ((r = onnx_add_layer(o, &l, t, o->node, &layer)))
+                return r;
+        return onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+static int pend_product(struct onnx *o, struct onnx_value *x, const struct onnx_tensor *w, bool transposed,
+        struct onnx_value **ret_value)
+{
+        struct onnx_shape shape;
+        struct onnx_value *base;
+        if (!x || x->tensor)
+                return onnx_fail(o, "takes data of the samples as its first input");
+        int r = onnx_resolve(o, x, &base);
+        if (r)
+                return r;
+        shape = base->shape;
+        if (!w->f || w->shape.rank != 2 || shape.rank < 1 ||
+                shape.dim[shape.rank - 1] != w->shape.dim[transposed ? 0 : 1])
+                return onnx_fail(o, "the weights don't fit their input");
+        shape.dim[shape.rank - 1] = w->shape.dim[transposed ? 1 : 0];
+        if ((r = onnx_new_value(o, &shape, ret_value)))
+                return r;
+        (*ret_value)->pending = ONNX_PRODUCT;
+        (*ret_value)->base = base;
+        (*ret_value)->weight = w;
+        (*ret_value)->transposed = transposed;
+        return 0;
+}
+
+static int convert_matmul(struct onnx *o)
+{
+        const struct onnx_value *b = onnx_input(o, 1);
+        struct onnx_value *v;
+        if (!b || !b->tensor)
+                return onnx_fail(o, "needs weights as its second input");
+        int r = pend_product(o, onnx_input(o, 0), b->tensor, true, &v);
+        return r ? r : onnx_output(o, 0, v);
+}
+
+static int convert_gemm(struct onnx *o)
+{
+        const struct onnx_tensor *w = NULL, *bias = NULL;
+        struct onnx_value *v, *made;
+        float alpha = onnx_float(o, "alpha", 1), beta = onnx_float(o, "beta", 1);
+        int r = weight_of(o, 1, 2, &w);
+        if (!r && onnx_input(o, 2))
+                r = weight_of(o, 2, 1, &bias);
+        if (r)
+                return r;
+        bool turned = onnx_int(o, "transB", 0) == 0;
+        if (alpha != 1 || (bias && beta != 1) || onnx_int(o, "transA", 0))
+                return onnx_fail(o, "alpha, beta and transA are supported as 1, 1 and 0");
+        if (bias && bias->count != w->shape.dim[turned ? 1 : 0])
+                return onnx_fail(o, "the bias doesn't fit the weights");
+        r = pend_product(o, onnx_input(o, 0), w, turned, &v);
+        if (!r)
+                r = onnx_make_product(o, v, bias, &made);
+        return r ? r : onnx_output(o, 0, made);
+}
+
+/* ---- others ---- */
+
+static int convert_dropout(struct onnx *o)
+{
+        double rate = (double)onnx_float(o, "ratio", 0.5f);
+        struct onnx_value *view, *v;
+        int layer, r = onnx_resolve(o, onnx_input(o, 0), &view);
+        if (r)
+                return r;
+        if (onnx_input(o, 1) && !onnx_scalar(onnx_input(o, 1), &rate))
+                return onnx_fail(o, "a rate that is no constant");
+        if ((r = onnx_view(o, view, &view->shape, NULL, &v)))
+                return r;
+        if (rate > 0) {
+                struct mfl_layer l = {.op = MFL_OP_DROPOUT,
+                        .input = view->layer,
+                        .rate = (float)rate,
+                        .out = *onnx_layer_shape(o, view->layer)};
+                if ((r = onnx_add_layer(o, &l, NULL, o->node, &layer)))
+                        return r;
+                v->layer = layer;
+        }
+        return onnx_output(o, 0, v);
+}
+
+static int convert_softmax(struct onnx *o)
+{
+        struct onnx_value *x = onnx_input(o, 0), *view, *v;
+        int64_t axis = onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
+        if (axis != -1 && axis != x->shape.rank - 1)
+                return onnx_fail(o, "is supported over the last dimension");
+        if (!strcmp(onnx_node(o)->op_type, "LogSoftmax")) {
+                int r = onnx_resolve(o, x, &view);
+                if (!r)
+                        r = onnx_view(o, view, &view->shape, NULL, &v);
+                onnx_note(o, "the LogSoftmax at the end was left out: the loss takes logits");
+                for (size_t i = 0; i < o->graph->n_output; i++)
+                        if (!r && o->graph->output[i]->name &&
+                                !strcmp(o->graph->output[i]->name, onnx_node(o)->output[0]))
+                                return onnx_output(o, 0, v);
+                return r ? r : onnx_fail(o, "is supported as the last node only");
+        }
+        struct mfl_layer l = {.op = MFL_OP_SOFTMAX};
+        onnx_rows_shape(x, &l.out);
+        int r = onnx_layer_of(o, x, &l.out, &l.input);
+        return r ? r : add(o, &l, NULL, &x->shape);
+}
+
+static int mean_over(struct onnx *o, struct onnx_value *x, int axis, const struct onnx_shape *shape)
+{
+        struct mfl_shape in;
+        struct mfl_layer l = {.op = MFL_OP_MEAN};
+        int r = onnx_sample_shape(o, x, &in);
+        if (!r)
+                r = onnx_layer_of(o, x, &in, &l.input);
+        if (r)
+                return r;
+        l.axis = axis;
+        if (axis < 0 || axis >= in.rank || in.rank < 2)
+                return onnx_fail(o, "the mean over the batch, or of a vector");
+        l.out.rank = 0;
+        for (int d = 0; d < in.rank; d++)
+                if (d != axis)
+                        l.out.dim[l.out.rank++] = in.dim[d];
+        return add(o, &l, NULL, shape);
+}
+
+static int convert_mean(struct onnx *o)
+{
+        struct onnx_value *x = onnx_input(o, 0);
+        const int64_t *axes;
+        int n, r = onnx_ints(o, "axes", 1, &axes, &n);
+        struct onnx_shape shape = {0};
+        unsigned over = 0;
+        if (r)
+                return r;
+        int rank = x->shape.rank, batch = 0;
+        for (int i = 0; i < n; i++) {
+                int64_t a = axes[i] < 0 ? axes[i] + rank : axes[i];
+                if (a < 0 || a >= rank)
+                        return onnx_fail(o, "axis %lld; there are %d dimensions", (long long)axes[i], rank);
+                over |= 1u << a;
+        }
+        for (int d = 0; d < rank; d++) {
+                if (!(over >> d & 1))
+                        shape.dim[shape.rank++] = x->shape.dim[d];
+                else if (onnx_int(o, "keepdims", 1))
+                        shape.dim[shape.rank++] = 1;
+        }
+        if (rank == 4 && over == 12) {
+                struct mfl_layer l = {.op = MFL_OP_GLOBAL_AVGPOOL2D};
+                struct mfl_shape in;
+                if ((r = image(o, x, &l.input, &in)))
+                        return r;
+                l.out = (struct mfl_shape){3, {in.dim[0], 1, 1}};
+                return add(o, &l, NULL, &shape);
+        }
+        while (batch < rank && x->shape.dim[batch] != 1)
+                batch++;
+        for (int d = 0; d < rank; d++)
+                if (over == 1u << d && d != batch)
+                        return mean_over(o, x, d - (d > batch), &shape);
+        return onnx_fail(o, "means over height and width, or over one other dimension, are supported");
+}
+
+static int convert_concat(struct onnx *o)
+{
+        const Onnx__NodeProto *node = onnx_node(o);
+        struct onnx_value *first = onnx_input(o, 0), *joined = NULL;
+        int64_t axis = onnx_int(o, "axis", 0);
+        struct mfl_shape s, total;
+        int layer = -1, r = 0, at, batch = 0;
+        if (!first)
+                return onnx_fail(o, "input 0 is missing");
+        struct onnx_shape shape = first->shape;
+        axis += axis < 0 ? shape.rank : 0;
+        while (batch < shape.rank && (shape.dim[batch] != 1 || batch == axis))
+                batch++;
+        if (axis < 0 || axis >= shape.rank || batch == shape.rank || shape.rank > 4)
+                return onnx_fail(o, "along this axis is not supported");
+        at = (int)(axis - (axis > batch));
+        for (size_t i = 0; i < node->n_input; i++) {
+                struct onnx_value *x = onnx_input(o, i);
+                int from;
+                if (!x || x->shape.rank != shape.rank || x->shape.dim[batch] != 1)
+                        return onnx_fail(o, "inputs of different shapes");
+                s = (struct mfl_shape){0};
+                for (int d = 0; d < shape.rank; d++)
+                        if (d != batch)
+                                s.dim[s.rank++] = x->shape.dim[d];
+                if (x->tensor) {
+                        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {x->tensor};
+                        struct mfl_layer w = {
+                                .op = MFL_OP_WEIGHT, .shape = s, .out = s, .frozen = !x->tensor->origin};
+                        onnx_name(o, &w, x->tensor, "");
+                        r = onnx_add_layer(o, &w, t, o->node, &from);
+                } else {
+                        r = onnx_layer_of(o, x, &s, &from);
+                }
+                if (r)
+                        return r;
+                if (layer < 0) {
+                        layer = from;
+                        total = s;
+                        continue;
+                }
+                struct mfl_layer l = {
+                        .op = MFL_OP_CONCAT, .input = layer, .input2 = from, .axis = at, .out = total};
+                l.out.dim[at] += s.dim[at];
+                if (layer == from)
+                        return onnx_fail(o, "joins a value with itself");
+                if ((r = onnx_add_layer(o, &l, NULL, o->node, &layer)))
+                        return r;
+                total = l.out;
+                shape.dim[axis] = total.dim[at];
+        }
+        r = onnx_layer_value(o, layer, &shape, &joined);
+        return r ? r : onnx_output(o, 0, joined);
+}
+
+static int convert_gather(struct onnx *o)
+{
+        const struct onnx_value *table = onnx_input(o, 0), *tokens = onnx_input(o, 1);
+        if (!table || !table->tensor || !table->tensor->f || table->shape.rank != 2 || !tokens ||
+                onnx_int(o, "axis", 0))
+                return onnx_fail(o,
+                        "is supported with constant indices, or as an embedding: rows of a matrix by tokens");
+        if (tokens->tensor || tokens->layer != 0 || tokens->map || tokens->samples || tokens->pending ||
+                onnx_layer_shape(o, 0)->rank != 1)
+                return onnx_fail(
+                        o, "the tokens of an embedding must be the model's input, {batch, positions}");
+        int64_t n = table->shape.dim[0], features = table->shape.dim[1], t = onnx_layer_shape(o, 0)->dim[0];
+        if (n < 1 || n > 65536 || features < 1 || features > 65536)
+                return onnx_fail(o, "an embedding of %lld x %lld; each at most 65536", (long long)n,
+                        (long long)features);
+        struct mfl_layer l = {.op = MFL_OP_EMBEDDING,
+                .input = 0,
+                .vocabulary = (int)n,
+                .out_channels = (int)features,
+                .out = {2, {t, features}}};
+        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {table->tensor};
+        struct onnx_shape shape = tokens->shape;
+        onnx_name(o, &l, table->tensor, "weight");
+        shape.dim[shape.rank++] = features;
+        return add(o, &l, tensors, &shape);
+}
+
+int onnx_operator(struct onnx *o, bool *ret_known)
+{
+        const char *op = onnx_node(o)->op_type;
+        *ret_known = true;
+        if (!strcmp(op, "Conv") || !strcmp(op, "ConvTranspose"))
+                return convert_conv(o);
+        if (!strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"))
+                return convert_pool(o);
+        if (!strcmp(op, "GlobalAveragePool"))
+                return convert_global_pool(o, MFL_OP_GLOBAL_AVGPOOL2D);
+        if (!strcmp(op, "GlobalMaxPool"))
+                return convert_global_pool(o, MFL_OP_GLOBAL_MAXPOOL2D);
+        if (!strcmp(op, "Gemm"))
+                return convert_gemm(o);
+        if (!strcmp(op, "MatMul"))
+                return convert_matmul(o);
+        if (!strcmp(op, "BatchNormalization"))
+                return convert_batchnorm(o);
+        if (!strcmp(op, "LayerNormalization"))
+                return convert_layernorm(o);
+        if (!strcmp(op, "Concat"))
+                return convert_concat(o);
+        if (!strcmp(op, "Gather"))
+                return convert_gather(o);
+        if (!strcmp(op, "LSTM") || !strcmp(op, "GRU"))
+                return onnx_recurrent(o);
+        bool of_data = onnx_input(o, 0) && !onnx_input(o, 0)->tensor;
+        if (of_data && !strcmp(op, "Dropout"))
+                return convert_dropout(o);
+        if (of_data && (!strcmp(op, "Softmax") || !strcmp(op, "LogSoftmax")))
+                return convert_softmax(o);
+        if (of_data && !strcmp(op, "ReduceMean"))
+                return convert_mean(o);
+        *ret_known = false;
+        return 0;
+}

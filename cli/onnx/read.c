@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a node is given: attributes, inputs, constants; the memory and the messages of a conversion. */
+#include <stdio.h>
+
+#include "cli/onnx/internal.h"
+
+void *onnx_alloc(struct onnx *o, size_t n, size_t size)
+{
+        uint64_t bytes;
+        if (o->out_of_memory)
+                return NULL;
+        if (__builtin_mul_overflow((uint64_t)n, (uint64_t)size, &bytes) || bytes > o->budget) {
+                mfl_fail(o->err, MFL_INVALID,
+                        "%.200s: node %d needs too much memory for the size of the file", o->path, o->node);
+                return NULL;
+        }
+        struct onnx_block *block = mfl_calloc(1, sizeof *block + sizeof(max_align_t) + bytes);
+        if (!block) {
+                o->out_of_memory = true;
+                mfl_fail_memory(o->err, bytes, "an ONNX graph");
+                return NULL;
+        }
+        o->budget -= bytes;
+        block->next = o->blocks;
+        o->blocks = block;
+        return (char *)block + sizeof(max_align_t);
+}
+
+const Onnx__NodeProto *onnx_node(const struct onnx *o)
+{
+        return o->graph->node[o->node];
+}
+
+int onnx_fail(struct onnx *o, const char *fmt, ...)
+{
+        char text[400];
+        va_list ap;
+        va_start(ap, fmt);
+        mfl_vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        if (o->node < 0)
+                return mfl_fail(o->err, MFL_INVALID, "%.160s: %s", o->path, text);
+        const Onnx__NodeProto *node = onnx_node(o);
+        const char *name = node->name && *node->name            ? node->name
+                           : node->n_output && *node->output[0] ? node->output[0]
+                                                                : "?";
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: node %.80s (%.30s): %s", o->path, name,
+                node->op_type ? node->op_type : "?", text);
+}
+
+void onnx_note(struct onnx *o, const char *fmt, ...)
+{
+        size_t n = strlen(o->notes), room = sizeof((struct mfl_onnx_model *)0)->notes;
+        va_list ap;
+        va_start(ap, fmt);
+        if (n + 80 < room) {
+                mfl_vsnprintf(o->notes + n, room - n - 1, fmt, ap);
+                strcat(o->notes, "\n");
+        }
+        va_end(ap);
+}
+
+/* ---- values by name ---- */
+
+static size_t slot_of(const struct onnx *o, const char *name)
+{
+        uint64_t h = 14695981039346656037u; /* FNV-1a */
+        for (const char *p = name; *p; p++)
+                h = (h ^ (unsigned char)*p) * 1099511628211u;
+        size_t i = h & (o->n_table - 1);
+        while (o->table[i].name && strcmp(o->table[i].name, name))
+                i = (i + 1) & (o->n_table - 1);
+        return i;
+}
+
+struct onnx_value *onnx_find(const struct onnx *o, const char *name)
+{
+        return o->table[slot_of(o, name)].value;
+}
+
+int onnx_set(struct onnx *o, const char *name, struct onnx_value *value)
+{
+        struct onnx_entry *entry = &o->table[slot_of(o, name)];
+        if (entry->value && entry->value->shape.rank >= 0)
+                return onnx_fail(o, "value '%.60s' is made twice", name);
+        if (entry->value)
+                value->uses = entry->value->uses;
+        *entry = (struct onnx_entry){name, value};
+        return 0;
+}
+
+/* ---- a node's attributes and inputs ---- */
+
+const Onnx__AttributeProto *onnx_attribute(const struct onnx *o, const char *name)
+{
+        const Onnx__NodeProto *node = onnx_node(o);
+        for (size_t i = 0; i < node->n_attribute; i++)
+                if (node->attribute[i]->name && !strcmp(node->attribute[i]->name, name))
+                        return node->attribute[i];
+        return NULL;
+}
+
+int64_t onnx_int(const struct onnx *o, const char *name, int64_t otherwise)
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        return a && a->has_i ? a->i : otherwise;
+}
+
+float onnx_float(const struct onnx *o, const char *name, float otherwise)
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        return a && a->has_f ? a->f : otherwise;
+}
+
+bool onnx_string_is(const struct onnx *o, const char *name, const char *otherwise, const char *value)
+{
+        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        if (!a || !a->has_s)
+                return !strcmp(otherwise, value);
+        return a->s.len == strlen(value) && !memcmp(a->s.data, value, a->s.len);
+}
+
+struct onnx_value *onnx_input(const struct onnx *o, size_t i)
+{
+        const Onnx__NodeProto *node = onnx_node(o);
+        return i < node->n_input && *node->input[i] ? onnx_find(o, node->input[i]) : NULL;
+}
+
+int onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n)
+{
+        const Onnx__AttributeProto *a = attribute ? onnx_attribute(o, attribute) : NULL;
+        const struct onnx_value *v = onnx_input(o, input);
+        *ret_n = -1;
+        if (a) {
+                *ret_v = a->ints;
+                *ret_n = (int)a->n_ints;
+        } else if (v) {
+                if (!v->tensor || !v->tensor->i)
+                        return onnx_fail(o,
+                                "input %zu depends on the data, or holds no whole numbers; mfl takes "
+                                "constants here",
+                                input);
+                if (v->tensor->count > 65536)
+                        return onnx_fail(o, "input %zu has %lld numbers", input, (long long)v->tensor->count);
+                *ret_v = v->tensor->i;
+                *ret_n = (int)v->tensor->count;
+        }
+        return 0;
+}
+
+int onnx_output(struct onnx *o, size_t i, struct onnx_value *value)
+{
+        const Onnx__NodeProto *node = onnx_node(o);
+        if (i >= node->n_output || !*node->output[i])
+                return 0;
+        value->node = o->node;
+        return onnx_set(o, node->output[i], value);
+}
+
+double onnx_number(const struct onnx_tensor *t, int64_t i)
+{
+        return t->f ? (double)t->f[i] : (double)t->i[i];
+}
+
+bool onnx_scalar(const struct onnx_value *value, double *ret_v)
+{
+        if (!value || !value->tensor || value->tensor->count != 1)
+                return false;
+        *ret_v = onnx_number(value->tensor, 0);
+        return true;
+}
+
+/* ---- constants ---- */
+
+enum {
+        FLOAT = 1,
+        UINT8,
+        INT8,
+        UINT16,
+        INT16,
+        INT32,
+        INT64,
+        BOOL = 9,
+        DOUBLE = 11
+}; /* TensorProto.DataType */
+
+static size_t element_bytes(int type)
+{
+        switch (type) {
+        case UINT8:
+        case INT8:
+        case BOOL:
+                return 1;
+        case UINT16:
+        case INT16:
+                return 2;
+        case FLOAT:
+        case INT32:
+                return 4;
+        case INT64:
+        case DOUBLE:
+                return 8;
+        default:
+                return 0;
+        }
+}
+
+static int64_t read_int(const uint8_t *p, int type)
+{
+        int16_t s;
+        uint16_t u;
+        int32_t w;
+        int64_t l;
+        switch (type) {
+        case INT8:
+                return (int8_t)*p;
+        case UINT16:
+                memcpy(&u, p, sizeof u);
+                return u;
+        case INT16:
+                memcpy(&s, p, sizeof s);
+                return s;
+        case INT32:
+                memcpy(&w, p, sizeof w);
+                return w;
+        case INT64:
+                memcpy(&l, p, sizeof l);
+                return l;
+        default:
+                return *p;
+        }
+}
+
+static bool parse_u64(const char *text, uint64_t *ret_v)
+{
+        char *end;
+        errno = 0;
+        *ret_v = strtoull(text, &end, 10);
+        return !errno && end != text && !*end && *text != '-';
+}
+
+/* Where the tensor's data lie in a file beside the model. */
+static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const char *name,
+        const uint8_t **ret_data, size_t *ret_n)
+{
+        const char *file = NULL;
+        uint64_t offset = 0, length = UINT64_MAX;
+        const uint8_t *bytes;
+        size_t n;
+        for (size_t i = 0; i < proto->n_external_data; i++) {
+                const char *key = proto->external_data[i]->key, *value = proto->external_data[i]->value;
+                bool ok = key && value;
+                if (ok && !strcmp(key, "location"))
+                        file = value;
+                else if (ok && !strcmp(key, "offset"))
+                        ok = parse_u64(value, &offset);
+                else if (ok && !strcmp(key, "length"))
+                        ok = parse_u64(value, &length);
+                if (!ok)
+                        return onnx_fail(o, "tensor %.60s: its external data are not described well", name);
+        }
+        if (!file || !*file || strchr(file, '/') || !strcmp(file, "..") || !strcmp(file, "."))
+                return onnx_fail(o,
+                        "tensor %.60s: external data lie in '%.60s', but must lie in a file beside the model",
+                        name, file ? file : "");
+        if (!o->files)
+                return onnx_fail(o, "tensor %.60s: its data are in file %.60s", name, file);
+        int r = o->files->map(o->files->user, file, &bytes, &n, o->err);
+        if (r)
+                return r;
+        if (length == UINT64_MAX && offset <= n)
+                length = n - offset;
+        if (offset > n || length > n - offset)
+                return onnx_fail(o,
+                        "tensor %.60s: its data are bytes %llu to %llu of file %.60s, which has %zu", name,
+                        (unsigned long long)offset, (unsigned long long)(offset + length), file, n);
+        *ret_data = bytes + offset;
+        *ret_n = (size_t)length;
+        return 0;
+}
+
+static int fill_raw(struct onnx *o, const uint8_t *raw, int type, float *f, int64_t *v, int64_t count)
+{
+        double d;
+        size_t each = element_bytes(type);
+        for (int64_t i = 0; i < count; i++) {
+                const uint8_t *p = raw + (size_t)i * each;
+                if (type == DOUBLE) {
+                        memcpy(&d, p, sizeof d);
+                        f[i] = (float)d;
+                } else if (type == FLOAT) {
+                        memcpy(&f[i], p, sizeof *f);
+                } else {
+                        v[i] = read_int(p, type);
+                }
+        }
+        return 0;
+}
+
+static bool fill_typed(const Onnx__TensorProto *proto, int type, float *f, int64_t *v, int64_t count)
+{
+        size_t n = type == FLOAT    ? proto->n_float_data
+                   : type == DOUBLE ? proto->n_double_data
+                   : type == INT64  ? proto->n_int64_data
+                                    : proto->n_int32_data;
+        if ((int64_t)n != count)
+                return false;
+        for (int64_t i = 0; i < count; i++) {
+                if (type == FLOAT)
+                        f[i] = proto->float_data[i];
+                else if (type == DOUBLE)
+                        f[i] = (float)proto->double_data[i];
+                else
+                        v[i] = type == INT64 ? proto->int64_data[i] : proto->int32_data[i];
+        }
+        return true;
+}
+
+static int read_shape(struct onnx *o, const Onnx__TensorProto *proto, const char *name, struct onnx_tensor *t)
+{
+        t->count = 1;
+        if (proto->n_dims > ONNX_RANK_MAX)
+                return onnx_fail(o, "tensor %.60s has %zu dimensions, at most %d are possible", name,
+                        proto->n_dims, ONNX_RANK_MAX);
+        for (size_t d = 0; d < proto->n_dims; d++) {
+                t->shape.dim[d] = proto->dims[d];
+                if (proto->dims[d] < 0 || proto->dims[d] > ONNX_ELEMENTS_MAX ||
+                        (t->count *= proto->dims[d]) > ONNX_ELEMENTS_MAX)
+                        return onnx_fail(
+                                o, "tensor %.60s: dimension %zu is %lld", name, d, (long long)proto->dims[d]);
+        }
+        t->shape.rank = (int)proto->n_dims;
+        return 0;
+}
+
+int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx_tensor **ret_tensor)
+{
+        const char *name = proto->name ? proto->name : "";
+        int type = proto->data_type;
+        size_t each = element_bytes(type), n = proto->raw_data.len;
+        const uint8_t *raw = proto->has_raw_data ? proto->raw_data.data : NULL;
+        struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
+        if (!t)
+                return onnx_memory(o);
+        if (!each)
+                return onnx_fail(o,
+                        "tensor %.60s has element type %d; float32 (1) is read, and whole numbers: export "
+                        "the model in "
+                        "float32, model.float()",
+                        name, type);
+        int r = read_shape(o, proto, name, t);
+        if (!r && proto->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
+                r = find_external(o, proto, name, &raw, &n);
+        if (r)
+                return r;
+        if (raw && n != (size_t)t->count * each)
+                return onnx_fail(o, "tensor %.60s: %zu bytes of data, its shape needs %lld", name, n,
+                        (long long)t->count * (long long)each);
+        bool is_float = type == FLOAT || type == DOUBLE;
+        float *f = is_float ? onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
+        int64_t *v = is_float ? NULL : onnx_alloc(o, (size_t)t->count + 1, sizeof *v);
+        if (!f && !v)
+                return onnx_memory(o);
+        t->f = f;
+        t->i = v;
+        t->is_bool = type == BOOL;
+        *ret_tensor = t;
+        if (raw)
+                return fill_raw(o, raw, type, f, v, t->count);
+        if (!fill_typed(proto, type, f, v, t->count))
+                return onnx_fail(o, "tensor %.60s: its data are not as many as its shape needs (%lld)", name,
+                        (long long)t->count);
+        return 0;
+}

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs exported here by PyTorch: imported, trained for 20 steps with PyTorch's losses, exported, read back.
+
+Skipped where there is no PyTorch. With onnxruntime (not in Debian; by hand in a virtual environment) the exported file
+must also give the trained model's outputs.
+"""
+import math
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.nn import functional as F
+
+EXE = os.environ["MFL_ONNX_TRAJECTORY"]
+STEPS, BATCH = 20, 4
+# float32 on both sides in different orders of summation; errors grow over 20 steps.
+TOLERANCE = 1e-4
+NEW = hasattr(torch.onnx, "is_in_onnx_export") and int(torch.__version__.split(".")[0]) >= 2
+
+
+class Mlp(nn.Module):
+    shape, tokens = (1, 8, 8), 0
+
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(64, 16)
+        self.fc2 = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
+
+
+class Cnn(nn.Module):
+    shape, tokens = (3, 12, 12), 0
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 6, 3, stride=2, groups=6, bias=False)
+        self.bn2 = nn.BatchNorm2d(6, momentum=0.3, eps=1e-3)
+        self.up = nn.ConvTranspose2d(6, 4, 2, 2)
+        self.fc = nn.Linear(4 * 2 * 2, 10)
+
+    def forward(self, x):
+        x = F.relu6(self.bn1(self.conv1(x)))
+        x = F.silu(self.bn2(self.conv2(x)))
+        x = F.avg_pool2d(torch.tanh(self.up(F.max_pool2d(x, 2))), 2)
+        return self.fc(torch.cat([x[:, :2], torch.sigmoid(x[:, 2:])], 1).reshape(x.size(0), -1))
+
+
+class Block(nn.Module):
+    def __init__(self, i, o, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(i, o, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(o)
+        self.conv2 = nn.Conv2d(o, o, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(o)
+        self.downsample = None
+        if stride != 1 or i != o:
+            self.downsample = nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(nn.Module):
+    """torchvision's, narrow. Batch norm over few values makes small differences grow fast, hence small steps."""
+    shape, tokens, lr = (1, 32, 32), 0, 0.002
+
+    def __init__(self, w=4):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, w, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(w)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        i = w
+        for k in range(4):
+            o = w << k
+            setattr(self, f"layer{k + 1}", nn.Sequential(Block(i, o, 1 if k == 0 else 2), Block(o, o, 1)))
+            i = o
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(i, 10)
+
+    def forward(self, x):
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class Recurrent(nn.Module):
+    shape, tokens = (8,), 12
+    kind = nn.LSTM
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(12, 6)
+        self.rnn = self.kind(6, 7, batch_first=True)
+        self.fc = nn.Linear(7, 12)
+
+    def forward(self, x):
+        return self.fc(self.rnn(self.embed(x))[0])
+
+
+class Gru(Recurrent):
+    kind = nn.GRU
+
+
+class GptBlock(nn.Module):
+    def __init__(self, d, heads, positions):
+        super().__init__()
+        self.heads = heads
+        self.ln1 = nn.LayerNorm(d)
+        self.qkv = nn.Linear(d, 3 * d)
+        self.proj = nn.Linear(d, d)
+        self.ln2 = nn.LayerNorm(d)
+        self.fc1 = nn.Linear(d, 2 * d)
+        self.fc2 = nn.Linear(2 * d, d)
+        self.register_buffer("mask", torch.tril(torch.ones(positions, positions)).view(1, 1, positions, positions))
+
+    def forward(self, x):
+        b, t, c = x.size()
+        q, k, v = (p.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+                   for p in self.qkv(self.ln1(x)).split(c, dim=2))
+        a = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        a = F.softmax(a.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf")), dim=-1)
+        x = x + self.proj((a @ v).transpose(1, 2).contiguous().view(b, t, c))
+        return x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
+
+
+class Gpt(nn.Module):
+    shape, tokens = (8,), 12
+
+    def __init__(self, d=8, heads=2):
+        super().__init__()
+        self.wte = nn.Embedding(12, d)
+        self.wpe = nn.Embedding(8, d)
+        self.h = nn.ModuleList([GptBlock(d, heads, 8) for _ in range(2)])
+        self.ln_f = nn.LayerNorm(d)
+        self.head = nn.Linear(d, 12, bias=False)
+
+    def forward(self, x):
+        h = self.wte(x) + self.wpe(torch.arange(0, x.size(1)).unsqueeze(0))
+        for block in self.h:
+            h = block(h)
+        return self.head(self.ln_f(h))
+
+
+class Mha(nn.Module):
+    """nn.MultiheadAttention, a positional parameter, GELU by tanh, the mean over positions."""
+    shape, tokens = (8,), 12
+
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(12, 8)
+        self.pos = nn.Parameter(torch.randn(1, 8, 8) * 0.02)
+        self.ln = nn.LayerNorm(8)
+        self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.fc = nn.Linear(8, 10)
+
+    def forward(self, x):
+        h = self.emb(x) + self.pos
+        n = self.ln(h)
+        h = h + self.attn(n, n, n, need_weights=False)[0]
+        return self.fc(F.gelu(h, approximate="tanh").mean(1))
+
+
+class Separate(nn.Module):
+    """Queries, keys and values from layers of their own; scaled_dot_product_attention where there is one."""
+    shape, tokens = (8,), 12
+
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(12, 8)
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.fc = nn.Linear(8, 12)
+        self.register_buffer("mask", torch.full((8, 8), float("-inf")).triu(1))
+
+    def forward(self, x):
+        h = self.emb(x)
+        q, k, v = (l(h).view(x.size(0), 8, 2, 4).transpose(1, 2) for l in (self.q, self.k, self.v))
+        if hasattr(F, "scaled_dot_product_attention"):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = F.softmax(q @ k.transpose(-2, -1) / 2.0 + self.mask, dim=-1) @ v
+        return self.fc(h + self.o(y.transpose(1, 2).reshape(x.size(0), 8, 8)))
+
+
+MODELS = {"mlp": Mlp, "cnn": Cnn, "resnet18": ResNet18, "lstm": Recurrent, "gru": Gru, "gpt": Gpt, "mha": Mha,
+          "separate": Separate}
+
+
+def export(model, x, path, opset, dynamic, **options):
+    settings = dict(training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+    settings.update(options)
+    if NEW:
+        settings.setdefault("dynamo", False)
+    if dynamic:
+        settings["dynamic_axes"] = {"x": {0: "n"}, "y": {0: "n"}}
+    torch.onnx.export(model, (x,), str(path), opset_version=opset, input_names=["x"], output_names=["y"], **settings)
+
+
+def batches(model):
+    rng = np.random.default_rng(5)
+    if model.tokens:
+        x = rng.integers(0, model.tokens, (STEPS * BATCH, *model.shape))
+    else:
+        x = rng.random((STEPS * BATCH, *model.shape), dtype=np.float32)
+    out = model(torch.tensor(x[:2]))
+    y = rng.integers(0, out.shape[-1], (STEPS * BATCH, *out.shape[1:-1]))
+    return x, y
+
+
+def run(*args):
+    done = subprocess.run([EXE, *map(str, args)], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def rate(model):
+    return getattr(model, "lr", 0.05)
+
+
+def train(model, x, y):
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate(model))
+    losses = []
+    for s in range(STEPS):
+        part = slice(s * BATCH, (s + 1) * BATCH)
+        out = model(torch.tensor(x[part]))
+        loss = F.cross_entropy(out.reshape(-1, out.shape[-1]), torch.tensor(y[part]).reshape(-1))
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("opset,dynamic", [(14 if NEW else 13, False), (17, True)])
+def test_trains_like_pytorch(tmp_path, name, opset, dynamic):
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = MODELS[name]().train()
+    x, y = batches(model)
+    # Batch norm at 1x1 needs two rows to train on; the graph says 2 then, and is read as one sample all the same.
+    export(model, torch.tensor(x[:2 if name == "resnet18" else 1]), tmp_path / "m.onnx", opset, dynamic)
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, out, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path)
+    assert code == 0, err
+    want = train(model, x, y)
+    got = np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.tensor(x[:BATCH])).numpy()
+    mine = np.fromfile(tmp_path / "logits.f32", dtype=np.float32).reshape(logits.shape)
+    assert np.max(np.abs(mine - logits)) < 1e-3 * np.max(np.abs(logits))
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    import onnx
+    onnx.checker.check_model(onnx.load(tmp_path / "final.onnx"), full_check=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "final.onnx"), providers=["CPUExecutionProvider"])
+    feed = x[:BATCH] if model.tokens else x[:BATCH].astype(np.float32)
+    theirs = session.run(None, {"input": feed})[0]
+    assert theirs.shape == logits.shape
+    assert np.max(np.abs(theirs - mine)) < 1e-4 * np.max(np.abs(mine))
+
+
+# ---- by the command line ----
+
+import mfl_harness as h
+
+JOB = "name: t\nrounds: 2\nmodel: {onnx: %s}  # mine\ndata: {name: tiny, partition: iid, clients: 4}\n" \
+      "training: {lr: 0.05, epochs: 1, batch: 10}\n"
+
+
+def tiny_mlp():
+    """Of the harness's data set: four classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def check(tmp_path, file, status):
+    (tmp_path / "job.yaml").write_text(JOB % file)
+    return h.mfl("check", tmp_path / "job.yaml", status=status, cwd=tmp_path)
+
+
+def test_job_starts_from_the_file_and_comes_back(tmp_path):
+    model = tiny_mlp()
+    export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, True)
+    assert "556 parameters" in check(tmp_path, tmp_path / "m.onnx", 0).stdout
+    # Steps of almost nothing: the end shows the start.
+    (tmp_path / "job.yaml").write_text((JOB % (tmp_path / "m.onnx")).replace("lr: 0.05", "lr: 1e-9"))
+    with h.start_cluster(str(tmp_path / "c")) as cluster:
+        job = cluster.mfl("submit", tmp_path / "job.yaml").stdout.split()[0]
+        cluster.wait_job(job)
+        cluster.mfl("pull", job, "--format", "onnx", "-o", tmp_path / "end.onnx")
+        cluster.mfl("pull", job, "--format", "npz", "-o", tmp_path / "end.npz")
+    end = np.load(tmp_path / "end.npz")
+    for name, value in model.state_dict().items():
+        assert np.allclose(end[name], value.numpy(), rtol=0, atol=1e-6), name
+    # Read back, the exported file is the same model.
+    assert "model     layers, 556 parameters" in check(tmp_path, tmp_path / "end.onnx", 0).stdout
+
+
+@pytest.mark.parametrize("what,says", [("truncated", "truncated"), ("garbage", "is no ONNX file"),
+                                       ("empty", "the file is empty"), ("missing", "no such file")])
+def test_damaged_files_are_told(tmp_path, what, says):
+    export(tiny_mlp(), torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, True)
+    good = (tmp_path / "m.onnx").read_bytes()
+    bad = {"truncated": good[:700], "garbage": bytes(range(256)) * 8, "empty": b""}
+    if what in bad:
+        (tmp_path / "bad.onnx").write_bytes(bad[what])
+    err = check(tmp_path, tmp_path / "bad.onnx", 5).stderr
+    assert "job.yaml:3: model.onnx: " in err and says in err
+
+
+def test_export_for_inference_is_refused(tmp_path):
+    """The default export folds batch norm into the convolution and renames its weights."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 4)).eval()
+    export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 13, False, training=torch.onnx.TrainingMode.EVAL,
+           do_constant_folding=True)
+    err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "batch norm was folded" in err and "TrainingMode.TRAINING" in err
+
+
+def test_unknown_operator_is_named(tmp_path):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.cumsum(torch.flatten(x, 1), 1)
+    export(Odd(), torch.zeros(1, 1, 2, 2), tmp_path / "m.onnx", 13, False)
+    err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "(CumSum): this operator is not supported. Supported are Conv" in err
