@@ -23,8 +23,8 @@ def model_of(name):
     if name == "logistic":
         return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
     if name == "lenet5":
-        return nn.Sequential(nn.Conv2d(3, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
-                             nn.AvgPool2d(2), nn.Flatten(), nn.Linear(576, 120), nn.Tanh(), nn.Linear(120, 84),
+        return nn.Sequential(nn.Conv2d(3, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
+                             nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84),
                              nn.Tanh(), nn.Linear(84, 10))
     return make(name)
 
