@@ -49,7 +49,7 @@ struct mfl_gemm {
 };
 #define MFL_GEMM_DEPTH 256
 #define MFL_GEMM_HEIGHT 96
-#define MFL_GEMM_WIDTH 480
+#define MFL_GEMM_WIDTH 576
 #define MFL_GEMM_PANEL_MAX 32
 /* Floats that a product works in, and that k x n packed ones take. */
 #define MFL_GEMM_WORK (MFL_GEMM_DEPTH * (MFL_GEMM_HEIGHT + MFL_GEMM_WIDTH))
@@ -129,6 +129,14 @@ struct mfl_recurrent {
         float *dh, *dc;              /* of each row, from later positions */
 };
 
+/* One prediction; scale: the factor of its gradient. */
+struct mfl_logits {
+        int classes, label;
+        float smoothing, scale;
+};
+/* From here on classes take vectors' exponentials; below, the bits of bodies.h. */
+#define MFL_CLASSES_MANY 1025
+
 /* x and x2 of add and multiply as three dimensions each; those of x2 are x's or 1. */
 struct mfl_join {
         int64_t rows, dim[3], dim2[3];
@@ -196,6 +204,9 @@ struct mfl_loops {
         void (*join_grad2)(const struct mfl_join *v, const float *x, const float *dy, float *dx2);
         void (*mean)(const struct mfl_axis *v, const float *x, float *y);
         void (*mean_grad)(const struct mfl_axis *v, const float *dy, float *dx);
+        /* Softmax cross entropy of one position, for many classes: bodies.h in vectors, and with label
+         * smoothing. dz may be NULL. */
+        float (*cross_entropy)(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit);
         /* The sum of squares, in double. */
         double (*squares)(int64_t n, const float *x);
         /* x[i] *= factor */

@@ -436,6 +436,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"
 #include "kernels/cpu/loops_sequence.h"
+#include "kernels/cpu/loops_attention.h"
 #include "kernels/cpu/loops_shape.h"
 
 #define SQUARES 16
@@ -490,6 +491,7 @@ const struct mfl_loops LOOPS = {
         .join_grad2 = join_grad2,
         .mean = mean_axis,
         .mean_grad = mean_axis_grad,
+        .cross_entropy = cross_entropy,
         .squares = squares,
         .scale = scale,
         .add = add,

@@ -103,10 +103,48 @@ INLINE void gemm_tile(const float *a, const float *b, int64_t depth, float *sums
                 store(sums + r * GEMM_PANEL + v * LANES, acc[r][v]);
 }
 
+/* The same of a whole tile whose rows of a lie along k, `stride` apart: they are read as they lie. Three rows
+ * to a pointer are what one base and one index register reach. */
+INLINE void gemm_tile_direct(
+        const float *a, int64_t stride, const float *b, int64_t depth, float *sums, const int nv)
+{
+        vec acc[GEMM_ROWS][GEMM_VECS];
+        const float *row[(GEMM_ROWS + 2) / 3];
+        UNROLL for (int g = 0; g < (GEMM_ROWS + 2) / 3; g++) row[g] = a + 3 * g * stride;
+        UNROLL for (int r = 0; r < GEMM_ROWS; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] = (vec){0};
+        for (int64_t k = 0; k < depth; k++, b += GEMM_PANEL) {
+                vec bk[GEMM_VECS];
+                UNROLL for (int v = 0; v < nv; v++) bk[v] = load(b + v * LANES);
+                UNROLL for (int r = 0; r < GEMM_ROWS; r++)
+                {
+                        vec ak = splat(row[r / 3][r % 3 * stride]);
+                        UNROLL for (int v = 0; v < nv; v++) acc[r][v] += ak * bk[v];
+                }
+                UNROLL for (int g = 0; g < (GEMM_ROWS + 2) / 3; g++) row[g]++;
+        }
+        UNROLL for (int r = 0; r < GEMM_ROWS; r++) UNROLL for (int v = 0; v < nv; v++)
+                store(sums + r * GEMM_PANEL + v * LANES, acc[r][v]);
+}
+
+static void gemm_direct(
+        const float *a, int64_t stride, const float *b, int64_t depth, const struct gemm_place *p)
+{
+        _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
+        if (p->cols <= LANES)
+                gemm_tile_direct(a, stride, b, depth, sums, 1);
+        else if (p->cols <= 2 * LANES)
+                gemm_tile_direct(a, stride, b, depth, sums, 2);
+        else
+                gemm_tile_direct(a, stride, b, depth, sums, GEMM_VECS);
+        gemm_finish(p, sums);
+}
+
 INLINE void gemm_rows(const float *a, const float *b, int64_t depth, int64_t rows, float *sums, const int nv)
 {
-        if (rows > 8)
+        if (rows > 10)
                 gemm_tile(a, b, depth, sums, GEMM_ROWS, nv);
+        else if (rows > 8)
+                gemm_tile(a, b, depth, sums, LANES == 16 ? 10 : 4, nv);
         else if (rows > 4)
                 gemm_tile(a, b, depth, sums, LANES == 16 ? 8 : 4, nv);
         else
@@ -131,17 +169,23 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
 {
         for (int64_t i = 0; i < g->m; i += MFL_GEMM_HEIGHT) {
                 int64_t height = MFL_MIN(MFL_GEMM_HEIGHT, g->m - i);
-                pack_rows(g->a + i * g->a_i + k * g->a_k, g->a_k, g->a_i, depth, height, depth * GEMM_ROWS,
-                        work);
+                int64_t direct = g->a_k == 1 ? height / GEMM_ROWS * GEMM_ROWS : 0;
+                const float *a = g->a + i * g->a_i + k * g->a_k;
+                pack_rows(
+                        a + direct * g->a_i, g->a_k, g->a_i, depth, height - direct, depth * GEMM_ROWS, work);
                 for (int64_t j = 0; j < n; j += GEMM_PANEL)
                         for (int64_t r = 0; r < height; r += GEMM_ROWS) {
+                                const float *panel = b + j / GEMM_PANEL * stride;
                                 struct gemm_place p = {.c = g->c + (i + r) * g->ldc + first + j,
                                         .ldc = g->ldc,
                                         .rows = MFL_MIN(GEMM_ROWS, height - r),
                                         .cols = MFL_MIN(GEMM_PANEL, n - j),
                                         .bias = g->bias && k == 0 ? g->bias + first + j : NULL,
                                         .add = g->add || k > 0};
-                                gemm_any(work + r * depth, b + j / GEMM_PANEL * stride, depth, &p);
+                                if (r < direct)
+                                        gemm_direct(a + r * g->a_i, g->a_i, panel, depth, &p);
+                                else
+                                        gemm_any(work + (r - direct) * depth, panel, depth, &p);
                         }
         }
 }
@@ -152,13 +196,21 @@ static int64_t depth_of(int64_t k)
         return (k + blocks - 1) / MFL_MAX(blocks, 1);
 }
 
+/* Equal blocks of columns, so that none is left with a few for which all of a is packed once more. */
+static int64_t width_of(int64_t n)
+{
+        int64_t blocks = (n + MFL_GEMM_WIDTH - 1) / MFL_GEMM_WIDTH;
+        int64_t width = (n + blocks - 1) / MFL_MAX(blocks, 1);
+        return (width + GEMM_PANEL - 1) / GEMM_PANEL * GEMM_PANEL;
+}
+
 static void gemm(const struct mfl_gemm *g, float *work)
 {
-        int64_t block = depth_of(g->k);
+        int64_t block = depth_of(g->k), width = width_of(g->n);
         float *columns = work + MFL_GEMM_HEIGHT * MFL_GEMM_DEPTH;
-        for (int64_t j = 0; j < g->n; j += MFL_GEMM_WIDTH)
+        for (int64_t j = 0; j < g->n; j += width)
                 for (int64_t k = 0; k < g->k; k += block) {
-                        int64_t n = MFL_MIN(MFL_GEMM_WIDTH, g->n - j), depth = MFL_MIN(block, g->k - k);
+                        int64_t n = MFL_MIN(width, g->n - j), depth = MFL_MIN(block, g->k - k);
                         pack_columns(g->b + k * g->b_k + j * g->b_j, g->b_k, g->b_j, depth, n,
                                 depth * GEMM_PANEL, columns);
                         gemm_block(g, k, depth, j, n, columns, depth * GEMM_PANEL, work);

@@ -17,6 +17,8 @@
 #include "kernels/host.h"
 #include "kernels/plan.h"
 
+#define MFL_CPU_WIDE_ALIGN 16 /* floats between tensors of a wide vector: a cache line */
+
 struct mfl_device {
         dnnl_engine_t engine;
         const struct mfl_loops *loops;
@@ -96,6 +98,19 @@ void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second);
 static inline bool mfl_cpu_is_trained(const struct mfl_graph *graph, int param)
 {
         return param >= 0 && graph->params[param].trained;
+}
+
+/* memory.c: everything that net_new allocates but for what the library keeps; the plan is there. */
+int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err);
+
+static inline bool mfl_cpu_is_conv(enum mfl_op op)
+{
+        return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D;
+}
+
+static inline bool mfl_cpu_is_recurrent(enum mfl_op op)
+{
+        return op == MFL_OP_LSTM || op == MFL_OP_GRU;
 }
 
 /* Operators of sequence.c and shape.c. */

@@ -34,6 +34,29 @@ static void gather(struct mfl_net *net, const struct mfl_device_data *data, cons
         }
 }
 
+/* mfl_host_loss for cross entropy of many classes, whose exponentials would take longer than the layers. */
+static void loss_of_many(const struct mfl_net *net, const struct mfl_device_data *data,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows, float scale, const float *z,
+        float *dz, struct mfl_score *score)
+{
+        int classes = net->graph->classes, positions = net->graph->positions;
+        for (uint32_t r = 0; r < rows; r++) {
+                const int32_t *labels = data->split->labels + (size_t)index[r] * (size_t)positions;
+                for (int t = 0; t < positions; t++, z += classes, dz = dz ? dz + classes : NULL) {
+                        struct mfl_logits v = {classes, labels[t], loss->smoothing, scale};
+                        bool hit;
+                        if (labels[t] >= 0) {
+                                score->loss_sum +=
+                                        mfl_fixed_loss(net->device->loops->cross_entropy(&v, z, dz, &hit));
+                                score->n_correct += hit;
+                                score->n_scored++;
+                        } else if (dz) {
+                                memset(dz, 0, (size_t)classes * sizeof *dz);
+                        }
+                }
+        }
+}
+
 /* The loss of the last layer's output, and its gradient in the arena where `scale`, the factor of each
  * prediction's, is not 0; both pass through NCHW. */
 static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_loss *loss,
@@ -47,7 +70,11 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
                 mfl_layout_to_plain(l, net->options.batch, z, net->logits);
                 z = net->logits;
         }
-        mfl_host_loss(data, net->graph, loss, index, rows, scale ? *scale : 0.0f, z, dz, score);
+        float factor = scale ? *scale : 0.0f;
+        if (loss->kind == MFL_LOSS_CROSS_ENTROPY && net->graph->classes >= MFL_CLASSES_MANY)
+                loss_of_many(net, data, loss, index, rows, factor, z, dz, score);
+        else
+                mfl_host_loss(data, net->graph, loss, index, rows, factor, z, dz, score);
         if (!scale)
                 return;
         size_t missing = ((size_t)net->options.batch - rows) * (size_t)l->logical;
