@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 #include <pthread.h>
+#include <time.h>
 
 #include "kernels/backend.h"
 
@@ -149,14 +150,22 @@ static double run_peak(long n)
         return peak_128(n, &sink);
 }
 
+/* Of this thread: another program on the core must not make the peak less. */
+static uint64_t cpu_ns(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* The best of some rounds, in GFLOP/s. */
 static void *measure_peak(void *arg)
 {
         double best = 0;
         for (int round = 0; round < 10; round++) {
-                uint64_t begin = mfl_now_ns();
+                uint64_t begin = cpu_ns();
                 double flops = run_peak(5000000);
-                double rate = flops / (double)(mfl_now_ns() - begin);
+                double rate = flops / (double)(cpu_ns() - begin);
                 best = MFL_MAX(best, rate);
         }
         *(double *)arg = best;

@@ -51,14 +51,6 @@ int mfl_fixed_choose(float delta_max, uint64_t weight_max, struct mfl_fixed *ret
 }
 
 /* The checks count misfits instead of leaving at the first one: that makes them loops without a branch. */
-VECTORS static size_t count_bad_delta(const float *p1, const float *p0, size_t n, float delta_max)
-{
-        size_t bad = 0;
-        for (size_t i = 0; i < n; i++)
-                bad += !(fabsf(p1[i] - p0[i]) <= delta_max);
-        return bad;
-}
-
 /* While a block is checked, the sums that it will be added to are on their way from memory. Without that the
  * addition waits for them: processors look ahead only as far as a few iterations of a long loop body. */
 #define STRIDE ((size_t)64)
@@ -78,6 +70,20 @@ VECTORS static size_t count_bad_f32(const float *delta, size_t n, float delta_ma
         }
         for (; i < n; i++)
                 bad += !(fabsf(delta[i]) <= delta_max);
+        return bad;
+}
+
+VECTORS static size_t count_bad_delta(
+        const float *p1, const float *p0, size_t n, float delta_max, const uint64_t *acc)
+{
+        size_t bad = 0, i = 0;
+        for (; i + STRIDE <= n; i += STRIDE) {
+                prefetch_sums(acc + i);
+                for (size_t k = i; k < i + STRIDE; k++)
+                        bad += !(fabsf(p1[k] - p0[k]) <= delta_max);
+        }
+        for (; i < n; i++)
+                bad += !(fabsf(p1[i] - p0[i]) <= delta_max);
         return bad;
 }
 
@@ -122,6 +128,13 @@ VECTORS static void subtract_f32(double factor, const float *restrict delta, siz
                 acc[i] -= mfl_fixed_round((double)delta[i] * factor);
 }
 
+VECTORS static void subtract_delta(
+        double factor, const float *restrict p1, const float *restrict p0, size_t n, uint64_t *restrict acc)
+{
+        for (size_t i = 0; i < n; i++)
+                acc[i] -= mfl_fixed_round((double)(p1[i] - p0[i]) * factor);
+}
+
 VECTORS static void subtract_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
@@ -154,13 +167,19 @@ int mfl_fixed_add_delta(const struct mfl_fixed *fixed, uint64_t weight, const fl
         int r = check_weight(fixed, weight, MFL_WEIGHT_MAX, err);
         if (r)
                 return r;
-        if (count_bad_delta(p1, p0, n, fixed->delta_max)) {
-                size_t i = 0;
-                while (fabsf(p1[i] - p0[i]) <= fixed->delta_max)
-                        i++;
-                return fail_delta(fixed, i, p1[i] - p0[i], err);
+        double factor = ldexp((double)weight, fixed->scale_bits);
+        for (size_t done = 0; done < n; done += BLOCK) {
+                size_t count = MFL_MIN(BLOCK, n - done);
+                const float *q1 = p1 + done, *q0 = p0 + done;
+                if (count_bad_delta(q1, q0, count, fixed->delta_max, (uint64_t *)acc + done)) {
+                        size_t i = done;
+                        while (fabsf(p1[i] - p0[i]) <= fixed->delta_max)
+                                i++;
+                        subtract_delta(factor, p1, p0, done, (uint64_t *)acc);
+                        return fail_delta(fixed, i, p1[i] - p0[i], err);
+                }
+                add_delta(factor, q1, q0, count, (uint64_t *)acc + done);
         }
-        add_delta(ldexp((double)weight, fixed->scale_bits), p1, p0, n, (uint64_t *)acc);
         return 0;
 }
 

@@ -19,7 +19,7 @@ struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param)
                 .p = net->params + group + at,
                 .m = net->momentum + group + at,
                 .v = net->second + group + at,
-                .p0 = net->first + group + at};
+                .p0 = mfl_cpu_first(net, pass->group) + at};
 }
 
 void mfl_cpu_take_grad(const struct pass *pass, int param)

@@ -281,7 +281,9 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         rc = mfl_plan_new(net->graph, net->options.training, needs, &net->plan, err);
         if (!rc)
                 rc = mfl_cpu_allocate(net, err);
-        return rc ? rc : bind_convolutions(net, err);
+        if (!rc)
+                rc = bind_convolutions(net, err);
+        return rc ? rc : mfl_cpu_places_new(net, err);
 }
 
 #define HAS(op) ((uint64_t)1 << (op))
@@ -332,6 +334,10 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->scratch);
         free(net->params);
         free(net->first);
+        if (net->base != net->first)
+                free(net->base);
+        free(net->sum);
+        free(net->place);
         free(net->momentum);
         free(net->grads);
         free(net->second);

@@ -74,7 +74,11 @@ static size_t find_work(struct mfl_net *net)
 static bool allocate_training(struct mfl_net *net, size_t wide, const size_t share[2], const size_t plain[2])
 {
         bool ok = true;
-        net->first = tensors_new(wide);
+        size_t one = (size_t)net->n_wide * sizeof(float);
+        net->first = tensors_new(net->options.shared_start ? one : wide);
+        /* Where each group has its own start, most callers have no other; untouched pages cost nothing. */
+        net->base = net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
+        net->sum = mfl_calloc((size_t)net->n_wide + 1, sizeof *net->sum);
         net->momentum = tensors_new(wide);
         net->second = mfl_calloc(1, wide + 1);
         net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
@@ -87,7 +91,7 @@ static bool allocate_training(struct mfl_net *net, size_t wide, const size_t sha
                 net->plain_grad[k] = tensors_new(plain[k] * sizeof(float));
                 ok = ok && net->share[k] && net->plain_grad[k];
         }
-        return ok && net->first && net->momentum && net->second && net->grads;
+        return ok && net->first && net->base && net->sum && net->momentum && net->second && net->grads;
 }
 
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
@@ -174,6 +178,8 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         uint64_t floats = activations * (options->training ? 3 : 1) + 6 * largest + work + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
-                floats += (3 * groups + 1 + (options->accumulate > 1)) * wide;
+                floats += ((options->shared_start ? 2 : 3) * groups + 4 + (options->accumulate > 1)) * wide;
+        for (int i = 0; i < graph->n_params; i++)
+                floats += graph->params[i].count; /* places */
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

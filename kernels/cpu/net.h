@@ -51,9 +51,16 @@ struct mfl_net {
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
         uint64_t n_wide;
+        uint32_t *place;       /* graph->n: where the flat vector's elements lie in the wide one */
         char *arena, *scratch; /* scratch: the primitives' own */
         size_t scratch_bytes;
-        float *params, *first, *momentum; /* G * n_wide */
+        float *params, *momentum; /* G * n_wide */
+        bool momentum_used;       /* by some step, so that a start has to clear it */
+        /* What clients started from: G * n_wide, with options.shared_start n_wide, all of them then being
+         * base.
+         */
+        float *first, *base;
+        int64_t *sum;  /* n_wide: of updates, in the wide vector's order */
         float *second; /* the same, of optimizers that need it; not touched, and so no memory, before */
         bool second_used;
         float *grads;         /* n_wide */
@@ -123,12 +130,24 @@ static inline float *mfl_cpu_grad(const struct mfl_net *net, int i)
         return (float *)(net->arena + net->plan->layers[i].grad);
 }
 
-/* Between flat and wide. */
+/* What group g started from. */
+static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
+{
+        return net->options.shared_start ? net->base : net->first + net->n_wide * (uint64_t)group;
+}
+
+/* Between flat and wide, tensor by tensor. */
 int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err);
 int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err);
 
+/* sum.c: the places of the flat vector's elements, and what needs no tensors but these. */
+int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err);
+int mfl_cpu_params_base(struct mfl_net *net, const float *params, struct mfl_error *err);
 int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
 int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
+int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
+        uint64_t *n_bad, struct mfl_error *err);
+int mfl_cpu_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters between the flat vector of the graph and the wide one of this backend. */
-#include <omp.h>
-
 #include "kernels/cpu/net.h"
 
 /* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
@@ -77,26 +75,4 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
                         dense_to_flat(&net->layers[layer->input].layout, layer->out_channels, from, to);
         }
         return rc;
-}
-
-int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
-{
-        size_t at = (size_t)net->n_wide * (size_t)group, bytes = (size_t)net->n_wide * sizeof(float);
-        mfl_assert(group >= 0 && group < net->options.groups);
-        omp_set_num_threads(net->options.threads);
-        int rc = mfl_cpu_params_to_wide(net, params, net->params + at, err);
-        if (rc || !net->options.training)
-                return rc;
-        memcpy(net->first + at, net->params + at, bytes);
-        memset(net->momentum + at, 0, bytes);
-        if (net->second_used)
-                memset(net->second + at, 0, bytes);
-        return 0;
-}
-
-int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err)
-{
-        mfl_assert(group >= 0 && group < net->options.groups);
-        omp_set_num_threads(net->options.threads);
-        return mfl_cpu_params_to_flat(net, net->params + net->n_wide * (uint64_t)group, params, err);
 }

@@ -162,6 +162,7 @@ int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct
         mfl_assert(net->options.training);
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
+        net->momentum_used = net->momentum_used || opt->kind != MFL_OPTIMIZER_SGD || opt->momentum != 0.0f;
         net->second_used = net->second_used || opt->kind != MFL_OPTIMIZER_SGD;
         omp_set_num_threads(net->options.threads);
         /* All steps of a client before the next one's: its params stay in the cache. */

@@ -117,6 +117,20 @@ def test_cpu_backend(cluster):
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize('backend', ['reference', 'cpu'])
+def test_fused(cluster, backend):
+    """Any number of clients trained at once, on any number of daemons, whose clients come in any order."""
+    training = {'momentum': 0.9, 'fuse': None}
+    found = {}
+    for daemons, workers, fuse, assign in ((1, 1, 1, 'speed'), (1, 2, 8, 'speed'), (2, 1, 3, 'modulo'), (3, 1, 64, 'speed'),
+                                           (2, 2, 2, 'speed')):
+        c = cluster(daemons, workers=workers, backend=backend)
+        c.wait_daemons(daemons)
+        found[(daemons, fuse)] = c.run_job(training=dict(training, fuse=fuse), selection={'assign': assign}, **JOB)[1]
+        c.close()
+    assert len(set(map(tuple, found.values()))) == 1, found
+
+
 def test_local_data(cluster):
     """Partition local: the names and data of the daemons are part of the job, the order in which they come is not."""
     digests = []

@@ -232,6 +232,90 @@ static void clients_trained_at_once_give_the_same_bits(void **state)
         free(want.sum);
 }
 
+/* 70 clients of unequal sizes in one task, trained 1, 2, 3, 8 and 64 at once on one thread and on two: one
+ * sum, and that of every client trained alone. */
+#define N_MANY 70u
+#define MANY(n)                                                                                              \
+        "name: t\nrounds: 3\nseed: 12\nmodel: {preset: mlp}\n"                                               \
+        "data: {name: toy, partition: dirichlet, alpha: 1.5, clients: 70}\n"                                 \
+        "training: {lr: 0.1, momentum: 0.9, epochs: 1, batch: 4, fuse: " #n "}\n"                            \
+        "aggregation: {weighting: uniform}\n"
+
+static void train_many(
+        const struct mfl_backend_ops *ops, const char *text, uint32_t workers, uint32_t per, int64_t *sum)
+{
+        struct mfl_trainer *trainer = new_trainer_on(ops, workers, 0);
+        struct total total = {.sum = sum};
+        uint64_t items[N_MANY];
+        memset(sum, 0, w.graph->n * sizeof(int64_t));
+        for (uint32_t i = 0; i < N_MANY; i++)
+                items[i] = i * 13 % N_MANY;
+        for (uint32_t at = 0; at < N_MANY; at += per) {
+                struct mfl_task task = train_task(items + at, MFL_MIN(per, N_MANY - at));
+                struct mfl_train_result *result;
+                struct mfl_error err;
+                if (run(trainer, text, &task, &result, &err))
+                        fail_msg("%s", err.text);
+                add_result(&total, result);
+                mfl_trainer_result_free(trainer, result);
+        }
+        assert_int_equal(total.weight, N_MANY);
+        assert_int_equal(total.samples, 700);
+        assert_int_equal(total.n_rejected, 0);
+        mfl_trainer_free(trainer);
+}
+
+static void check_many(const struct mfl_backend_ops *ops)
+{
+        static const char *const texts[] = {MANY(1), MANY(2), MANY(3), MANY(8), MANY(64)};
+        size_t bytes = w.graph->n * sizeof(int64_t);
+        int64_t *alone = mfl_malloc(bytes), *got = mfl_malloc(bytes);
+        struct mfl_dataset *small = w.dataset;
+        struct mfl_dataset_config config = {.name = "toy",
+                .format = MFL_FORMAT_SYNTHETIC,
+                .classes = 4,
+                .shape = {3, {1, 6, 6}},
+                .n_train = 700,
+                .n_test = 10,
+                .seed = 6};
+        struct mfl_error err;
+        assert_true(alone && got);
+        assert_int_equal(mfl_dataset_load(&config, &w.dataset, &err), 0);
+        train_many(ops, texts[0], 1, 1, alone);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(texts); i++)
+                for (uint32_t workers = 1; workers <= 2; workers++) {
+                        train_many(ops, texts[i], workers, N_MANY, got);
+                        if (memcmp(alone, got, bytes))
+                                fail_msg("other bits on %u workers with: %s", workers, texts[i]);
+                }
+        train_many(ops, texts[3], 2, 23, got); /* in three daemons' shares */
+        assert_memory_equal(alone, got, bytes);
+        mfl_dataset_free(w.dataset);
+        w.dataset = small;
+        free(alone);
+        free(got);
+}
+
+static void any_number_at_once_gives_the_same_bits(void **state)
+{
+        check_many(&mfl_backend_reference);
+}
+
+/* The same on the module with oneDNN, where this build has one. */
+static void any_number_at_once_gives_the_same_bits_on_the_cpu_backend(void **state)
+{
+        const struct mfl_backend_ops *ops;
+        struct mfl_error err;
+        struct mfl_device *device, *reference = w.device;
+        if (mfl_backend_open("cpu", &ops, &err))
+                skip();
+        assert_int_equal(ops->device_open(&device, &err), 0);
+        w.device = device;
+        check_many(ops);
+        w.device = reference;
+        ops->device_close(device);
+}
+
 /* A client that does not exist ends a task after others of it were added on the device. */
 static void a_sum_left_behind_is_not_found_by_the_next_task(void **state)
 {
@@ -714,6 +798,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(one_sum_for_any_threads_and_any_cut),
                 cmocka_unit_test(clients_trained_at_once_give_the_same_bits),
+                cmocka_unit_test(any_number_at_once_gives_the_same_bits),
+                cmocka_unit_test(any_number_at_once_gives_the_same_bits_on_the_cpu_backend),
                 cmocka_unit_test(a_sum_left_behind_is_not_found_by_the_next_task),
                 cmocka_unit_test(lanes_grow_with_the_task),
                 cmocka_unit_test(a_devices_own_memory_bounds_lanes_and_data),

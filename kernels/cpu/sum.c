@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters and updates as whole vectors: starts of clients, their ends, and the exact sum of their updates.
+ *
+ * A client starts by one copy in wide order and ends by one addition in wide order: integers are added, so
+ * the order of the elements does not matter. The way between wide and flat is gone once a task, through a
+ * table of places.
+ */
+#include <math.h>
+
+#include "kernels/cpu/net.h"
+
+#define LOW_BITS 20u /* a float holds such numbers, and those of the rest, exactly */
+
+/* A wide vector that holds the numbers of its own places tells where flat elements come from; in two parts,
+ * as a float has only 24 bits. `flat`: graph->n floats. The params, not set yet, lend the room. */
+static int number_places(struct mfl_net *net, float *flat, struct mfl_error *err)
+{
+        float *wide = net->params;
+        for (uint64_t i = 0; i < net->n_wide; i++)
+                wide[i] = (float)(i & ((1u << LOW_BITS) - 1));
+        int rc = mfl_cpu_params_to_flat(net, wide, flat, err);
+        if (rc)
+                return rc;
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                net->place[i] = (uint32_t)flat[i];
+        for (uint64_t i = 0; i < net->n_wide; i++)
+                wide[i] = (float)(i >> LOW_BITS);
+        rc = mfl_cpu_params_to_flat(net, wide, flat, err);
+        for (uint64_t i = 0; !rc && i < net->graph->n; i++)
+                net->place[i] |= (uint32_t)flat[i] << LOW_BITS;
+        memset(wide, 0, (size_t)net->n_wide * sizeof *wide);
+        return rc;
+}
+
+int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err)
+{
+        size_t n = (size_t)net->graph->n;
+        if (net->n_wide > UINT32_MAX)
+                return mfl_fail(err, MFL_INVALID, "the cpu backend has at most 2^32 parameters, not %llu",
+                        (unsigned long long)net->graph->n);
+        MFL_CLEANUP_FREE float *flat = mfl_malloc(n * sizeof *flat + 1);
+        net->place = mfl_malloc(n * sizeof *net->place + 1);
+        if (!flat || !net->place)
+                return mfl_fail_memory(err, n * sizeof *net->place, "places of parameters");
+        return number_places(net, flat, err);
+}
+
+/* Padding stays as it is. */
+static void scatter(const struct mfl_net *net, const float *restrict flat, float *restrict wide)
+{
+        const uint32_t *place = net->place;
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                wide[place[i]] = flat[i];
+}
+
+int mfl_cpu_params_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+{
+        mfl_assert(net->options.training);
+        scatter(net, params, net->base);
+        return 0;
+}
+
+/* Steps of a client that went out of range may have left anything in the padding of params; starts have
+ * zeros there. */
+int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+{
+        size_t at = (size_t)net->n_wide * (size_t)group, bytes = (size_t)net->n_wide * sizeof(float);
+        mfl_assert(group >= 0 && group < net->options.groups);
+        if (!net->options.training) {
+                scatter(net, params, net->params + at);
+                return 0;
+        }
+        mfl_assert(!params || !net->options.shared_start);
+        if (params)
+                scatter(net, params, net->first + at);
+        else if (!net->options.shared_start)
+                memcpy(net->first + at, net->base, bytes);
+        memcpy(net->params + at, mfl_cpu_first(net, group), bytes);
+        if (net->momentum_used)
+                memset(net->momentum + at, 0, bytes);
+        if (net->second_used)
+                memset(net->second + at, 0, bytes);
+        return 0;
+}
+
+int mfl_cpu_params_get(struct mfl_net *net, int group, float *restrict params, struct mfl_error *err)
+{
+        const float *restrict wide = net->params + net->n_wide * (uint64_t)group;
+        const uint32_t *restrict place = net->place;
+        mfl_assert(group >= 0 && group < net->options.groups);
+        for (uint64_t i = 0; i < net->graph->n; i++)
+                params[i] = wide[place[i]];
+        return 0;
+}
+
+static uint64_t count_bad(const struct mfl_net *net, int group, float delta_max)
+{
+        const float *params = net->params + net->n_wide * (uint64_t)group, *first = mfl_cpu_first(net, group);
+        uint64_t n_bad = 0;
+        for (uint64_t i = 0; i < net->graph->n; i++) {
+                uint64_t at = net->place[i];
+                n_bad += !(fabsf(params[at] - first[at]) <= delta_max);
+        }
+        return n_bad;
+}
+
+/* Padding has no update, so that it adds nothing, and is in range wherever the rest is: what isn't finite
+ * comes to a layer's weights through its gradient or its input as a whole. */
+int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
+        uint64_t *n_bad, struct mfl_error *err)
+{
+        for (int g = 0; g < net->options.groups; g++) {
+                n_bad[g] = 0;
+                if (!weight[g])
+                        continue;
+                int rc = mfl_fixed_add_delta(fixed, weight[g], net->params + net->n_wide * (uint64_t)g,
+                        mfl_cpu_first(net, g), (size_t)net->n_wide, net->sum, err);
+                if (rc)
+                        n_bad[g] = count_bad(net, g, fixed->delta_max);
+                if (rc && !n_bad[g])
+                        return rc;
+        }
+        return 0;
+}
+
+int mfl_cpu_sum_take(struct mfl_net *net, int64_t *restrict acc, struct mfl_error *err)
+{
+        const int64_t *restrict sum = net->sum;
+        const uint32_t *restrict place = net->place;
+        for (uint64_t i = 0; acc && i < net->graph->n; i++)
+                acc[i] += sum[place[i]];
+        memset(net->sum, 0, (size_t)net->n_wide * sizeof *net->sum);
+        return 0;
+}
