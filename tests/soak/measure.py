@@ -4,14 +4,17 @@
 Samples are compared only within one life of a process and only after the first ones of that life (caches, arenas of the
 allocator and SQLite's pages fill up), and all of them are taken at points of equal load: nothing at work, the same two daemons
 connected, the same number of jobs kept. The trend is Theil and Sen's (the median of the slopes of all pairs: Sen, "Estimates of
-the regression coefficient based on Kendall's tau", 1968), which a few odd samples can't move.
+the regression coefficient based on Kendall's tau", 1968), which a few odd samples can't move. What leaks grows in both halves of a
+life; what the allocator keeps after the highest tide so far is a step, and leaves one of the halves flat.
 """
 import os
 import statistics
 
 WARM_UP = 3
-# A trend needs some samples: with fewer, a step of the allocator is all that is seen.
-SAMPLES_MIN = 6
+# Each half needs some samples: with fewer, a step of the allocator is all that is seen.
+SAMPLES_MIN = 12
+# At any idle point, whatever the number of samples: the jobs of the soak reserve at most some 2 MiB each, and few run at once.
+ANONYMOUS_MAX = 192 << 20
 # Anonymous memory, by the median slope. Between two idle points lie some tens of jobs, hundreds of connections and
 # several daemons that came and went, and the smallest model has 260 parameters: what forgets one small object for each
 # of the connections, or one vector of the middle model (54,804 floats, 214 KiB) for one job in ten, is above this.
@@ -68,12 +71,19 @@ class Life:
             if last > base + (DESCRIPTORS_SLACK if key == 'fds' else 0):
                 found.append('%s (pid %d): %s grew from %d to %d: %s' % (
                     self.name, self.pid, key, base, last, self.samples[-1][1]['open'] if key == 'fds' else ''))
-        if judge_memory and len(warm) >= SAMPLES_MIN:
-            slope = theil_sen([(c, s['anon']) for c, s in warm])
-            if slope > BYTES_PER_CYCLE_MAX:
-                found.append('%s (pid %d): its memory grows by %.0f KiB a cycle over %d cycles (bound %d KiB)' % (
-                    self.name, self.pid, slope / 1024, warm[-1][0] - warm[0][0], BYTES_PER_CYCLE_MAX >> 10))
+        if judge_memory:
+            found += self.memory_faults([(c, s['anon']) for c, s in warm])
         return found
+
+    def memory_faults(self, points):
+        half, highest = len(points) // 2, max((y for _, y in points), default=0)
+        slopes = [theil_sen(part) for part in (points, points[:half], points[half:])]
+        if highest > ANONYMOUS_MAX:
+            yield '%s (pid %d): %d MiB of memory at an idle point' % (self.name, self.pid, highest >> 20)
+        if len(points) >= SAMPLES_MIN and slopes[0] > BYTES_PER_CYCLE_MAX and min(slopes[1:]) > BYTES_PER_CYCLE_MAX / 2:
+            yield '%s (pid %d): its memory grows by %.0f KiB a cycle over %d cycles, %.0f and %.0f in the halves (bound %d)' % (
+                self.name, self.pid, slopes[0] / 1024, points[-1][0] - points[0][0], slopes[1] / 1024, slopes[2] / 1024,
+                BYTES_PER_CYCLE_MAX >> 10)
 
     def row(self):
         """(name, samples, first, last, max of memory after the warm-up in MiB, KiB a cycle, descriptors, threads)."""
@@ -81,7 +91,7 @@ class Life:
         anon = [s['anon'] for _, s in warm]
         fds = [s['fds'] for _, s in self.samples]
         threads = [s['threads'] for _, s in self.samples]
-        slope = theil_sen([(c, s['anon']) for c, s in warm]) / 1024 if len(warm) >= SAMPLES_MIN else None
+        slope = theil_sen([(c, s['anon']) for c, s in warm]) / 1024 if len(warm) >= 3 else None
         return ('%s %d' % (self.name, self.pid), len(self.samples), *('%.1f' % (v / 1048576) for v in
                 (anon[0], anon[-1], max(anon))), '-' if slope is None else '%+.1f' % slope,
                 '%d/%d/%d' % (fds[0], fds[-1], max(fds)), '%d/%d/%d' % (threads[0], threads[-1], max(threads)))
@@ -99,7 +109,7 @@ def table(head, rows):
 
 def self_test():
     """What can't fail proves nothing: a leak must be found, noise and one odd sample must not."""
-    def life(anon, fds=lambda i: 20, n=20):
+    def life(anon, fds=lambda i: 20, n=27):
         made = Life('test', 1)
         for i in range(n):
             made.add(i, {'anon': int(anon(i)), 'open': [], 'fds': fds(i), 'threads': 5})
@@ -108,6 +118,8 @@ def self_test():
     assert not life(lambda i: 30 * mib + (i * 7919 % 13) * 65536)
     assert not life(lambda i: 30 * mib + (40 * mib if i == 12 else 0))
     assert not life(lambda i: 30 * mib - 20 * mib * (0.3 ** i))
+    assert not life(lambda i: (30 if i < 12 else 55) * mib)
+    assert life(lambda i: 300 * mib)
     assert life(lambda i: 30 * mib + i * 40000 + (i * 7919 % 13) * 4096)
     assert life(lambda i: 30 * mib, fds=lambda i: 20 + i)
     assert not life(lambda i: 30 * mib, fds=lambda i: 21 if i == 7 else 20)
