@@ -328,7 +328,8 @@ def main():
     book.self_test()
     folder = options.folder or tempfile.mkdtemp(prefix='mfl-soak-')
     os.makedirs(folder, exist_ok=True)
-    print('soak: seed %s, %g minutes, %s' % (options.seed, options.minutes, os.path.join(folder, 'actions.log')), flush=True)
+    print('soak: seed %s, %g minutes; every action: %s' % (options.seed, options.minutes, os.path.join(folder, 'soak', 'actions.log')),
+          flush=True)
     references(folder, options.backend)
     stage = st.Stage(os.path.join(folder, 'soak'), random.Random(options.seed + ' stage'), mounted, st.sanitized())
     the_readers = actors.readers(stage)
