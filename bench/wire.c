@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,9 +153,24 @@ static void remove_cert(void)
                 fprintf(stderr, "bench_wire: %s was not removed\n", cert_dir);
 }
 
-static double frames(size_t chunk, size_t total, bool tls)
+/* What a transfer took: GB a second, and seconds of processor for each GB on either side, which other work on
+ * the machine blurs less. */
+struct took {
+        double rate, send_cpu, receive_cpu;
+};
+
+static double cpu_s(int who)
+{
+        struct rusage u;
+        getrusage(who, &u);
+        return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+               (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+static struct took frames(size_t chunk, size_t total, bool tls)
 {
         struct run r = {.chunk = chunk, .total = total, .memory = touched((size_t)64 << 20)};
+        double send_cpu = cpu_s(RUSAGE_CHILDREN), receive_cpu = cpu_s(RUSAGE_SELF);
         struct sockaddr_in addr;
         int n = sizeof addr;
         char address[32];
@@ -184,7 +200,11 @@ static double frames(size_t chunk, size_t total, bool tls)
         mfl_tls_context_unref(r.tls);
         free(r.memory);
         check(r.end_ns > r.start_ns, "transfer");
-        return (double)total / (double)(r.end_ns - r.start_ns);
+        return (struct took){
+                .rate = (double)total / (double)(r.end_ns - r.start_ns),
+                .send_cpu = (cpu_s(RUSAGE_CHILDREN) - send_cpu) * 1e9 / (double)total,
+                .receive_cpu = (cpu_s(RUSAGE_SELF) - receive_cpu) * 1e9 / (double)total,
+        };
 }
 
 static double plain(size_t chunk, size_t total)
@@ -230,27 +250,54 @@ static int compare(const void *a, const void *b)
         return (x > y) - (x < y);
 }
 
+#define RUNS_MAX 99
+struct series {
+        double rate[RUNS_MAX], send_cpu[RUNS_MAX], receive_cpu[RUNS_MAX];
+};
+
+static void note(struct series *s, int i, struct took took)
+{
+        s->rate[i] = took.rate;
+        s->send_cpu[i] = took.send_cpu;
+        s->receive_cpu[i] = took.receive_cpu;
+}
+
+static double median(double *values, int n)
+{
+        qsort(values, (size_t)n, sizeof *values, compare);
+        return values[n / 2];
+}
+
+static void print_series(struct series *s, int n, double of)
+{
+        double rate = median(s->rate, n);
+        printf(" %8.2f %6.2f %5.2f %5.2f", rate, rate / of, median(s->send_cpu, n),
+                median(s->receive_cpu, n));
+}
+
 int main(int argc, char **argv)
 {
+        static struct series f, t;
+        static double p[RUNS_MAX];
         size_t total = (size_t)(argc > 1 ? atoi(argv[1]) : 2) << 30;
         int n = argc > 2 ? atoi(argv[2]) : 7;
-        check(total > 0 && n >= 1 && n <= 99, "arguments: GiB per repetition, repetitions (1 to 99)");
+        check(total > 0 && n >= 1 && n <= RUNS_MAX, "arguments: GiB per repetition, repetitions (1 to 99)");
         bool tls = make_cert();
-        printf("%8s %12s %12s %8s %12s %8s   GB/s, medians of %d\n", "chunk", "frames", "read/write", "ratio",
-                "TLS", "of plain", n);
+        printf("medians of %d; GB/s; send and receive: processor s/GB\n"
+               "%8s %10s %8s %6s %5s %5s %8s %6s %5s %5s\n",
+                n, "chunk", "read/write", "frames", "ratio", "send", "recv", "TLS", "ratio", "send", "recv");
         for (size_t chunk = (size_t)1 << 20; chunk <= (size_t)4 << 20; chunk *= 4) {
-                double f[99], p[99], t[99] = {0};
                 for (int i = 0; i < n; i++) {
-                        f[i] = frames(chunk, total, false);
+                        note(&f, i, frames(chunk, total, false));
                         p[i] = plain(chunk, total);
-                        t[i] = tls ? frames(chunk, total, true) : 0;
+                        if (tls)
+                                note(&t, i, frames(chunk, total, true));
                 }
-                qsort(f, (size_t)n, sizeof *f, compare);
-                qsort(p, (size_t)n, sizeof *p, compare);
-                qsort(t, (size_t)n, sizeof *t, compare);
-                printf("%4zu MiB %12.2f %12.2f %8.2f", chunk >> 20, f[n / 2], p[n / 2], f[n / 2] / p[n / 2]);
+                double plain_rate = median(p, n);
+                printf("%4zu MiB %10.2f", chunk >> 20, plain_rate);
+                print_series(&f, n, plain_rate);
                 if (tls)
-                        printf(" %12.2f %8.2f", t[n / 2], t[n / 2] / f[n / 2]);
+                        print_series(&t, n, median(f.rate, n));
                 putchar('\n');
         }
         remove_cert();

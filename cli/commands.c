@@ -160,6 +160,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client.target\n"
                 "  mfl drain node7 --undo\n"
                 "  mfl drain --all --wait && apt upgrade && mfl drain --all --undo\n"},
+        {"probe", "healthz|readyz [HOST:PORT]", "ask the server's HTTP port how it is", 1, 2, "",
+                mfl_cmd_probe,
+                "For the probes of containers, and for scripts. HOST:PORT is that of mfl-server --http "
+                "(default\n"
+                "127.0.0.1:7434). healthz: the loop turns and the disk takes what is stored; readyz: jobs "
+                "are\n"
+                "loaded. Exits with 0 for that, with 1 and the reason otherwise, with 3 when nobody "
+                "answers.\n"
+                "\nExample:\n"
+                "  mfl probe readyz && mfl submit job.yaml\n"},
         {"audit", "", "show who changed what, or tried to", 0, 0, "last", mfl_cmd_audit,
                 "Submissions, clones, stops, deletions, drains, rules about daemons, reloads, and what was "
                 "refused. "

@@ -77,6 +77,7 @@ static const char json_text[] =
         "Celsius)\n"
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\", \"numerics\"}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
+        "  probe           {\"status\": 200, \"text\": T}\n"
         "  daemons disable, enable, allow, disallow\n"
         "                  {\"pattern\", \"text\": T}\n"
         "  daemons rules   {\"rules\": [{\"pattern\", \"rule\": disable or allow, \"who\", \"time_ms\", "

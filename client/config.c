@@ -11,7 +11,6 @@
 #include "common/fs.h"
 #include "common/yaml.h"
 
-
 bool mfl_client_name_valid(const char *name)
 {
         size_t n = strlen(name);

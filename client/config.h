@@ -68,7 +68,8 @@ int mfl_client_config_yaml(struct mfl_client_config *config, const char *text, s
 /* Reads the list `data_sets`; value is the whole configuration. */
 int mfl_client_config_data_sets(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
-/* NAME=FORMAT:PATH[,KEY=VALUE]...; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one of that name.
+/* NAME=FORMAT:PATH[,KEY=VALUE]...; NAME=synthetic:C,H,W:classes:n_train:n_test:seed. Appends, or replaces one
+ * of that name.
  */
 int mfl_client_config_data(struct mfl_client_config *config, const char *arg, struct mfl_error *err);
 extern const char *const mfl_client_collective_names[]; /* by enum mfl_client_collective, then NULL */

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <sys/sysinfo.h>
 
 #define SMALL_FILE_BYTES 65536
 
@@ -129,19 +130,38 @@ static void apply_cgroups(const char *root, char *lines, uint64_t *total, uint64
         }
 }
 
+/* Both numbers from ROOT/proc/meminfo. Where a sandbox shows processes alone in /proc (ProcSubset=pid of
+ * systemd), the kernel is asked by sysinfo(2), which does not count page cache as available. */
+static int read_machine(const char *root, uint64_t *ret_total, uint64_t *ret_available, struct mfl_error *err)
+{
+        char path[PATH_MAX];
+        MFL_CLEANUP_FREE char *meminfo = NULL;
+        size_t bytes;
+        struct sysinfo info;
+        snprintf(path, sizeof path, "%s/proc/meminfo", root);
+        int r = mfl_fs_read(path, SMALL_FILE_BYTES, &meminfo, &bytes, err);
+        if (r && !*root && !sysinfo(&info)) {
+                *ret_total = (uint64_t)info.totalram * info.mem_unit;
+                *ret_available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
+                return 0;
+        }
+        if (r)
+                return r < 0 ? r : -ENOENT;
+        if (!find_meminfo(meminfo, "MemTotal:", ret_total) ||
+                !find_meminfo(meminfo, "MemAvailable:", ret_available))
+                return mfl_fail(err, -EIO, "%s: no MemTotal or MemAvailable", path);
+        return 0;
+}
+
 int mfl_memory_read(const char *root, uint64_t *ret_total, uint64_t *ret_available, struct mfl_error *err)
 {
         char path[PATH_MAX];
-        MFL_CLEANUP_FREE char *meminfo = NULL, *groups = NULL;
+        MFL_CLEANUP_FREE char *groups = NULL;
         size_t bytes;
         uint64_t total, available;
-        snprintf(path, sizeof path, "%s/proc/meminfo", root);
-        int r = mfl_fs_read(path, SMALL_FILE_BYTES, &meminfo, &bytes, err);
+        int r = read_machine(root, &total, &available, err);
         if (r)
-                return r < 0 ? r : -ENOENT;
-        if (!find_meminfo(meminfo, "MemTotal:", &total) ||
-                !find_meminfo(meminfo, "MemAvailable:", &available))
-                return mfl_fail(err, -EIO, "%s: no MemTotal or MemAvailable", path);
+                return r;
         snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
         if (!mfl_fs_read(path, SMALL_FILE_BYTES, &groups, &bytes, NULL))
                 apply_cgroups(root, groups, &total, &available);

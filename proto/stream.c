@@ -21,6 +21,7 @@
  * little of its payload takes the way through the shared buffer. */
 #define SHORT_BYTES 512
 #define FLUSH_MS 200
+#define HANDSHAKE_WITHIN_MS 10000
 #define QUEUE_MAX ((size_t)256 << 20)
 
 enum part {
@@ -513,6 +514,7 @@ int mfl_stream_init(struct mfl_stream *s, uv_loop_t *loop, const struct mfl_stre
         s->envelope_max = MFL_ENVELOPE_MAX_EARLY;
         s->payload_max = 0;
         s->queue_max = QUEUE_MAX;
+        s->handshake_ms = HANDSHAKE_WITHIN_MS;
         return 0;
 }
 

@@ -15,8 +15,8 @@
  * their sent callback with a negative status before it. The memory may go in on_closed.
  *
  * With TLS (mfl_stream_tls) the bytes of the socket are opened straight into the same destinations, and
- * frames are sealed into a few output buffers of 256 KiB, two at most per stream; a thread's streams share 64
- * MiB of them, and get room for one record each beyond that. A connection that has sent and received
+ * frames are sealed into a few output buffers of 128 KiB, four at most per stream; a thread's streams share
+ * 64 MiB of them, and get room for one record each beyond that. A connection that has sent and received
  * everything holds none.
  *
  * The shared read buffer is thread-local: a thread has one loop, and a stream hands out no part of the buffer
@@ -72,7 +72,9 @@ struct mfl_stream {
                 uint32_t crc;
         } in;
         bool connected, closing;
-        size_t queue_max; /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
+        size_t queue_max;      /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
+        uint64_t handshake_ms; /* a TLS handshake may take so long; 10 s from mfl_stream_init; the owner may
+                                  set it */
         bool retrying, bulk, cancelled; /* private from here on */
         uint8_t handles;                /* tcp and timer, not closed yet */
         char reason[256];               /* what on_closed will say */

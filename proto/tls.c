@@ -22,7 +22,7 @@ struct mfl_tls_context {
         SSL_CTX *ctx;
         BIO_METHOD *method;
         bool server;
-        uint32_t refs;
+        uint32_t refs, rekey_records;
         struct mfl_tls_identity own;
 };
 
@@ -33,6 +33,7 @@ struct mfl_tls {
         size_t in_bytes, early_bytes; /* early: those the handshake has used up */
         struct mfl_tls_out out;
         struct mfl_tls_identity peer;
+        uint32_t n_sealed;    /* with the present key */
         bool open, no_memory; /* no_memory: the output could not grow */
         char host[256];
         char refused[256]; /* whose certificate, and why; "" while none was */
@@ -183,6 +184,7 @@ int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct m
                 return mfl_fail_memory(err, sizeof *c, "a TLS context");
         c->server = server;
         c->refs = 1;
+        c->rekey_records = MFL_TLS_REKEY_RECORDS;
         int r = fill_context(c, files, err);
         if (r)
                 mfl_tls_context_unref(c);
@@ -204,6 +206,12 @@ void mfl_tls_context_unref(struct mfl_tls_context *c)
         SSL_CTX_free(c->ctx);
         BIO_meth_free(c->method);
         free(c);
+}
+
+void mfl_tls_context_rekey(struct mfl_tls_context *c, uint32_t n_records)
+{
+        mfl_assert(n_records > 0);
+        c->rekey_records = n_records;
 }
 
 bool mfl_tls_context_is_server(const struct mfl_tls_context *c)
@@ -418,7 +426,14 @@ int mfl_tls_write(struct mfl_tls *tls, const void *src, size_t n, struct mfl_err
         size_t put = 0;
         mfl_assert(n > 0 && n <= MFL_TLS_RECORD_BYTES);
         ERR_clear_error();
+        if (tls->n_sealed == tls->context->rekey_records) {
+                /* Said with the old key by the write that follows; the peer needs not answer. */
+                if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
+                        return mfl_tls_fail(err, "TLS: a new key");
+                tls->n_sealed = 0;
+        }
         int r = SSL_write_ex(tls->ssl, src, n, &put);
+        tls->n_sealed++;
         if (r)
                 return 0;
         r = result(tls, r, err);

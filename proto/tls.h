@@ -51,6 +51,12 @@ int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct m
 struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *context);
 void mfl_tls_context_unref(struct mfl_tls_context *context); /* NULL is fine */
 bool mfl_tls_context_is_server(const struct mfl_tls_context *context);
+/* A key seals so many records, then the next one begins (RFC 8446, section 4.6.3). RFC 8446, section 5.5,
+ * ends AES-GCM's safe use at 2^24.5 full records, 388 GiB, which a daemon's connection may move within days;
+ * a sixth of that is far from it and costs nothing. */
+#define MFL_TLS_REKEY_RECORDS (1u << 22)
+/* Another number than that, for connections of this context that are made from here on; a test's. */
+void mfl_tls_context_rekey(struct mfl_tls_context *context, uint32_t n_records);
 /* Of the own certificate. */
 const struct mfl_tls_identity *mfl_tls_context_identity(const struct mfl_tls_context *context);
 /* "daemon, operator", or "no role". Returns buf. */

@@ -3,27 +3,44 @@
  * certificate allows what its Hello says it is.
  *
  * Before a peer has shown who it is, it may cost little: one address has at most 64 connections that have not
- * greeted, all together 4096 (those of more are closed without a word), each may send 64 KiB and take 10 s,
- * and the log gets a few lines a second about them. Without TLS there is no handshake that costs anything;
- * connections_max and the 10 s are enough.
+ * greeted, all together 4096, and comes with a limited rate (rate.h); those of more are closed without a
+ * word. Each may send 64 KiB and take 10 s (greet_within), and the log gets a few lines a second about them.
+ * Without TLS there is no handshake that costs anything: the rate, connections_max and the 10 s are enough,
+ * and the loopback, whose users may do all, has no rate.
  */
+#include <malloc.h>
+
 #include "common/log.h"
 #include "server/server.h"
 
 #define HANDSHAKES_MAX 4096
 #define HANDSHAKES_PER_ADDRESS_MAX 64
 #define LINES_PER_SECOND 20
+#define CROWD 256
 
 struct mfl_handshake {
         struct mfl_handshake *next, **prev_next;
         struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; IPv6 to its /64, which is one customer */
 };
 
+/* A thousand handshakes take 50 MB, which malloc keeps once they are gone, as freed memory between what is in
+ * use: after a crowd has come and gone it goes back to the system. */
+static void give_back(struct mfl_server *server)
+{
+        if (server->n_parted < CROWD || server->n_handshakes > CROWD)
+                return;
+        server->n_parted = 0;
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+}
+
 void mfl_admission_tick(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);
         if (now - server->warned_ms < 1000)
                 return;
+        give_back(server);
         if (server->n_unsaid)
                 mfl_log(MFL_LOG_WARN, "%u more lines about connections were left out", server->n_unsaid);
         server->warned_ms = now;
@@ -88,6 +105,7 @@ int mfl_admission_prepare(struct mfl_session *session, struct mfl_error *err)
         server->handshakes = h;
         server->n_handshakes++;
         session->handshake = h;
+        session->stream.handshake_ms = server->config.greet_ms;
         return mfl_stream_tls(&session->stream, server->tls, err);
 }
 
@@ -98,6 +116,7 @@ void mfl_admission_end(struct mfl_session *session)
                 return;
         session->handshake = NULL;
         session->server->n_handshakes--;
+        session->server->n_parted++;
         *h->prev_next = h->next;
         if (h->next)
                 h->next->prev_next = h->prev_next;
@@ -120,14 +139,52 @@ static void read_address(struct mfl_session *session, struct in6_addr *ret_addre
         }
 }
 
+/* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
+ * insecure_listen was said, but under another name. */
+static bool is_local(struct mfl_session *session)
+{
+        struct sockaddr_storage addr = {0};
+        int n = sizeof addr;
+        return !uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n) &&
+               mfl_address_is_loopback((struct sockaddr *)&addr);
+}
+
+static bool take_token(struct mfl_session *session, const struct in6_addr *address)
+{
+        struct mfl_server *server = session->server;
+        if (!server->rate || (!server->tls && is_local(session)))
+                return true;
+        return mfl_rate_take(server->rate, address, mfl_now_ns());
+}
+
+/* It may not count against the others while it closes. */
+static bool turn_away(struct mfl_session *session)
+{
+        session->refused = true;
+        session->server->observed.connections_ungreeted++;
+        mfl_admission_end(session);
+        mfl_stream_close(&session->stream, NULL, false);
+        return false;
+}
+
 bool mfl_admission_begin(struct mfl_session *session)
 {
         struct mfl_server *server = session->server;
         struct mfl_handshake *own = session->handshake;
+        struct in6_addr address;
         uint32_t n = 0;
+        read_address(session, &address);
+        if (!take_token(session, &address)) {
+                mfl_admission_warn(server,
+                        "%s: refused: its address has opened more than %u connections at once and %u a "
+                        "second "
+                        "(connect_burst, connect_rate)",
+                        session->peer, server->config.connect_burst, server->config.connect_rate);
+                return turn_away(session);
+        }
         if (!own)
                 return true;
-        read_address(session, &own->address);
+        own->address = address;
         for (struct mfl_handshake *h = server->handshakes; h; h = h->next)
                 n += !memcmp(&h->address, &own->address, sizeof h->address);
         if (n <= HANDSHAKES_PER_ADDRESS_MAX && server->n_handshakes <= HANDSHAKES_MAX)
@@ -135,9 +192,7 @@ bool mfl_admission_begin(struct mfl_session *session)
         mfl_admission_warn(server, "%s: refused: %u connections of %s have not greeted yet", session->peer,
                 n > HANDSHAKES_PER_ADDRESS_MAX ? n - 1 : server->n_handshakes - 1,
                 n > HANDSHAKES_PER_ADDRESS_MAX ? "its address" : "all addresses");
-        mfl_admission_end(session); /* it is gone, and may not count against the others while it closes */
-        mfl_stream_close(&session->stream, NULL, false);
-        return false;
+        return turn_away(session);
 }
 
 /* ---- roles ---- */
@@ -160,16 +215,6 @@ static bool is_name_of(const char *name, const char *own)
 {
         size_t n = strlen(own);
         return *own && !strncmp(name, own, n) && (!name[n] || is_instance(name + n));
-}
-
-/* Whoever may reach the loopback may do all, as on a machine without passwords; so may anybody where
- * insecure_listen was said, but under another name. */
-static bool is_local(struct mfl_session *session)
-{
-        struct sockaddr_storage addr = {0};
-        int n = sizeof addr;
-        return !uv_tcp_getpeername(&session->stream.tcp, (struct sockaddr *)&addr, &n) &&
-               mfl_address_is_loopback((struct sockaddr *)&addr);
 }
 
 int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err)

@@ -25,6 +25,17 @@ static const struct mfl_setting rows[] = {
                         "jobs and read models"},
         {.field = {KEY("connections_max", U32, connections_max), .min = 1, .max = 1000000}, .value = "16384",
                 .unit = "connections", .help = "at most so many connections at once; more are closed at once"},
+        {.field = {KEY("connect_rate", U32, connect_rate), .min = 0, .max = 1000000}, .value = "100",
+                .unit = "connections a second",
+                .help = "one address (of IPv6: one /64) may open so many new connections in the long run; those of "
+                        "more are closed before they cost anything, and daemons come again by themselves. 0: no "
+                        "limit. Without TLS the loopback has none either"},
+        {.field = {KEY("connect_burst", U32, connect_burst), .min = 1, .max = 1000000}, .value = "1000",
+                .unit = "connections",
+                .help = "and so many at once, after a pause: a thousand daemons behind one NAT address may start "
+                        "together"},
+        {.field = {KEY("greet_within", DURATION, greet_ms), .min = 100, .max = 60000}, .value = "10s",
+                .help = "who has not shown a certificate and said who it is after this long is sent away"},
         {.field = {KEY("heartbeat", DURATION, heartbeat_ms), .min = 100, .max = 600000}, .value = "2s",
                 .help = "a silent peer is asked after this long"},
         {.field = {KEY("dead_after", DURATION, dead_ms), .min = 500, .max = 3600000}, .value = "10s",

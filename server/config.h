@@ -14,10 +14,12 @@ struct mfl_server_config {
         uint64_t dead_ms;            /* a peer that says nothing for this long is dead */
         uint64_t reconnect_grace_ms; /* a daemon that lost its connection keeps its work this long */
         uint32_t connections_max;
-        uint32_t log_level;   /* position in error, warn, info, debug */
-        bool insecure_listen; /* plain TCP on an address other than loopback */
-        char http[256];       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
-        bool insecure_http;   /* also on an address other than loopback */
+        uint32_t connect_rate, connect_burst; /* of one address: a second, and at once; rate 0: no limit */
+        uint64_t greet_ms;                    /* who has not said who it is after this long is sent away */
+        uint32_t log_level;                   /* position in error, warn, info, debug */
+        bool insecure_listen;                 /* plain TCP on an address other than loopback */
+        char http[256];                       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
+        bool insecure_http;                   /* also on an address other than loopback */
         /* PEM files (proto/tls.h). All but the last: TLS; none: plain TCP. */
         char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
         int ready_fd; /* -1: none; command line only */

@@ -26,6 +26,7 @@
 #include "server/core.h"
 #include "server/node_cost.h"
 #include "server/observe.h"
+#include "server/rate.h"
 #include "server/runtime.h"
 #include "server/store.h"
 
@@ -57,7 +58,7 @@ struct mfl_session {
         char who[MFL_TLS_NAME_BYTES];    /* CN of its certificate; "local" without TLS */
         uint32_t roles;                  /* of it (MFL_TLS_ROLE_...); all without TLS */
         struct mfl_handshake *handshake; /* NULL: greeted, or plain */
-        bool refused;                    /* by a rule, which was told */
+        bool refused;                    /* by a rule or a limit, which was told */
         struct mfl_telemetry telemetry;  /* of a daemon; the newest, nothing known before the first */
         uint64_t telemetry_ms;           /* the loop's clock when it came */
         struct mfl_transfer transfer;
@@ -135,6 +136,8 @@ struct mfl_server {
         char status_text[400];
         struct mfl_tls_context *tls;      /* NULL: plain; connections keep the one they began with */
         struct mfl_handshake *handshakes; /* of connections that have not greeted */
+        struct mfl_rate *rate;            /* of new connections by address; NULL: no limit */
+        uint32_t n_parted;                /* handshakes that are over, since memory was last given back */
         uint32_t n_handshakes, n_warned, n_unsaid;
         uint32_t n_refusals; /* written to the audit in the minute that began at refusals_ms */
         uint64_t refusals_ms;

@@ -15,8 +15,6 @@
 #include "server/partition.h"
 #include "server/server.h"
 
-#define HELLO_WITHIN_MS 10000
-
 static struct mfl_session **bucket_of(struct mfl_server *server, uint32_t conn)
 {
         return &server->buckets[conn % MFL_SESSION_BUCKETS];
@@ -384,8 +382,10 @@ void mfl_session_job_over(struct mfl_server *server, const char *job)
 void mfl_session_reap(struct mfl_server *server)
 {
         uint64_t now = uv_now(&server->loop);
+        char text[64];
+        snprintf(text, sizeof text, "no Hello within %.3g s", (double)server->config.greet_ms / 1000);
         mfl_admission_tick(server);
         for (struct mfl_session *s = server->sessions; s; s = s->next)
-                if (s->role == MFL__ROLE__ROLE_UNSPECIFIED && now - s->opened_ms > HELLO_WITHIN_MS)
-                        mfl_stream_close(&s->stream, "no Hello within 10 s", true);
+                if (s->role == MFL__ROLE__ROLE_UNSPECIFIED && now - s->opened_ms > server->config.greet_ms)
+                        mfl_stream_close(&s->stream, text, true);
 }

@@ -449,6 +449,11 @@ int mfl_server_open(
                 free(server);
                 return r;
         }
+        if (config->connect_rate) {
+                r = mfl_rate_new(config->connect_rate, config->connect_burst, &server->rate, err);
+                if (r)
+                        return r;
+        }
         r = mfl_store_open(config->state_dir, &server->store, err);
         if (r)
                 return r; /* the process ends */
@@ -535,6 +540,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_store_rules_deinit(&server->rules);
         mfl_store_close(server->store);
         mfl_tls_context_unref(server->tls);
+        mfl_rate_free(server->rate);
         uv_loop_close(&server->loop);
         free(server);
 }

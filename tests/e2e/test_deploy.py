@@ -106,9 +106,10 @@ def test_accounts_and_folders(tmp_path, program, file):
     (root / 'etc' / 'passwd').write_text('root:x:0:0:root:/root:/bin/sh\n')
     (root / 'etc' / 'group').write_text('root:x:0:\n')
     (root / 'dev' / 'shm').mkdir(parents=True)
-    path = {'sysusers': os.path.join(DEPLOY, 'systemd', 'mfl.sysusers.conf'), 'tmpfiles': os.path.join(BUILT, 'tmpfiles.conf')}
+    paths = [os.path.join(DEPLOY, 'systemd', name + '.sysusers.conf') if file == 'sysusers' else
+             os.path.join(BUILT, name + '.tmpfiles.conf') for name in ('mfl-server', 'mfl-client')]
     for _ in range(2):
-        done = subprocess.run([program, '--root', str(root), *(['--create'] if file == 'tmpfiles' else []), path[file]],
+        done = subprocess.run([program, '--root', str(root), *(['--create'] if file == 'tmpfiles' else []), *paths],
                               capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 0 and 'ailed' not in done.stderr, done.stderr
     if file == 'sysusers':
@@ -120,14 +121,20 @@ def test_accounts_and_folders(tmp_path, program, file):
 
 # ---- the generator ----
 
-def generate(tmp_path, config=None, etc='/etc'):
-    """(names of instances, text of the drop-in) for the fake root in tmp_path/root."""
+def generate(tmp_path, config=None, cuda=True):
+    """(names of instances, what was said) for the fake root in tmp_path/root, with the backend for GPUs or without."""
     root, out = tmp_path / 'root', tmp_path / 'out'
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     with open(os.path.join(BUILT, 'mfl-client-generator'), encoding='utf-8') as f:
         script = f.read()
     etc = re.search(r'^list=\$root(\S+)', script, re.M)[1]
+    module = root / re.search(r'(/\S+/libmfl_cuda\.so)"', script)[1].lstrip('/')
+    module.parent.mkdir(parents=True, exist_ok=True)
+    if cuda:
+        module.write_text('')
+    else:
+        module.unlink(missing_ok=True)
     if config is not None:
         path = root / etc.lstrip('/')
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +182,8 @@ def test_generator_finds_gpus(tmp_path):
     for i in range(12):
         (root / ('proc/driver/nvidia/gpus/0000:%02x:00.0' % i)).mkdir(parents=True)
     assert generate(tmp_path)[0] == sorted(map(str, range(12)))
+    names, said = generate(tmp_path, cuda=False)
+    assert names == ['cpu'] and 'GPUs, but no' in said
 
 
 def test_generator_takes_orders(tmp_path):
@@ -211,7 +220,8 @@ def test_install(tmp_path):
     expected = ['bin/mfl', 'bin/mfl-client', 'bin/mfl-server', 'lib/systemd/system/mfl-server.service',
                 'lib/systemd/system/mfl-server.socket', 'lib/systemd/system/mfl-client@.service',
                 'lib/systemd/system/mfl-client.target', 'lib/systemd/system-generators/mfl-client-generator',
-                'lib/sysusers.d/mfl.conf', 'lib/tmpfiles.d/mfl.conf', 'share/doc/mfl/server.yaml', 'share/doc/mfl/client.yaml',
+                'lib/sysusers.d/mfl-server.conf', 'lib/tmpfiles.d/mfl-server.conf', 'lib/sysusers.d/mfl-client.conf',
+                'lib/tmpfiles.d/mfl-client.conf', 'share/doc/mfl/server.yaml', 'share/doc/mfl/client.yaml',
                 'share/doc/mfl/LICENSE', 'share/doc/mfl/examples/demo.yaml', 'share/man/man1/mfl.1', 'share/man/man5/mfl-job.5',
                 'share/man/man5/mfl-server.yaml.5', 'share/man/man5/mfl-client.yaml.5', 'share/man/man8/mfl-server.8',
                 'share/man/man8/mfl-client.8', 'share/bash-completion/completions/mfl',

@@ -436,6 +436,7 @@ def test_health_tells_of_the_disk(cluster):
     job = c.submit(**JOB)
     status, _, body = h.wait_until(lambda: (lambda a: a[0] == 503 and a)(request(c, '/healthz')), 20, 'a sick server')
     assert b'No space left' in body
+    assert 'No space left' in c.mfl('probe', 'healthz', address_of(c), status=1).stderr
     assert request(c, '/readyz')[0] == 200
     c.wait_job(job)
     h.wait_until(lambda: request(c, '/healthz')[0] == 200, 10, 'health')
@@ -444,6 +445,18 @@ def test_health_tells_of_the_disk(cluster):
         _, series = scrape(c)
         return series['mfl_disk_failures_total', (('operation', 'checkpoint'),)] == 1 and series['mfl_disk_failing', ()] == 0
     h.wait_until(counted, 10, 'the failure in the metrics')
+
+
+def test_probe_of_the_command_line(cluster):
+    c = cluster(0, config={'http': '127.0.0.1:0'})
+    h.wait_until(lambda: request(c, '/readyz')[0] == 200, 10, 'readiness')
+    address = address_of(c)
+    assert c.mfl('probe', 'healthz', address).stdout == 'ok\n'
+    assert json.loads(c.mfl('probe', 'readyz', address, '--json').stdout)['status'] == 200
+    assert 'expected healthz or readyz' in c.mfl('probe', 'metrics', address, status=2).stderr
+    assert 'is not the HTTP port' in c.mfl('probe', 'readyz', c.address, status=1).stderr
+    c.server.stop()
+    assert 'Connection refused' in c.mfl('probe', 'healthz', address, status=3).stderr
 
 
 def test_restart(cluster):

@@ -233,11 +233,16 @@ class Connection:
     def send(self, kind, body=None, request=0, payload=b'', **header):
         self.send_raw(frame(kind, body, request, payload, **header))
 
+    def _wait(self, seconds):
+        poll = select.poll()  # select() knows no descriptor over 1023
+        poll.register(self.sock, select.POLLIN)
+        return poll.poll(seconds * 1000)
+
     def _fill(self, n, end):
         while len(self.buffer) < n:
             left = end - time.monotonic()
             waiting = self.sock.pending() if hasattr(self.sock, 'pending') else 0
-            if left <= 0 or not (waiting or select.select([self.sock], [], [], left)[0]):
+            if left <= 0 or not (waiting or self._wait(left)):
                 raise TimeoutError('nothing came from the server in time')
             try:
                 data = self.sock.recv(1 << 20)

@@ -138,7 +138,8 @@ static void npy_files_are_loaded(void **state)
         config.train_y = NULL;
         expect(&config, "data set n: npy needs train_x, train_y, test_x and test_y");
         config.train_y = config.train_x;
-        expect(&config, "data set n: training samples have 4 float targets, test samples 0 (0: class labels)");
+        expect(&config,
+                "data set n: training samples have 4 float targets, test samples 0 (0: class labels)");
         config.train_y = train_y;
         unlink(config.train_x);
         unlink(config.train_y);

@@ -228,11 +228,13 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.layers: expected a list of 1 to 1023 layers");
         assert_refused(document("{layers: [rleu]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0]: there is no layer 'rleu'; did you mean 'relu'?");
-        assert_refused(document("{layers: [attention]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0]: there is no layer 'attention'; there are conv2d, dense, relu, "
+        assert_refused(document("{layers: [capsule]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: there is no layer 'capsule'; there are conv2d, dense, relu, "
                 "tanh, "
                 "sigmoid, maxpool2d, avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, "
-                "groupnorm");
+                "groupnorm, convtranspose2d, global_maxpool2d, relu6, gelu, silu, multiply, concat, reshape, "
+                "transpose, slice, mean, weight, embedding, layernorm, rmsnorm, softmax, matmul, attention, "
+                "lstm, gru");
         assert_refused(document("{layers: [relu, dense]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: dense needs settings: {dense: {units: ...}}");
         assert_refused(document("{layers: [dropout]}", NULL, NULL, NULL),

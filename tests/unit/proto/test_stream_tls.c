@@ -74,8 +74,9 @@ static void both_know_each_other_and_a_bye_ends_both_sides(void **state)
 static void frames_of_all_sizes_arrive_whole_and_in_order(void **state)
 {
         static const size_t sizes[] = {8, 16384 - 64, 16384, 16384 + 8, 65536 - 8, 65536, 65536 + 8,
-                262144 - 128, 262144, 262144 + 512, 1 << 20, 4 << 20};
+                131072 - 512, 131072 - 64, 131072, 262144, 262144 + 512, 1 << 20, 4 << 20};
         struct world *w = *state;
+        mfl_tls_context_rekey(w->tls_client, 37); /* here and there a new key begins */
         size_t total = 0, at = 0;
         int chunks = 0;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(sizes); i++)

@@ -317,6 +317,43 @@ static void both_know_each_other(void **state)
         }
 }
 
+/* The n-th record of a side, of one byte; returns how long it is. */
+static size_t seal_byte(struct mfl_tls *from, struct mfl_tls *to, uint8_t byte)
+{
+        uint8_t back;
+        size_t n, sealed;
+        assert_int_equal(mfl_tls_write(from, &byte, 1, NULL), 0);
+        sealed = mfl_tls_output(from)->n;
+        move(from, to);
+        assert_int_equal(mfl_tls_read(to, &back, 1, &n, NULL), 0);
+        assert_int_equal(n, 1);
+        assert_int_equal(back, byte);
+        assert_int_equal(mfl_tls_read(to, &back, 1, &n, NULL), MFL_TLS_MORE);
+        return sealed;
+}
+
+/* Each side for itself: three records with one key, then the next is preceded by a KeyUpdate (RFC 8446,
+ * section 4.6.3: 5 bytes, in a record with 5 bytes of header, 1 of type and 16 of tag). */
+static void keys_are_renewed(void **state)
+{
+        struct mfl_tls_context *server = context(0, "server", NULL, true),
+                               *client = context(0, "d1", NULL, false);
+        struct pair p;
+        mfl_tls_context_rekey(server, 3);
+        mfl_tls_context_rekey(client, 3);
+        meet(&p, server, client, "localhost");
+        assert_int_equal(p.server_result, 0);
+        assert_int_equal(p.client_result, 0);
+        for (int i = 0; i < 20; i++) {
+                size_t want = 5 + 1 + 1 + 16 + (i && i % 3 == 0 ? 27 : 0);
+                assert_int_equal(seal_byte(p.client, p.server, (uint8_t)i), want);
+                if (i < 10)
+                        assert_int_equal(seal_byte(p.server, p.client, (uint8_t)i), want);
+                assert_int_equal(mfl_tls_output(p.server)->n, 0); /* it is not asked to answer */
+        }
+        part(&p);
+}
+
 static void expect(const struct pair *p, const char *server_says, const char *client_says)
 {
         assert_int_equal(p->server_result, MFL_INVALID);
@@ -439,6 +476,7 @@ int main(void)
                 cmocka_unit_test(openssl_without_memory_fails_in_good_order),
                 cmocka_unit_test(subjects_are_read),
                 cmocka_unit_test(both_know_each_other),
+                cmocka_unit_test(keys_are_renewed),
                 cmocka_unit_test(refusals_are_told_on_both_sides),
                 cmocka_unit_test(a_crl_lets_the_others_in),
                 cmocka_unit_test(strangers_are_named),
