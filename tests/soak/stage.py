@@ -22,7 +22,7 @@ PASSING = ('t1', 't2', 't3', 't4')
 PEOPLE = {'ann': ['operator'], 'bob': ['operator'], 'root': ['operator', 'admin'], 'vic': ['viewer']}
 CERTIFICATES = 4
 DISK_MIB = 96
-# What no log may hold. A word alone: "assertion", "leaked"; "leaks nothing" would be one to be reworded.
+# What no log may hold.
 ALARMS = re.compile(r'assert|Sanitizer|runtime error|\bleak|DAMAGED|corrupt|malformed|out of memory|stack smashing|double free',
                     re.I)
 # Descriptors of the listening sockets and files come and go with the first job; what is counted must be settled.
@@ -262,9 +262,10 @@ class Stage(h.Cluster):
         return self.lives.setdefault(pid, measure.Life(name, pid))
 
     def settled(self, pid, timeout=20):
-        """A sample whose number of descriptors has not changed for a while."""
+        """A sample whose number of descriptors has not changed for a while, at the level of the first one if it comes to that."""
         end, same, last = time.monotonic() + timeout, 0, None
-        while same < SETTLED_POLLS and time.monotonic() < end:
+        usual = min((s['fds'] for _, s in self.life('', pid).samples), default=1 << 20) + measure.DESCRIPTORS_SLACK
+        while (same < SETTLED_POLLS or last['fds'] > usual) and time.monotonic() < end:
             sample = measure.status(pid)
             if not sample:
                 return None
