@@ -247,10 +247,10 @@ class Chaos:
 
     def __init__(self, stage, seed, backend):
         self.stage, self.rng, self.backend = stage, random.Random('%s chaos' % seed), backend
-        self.later, self.held = [], []
+        self.later, self.held, self.how = [], [], 'SIGKILL'
 
     def run(self, until, kills):
-        """kills: times, as `until`, at which the server is killed or ended."""
+        """kills: times, as `until`, at which the server is killed, and from the second on ended."""
         kills = sorted(kills)
         while time.monotonic() < until:
             now = time.monotonic()
@@ -283,7 +283,7 @@ class Chaos:
         return self.rng.choice(there) if there else None
 
     def restart(self):
-        how = self.rng.choices(('SIGKILL', 'SIGTERM'), (4, 1))[0]
+        how, self.how = self.how, 'SIGTERM'
         self.stage.count('server ' + how)
         self.stage.down(how)
         time.sleep(self.rng.choice((0, 0.3, 2)))

@@ -251,7 +251,7 @@ def kill_times(rng, share, start, busy):
     """When the server goes in this cycle: not in the middle of the soak, which is one life."""
     if 0.35 <= share < 0.8:
         return []
-    return [start + rng.uniform(0.2, 0.9) * busy for _ in range(rng.choice((0, 1, 1, 2)))]
+    return [start + rng.uniform(0.2, 0.9) * busy for _ in range(rng.choice((1, 1, 1, 2)))]
 
 
 def run_cycles(stage, options, the_readers):
