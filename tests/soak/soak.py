@@ -11,6 +11,9 @@ The server is killed in the first and the last third; the middle is one long lif
 
 FOLDER/actions.log tells every action with its time. Ends with a table of sums, and with 1 when something was not as it must be
 (the folder stays then), else 0. MFL_BUILD names the build; with a sanitizer its reports count, memory does not.
+
+In the background start it by `setsid nohup`: when the shell of its process group ends while a daemon is stopped, the kernel sends
+SIGHUP to all of the group, and watchers would end.
 """
 import argparse
 import collections
