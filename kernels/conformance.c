@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mfl-conformance: every operator and training step of every backend against the reference.
  *
- *     mfl-conformance test [--backend NAME] [--precision P] [--quick] [FILTER]
+ *     mfl-conformance test [--backend NAME] [--precision P] [--quick] [--complete] [FILTER]
+ *     mfl-conformance grad [FILTER]
  *     mfl-conformance perf [--backend NAME] [--precision P] [FILTER]
  *     mfl-conformance list
  *
- * test: TAP; all backends that open unless one is named. P is fp32 (default), tf32, bf16, fp16 or all: what a
- * backend has not got is skipped. --quick leaves out batches of 32 and the deep networks, for slow builds and
- * the emulated device. perf: time, GFLOP/s and GB/s of each case, and of whole training steps. list: the
+ * test: TAP; all backends that open unless one is named. P is fp32 (default), tf32, bf16, fp16 or all. What a
+ * backend refuses is skipped with its reason and counted on the last line; with --complete it fails. --quick
+ * leaves out batches of 32 and the deep networks, for slow builds and the emulated device. grad: only the
+ * gradients of the reference against central differences, which test shows too where it runs the reference.
+ * perf: time, GFLOP/s and GB/s of each case, and of whole training steps. list: the
  * cases. FILTER: only cases whose name contains it. Exit: 0, 1 a case failed, 2 wrong usage.
  */
 #include "kernels/conformance.h"
@@ -19,7 +22,8 @@
 #include "kernels/host.h"
 
 bool conf_quick;
-static int n_reported, n_failed;
+static int n_reported, n_failed, n_skipped;
+static bool complete; /* --complete */
 
 void conf_report(bool ok, const char *fmt, ...)
 {
@@ -35,10 +39,31 @@ void conf_report(bool ok, const char *fmt, ...)
 void conf_skip(const char *what, const char *why)
 {
         printf("ok %d - %s # SKIP %s\n", ++n_reported, what, why);
+        n_skipped++;
+}
+
+bool conf_refused(int rc, const struct mfl_error *err, const char *fmt, ...)
+{
+        char what[160];
+        va_list ap;
+        if (rc != MFL_INVALID) {
+                conf_must(rc, err);
+                return false;
+        }
+        va_start(ap, fmt);
+        vsnprintf(what, sizeof what, fmt, ap);
+        va_end(ap);
+        if (complete)
+                conf_report(false, "%s: refused: %s", what, err->text);
+        else
+                conf_skip(what, err->text);
+        return true;
 }
 
 int conf_finish(void)
 {
+        printf("# %d passed, %d failed, %d skipped\n", n_reported - n_failed - n_skipped, n_failed,
+                n_skipped);
         printf("1..%d\n", n_reported);
         return n_failed ? 1 : 0;
 }
@@ -115,7 +140,7 @@ static bool open_backend(const char *name, struct conf_backend *backend)
 static bool has_precision(const struct conf_backend *b)
 {
         struct mfl_error err = {""};
-        struct mfl_graph *graph = conf_graph_new(&conf_cases[0]);
+        struct mfl_graph *graph = conf_graph_new(conf_case_at(0));
         struct mfl_net_options options = {
                 .batch = 1, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
         struct mfl_net *net = NULL;
@@ -192,9 +217,18 @@ static int find_precision(const char *name)
 
 static int usage(void)
 {
-        fprintf(stderr, "usage: mfl-conformance test|perf|list [--backend NAME] [--precision "
-                        "fp32|tf32|bf16|fp16|all] [--quick] [FILTER]\n");
+        fprintf(stderr, "usage: mfl-conformance test|grad|perf|list [--backend NAME] [--precision "
+                        "fp32|tf32|bf16|fp16|all] [--quick] [--complete] [FILTER]\n");
         return 2;
+}
+
+static bool is_mode(const char *name)
+{
+        static const char *const modes[] = {"test", "grad", "perf", "list"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(modes); i++)
+                if (!strcmp(name, modes[i]))
+                        return true;
+        return false;
 }
 
 int main(int argc, char **argv)
@@ -202,7 +236,7 @@ int main(int argc, char **argv)
         static const char *const names[] = {"reference", "cpu", "cuda"};
         const char *mode = argc > 1 ? argv[1] : "", *only = NULL, *filter = "";
         int precision = MFL_PRECISION_FP32;
-        bool known = !strcmp(mode, "test") || !strcmp(mode, "perf") || !strcmp(mode, "list");
+        bool known = is_mode(mode);
         for (int i = 2; i < argc; i++) {
                 if (!strcmp(argv[i], "--backend") && i + 1 < argc)
                         only = argv[++i];
@@ -210,6 +244,8 @@ int main(int argc, char **argv)
                         precision = find_precision(argv[++i]);
                 else if (!strcmp(argv[i], "--quick"))
                         conf_quick = true;
+                else if (!strcmp(argv[i], "--complete"))
+                        complete = true;
                 else if (argv[i][0] != '-')
                         filter = argv[i];
                 else
@@ -218,14 +254,15 @@ int main(int argc, char **argv)
         if (!known || precision < 0)
                 return usage();
         if (!strcmp(mode, "list")) {
-                for (int i = 0; i < conf_n_cases; i++)
-                        printf("%s\n", conf_cases[i].name);
+                for (int i = 0; conf_case_at(i); i++)
+                        printf("%s\n", conf_case_at(i)->name);
                 return 0;
         }
         setvbuf(stdout, NULL, _IOLBF, 0);
-        if (!strcmp(mode, "test") && (!only || !strcmp(only, "reference")))
+        bool grad = !strcmp(mode, "grad");
+        if (grad || (!strcmp(mode, "test") && (!only || !strcmp(only, "reference"))))
                 conf_test_gradients(filter);
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++)
+        for (size_t i = 0; !grad && i < MFL_ARRAY_SIZE(names); i++)
                 if (only ? !strcmp(only, names[i]) : strcmp(mode, "perf") || i > 0)
                         run_backend(mode, names[i], precision, filter);
         return strcmp(mode, "perf") ? conf_finish() : 0;

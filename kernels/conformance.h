@@ -9,7 +9,8 @@
 #define CONF_READS_INPUT (-2) /* as a layer's `input`, where 0 means the layer before */
 
 /* A small network that tests one operator, or a chain that backends like to fuse. A flatten is added where
- * the last layer is an image. */
+ * the last layer is an image. Where an embedding reads the input, samples are tokens, some of them outside of
+ * the vocabulary. */
 struct conf_case {
         const char *name;
         struct mfl_shape input;
@@ -19,14 +20,21 @@ struct conf_case {
         bool exact;                               /* only copies and comparisons: bit equality */
         bool only_fp32;                           /* too badly conditioned for smaller formats */
         bool inference;                           /* forward without keys: running statistics are used */
+        float range;                              /* samples lie in [-range, range); 0: 1 */
 };
-extern const struct conf_case conf_cases[];
-extern const int conf_n_cases;
+const struct conf_case *conf_case_at(int i); /* NULL behind the last */
+extern const struct conf_case conf_more_cases[];
+extern const int conf_n_more_cases;
 extern const struct conf_case conf_perf_cases[];
 extern const int conf_n_perf_cases;
 
 /* The graph of a case. Aborts on a broken table. */
 struct mfl_graph *conf_graph_new(const struct conf_case *kase);
+
+/* Samples and dy (`rows` in each group, like the network's input and output) and params of `groups` groups.
+ */
+void conf_make_inputs(const struct conf_case *kase, const struct mfl_graph *graph, size_t groups, size_t rows,
+        float *x, float *params, float *dy);
 
 /* One backend under test, with an open device. */
 struct conf_backend {
@@ -49,6 +57,9 @@ extern bool conf_quick; /* --quick */
 /* TAP. */
 void conf_report(bool ok, const char *fmt, ...) MFL_PRINTF(2, 3);
 void conf_skip(const char *what, const char *why);
+/* True where a backend refused (MFL_INVALID), which is reported under the name that fmt gives: as skipped, or
+ * with --complete as failed. Other errors end the program. */
+bool conf_refused(int rc, const struct mfl_error *err, const char *fmt, ...) MFL_PRINTF(3, 4);
 int conf_finish(void); /* prints the plan; returns the exit status */
 
 /* n uniform numbers in [-1, 1) of stream (seed, which); ties: multiples of 1/2. */

@@ -1,87 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of cases of the conformance program. */
-#include "kernels/conformance.h"
+/* The cases of the conformance program: operators of images and vectors, and what backends fuse of them. */
+#include "kernels/conformance_cases.h"
 
-#include <stdio.h>
-
-#define IMAGE(c, h, w)                                                                                       \
-        {                                                                                                    \
-                3,                                                                                           \
-                {                                                                                            \
-                        c, h, w                                                                              \
-                }                                                                                            \
-        }
-#define VECTOR(n)                                                                                            \
-        {                                                                                                    \
-                1,                                                                                           \
-                {                                                                                            \
-                        n                                                                                    \
-                }                                                                                            \
-        }
-#define PAIR(a, b)                                                                                           \
-        {                                                                                                    \
-                a, b                                                                                         \
-        }
-#define CONV(o, k, s, p, d)                                                                                  \
-        {                                                                                                    \
-                .op = MFL_OP_CONV2D, .out_channels = o, .bias = true, .kernel = k, .stride = s,              \
-                .padding = p, .dilation = d                                                                  \
-        }
-#define CONV_PLAIN(o, k)                                                                                     \
-        {                                                                                                    \
-                .op = MFL_OP_CONV2D, .out_channels = o, .kernel = { k, k }                                   \
-        }
-#define SAME(o, k)                                                                                           \
-        {                                                                                                    \
-                .op = MFL_OP_CONV2D, .out_channels = o, .bias = true, .kernel = {k, k}, .padding = {         \
-                        k / 2,                                                                               \
-                        k / 2                                                                                \
-                }                                                                                            \
-        }
-#define DENSE(o)                                                                                             \
-        {                                                                                                    \
-                .op = MFL_OP_DENSE, .out_channels = o, .bias = true                                          \
-        }
-#define POOL(kind, k, s, p)                                                                                  \
-        {                                                                                                    \
-                .op = kind, .kernel = k, .stride = s, .padding = p                                           \
-        }
-#define MAX2 POOL(MFL_OP_MAXPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
-#define AVG2 POOL(MFL_OP_AVGPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
-#define BN                                                                                                   \
-        {                                                                                                    \
-                .op = MFL_OP_BATCHNORM                                                                       \
-        }
-#define GN(g)                                                                                                \
-        {                                                                                                    \
-                .op = MFL_OP_GROUPNORM, .norm_groups = g                                                     \
-        }
-#define ADD(a, b)                                                                                            \
-        {                                                                                                    \
-                .op = MFL_OP_ADD, .input = a, .input2 = b                                                    \
-        }
-#define FROM(i, op_)                                                                                         \
-        {                                                                                                    \
-                .op = op_, .input = i                                                                        \
-        }
-#define BARE(from, o, k, s)                                                                                  \
-        {                                                                                                    \
-                .op = MFL_OP_CONV2D, .input = from, .out_channels = o, .kernel = {k, k}, .stride = {s, s},   \
-                .padding = {                                                                                 \
-                        k / 2,                                                                               \
-                        k / 2                                                                                \
-                }                                                                                            \
-        }
-#define RELU OP(MFL_OP_RELU)
-#define OP(o)                                                                                                \
-        {                                                                                                    \
-                .op = o                                                                                      \
-        }
-
-#define K1 PAIR(1, 1)
-#define P0 PAIR(0, 0)
-
-const struct conf_case conf_cases[] = {
+static const struct conf_case image_cases[] = {
         {"conv 1x1", IMAGE(3, 5, 4), {CONV(4, K1, K1, P0, K1)}},
         {"conv 3x3", IMAGE(3, 7, 6), {CONV(5, PAIR(3, 3), K1, P0, K1)}},
         {"conv 3x3 same", IMAGE(16, 6, 6), {SAME(32, 3)}, .batch = 2},
@@ -202,7 +123,12 @@ const struct conf_case conf_cases[] = {
                 .batch = 7},
         {"relu relu", VECTOR(20), {OP(MFL_OP_RELU), OP(MFL_OP_RELU)}, .batch = 2, .exact = true},
 };
-const int conf_n_cases = MFL_ARRAY_SIZE(conf_cases);
+
+const struct conf_case *conf_case_at(int i)
+{
+        int n = MFL_ARRAY_SIZE(image_cases);
+        return i < n ? &image_cases[i] : i < n + conf_n_more_cases ? &conf_more_cases[i - n] : NULL;
+}
 
 const struct conf_case conf_perf_cases[] = {
         {"conv 5x5 1->32 28x28", IMAGE(1, 28, 28), {SAME(32, 5)}, .batch = 32},
@@ -231,6 +157,8 @@ static int build(const struct conf_case *kase, bool flatten, int classes, struct
         int n = 1;
         for (int i = 0; i < CONF_LAYERS_MAX && kase->layers[i].op != MFL_OP_INPUT; i++, n++) {
                 layers[n] = kase->layers[i];
+                if (layers[n].input2 == CONF_READS_INPUT)
+                        layers[n].input2 = 0;
                 if (layers[n].input == CONF_READS_INPUT)
                         layers[n].input = 0;
                 else if (!layers[n].input)
@@ -243,7 +171,7 @@ static int build(const struct conf_case *kase, bool flatten, int classes, struct
         return mfl_graph_build(kase->name, layers, n, classes, ret_graph, err);
 }
 
-/* Built twice: what the last layer gives becomes the number of classes. */
+/* Built twice: what the last layer gives tells the number of classes. */
 struct mfl_graph *conf_graph_new(const struct conf_case *kase)
 {
         struct mfl_error err;
@@ -251,6 +179,8 @@ struct mfl_graph *conf_graph_new(const struct conf_case *kase)
         conf_must(build(kase, false, 0, &graph, &err), &err);
         struct mfl_shape out = graph->layers[graph->n_layers - 1].out;
         mfl_graph_free(graph);
-        conf_must(build(kase, out.rank == 3, (int)mfl_shape_count(&out), &graph, &err), &err);
+        conf_must(build(kase, out.rank == 3,
+                          (int)(out.rank == 3 ? mfl_shape_count(&out) : out.dim[out.rank - 1]), &graph, &err),
+                &err);
         return graph;
 }

@@ -179,9 +179,10 @@ void mfl_graph_free(struct mfl_graph *graph);
 int mfl_graph_check(
         const struct mfl_layer *layers, int n_layers, int classes, int *ret_layer, struct mfl_error *err);
 
-/* A named preset for that input and number of classes: those of mfl_presets.
- * Weights start as MFL_INIT_TORCH says, those of lenet5 as MFL_INIT_GLOROT, those of residual networks as
- * MFL_INIT_HE. The weights of norms start at 1, their biases at 0, always.
+/* A named preset for that input and number of classes: those of mfl_presets. Those of text take samples {T}
+ * of tokens, and the number of classes is the vocabulary too.
+ * Weights start as MFL_INIT_TORCH says, those of lenet5 as MFL_INIT_GLOROT, those of residual networks and
+ * mobilenet-v2 as MFL_INIT_HE, those of transformers as MFL_INIT_GPT2. The weights of norms start at 1, their biases at 0, always.
  * MFL_NOT_FOUND for another name (the text lists them), MFL_INVALID when the shape does not fit. */
 int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);

@@ -1,213 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The named models, each from the paper or benchmark that its summary tells. */
-#include "common/model/graph.h"
-
+/* The table of named models; each one's summary tells the paper or benchmark that it is from. */
 #include <stdio.h>
 
-#define PRESET_LAYERS_MAX 96
-
-/* Layers in the making: each one reads the one before. */
-struct chain {
-        struct mfl_layer layers[PRESET_LAYERS_MAX];
-        int n;
-        enum mfl_init init;
-};
-
-static struct mfl_layer *push(struct chain *c, enum mfl_op op, const char *name)
-{
-        mfl_assert(c->n < PRESET_LAYERS_MAX);
-        struct mfl_layer *layer = &c->layers[c->n];
-        *layer = (struct mfl_layer){.op = op, .input = c->n - 1, .input2 = -1, .init = c->init};
-        mfl_strcpy(layer->name, sizeof layer->name, name);
-        c->n++;
-        return layer;
-}
-
-static void push_conv(struct chain *c, const char *name, int filters, int kernel, int padding)
-{
-        struct mfl_layer *layer = push(c, MFL_OP_CONV2D, name);
-        layer->out_channels = filters;
-        layer->bias = true;
-        layer->kernel[0] = layer->kernel[1] = kernel;
-        layer->padding[0] = layer->padding[1] = padding;
-}
-
-static void push_pool(struct chain *c, enum mfl_op op, const char *name)
-{
-        struct mfl_layer *layer = push(c, op, name);
-        layer->kernel[0] = layer->kernel[1] = 2;
-        layer->stride[0] = layer->stride[1] = 2;
-}
-
-static void push_dense(struct chain *c, const char *name, int units)
-{
-        struct mfl_layer *layer = push(c, MFL_OP_DENSE, name);
-        layer->out_channels = units;
-        layer->bias = true;
-}
-
-static void push_dropout(struct chain *c, const char *name, float rate)
-{
-        push(c, MFL_OP_DROPOUT, name)->rate = rate;
-}
-
-static void make_logistic(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        push_dense(c, "fc", classes);
-}
-
-static void make_mlp(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        push_dense(c, "fc1", 200);
-        push(c, MFL_OP_RELU, "relu1");
-        push_dense(c, "fc2", 200);
-        push(c, MFL_OP_RELU, "relu2");
-        push_dense(c, "fc3", classes);
-}
-
-/* LeCun, Bottou, Bengio, Haffner: "Gradient-based learning applied to document recognition", 1998, figure 2:
- * tanh and averaging. As usual today the pools have no weights, C3 is fully connected, and the output is
- * linear. Inputs below 32x32 are padded as the paper pads its 28x28 digits. */
-static void make_lenet5(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        c->init = MFL_INIT_GLOROT;
-        push_conv(c, "conv1", 6, 5, MFL_MIN(input->dim[1], input->dim[2]) < 32 ? 2 : 0);
-        push(c, MFL_OP_TANH, "tanh1");
-        push_pool(c, MFL_OP_AVGPOOL2D, "pool1");
-        push_conv(c, "conv2", 16, 5, 0);
-        push(c, MFL_OP_TANH, "tanh2");
-        push_pool(c, MFL_OP_AVGPOOL2D, "pool2");
-        push(c, MFL_OP_FLATTEN, "flatten");
-        push_dense(c, "fc1", 120);
-        push(c, MFL_OP_TANH, "tanh3");
-        push_dense(c, "fc2", 84);
-        push(c, MFL_OP_TANH, "tanh4");
-        push_dense(c, "fc3", classes);
-}
-
-static void make_fedavg_cnn(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        push_conv(c, "conv1", 32, 5, 2);
-        push(c, MFL_OP_RELU, "relu1");
-        push_pool(c, MFL_OP_MAXPOOL2D, "pool1");
-        push_conv(c, "conv2", 64, 5, 2);
-        push(c, MFL_OP_RELU, "relu2");
-        push_pool(c, MFL_OP_MAXPOOL2D, "pool2");
-        push(c, MFL_OP_FLATTEN, "flatten");
-        push_dense(c, "fc1", 512);
-        push(c, MFL_OP_RELU, "relu3");
-        push_dense(c, "fc2", classes);
-}
-
-static void make_pfl_cnn(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        push_conv(c, "conv1", 32, 3, 0);
-        push(c, MFL_OP_RELU, "relu1");
-        push_conv(c, "conv2", 64, 3, 0);
-        push(c, MFL_OP_RELU, "relu2");
-        push_pool(c, MFL_OP_MAXPOOL2D, "pool");
-        push_dropout(c, "dropout1", 0.25f);
-        push(c, MFL_OP_FLATTEN, "flatten");
-        push_dense(c, "fc1", 128);
-        push(c, MFL_OP_RELU, "relu3");
-        push_dropout(c, "dropout2", 0.5f);
-        push_dense(c, "fc2", classes);
-}
-
-/* Residual networks for small images. Layers have the names of torchvision's, also with its norm_layer =
- * GroupNorm, so that state_dicts exchange: "layer2.0.downsample.0.weight". */
-struct resnet {
-        int n_stages, blocks, channels; /* blocks of a stage; channels of the first, doubled by each next */
-        enum mfl_op norm;
-};
-
-static struct mfl_layer *push_part(struct chain *c, enum mfl_op op, const char *block, const char *part)
-{
-        char name[MFL_NAME_BYTES];
-        snprintf(name, sizeof name, "%.32s%s", block, part);
-        return push(c, op, name);
-}
-
-/* A convolution without bias: the norm behind it has one. */
-static void push_bare_conv(
-        struct chain *c, const char *block, const char *part, int filters, int kernel, int stride)
-{
-        struct mfl_layer *layer = push_part(c, MFL_OP_CONV2D, block, part);
-        layer->out_channels = filters;
-        layer->kernel[0] = layer->kernel[1] = kernel;
-        layer->padding[0] = layer->padding[1] = kernel / 2;
-        layer->stride[0] = layer->stride[1] = stride;
-}
-
-/* 32 groups (Wu and He 2018, section 4.1), fewer where a group would be a single channel. */
-static void push_norm(
-        struct chain *c, const struct resnet *net, const char *block, const char *part, int channels)
-{
-        struct mfl_layer *layer = push_part(c, net->norm, block, part);
-        layer->norm_groups = net->norm == MFL_OP_GROUPNORM ? MFL_MIN(32, channels / 2) : 0;
-}
-
-/* The basic block of He et al. 2016, figure 2 and equation 1; where the shape changes, equation 2: the
- * shortcut is a 1x1 convolution (option B of section 4.1). */
-static void push_block(
-        struct chain *c, const struct resnet *net, const char *block, int channels, int stride, bool project)
-{
-        int shortcut = c->n - 1;
-        push_bare_conv(c, block, "conv1", channels, 3, stride);
-        push_norm(c, net, block, "bn1", channels);
-        push_part(c, MFL_OP_RELU, block, "relu1");
-        push_bare_conv(c, block, "conv2", channels, 3, 1);
-        push_norm(c, net, block, "bn2", channels);
-        int residual = c->n - 1;
-        if (project) {
-                push_bare_conv(c, block, "downsample.0", channels, 1, stride);
-                c->layers[c->n - 1].input = shortcut;
-                push_norm(c, net, block, "downsample.1", channels);
-                shortcut = c->n - 1;
-        }
-        struct mfl_layer *join = push_part(c, MFL_OP_ADD, block, "add");
-        join->input = residual;
-        join->input2 = shortcut;
-        push_part(c, MFL_OP_RELU, block, "relu2");
-}
-
-static void make_resnet(struct chain *c, const struct resnet *net, int classes)
-{
-        int channels = net->channels;
-        c->init = MFL_INIT_HE;
-        push_bare_conv(c, "", "conv1", channels, 3, 1);
-        push_norm(c, net, "", "bn1", channels);
-        push(c, MFL_OP_RELU, "relu");
-        for (int stage = 0; stage < net->n_stages; stage++, channels *= 2)
-                for (int block = 0; block < net->blocks; block++) {
-                        bool first = stage > 0 && block == 0;
-                        char name[32];
-                        snprintf(name, sizeof name, "layer%d.%d.", stage + 1, block);
-                        push_block(c, net, name, channels, first ? 2 : 1, first);
-                }
-        push(c, MFL_OP_GLOBAL_AVGPOOL2D, "avgpool");
-        push_dense(c, "fc", classes);
-}
-
-static void make_resnet18(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        make_resnet(c, &(struct resnet){4, 2, 64, MFL_OP_BATCHNORM}, classes);
-}
-
-static void make_resnet18_gn(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        make_resnet(c, &(struct resnet){4, 2, 64, MFL_OP_GROUPNORM}, classes);
-}
-
-static void make_resnet20(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        make_resnet(c, &(struct resnet){3, 3, 16, MFL_OP_BATCHNORM}, classes);
-}
-
-static void make_resnet20_gn(struct chain *c, const struct mfl_shape *input, int classes)
-{
-        make_resnet(c, &(struct resnet){3, 3, 16, MFL_OP_GROUPNORM}, classes);
-}
+#include "common/model/presets.h"
 
 const struct mfl_preset_info mfl_presets[] = {
         {"logistic", "multinomial logistic regression"},
@@ -224,22 +19,38 @@ const struct mfl_preset_info mfl_presets[] = {
         {"resnet20", "ResNet-20 of He et al. 2016, section 4.2: 16, 32, 64 channels, projections (option B); "
                      "batch norm"},
         {"resnet20-gn", "resnet20 with group norm: 8, 16 and 32 groups of 2 channels"},
+        {"mobilenet-v2",
+                "MobileNetV2 of Sandler et al. 2018; for images below 64 pixels the first two strides "
+                "are 1"},
+        {"char-lstm", "the Shakespeare model of McMahan et al. 2017 and LEAF: embedding 8, two LSTMs of 256, "
+                      "next token at each position"},
+        {"char-gpt",
+                "a small causal transformer with GPT-2's block: 4 blocks, 4 heads, width 128, next token "
+                "at each position"},
+        {"vit-tiny", "ViT of Dosovitskiy et al. 2021 at the size of DeiT-Ti: 12 blocks, 3 heads, width 192; "
+                     "patches of 4 pixels, of 16 from 96 pixels on"},
         {NULL, NULL},
 };
 
+enum needs { ANYTHING, IMAGE, TOKENS };
+
 static const struct {
-        void (*make)(struct chain *c, const struct mfl_shape *input, int classes);
-        bool needs_image;
+        mfl_preset_maker *make;
+        enum needs needs;
 } makers[] = {
-        {make_logistic, false},
-        {make_mlp, false},
-        {make_lenet5, true},
-        {make_fedavg_cnn, true},
-        {make_pfl_cnn, true},
-        {make_resnet18, true},
-        {make_resnet18_gn, true},
-        {make_resnet20, true},
-        {make_resnet20_gn, true},
+        {mfl_preset_logistic, ANYTHING},
+        {mfl_preset_mlp, ANYTHING},
+        {mfl_preset_lenet5, IMAGE},
+        {mfl_preset_fedavg_cnn, IMAGE},
+        {mfl_preset_pfl_cnn, IMAGE},
+        {mfl_preset_resnet18, IMAGE},
+        {mfl_preset_resnet18_gn, IMAGE},
+        {mfl_preset_resnet20, IMAGE},
+        {mfl_preset_resnet20_gn, IMAGE},
+        {mfl_preset_mobilenet_v2, IMAGE},
+        {mfl_preset_char_lstm, TOKENS},
+        {mfl_preset_char_gpt, TOKENS},
+        {mfl_preset_vit_tiny, IMAGE},
 };
 _Static_assert(MFL_ARRAY_SIZE(makers) + 1 == MFL_ARRAY_SIZE(mfl_presets), "one maker for each preset");
 
@@ -253,27 +64,49 @@ static int fail_unknown(const char *preset, struct mfl_error *err)
         return mfl_fail(err, MFL_NOT_FOUND, "there is no preset %s; there are %s", preset, list);
 }
 
+static int check_input(int i, const struct mfl_shape *input, struct mfl_error *err)
+{
+        char text[96];
+        const char *preset = mfl_presets[i].name;
+        mfl_shape_text(input, text, sizeof text);
+        if (makers[i].needs == IMAGE && input->rank != 3)
+                return mfl_fail(err, MFL_INVALID,
+                        "preset %s needs an image (channels x height x width), the input is %s", preset,
+                        text);
+        if (makers[i].needs == TOKENS && input->rank != 1)
+                return mfl_fail(err, MFL_INVALID,
+                        "preset %s needs tokens, samples of one dimension, the input is %s", preset, text);
+        if (makers[i].make == mfl_preset_vit_tiny) {
+                int patch = mfl_preset_vit_patch(input);
+                if (input->dim[1] % patch || input->dim[2] % patch)
+                        return mfl_fail(err, MFL_INVALID,
+                                "preset %s cuts images in patches of %dx%d, which the input %s is no "
+                                "multiple "
+                                "of",
+                                preset, patch, patch, text);
+        }
+        return 0;
+}
+
 int mfl_graph_preset(const char *preset, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err)
 {
         int i = 0;
-        char text[96];
         while (mfl_presets[i].name && strcmp(mfl_presets[i].name, preset))
                 i++;
         if (!mfl_presets[i].name)
                 return fail_unknown(preset, err);
-        if (makers[i].needs_image && input->rank != 3)
-                return mfl_fail(err, MFL_INVALID,
-                        "preset %s needs an image (channels x height x width), the input is %s", preset,
-                        mfl_shape_text(input, text, sizeof text));
+        int r = check_input(i, input, err);
+        if (r)
+                return r;
         if (classes < 1)
                 return mfl_fail(
                         err, MFL_INVALID, "preset %s needs at least 1 class, not %d", preset, classes);
-        struct chain c = {.n = 0, .init = MFL_INIT_TORCH};
-        push(&c, MFL_OP_INPUT, "input")->out = *input;
+        struct mfl_chain c = {.n = 0, .init = MFL_INIT_TORCH};
+        mfl_chain_push(&c, MFL_OP_INPUT, "input")->out = *input;
         makers[i].make(&c, input, classes);
         struct mfl_error inner;
-        int r = mfl_graph_build(preset, c.layers, c.n, classes, ret_graph, &inner);
+        r = mfl_graph_build(preset, c.layers, c.n, classes, ret_graph, &inner);
         if (r)
                 return mfl_fail(err, r, "preset %s: %.430s", preset, inner.text);
         return 0;

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds a network: layouts from the convolutions' choices, fusions, the plan, memory. */
+/* Builds a network: layouts from the convolutions' choices, fusions, the plan. */
 #include <omp.h>
-#include <sys/mman.h>
 
-#include "kernels/cpu/net.h"
-
-#define WIDE_ALIGN 16 /* floats: a cache line */
-#define HUGE_PAGE ((size_t)2 << 20)
+#include "kernels/cpu/pass.h"
 
 static bool is_elementwise(enum mfl_op op)
 {
-        return op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID || op == MFL_OP_DROPOUT;
+        return op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID || op == MFL_OP_DROPOUT ||
+               op == MFL_OP_RELU6 || op == MFL_OP_GELU || op == MFL_OP_SILU;
+}
+
+/* Whether layer i is add or multiply of two equal shapes. */
+static bool joins_equals(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        return (layer->op == MFL_OP_ADD || layer->op == MFL_OP_MULTIPLY) &&
+               mfl_shape_equal(&graph->layers[layer->input].out, &graph->layers[layer->input2].out);
 }
 
 /* The layer's only reader, or -1. */
@@ -35,7 +40,7 @@ static void find_fusions(struct mfl_net *net)
         for (int i = 1; i < graph->n_layers; i++) {
                 enum mfl_op op = graph->layers[i].op;
                 int relu = reader_of(graph, i);
-                bool joins = is_norm(op) || op == MFL_OP_ADD;
+                bool joins = is_norm(op) || (op == MFL_OP_ADD && joins_equals(graph, i));
                 if ((op != MFL_OP_CONV2D && op != MFL_OP_DENSE && !joins) || relu < 0 ||
                         graph->layers[relu].op != MFL_OP_RELU)
                         continue;
@@ -61,6 +66,29 @@ static bool has_vector_norm(const struct mfl_graph *graph)
         return false;
 }
 
+/* Dense layers of vectors that are trained have their own loops; the others are matrix products. */
+static bool is_product(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        return layer->op == MFL_OP_DENSE &&
+               (layer->out.rank == 2 || layer->lora_rank || !graph->params[layer->param_weight].trained);
+}
+
+/* Operators that work in plain order. Adding tensors of equal shape works in any, and multiplying them where
+ * they lie in one. */
+static bool works_plain(const struct mfl_net *net, int i)
+{
+        const struct mfl_graph *graph = net->graph;
+        const struct mfl_layer *layer = &graph->layers[i];
+        if (layer->op == MFL_OP_ADD)
+                return !joins_equals(graph, i);
+        if (layer->op == MFL_OP_MULTIPLY)
+                return !joins_equals(graph, i) ||
+                       net->layers[layer->input].layout.tag != net->layers[layer->input2].layout.tag;
+        return mfl_cpu_is_sequence(layer->op) || mfl_cpu_is_shape(layer->op) ||
+               mfl_cpu_is_recurrent(layer->op) || is_product(graph, i);
+}
+
 static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
@@ -68,13 +96,16 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 struct mfl_cpu_layer *own = &net->layers[i];
-                const struct mfl_layout *in = i ? &net->layers[layer->input].layout : NULL;
-                if (layer->op == MFL_OP_CONV2D) {
+                const struct mfl_layout *in = layer->input < 0 ? NULL : &net->layers[layer->input].layout;
+                own->plain = i > 0 && works_plain(net, i);
+                own->gemm = is_product(graph, i);
+                if (mfl_cpu_is_conv(layer->op)) {
                         int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, graph, i, &net->options,
                                 in, own->relu, &own->layout, err);
                         if (rc)
                                 return rc;
-                } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE) {
+                } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE ||
+                           layer->op == MFL_OP_RESHAPE || own->plain) {
                         own->layout = mfl_layout_of(&layer->out, dnnl_nchw);
                 } else if (layer->op == MFL_OP_FLATTEN) {
                         own->layout = plain ? mfl_layout_of(&layer->out, dnnl_nchw) : *in;
@@ -90,11 +121,16 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
 static int check_window(const struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         const struct mfl_layer *layer = &graph->layers[i];
-        if (layer->op != MFL_OP_MAXPOOL2D || (int64_t)layer->kernel[0] * layer->kernel[1] <= 65536)
+        if (layer->op != MFL_OP_MAXPOOL2D && layer->op != MFL_OP_GLOBAL_MAXPOOL2D)
+                return 0;
+        struct mfl_window window = mfl_window_of(graph, i);
+        bool global = layer->op == MFL_OP_GLOBAL_MAXPOOL2D;
+        int64_t h = global ? window.h : window.k[0], w = global ? window.w : window.k[1];
+        if (h * w <= 65536)
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "layer %s: the cpu backend's max pool has windows of at most 65536 pixels, not %dx%d",
-                layer->name, layer->kernel[0], layer->kernel[1]);
+                "layer %s: the cpu backend's max pool has windows of at most 65536 pixels, not %lldx%lld",
+                layer->name, (long long)h, (long long)w);
 }
 
 /* Backward of these reads other things than their output, so that what comes next may be computed in its
@@ -102,8 +138,20 @@ static int check_window(const struct mfl_graph *graph, int i, struct mfl_error *
  */
 static bool keeps_no_output(enum mfl_op op)
 {
-        return op == MFL_OP_CONV2D || op == MFL_OP_DENSE || op == MFL_OP_AVGPOOL2D || op == MFL_OP_ADD ||
-               op == MFL_OP_GLOBAL_AVGPOOL2D || is_norm(op);
+        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || op == MFL_OP_AVGPOOL2D || op == MFL_OP_ADD ||
+               op == MFL_OP_GLOBAL_AVGPOOL2D || is_norm(op) || op == MFL_OP_LAYERNORM ||
+               op == MFL_OP_RMSNORM || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION ||
+               op == MFL_OP_MATMUL || op == MFL_OP_MULTIPLY || op == MFL_OP_WEIGHT;
+}
+
+/* Backward reads what came in. */
+static bool reads_input(const struct mfl_net *net, int i)
+{
+        enum mfl_op op = net->graph->layers[i].op;
+        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || is_norm(op) || op == MFL_OP_GELU ||
+               op == MFL_OP_SILU || op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM || op == MFL_OP_MULTIPLY ||
+               op == MFL_OP_MATMUL || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION ||
+               mfl_cpu_is_recurrent(op);
 }
 
 /* The input whose memory layer i works in, or -1. */
@@ -111,15 +159,16 @@ static int alias_of(const struct mfl_net *net, int i)
 {
         const struct mfl_graph *graph = net->graph;
         const struct mfl_layer *layer = &graph->layers[i];
-        if (i == 0 || mfl_plan_readers(graph, layer->input) != 1)
+        if (layer->input < 0 || mfl_plan_readers(graph, layer->input) != 1)
                 return -1;
         bool in_place = keeps_no_output(graph->layers[layer->input].op) && !net->layers[layer->input].masked;
-        bool moves = net->layers[i].layout.identity != net->layers[layer->input].layout.identity;
-        if (layer->op == MFL_OP_FLATTEN)
-                return moves ? -1 : layer->input;
+        bool own_place = net->options.training && reads_input(net, i);
+        if (layer->op == MFL_OP_FLATTEN || layer->op == MFL_OP_RESHAPE)
+                return mfl_cpu_moves(net, i) ? -1 : layer->input;
         if (layer->op == MFL_OP_RELU && net->layers[i].done)
                 return layer->input;
-        return in_place && (is_elementwise(layer->op) || layer->op == MFL_OP_ADD) ? layer->input : -1;
+        bool adds = layer->op == MFL_OP_ADD && !net->layers[i].plain;
+        return in_place && !own_place && (is_elementwise(layer->op) || adds) ? layer->input : -1;
 }
 
 static uint64_t aux_bytes(const struct mfl_net *net, int i)
@@ -128,9 +177,13 @@ static uint64_t aux_bytes(const struct mfl_net *net, int i)
         uint64_t floats = (uint64_t)net->layers[i].layout.count * (uint64_t)net->options.batch;
         if (is_norm(op))
                 return mfl_cpu_norm_aux_bytes(net, i);
+        if (mfl_cpu_is_sequence(op) || mfl_cpu_is_recurrent(op))
+                return mfl_cpu_sequence_aux_bytes(net, i);
+        if (op == MFL_OP_DENSE && net->graph->layers[i].lora_rank)
+                return mfl_cpu_dense_aux_bytes(net, i);
         if (!net->options.training)
                 return 0;
-        if (op == MFL_OP_MAXPOOL2D)
+        if (op == MFL_OP_MAXPOOL2D || op == MFL_OP_GLOBAL_MAXPOOL2D)
                 return floats * sizeof(uint16_t);
         return op == MFL_OP_DROPOUT ? floats * sizeof(float) : 0;
 }
@@ -145,9 +198,11 @@ static void describe_needs(const struct mfl_net *net, struct mfl_plan_need *need
                 needs[i] = (struct mfl_plan_need){.act_bytes = floats * sizeof(float),
                         .aux_bytes = aux_bytes(net, i),
                         .alias = alias_of(net, i),
-                        .uses_input = op == MFL_OP_CONV2D || op == MFL_OP_DENSE || is_norm(op),
+                        .uses_input = reads_input(net, i),
+                        .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
                         .uses_output = op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID ||
-                                       own->masked};
+                                       op == MFL_OP_RELU6 || op == MFL_OP_SOFTMAX ||
+                                       mfl_cpu_is_recurrent(op) || own->masked};
         }
 }
 
@@ -162,82 +217,25 @@ static void place_params(struct mfl_net *net)
                         count = (uint64_t)MFL_MAX(net->layers[param->layer].layout.n_blocks *
                                                           net->layers[param->layer].layout.block,
                                 (int64_t)param->count);
-                else if (!param->is_bias && layer->op == MFL_OP_CONV2D)
+                else if (!param->is_bias && mfl_cpu_is_conv(layer->op))
                         count = mfl_md_bytes(mfl_md_in(&net->layers[param->layer].conv.weights)) /
                                 sizeof(float);
-                else if (!param->is_bias)
+                else if (!param->is_bias && layer->op == MFL_OP_DENSE && !net->layers[param->layer].gemm)
                         count = (uint64_t)layer->out_channels *
                                 (uint64_t)net->layers[layer->input].layout.count;
                 net->wide[i] = (struct mfl_cpu_param){.at = net->n_wide, .count = count};
-                net->n_wide += (count + WIDE_ALIGN - 1) / WIDE_ALIGN * WIDE_ALIGN;
+                net->n_wide += (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
         }
-}
-
-/* Zeroed memory for tensors, on huge pages where the kernel has them: rows of a large dense layer lie pages
- * apart. */
-static void *tensors_new(size_t bytes)
-{
-        size_t padded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        void *p = NULL;
-        if (bytes < HUGE_PAGE) {
-                p = mfl_alloc_aligned(bytes);
-        } else {
-                void *probe = mfl_malloc(1); /* so that a failing allocator is seen here too */
-                if (!probe)
-                        return NULL;
-                free(probe);
-                if (posix_memalign(&p, HUGE_PAGE, padded))
-                        return NULL;
-                madvise(p, padded, MADV_HUGEPAGE);
-        }
-        if (p)
-                memset(p, 0, bytes);
-        return p;
-}
-
-/* Floats of the largest gradient that some layer adds to. */
-static size_t share_floats(const struct mfl_net *net)
-{
-        int64_t most = 0;
-        for (int i = 1; i < net->graph->n_layers; i++)
-                if (!net->plan->layers[i].writes_grad && net->graph->layers[i].op != MFL_OP_ADD)
-                        most = MFL_MAX(most, net->layers[net->graph->layers[i].input].layout.count);
-        return (size_t)most * (size_t)net->options.batch;
-}
-
-static int allocate(struct mfl_net *net, struct mfl_error *err)
-{
-        size_t groups = (size_t)net->options.groups, wide = (size_t)net->n_wide * groups * sizeof(float);
-        size_t input = (size_t)net->layers[0].layout.count * (size_t)net->options.batch;
-        size_t outputs = (size_t)net->graph->classes * (size_t)net->options.batch * sizeof(float);
-        bool training = net->options.training;
-        net->arena = tensors_new((size_t)net->plan->arena_bytes);
-        net->scratch = tensors_new(net->scratch_bytes);
-        net->params = tensors_new(wide);
-        net->first = training ? tensors_new(wide) : NULL;
-        net->momentum = training ? tensors_new(wide) : NULL;
-        net->grads = training ? tensors_new((size_t)net->n_wide * sizeof(float)) : NULL;
-        net->share = training ? tensors_new(share_floats(net) * sizeof(float)) : NULL;
-        net->logits = tensors_new(outputs);
-        net->dlogits = tensors_new(outputs);
-        /* Only the conformance program touches this one; untouched pages cost nothing. */
-        net->x = mfl_calloc(input * groups, sizeof(float));
-        net->keys = mfl_calloc(groups, sizeof *net->keys);
-        bool trains = !training || (net->first && net->momentum && net->grads && net->share);
-        if (net->arena && net->scratch && net->params && net->logits && net->dlogits && net->x && net->keys &&
-                trains)
-                return 0;
-        return mfl_fail_memory(err, (size_t)mfl_cpu_net_bytes(net->graph, &net->options), "network");
 }
 
 static int bind_convolutions(struct mfl_net *net, struct mfl_error *err)
 {
         for (int i = 1; i < net->graph->n_layers; i++) {
+                if (!mfl_cpu_is_conv(net->graph->layers[i].op))
+                        continue;
                 const struct mfl_plan_layer *in = &net->plan->layers[net->graph->layers[i].input];
                 const struct mfl_plan_layer *out = &net->plan->layers[i];
-                if (net->graph->layers[i].op != MFL_OP_CONV2D)
-                        continue;
-                void *diff_src = out->writes_grad ? (void *)(net->arena + in->grad) : (void *)net->share;
+                void *diff_src = out->writes_grad ? (void *)(net->arena + in->grad) : (void *)net->share[0];
                 int rc = mfl_cpu_conv_bind(&net->layers[i].conv, net->device->engine, net->arena + in->act,
                         net->arena + out->act, diff_src, net->arena + out->grad, net->scratch, err);
                 if (rc)
@@ -251,7 +249,7 @@ static int make_backward(struct mfl_net *net, struct mfl_error *err)
         for (int i = 1; i < net->graph->n_layers; i++) {
                 struct mfl_cpu_conv *conv = &net->layers[i].conv;
                 int rc = check_window(net->graph, i, err);
-                if (!rc && net->graph->layers[i].op == MFL_OP_CONV2D && net->options.training)
+                if (!rc && mfl_cpu_is_conv(net->graph->layers[i].op) && net->options.training)
                         rc = mfl_cpu_conv_backward(conv, net->device->engine, net->options.batch, err);
                 if (rc)
                         return rc;
@@ -282,16 +280,19 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         place_params(net);
         rc = mfl_plan_new(net->graph, net->options.training, needs, &net->plan, err);
         if (!rc)
-                rc = allocate(net, err);
+                rc = mfl_cpu_allocate(net, err);
         return rc ? rc : bind_convolutions(net, err);
 }
 
 #define HAS(op) ((uint64_t)1 << (op))
 static const struct mfl_backend_can can = {.backend = "cpu",
-        .ops = HAS(MFL_OP_INPUT) | HAS(MFL_OP_CONV2D) | HAS(MFL_OP_DENSE) | HAS(MFL_OP_RELU) |
-               HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | HAS(MFL_OP_MAXPOOL2D) | HAS(MFL_OP_AVGPOOL2D) |
-               HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) | HAS(MFL_OP_GLOBAL_AVGPOOL2D) |
-               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM)};
+        .ops = HAS(MFL_OP_COUNT_) - 1,
+        .conv_groups = true,
+        .lora = true,
+        .repeats = true,
+        .sequences = true,
+        .losses = true,
+        .accumulate = true};
 
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
@@ -333,42 +334,17 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->first);
         free(net->momentum);
         free(net->grads);
-        free(net->share);
+        free(net->second);
+        free(net->part);
+        free(net->work);
+        for (int k = 0; k < 2; k++) {
+                free(net->share[k]);
+                free(net->plain[k]);
+                free(net->plain_grad[k]);
+        }
         free(net->logits);
         free(net->dlogits);
         free(net->x);
         free(net->keys);
         free(net);
-}
-
-/* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad and a share as large as the largest activation. */
-uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
-{
-        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
-                 wide = 0;
-        uint64_t largest = 0;
-        for (int i = 0; i < graph->n_layers; i++) {
-                const struct mfl_shape *out = &graph->layers[i].out;
-                uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
-                if (out->rank == 3)
-                        count = count / channels * ((channels + 15) / 16 * 16);
-                activations += count * batch;
-                largest = MFL_MAX(largest, count * batch);
-        }
-        for (int i = 0; i < graph->n_params; i++) {
-                const struct mfl_param *param = &graph->params[i];
-                uint64_t rest = param->count;
-                bool conv = graph->layers[param->layer].op == MFL_OP_CONV2D && !param->is_bias;
-                if (conv) {
-                        uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
-                        rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
-                }
-                wide += rest + WIDE_ALIGN;
-        }
-        uint64_t floats = activations * (options->training ? 3 : 1) + 2 * largest + groups * wide +
-                          groups * batch * (uint64_t)mfl_shape_count(&graph->input);
-        if (options->training)
-                floats += (2 * groups + 1) * wide;
-        return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

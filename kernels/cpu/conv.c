@@ -68,16 +68,17 @@ static dnnl_status_t create(const struct mfl_cpu_conv *conv, const struct making
         MFL_MD_IN dst = mfl_md_in(a->any_dst ? &m->any_dst : &conv->dst);
         MFL_MD_IN weights = mfl_md_in(a->any_weights ? &m->any_weights : &conv->weights);
         MFL_MD_IN bias = conv->has_bias ? mfl_md_in(&conv->bias) : NULL;
+        const struct mfl_dnnl_conv *c = &m->geometry;
         switch (m->kind) {
         case FORWARD:
-                return mfl_conv_forward(
-                        ret_pd, m->engine, m->training, src, weights, bias, dst, &m->geometry, m->attr);
+                return (conv->transposed ? mfl_deconv_forward : mfl_conv_forward)(
+                        ret_pd, m->engine, m->training, src, weights, bias, dst, c, m->attr);
         case DATA:
-                return mfl_conv_backward_data(
-                        ret_pd, m->engine, src, weights, dst, &m->geometry, conv->hint, m->attr);
+                return (conv->transposed ? mfl_deconv_backward_data : mfl_conv_backward_data)(
+                        ret_pd, m->engine, src, weights, dst, c, conv->hint, m->attr);
         default:
-                return mfl_conv_backward_weights(
-                        ret_pd, m->engine, src, weights, bias, dst, &m->geometry, conv->hint, m->attr);
+                return (conv->transposed ? mfl_deconv_backward_weights : mfl_conv_backward_weights)(
+                        ret_pd, m->engine, src, weights, bias, dst, c, conv->hint, m->attr);
         }
 }
 
@@ -113,33 +114,50 @@ static void making_deinit(struct making *m)
                 dnnl_primitive_attr_destroy(m->attr);
 }
 
-static void dims_of(
-        const struct mfl_window *v, int64_t batch, dnnl_dims_t src, dnnl_dims_t weights, dnnl_dims_t dst)
+/* Weights have a dimension of groups in front where there are several; a transposed convolution's are
+ * described with outputs before inputs too, however they lie. */
+static int dims_of(
+        const struct mfl_cpu_conv *conv, int64_t batch, dnnl_dims_t src, dnnl_dims_t weights, dnnl_dims_t dst)
 {
-        const int64_t s[] = {batch, v->c, v->h, v->w}, w[] = {v->o, v->c, v->k[0], v->k[1]},
-                      d[] = {batch, v->o, v->oh, v->ow};
+        const struct mfl_window *v = &conv->window;
+        const int64_t s[] = {batch, v->c, v->h, v->w}, d[] = {batch, v->o, v->oh, v->ow};
+        const int64_t w[] = {v->groups, v->o / v->groups, v->c / v->groups, v->k[0], v->k[1]};
+        int ahead = v->groups == 1;
         for (int i = 0; i < 4; i++) {
                 src[i] = s[i];
-                weights[i] = w[i];
                 dst[i] = d[i];
         }
+        for (int i = ahead; i < 5; i++)
+                weights[i - ahead] = w[i];
+        return 5 - ahead;
+}
+
+/* Of the flat vector. */
+static dnnl_format_tag_t flat_tag(const struct mfl_cpu_conv *conv)
+{
+        if (conv->transposed)
+                return conv->window.groups > 1 ? dnnl_giohw : dnnl_iohw;
+        return conv->window.groups > 1 ? dnnl_goihw : dnnl_oihw;
 }
 
 static dnnl_status_t making_init(struct making *m, dnnl_engine_t engine, enum kind kind,
-        const struct mfl_window *v, int64_t batch, bool relu)
+        const struct mfl_cpu_conv *conv, int64_t batch, bool relu)
 {
+        const struct mfl_window *v = &conv->window;
+        const int64_t in[] = {v->h, v->w}, out[] = {v->oh, v->ow};
         dnnl_dims_t src, weights, dst;
-        dims_of(v, batch, src, weights, dst);
+        int n_weights = dims_of(conv, batch, src, weights, dst);
         m->engine = engine;
         m->kind = kind;
         for (int a = 0; a < 2; a++) {
+                int64_t whole = (in[a] - 1) * v->s[a] + v->d[a] * (v->k[a] - 1) + 1; /* without padding */
                 m->geometry.strides[a] = v->s[a];
                 m->geometry.dilates[a] = v->d[a] - 1;
                 m->geometry.padding[a] = v->p[a];
-                m->geometry.padding_r[a] = v->p[a];
+                m->geometry.padding_r[a] = conv->transposed ? whole - v->p[a] - out[a] : v->p[a];
         }
         dnnl_status_t s = mfl_md_by_tag(&m->any_src, 4, src, dnnl_format_tag_any);
-        s = s ? s : mfl_md_by_tag(&m->any_weights, 4, weights, dnnl_format_tag_any);
+        s = s ? s : mfl_md_by_tag(&m->any_weights, n_weights, weights, dnnl_format_tag_any);
         s = s ? s : mfl_md_by_tag(&m->any_dst, 4, dst, dnnl_format_tag_any);
         return s ? s : attr_new(relu, &m->attr);
 }
@@ -187,7 +205,7 @@ static dnnl_status_t adopt_output(struct mfl_cpu_conv *conv, MFL_MD_IN chosen, c
 {
         dnnl_dims_t src, weights, dst;
         dnnl_format_tag_t tag = dnnl_nchw;
-        dims_of(&conv->window, batch, src, weights, dst);
+        dims_of(conv, batch, src, weights, dst);
         mfl_layout_tag(chosen, dst, &tag);
         *ret_out = mfl_layout_of(shape, tag);
         return mfl_md_by_tag(&conv->dst, 4, dst, tag);
@@ -197,8 +215,8 @@ static dnnl_status_t flat_new(struct mfl_cpu_conv *conv, dnnl_engine_t engine)
 {
         dnnl_dims_t src, weights, dst;
         struct mfl_md flat = {0};
-        dims_of(&conv->window, 1, src, weights, dst);
-        dnnl_status_t s = mfl_md_by_tag(&flat, 4, weights, dnnl_oihw);
+        int n_weights = dims_of(conv, 1, src, weights, dst);
+        dnnl_status_t s = mfl_md_by_tag(&flat, n_weights, weights, flat_tag(conv));
         s = s ? s : memory_new(engine, mfl_md_in(&flat), DNNL_MEMORY_NONE, &conv->m_flat);
         s = s ? s : reorder_new(engine, mfl_md_in(&flat), mfl_md_in(&conv->weights), &conv->to_wide);
         s = s ? s : reorder_new(engine, mfl_md_in(&conv->weights), mfl_md_in(&flat), &conv->to_flat);
@@ -239,10 +257,11 @@ int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const str
         struct making m = {.training = options->training};
         dnnl_dims_t src, weights, dst;
         conv->window = mfl_window_of(graph, layer);
+        conv->transposed = graph->layers[layer].op == MFL_OP_CONVTRANSPOSE2D;
         conv->has_bias = graph->layers[layer].param_bias >= 0;
-        dims_of(&conv->window, options->batch, src, weights, dst);
+        dims_of(conv, options->batch, src, weights, dst);
         const dnnl_dims_t outputs = {conv->window.o};
-        dnnl_status_t s = making_init(&m, engine, FORWARD, &conv->window, options->batch, relu);
+        dnnl_status_t s = making_init(&m, engine, FORWARD, conv, options->batch, relu);
         s = s ? s : mfl_md_by_tag(&conv->src, 4, src, in->tag);
         s = s ? s : mfl_md_by_tag(&conv->bias, 1, outputs, dnnl_a);
         s = s ? s : init_forward(conv, &m, &graph->layers[layer].out, options->batch, ret_out);
@@ -255,7 +274,7 @@ static dnnl_status_t init_data(struct mfl_cpu_conv *conv, dnnl_engine_t engine, 
         static const struct attempt attempts[] = {{false, true, false}, {true, true, true}};
         struct making m = {0};
         dnnl_primitive_desc_t pd = NULL;
-        dnnl_status_t s = making_init(&m, engine, DATA, &conv->window, batch, false);
+        dnnl_status_t s = making_init(&m, engine, DATA, conv, batch, false);
         s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
         s = s ? s : dnnl_primitive_create(&conv->data, pd);
         s = s ? s : scratch_new(conv, engine, pd, &conv->s_data);
@@ -280,7 +299,7 @@ static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engi
                 {false, false, false}, {false, true, false}, {true, true, true}};
         struct making m = {0};
         dnnl_primitive_desc_t pd = NULL;
-        dnnl_status_t s = making_init(&m, engine, GRADIENT, &conv->window, batch, false);
+        dnnl_status_t s = making_init(&m, engine, GRADIENT, conv, batch, false);
         s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
         s = s ? s : dnnl_primitive_create(&conv->gradient, pd);
         s = s ? s : scratch_new(conv, engine, pd, &conv->s_gradient);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A convolution by oneDNN: its primitives, made once, and their execution.
+/* A convolution, grouped or transposed too, by oneDNN: its primitives, made once, and their execution.
  *
  * The library chooses the output's and the weights' layout; the input's is that of the layer before. Backward
  * primitives are asked for these same layouts; one that has no fast implementation for them gets what it
@@ -26,6 +26,7 @@ struct mfl_cpu_conv {
         struct mfl_md src, dst;      /* own layouts */
         struct mfl_md weights, bias; /* of forward; bias unused where the layer has none */
         bool has_bias;
+        bool transposed;
         dnnl_primitive_desc_t hint; /* the forward descriptor, until the backward ones are made */
         size_t scratch_bytes;
 

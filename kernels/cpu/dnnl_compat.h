@@ -79,6 +79,32 @@ static inline dnnl_status_t mfl_conv_backward_weights(dnnl_primitive_desc_t *pd,
                 src, weights, bias, dst, c->strides, c->dilates, c->padding, c->padding_r, hint, attr);
 }
 
+static inline dnnl_status_t mfl_deconv_forward(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, bool training,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN bias, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_attr_t attr)
+{
+        return dnnl_deconvolution_forward_primitive_desc_create(pd, engine,
+                training ? dnnl_forward_training : dnnl_forward_inference, dnnl_deconvolution_direct, src,
+                weights, bias, dst, c->strides, c->dilates, c->padding, c->padding_r, attr);
+}
+
+static inline dnnl_status_t mfl_deconv_backward_data(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_desc_t hint, const_dnnl_primitive_attr_t attr)
+{
+        return dnnl_deconvolution_backward_data_primitive_desc_create(pd, engine, dnnl_deconvolution_direct,
+                src, weights, dst, c->strides, c->dilates, c->padding, c->padding_r, hint, attr);
+}
+
+static inline dnnl_status_t mfl_deconv_backward_weights(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN bias, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_desc_t hint, const_dnnl_primitive_attr_t attr)
+{
+        return dnnl_deconvolution_backward_weights_primitive_desc_create(pd, engine,
+                dnnl_deconvolution_direct, src, weights, bias, dst, c->strides, c->dilates, c->padding,
+                c->padding_r, hint, attr);
+}
+
 #else
 
 #define MFL_MD_IN const dnnl_memory_desc_t *
@@ -137,6 +163,38 @@ static inline dnnl_status_t mfl_conv_backward_weights(dnnl_primitive_desc_t *pd,
         dnnl_convolution_desc_t desc;
         dnnl_status_t s = dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct,
                 src, weights, bias, dst, c->strides, c->dilates, c->padding, c->padding_r);
+        return s ? s : dnnl_primitive_desc_create(pd, &desc, attr, engine, hint);
+}
+
+static inline dnnl_status_t mfl_deconv_forward(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, bool training,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN bias, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_attr_t attr)
+{
+        dnnl_deconvolution_desc_t desc;
+        dnnl_status_t s = dnnl_dilated_deconvolution_forward_desc_init(&desc,
+                training ? dnnl_forward_training : dnnl_forward_inference, dnnl_deconvolution_direct, src,
+                weights, bias, dst, c->strides, c->dilates, c->padding, c->padding_r);
+        return s ? s : dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL);
+}
+
+static inline dnnl_status_t mfl_deconv_backward_data(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_desc_t hint, const_dnnl_primitive_attr_t attr)
+{
+        dnnl_deconvolution_desc_t desc;
+        dnnl_status_t s = dnnl_dilated_deconvolution_backward_data_desc_init(&desc, dnnl_deconvolution_direct,
+                src, weights, dst, c->strides, c->dilates, c->padding, c->padding_r);
+        return s ? s : dnnl_primitive_desc_create(pd, &desc, attr, engine, hint);
+}
+
+static inline dnnl_status_t mfl_deconv_backward_weights(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+        MFL_MD_IN src, MFL_MD_IN weights, MFL_MD_IN bias, MFL_MD_IN dst, const struct mfl_dnnl_conv *c,
+        const_dnnl_primitive_desc_t hint, const_dnnl_primitive_attr_t attr)
+{
+        dnnl_deconvolution_desc_t desc;
+        dnnl_status_t s =
+                dnnl_dilated_deconvolution_backward_weights_desc_init(&desc, dnnl_deconvolution_direct, src,
+                        weights, bias, dst, c->strides, c->dilates, c->padding, c->padding_r);
         return s ? s : dnnl_primitive_desc_create(pd, &desc, attr, engine, hint);
 }
 

@@ -11,6 +11,7 @@
 #define MFL_KERNELS_CPU_LOOPS_H
 
 #include "kernels/backend.h"
+#include "kernels/bodies.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/plan.h"
 
@@ -29,10 +30,33 @@ struct mfl_dense {
  * bodies.h). */
 struct mfl_apply {
         const struct mfl_optimizer *opt;
-        float lr; /* of this step */
-        float *grad, *p, *m;
+        float lr;             /* of this step */
+        struct mfl_rate rate; /* the same, of optimizers other than SGD; they are taken by `update` only */
+        float *grad, *p, *m, *v;
         const float *p0;
 };
+
+/* c[i * ldc + j] (+)= bias[j] + the sum over k of a[i * a_i + k * a_k] * b[k * b_k + j * b_j]; bias may be
+ * NULL. Fast where one stride of each side is 1. */
+struct mfl_gemm {
+        int64_t m, n, k;
+        const float *a, *b;
+        int64_t a_i, a_k, b_k, b_j;
+        float *c;
+        int64_t ldc;
+        const float *bias;
+        bool add;
+};
+#define MFL_GEMM_DEPTH 256
+#define MFL_GEMM_HEIGHT 96
+#define MFL_GEMM_WIDTH 576
+#define MFL_GEMM_PANEL_MAX 32
+/* Floats that a product works in, and that k x n packed ones take. */
+#define MFL_GEMM_WORK (MFL_GEMM_DEPTH * (MFL_GEMM_HEIGHT + MFL_GEMM_WIDTH))
+static inline int64_t mfl_gemm_packed_floats(int64_t k, int64_t n)
+{
+        return k * (n + MFL_GEMM_PANEL_MAX);
+}
 
 struct mfl_pool {
         struct mfl_window window;
@@ -67,6 +91,62 @@ struct mfl_norm_grad {
         float *work; /* group norm: 4 * rows * channels */
 };
 
+/* Layer norm, or without `centred` RMS norm, of n rows of `width`. kept: mean and 1 / deviation of each. */
+struct mfl_rownorm {
+        int64_t n, width;
+        float eps;
+        bool centred;
+        int threads;
+};
+
+/* Attention as in graph.h over rows of {positions, 3 width}. The softmax is not kept but computed again in
+ * backward from the largest score and the sum of each query, two floats in `kept`: what a head works on fits
+ * the caches, its softmax in memory would not. */
+struct mfl_attention {
+        int64_t first_row, positions, width; /* first_row: number of the first one within the step */
+        int heads;
+        bool causal;
+        float rate;
+        const struct mfl_rng_key *dropout; /* of the layer and step; NULL: none */
+        const float *x, *dy;
+        float *kept, *y, *dx; /* kept: 2 * rows * heads * positions */
+};
+#define MFL_ATTENTION_ROWS 48 /* queries at a time: what a causal mask hides is skipped in steps of it */
+static inline int64_t mfl_attention_work(int64_t positions, int64_t size)
+{
+        return MFL_GEMM_WORK + 4 * MFL_ATTENTION_ROWS * positions + 8 +
+               3 * MFL_MAX(mfl_gemm_packed_floats(size, positions), mfl_gemm_packed_floats(positions, size));
+}
+
+/* Of LSTM and GRU. gates: 4 hidden floats of each row and position, which hold the input's share before a
+ * forward, the gates after it (GRU: r, z, n, and the hidden share of n), and their gradients after backward.
+ */
+struct mfl_recurrent {
+        int64_t rows, positions, hidden;
+        bool lstm;
+        float *gates, *cells, *y;
+        const float *before, *zeros; /* before: the hidden share of each row's gates at this position */
+        float *dh, *dc;              /* of each row, from later positions */
+};
+
+/* One prediction; scale: the factor of its gradient. */
+struct mfl_logits {
+        int classes, label;
+        float smoothing, scale;
+};
+/* From here on classes take vectors' exponentials; below, the bits of bodies.h. */
+#define MFL_CLASSES_MANY 1025
+
+/* x and x2 of add and multiply as three dimensions each; those of x2 are x's or 1. */
+struct mfl_join {
+        int64_t rows, dim[3], dim2[3];
+};
+
+/* A tensor seen from one of its dimensions, the rows among the outer. */
+struct mfl_axis {
+        int64_t outer, n, inner;
+};
+
 struct mfl_loops {
         const char *name;
         void (*dense_forward)(
@@ -78,6 +158,13 @@ struct mfl_loops {
                 const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply);
         /* The step of n parameters, g being their gradient. */
         void (*update)(int64_t n, const float *g, const struct mfl_apply *apply, int threads);
+
+        void (*gemm)(const struct mfl_gemm *g, float *work);
+        /* The same with b packed once for many products, packed_k x n of it; a product takes its first
+         * columns and rows from `row` on. g->b is not read. */
+        void (*gemm_pack)(int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_j, float *packed);
+        void (*gemm_packed)(
+                const struct mfl_gemm *g, const float *packed, int64_t packed_k, int64_t row, float *work);
 
         /* argmax: which tap of the window won, one per output float. relu: backward takes the gradient only
          * where y > 0. */
@@ -95,6 +182,36 @@ struct mfl_loops {
         void (*norm_backward)(const struct mfl_norm_loop *v, const struct mfl_norm_vectors *p,
                 const struct mfl_norm_grad *g);
 
+        void (*rownorm_forward)(const struct mfl_rownorm *v, const float *x, const float *weight,
+                const float *bias, float *kept, float *y); /* bias may be NULL */
+        void (*rownorm_grad)(const struct mfl_rownorm *v, const float *x, const float *kept, const float *dy,
+                const float *weight, float *dx);
+        /* dbias may be NULL. */
+        void (*rownorm_params)(const struct mfl_rownorm *v, const float *x, const float *kept,
+                const float *dy, float *dweight, float *dbias);
+        void (*column_sums)(int64_t n, int64_t width, int64_t stride, const float *x, float *sums);
+        /* Of n rows. */
+        void (*softmax)(int64_t n, int64_t width, const float *x, float *y, int threads);
+        void (*softmax_grad)(
+                int64_t n, int64_t width, const float *y, const float *dy, float *dx, int threads);
+        /* Pairs of row and head [begin, end); work: mfl_attention_work floats of the thread. */
+        void (*attention_forward)(const struct mfl_attention *v, int64_t begin, int64_t end, float *work);
+        void (*attention_backward)(const struct mfl_attention *v, int64_t begin, int64_t end, float *work);
+        /* Position t of all rows. grad: dh becomes what reaches the position before by z of GRU alone. */
+        void (*recurrent_cells)(const struct mfl_recurrent *v, int64_t t);
+        void (*recurrent_cells_grad)(const struct mfl_recurrent *v, const float *dy, int64_t t);
+        void (*join)(const struct mfl_join *v, bool multiplies, const float *x, const float *x2, float *y);
+        void (*join_grad2)(const struct mfl_join *v, const float *x, const float *dy, float *dx2);
+        void (*mean)(const struct mfl_axis *v, const float *x, float *y);
+        void (*mean_grad)(const struct mfl_axis *v, const float *dy, float *dx);
+        /* Softmax cross entropy of one position, for many classes: bodies.h in vectors, and with label
+         * smoothing. dz may be NULL. */
+        float (*cross_entropy)(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit);
+        /* The sum of squares, in double. */
+        double (*squares)(int64_t n, const float *x);
+        /* x[i] *= factor */
+        void (*scale)(int64_t n, float factor, float *x);
+
         /* Elementwise; x and y, and dy and dx, may be the same. */
         void (*add)(int64_t n, const float *a, const float *b, bool relu, float *y, int threads);
         /* dx = dy where y > 0; other = or += the same: the backward of add and ReLU. */
@@ -106,6 +223,11 @@ struct mfl_loops {
         void (*tanh_grad)(int64_t n, const float *y, const float *dy, float *dx, int threads);
         void (*sigmoid)(int64_t n, const float *x, float *y, int threads);
         void (*sigmoid_grad)(int64_t n, const float *y, const float *dy, float *dx, int threads);
+        /* relu6, gelu, silu; gradients from the input, of relu6 from either. */
+        void (*activation)(
+                enum mfl_op op, bool approximate, int64_t n, const float *x, float *y, int threads);
+        void (*activation_grad)(enum mfl_op op, bool approximate, int64_t n, const float *x, const float *dy,
+                float *dx, int threads);
         void (*multiply)(int64_t n, const float *x, const float *factor, float *y, int threads);
         /* factor[i] for elements [first, first + n) of a dropout mask; first is a multiple of 4. */
         void (*dropout)(struct mfl_rng_key key, uint64_t first, int64_t n, float rate, float *factor);

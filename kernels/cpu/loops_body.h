@@ -411,14 +411,55 @@ static void update_range(const float *g, const struct mfl_apply *apply, int64_t 
                 apply_vector(apply, i, load_part(g + i, end - i), end - i);
 }
 
+/* mfl_adaptive_update on [begin, end). */
+static void adapt_range(const float *restrict g, const struct mfl_apply *apply, int64_t begin, int64_t end)
+{
+        const struct mfl_optimizer opt = *apply->opt;
+        const struct mfl_rate rate = apply->rate;
+        float *restrict p = apply->p, *restrict m = apply->m, *restrict v = apply->v;
+        const float *restrict p0 = apply->p0;
+        for (int64_t i = begin; i < end; i++)
+                mfl_adaptive_update(&opt, &rate, p + i, m + i, v + i, p0 + i, g[i]);
+}
+
 static void update(int64_t n, const float *g, const struct mfl_apply *apply, int threads)
 {
+        if (!apply->grad && apply->opt->kind != MFL_OPTIMIZER_SGD) {
+                DIVIDE(threads, n, adapt_range(g, apply, begin, end));
+                return;
+        }
         DIVIDE(threads, n, update_range(g, apply, begin, end));
 }
 
+#include "kernels/cpu/loops_gemm.h"
 #include "kernels/cpu/loops_pool.h"
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"
+#include "kernels/cpu/loops_sequence.h"
+#include "kernels/cpu/loops_attention.h"
+#include "kernels/cpu/loops_shape.h"
+
+#define SQUARES 16
+
+static double squares(int64_t n, const float *x)
+{
+        double part[SQUARES] = {0}, sum = 0;
+        int64_t i = 0;
+        for (; i + SQUARES <= n; i += SQUARES)
+                for (int k = 0; k < SQUARES; k++)
+                        part[k] += (double)x[i + k] * (double)x[i + k];
+        for (; i < n; i++)
+                sum += (double)x[i] * (double)x[i];
+        for (int k = 0; k < SQUARES; k++)
+                sum += part[k];
+        return sum;
+}
+
+static void scale(int64_t n, float factor, float *x)
+{
+        for (int64_t i = 0; i < n; i++)
+                x[i] *= factor;
+}
 
 const struct mfl_loops LOOPS = {
         .name = LOOPS_NAME,
@@ -426,6 +467,9 @@ const struct mfl_loops LOOPS = {
         .dense_backward = dense_backward,
         .dense_backward_bias = dense_backward_bias,
         .update = update,
+        .gemm = gemm,
+        .gemm_pack = gemm_pack,
+        .gemm_packed = gemm_packed,
         .maxpool_forward = maxpool_forward,
         .maxpool_backward = maxpool_backward,
         .avgpool_forward = avgpool_forward,
@@ -433,6 +477,23 @@ const struct mfl_loops LOOPS = {
         .norm_moments = norm_moments,
         .norm_forward = norm_forward,
         .norm_backward = norm_backward,
+        .rownorm_forward = rownorm_forward,
+        .rownorm_grad = rownorm_grad,
+        .rownorm_params = rownorm_params,
+        .column_sums = column_sums,
+        .softmax = softmax,
+        .softmax_grad = softmax_grad,
+        .attention_forward = attention_forward,
+        .attention_backward = attention_backward,
+        .recurrent_cells = recurrent_cells,
+        .recurrent_cells_grad = recurrent_cells_grad,
+        .join = join,
+        .join_grad2 = join_grad2,
+        .mean = mean_axis,
+        .mean_grad = mean_axis_grad,
+        .cross_entropy = cross_entropy,
+        .squares = squares,
+        .scale = scale,
         .add = add,
         .join_grad = join_grad,
         .relu = relu,
@@ -441,6 +502,8 @@ const struct mfl_loops LOOPS = {
         .tanh_grad = tanh_grad,
         .sigmoid = sigmoid,
         .sigmoid_grad = sigmoid_grad,
+        .activation = activation,
+        .activation_grad = activation_grad,
         .multiply = multiply,
         .dropout = dropout,
         .gather_u8 = gather_u8,

@@ -17,6 +17,8 @@
 #include "kernels/host.h"
 #include "kernels/plan.h"
 
+#define MFL_CPU_WIDE_ALIGN 16 /* floats between tensors of a wide vector: a cache line */
+
 struct mfl_device {
         dnnl_engine_t engine;
         const struct mfl_loops *loops;
@@ -29,7 +31,9 @@ struct mfl_cpu_param {
 
 struct mfl_cpu_layer {
         struct mfl_layout layout; /* of the output */
-        struct mfl_cpu_conv conv; /* conv2d only */
+        bool plain;               /* it reads its inputs in plain order, however they lie */
+        bool gemm;                /* dense: by matrix products, with weights as in the flat vector */
+        struct mfl_cpu_conv conv; /* conv2d, convtranspose2d only */
         bool relu;                /* conv2d, dense, norms, add: the ReLU that reads it is applied at once */
         bool done;                /* relu: its forward happens in the layer before */
         /* relu: its backward happens in the max pool that reads it, or in the norm or add before it; these:
@@ -50,11 +54,18 @@ struct mfl_net {
         char *arena, *scratch; /* scratch: the primitives' own */
         size_t scratch_bytes;
         float *params, *first, *momentum; /* G * n_wide */
-        float *grads;                     /* n_wide */
-        float *share;                     /* the share of a gradient that is added to it afterwards */
-        float *logits, *dlogits;          /* where the last layer's layout is not plain */
-        float *x;                         /* G * batch * input: what forward was given */
-        struct mfl_rng_key *keys;         /* G: what forward was given */
+        float *second; /* the same, of optimizers that need it; not touched, and so no memory, before */
+        bool second_used;
+        float *grads;         /* n_wide */
+        float *part;          /* n_wide: of one batch of a step that accumulates */
+        float *share[2];      /* the share of an input's gradient that is added to it afterwards */
+        float *plain[2];      /* an input in plain order, where it lies otherwise */
+        float *plain_grad[2]; /* its gradient */
+        float *work;          /* work_floats of each thread, then those of recurrent layers */
+        int64_t work_floats;
+        float *logits, *dlogits;  /* where the last layer's layout is not plain */
+        float *x;                 /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys; /* G: what forward was given */
         bool dropout;
 };
 
@@ -76,6 +87,31 @@ void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool traini
 void mfl_cpu_add_forward(struct mfl_net *net, int i);
 /* first, second: whose gradient is wanted. */
 void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second);
+
+static inline bool mfl_cpu_is_trained(const struct mfl_graph *graph, int param)
+{
+        return param >= 0 && graph->params[param].trained;
+}
+
+/* memory.c: everything that net_new allocates but for what the library keeps; the plan is there. */
+int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err);
+
+static inline bool mfl_cpu_is_conv(enum mfl_op op)
+{
+        return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D;
+}
+
+static inline bool mfl_cpu_is_recurrent(enum mfl_op op)
+{
+        return op == MFL_OP_LSTM || op == MFL_OP_GRU;
+}
+
+/* Operators of sequence.c and shape.c. */
+bool mfl_cpu_is_sequence(enum mfl_op op);
+bool mfl_cpu_is_shape(enum mfl_op op);
+struct mfl_pool mfl_cpu_pool_of(const struct mfl_net *net, int i);
+/* Whether flatten or reshape i puts elements into another order. */
+bool mfl_cpu_moves(const struct mfl_net *net, int i);
 
 static inline float *mfl_cpu_act(const struct mfl_net *net, int i)
 {

@@ -32,6 +32,15 @@ static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const floa
         }
 }
 
+/* Whether a tensor lies as in the flat vector. */
+static bool is_flat(const struct mfl_net *net, const struct mfl_param *param)
+{
+        const struct mfl_layer *layer = &net->graph->layers[param->layer];
+        if (layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D)
+                return param->shape.rank == 1;
+        return layer->op != MFL_OP_DENSE || net->layers[param->layer].gemm || param->shape.rank == 1;
+}
+
 int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err)
 {
         int rc = 0;
@@ -40,9 +49,9 @@ int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, 
                 const struct mfl_layer *layer = &net->graph->layers[param->layer];
                 const float *from = flat + param->offset;
                 float *to = wide + net->wide[i].at;
-                if (param->shape.rank == 1) /* biases; all of a norm's */
+                if (is_flat(net, param))
                         memcpy(to, from, (size_t)param->count * sizeof *to);
-                else if (layer->op == MFL_OP_CONV2D)
+                else if (layer->op != MFL_OP_DENSE)
                         rc = mfl_cpu_conv_to_wide(
                                 &net->layers[param->layer].conv, net->stream, from, to, err);
                 else
@@ -59,9 +68,9 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
                 const struct mfl_layer *layer = &net->graph->layers[param->layer];
                 const float *from = wide + net->wide[i].at;
                 float *to = flat + param->offset;
-                if (param->shape.rank == 1) /* biases; all of a norm's */
+                if (is_flat(net, param))
                         memcpy(to, from, (size_t)param->count * sizeof *to);
-                else if (layer->op == MFL_OP_CONV2D)
+                else if (layer->op != MFL_OP_DENSE)
                         rc = mfl_cpu_conv_to_flat(
                                 &net->layers[param->layer].conv, net->stream, from, to, err);
                 else
@@ -80,6 +89,8 @@ int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, stru
                 return rc;
         memcpy(net->first + at, net->params + at, bytes);
         memset(net->momentum + at, 0, bytes);
+        if (net->second_used)
+                memset(net->second + at, 0, bytes);
         return 0;
 }
 

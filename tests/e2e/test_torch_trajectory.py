@@ -1,147 +1,230 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch as the judge: from the same params, over the same batches, the same gradients and losses.
+"""PyTorch as the judge: from the same params, over the same batches, the same gradients, losses and params.
 
 PyTorch computes in double: two float runs part where rounding decides a ReLU or the winner of a max pool differently, and
 then differ by a whole sample's gradient, which says nothing about either.
 
-$MFL_TRAJECTORY is the driver program; $MFL_MODULE_DIR where the cpu module lies.
+$MFL_TRAJECTORY is the driver program; $MFL_MODULE_DIR where the cpu module lies; $MFL_TRAJECTORY_BACKEND the backend, by
+default the cpu where it has all that a model needs, else the reference.
 """
+import dataclasses
+import math
 import os
 import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import mfl_torch  # noqa: E402
+
 STEPS = 20
 # Rounding of single steps is about 1e-6 of the values and grows over the steps; a wrong formula shows in the first digits.
 LOSS_BOUND = 1e-4
-# Params are compared after so few steps because a near-tie in a max pool, which rounding decides, moves one sample's gradient
-# by one pixel: 1e-6 in fedavg-cnn's second convolution at the third step here, after which more decisions differ.
-PARAMS_STEPS = 3
-PARAMS_BOUND = 1e-3
 GRADIENT_BOUND = 1e-4
+# Params are compared after few steps (Case.middle), relative to the largest move, because a near-tie in a max pool or ReLU, which
+# rounding decides, moves one sample's gradient to another place; after that more decisions differ.
+PARAMS_BOUND = 1e-3
 
 
-# Rounding turns a ReLU's decision now and then in a network of 20 layers: a share of 1e-6 of 1.4 million a step here. So its
-# params are compared after a single step, and its losses less closely and for fewer steps.
-RESNET_STEPS = 5
-RESNET_LOSS_BOUND = 1e-3
+@dataclasses.dataclass
+class Case:
+    model: str
+    shape: tuple
+    batch: int
+    classes: int = 10
+    options: dict = dataclasses.field(default_factory=dict)
+    lr_scale: list = None
+    ignored: bool = False
+    middle: int = 3
 
+    @property
+    def tokens(self):
+        return len(self.shape) == 1
 
-class Block(nn.Module):
-    """The basic block of He et al. 2016 with torchvision's names, and so the order of its state_dict."""
-
-    def __init__(self, inputs, channels, stride, norm):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
-        self.bn1 = norm(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = norm(channels)
-        self.downsample = None
-        if stride > 1:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), norm(channels))
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        return torch.relu(y + (self.downsample(x) if self.downsample else x))
-
-
-def resnet20(norm):
-    parts, inputs = [nn.Conv2d(1, 16, 3, 1, 1, bias=False), norm(16), nn.ReLU()], 16
-    for channels in (16, 32, 64):
-        for block in range(3):
-            parts.append(Block(inputs, channels, 2 if channels > 16 and block == 0 else 1, norm))
-            inputs = channels
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
-def make(model):
-    if model == "resnet20":
-        return resnet20(nn.BatchNorm2d)
-    if model == "resnet20-gn":
-        return resnet20(lambda channels: nn.GroupNorm(min(32, channels // 2), channels))
-    if model == "mlp":
-        return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(),
-                             nn.Linear(200, 10))
-    if model == "lenet5":
-        return nn.Sequential(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
-                             nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84),
-                             nn.Tanh(), nn.Linear(84, 10))
-    assert model == "fedavg-cnn"
-    return nn.Sequential(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2),
-                         nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
+    @property
+    def rows(self):
+        return self.batch * self.options.get("accumulate", 1)
 
 
 def read(directory, name, dtype):
     return torch.frombuffer(bytearray((directory / name).read_bytes()), dtype=dtype)
 
 
-def flat(tensors):
-    return torch.cat([t.detach().reshape(-1) for t in tensors])
+def write(directory, name, tensor):
+    (directory / name).write_bytes(tensor.contiguous().numpy().tobytes())
 
 
-def state_of(net):
-    """All tensors in the order of mfl's table: running statistics behind the weights of their layer."""
-    return {name: t for name, t in net.state_dict().items() if not name.endswith("num_batches_tracked")}
+def make_data(case, directory):
+    """Batches of all steps, and what they should give: patterns of the class in noise, so that there is something to learn."""
+    generator = torch.Generator().manual_seed(7)
+    n = STEPS * case.rows
+    if case.tokens:
+        text = torch.randint(case.classes, (n, case.shape[0] + 1), generator=generator)
+        text[:, 1::2] = text[:, :-1:2] * 3 % case.classes
+        samples, answers = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+        if case.ignored:
+            answers[:, ::3] = -1
+        write(directory, "tokens.i32", samples.int())
+        write(directory, "labels.i32", answers.int())
+        return samples, answers
+    labels = torch.randint(case.classes, (n,), generator=generator)
+    patterns = torch.randint(128, (case.classes, *case.shape), generator=generator)
+    pixels = patterns[labels] + torch.randint(128, (n, *case.shape), generator=generator)
+    write(directory, "samples.u8", pixels.to(torch.uint8))
+    samples = pixels.double() / 255.0
+    if case.options.get("loss", "cross_entropy") == "cross_entropy":
+        write(directory, "labels.i32", labels.int())
+        return samples, labels
+    targets = nn.functional.one_hot(labels, case.classes).float()
+    write(directory, "targets.f32", targets)
+    return samples, targets.double()
 
 
-def load(net, values):
-    at = 0
-    for tensor in state_of(net).values():
-        tensor.copy_(values[at:at + tensor.numel()].reshape(tensor.shape))
-        at += tensor.numel()
-    assert at == values.numel()
-
-
-def gradient_of(net):
-    """Zero for running statistics."""
-    gradients = dict(net.named_parameters())
-    return flat(gradients[name].grad if name in gradients else torch.zeros_like(t) for name, t in state_of(net).items())
-
-
-def run_driver(directory, backend, model, batch, steps=STEPS):
+def run_driver(directory, backend, case):
     program = os.environ.get("MFL_TRAJECTORY")
     if not program:
         pytest.skip("MFL_TRAJECTORY does not name the driver program")
-    done = subprocess.run([program, backend, model, str(batch), str(steps), str(directory)], capture_output=True, text=True,
-                          check=False)
+    if case.lr_scale:
+        write(directory, "lr_scale.f32", torch.tensor(case.lr_scale))
+    options = [f"{key}={value}" for key, value in case.options.items()]
+    done = subprocess.run([program, backend, case.model, "x".join(map(str, case.shape)), str(case.classes),
+                           str(case.batch), str(STEPS), str(directory), f"middle={case.middle}", *options],
+                          capture_output=True, text=True, check=False)
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
+    print(f"{case.model}: {done.stdout.strip()}")
 
 
-@pytest.mark.parametrize("backend,model,batch", [
-    ("cpu", "fedavg-cnn", 32), ("cpu", "lenet5", 10), ("cpu", "mlp", 10),
-    ("reference", "lenet5", 10), ("reference", "mlp", 10), ("cpu", "resnet20", 10), ("cpu", "resnet20-gn", 10),
-])
-def test_the_first_steps_are_pytorchs(tmp_path, backend, model, batch):
-    deep = model.startswith("resnet")
-    steps, params_steps = (RESNET_STEPS, 1) if deep else (STEPS, PARAMS_STEPS)
-    loss_bound = RESNET_LOSS_BOUND if deep else LOSS_BOUND
-    run_driver(tmp_path, backend, model, batch, steps)
-    few = tmp_path / "few"
-    few.mkdir()
-    run_driver(few, backend, model, batch, params_steps)
+def optimizer_of(net, options):
+    lr, decay, eps = options.get("lr", 0.05), options.get("weight_decay", 0), options.get("eps", 1e-8)
+    kind = options.get("optimizer", "sgd")
+    if kind == "sgd":
+        return torch.optim.SGD(net.parameters(), lr=lr, momentum=options.get("momentum", 0), weight_decay=decay,
+                               nesterov=bool(options.get("nesterov", 0)))
+    if kind == "adagrad":
+        return torch.optim.Adagrad(net.parameters(), lr=lr, weight_decay=decay, eps=eps)
+    maker = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    return maker(net.parameters(), lr=lr, weight_decay=decay, eps=eps)
+
+
+def loss_of(outputs, answers, options):
+    kind = options.get("loss", "cross_entropy")
+    if kind == "binary":
+        return nn.functional.binary_cross_entropy_with_logits(outputs, answers)
+    if kind == "squared":
+        return nn.functional.mse_loss(outputs, answers)
+    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), answers.reshape(-1), ignore_index=-1,
+                                       label_smoothing=options.get("smoothing", 0.0))
+
+
+def assert_near(ours, theirs, scale, bound, what):
+    difference = ((ours - theirs).abs().max() / scale).item()
+    print(f"{what}: {difference:.1e} of {bound:.0e}")
+    assert difference <= bound, f"{what}: {difference:.1e}, bound {bound:.0e}"
+
+
+def check(directory, backend, case):
     torch.set_num_threads(1)
-    net = make(model).double()
-    load(net, read(tmp_path, "params.f32", torch.float32).double())
-    images = read(tmp_path, "images.u8", torch.uint8).reshape(steps, batch, 1, 28, 28).double() / 255.0
-    labels = read(tmp_path, "labels.i32", torch.int32).long().reshape(steps, batch)
-    gradient = read(tmp_path, "gradient.f32", torch.float32).double()
-    losses = read(tmp_path, "losses.f64", torch.float64)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(net(images[step]), labels[step])
-        loss.backward()
+    samples, answers = make_data(case, directory)
+    run_driver(directory, backend, case)
+    options, start = case.options, read(directory, "params.f32", torch.float32).double()
+    net = mfl_torch.preset(case.model, case.shape, case.classes).double()
+    assert list(mfl_torch.state_of(net)) == (directory / "names.txt").read_text(encoding="utf-8").split()
+    mfl_torch.load(net, start)
+    losses = read(directory, "losses.f64", torch.float64)
+    optimizer = optimizer_of(net, options)
+    worst = 0.0
+    for step in range(STEPS):
+        rows = slice(step * case.rows, (step + 1) * case.rows)
+        for group in optimizer.param_groups:
+            group["lr"] = options.get("lr", 0.05) * (case.lr_scale[step] if case.lr_scale else 1)
         if step == 0:
-            ours = gradient_of(net)
-            assert (ours - gradient).abs().max() <= GRADIENT_BOUND * ours.abs().max()
-        assert losses[step].item() == pytest.approx(loss.item(), rel=LOSS_BOUND if step == 0 else loss_bound), f"step {step}"
+            first = slice(0, case.batch)
+            mfl_torch.load(net, start)
+            state = {name: t.clone() for name, t in net.state_dict().items()}
+            loss_of(net(samples[first]), answers[first], options).backward()
+            net.load_state_dict(state)  # running statistics have moved
+            ours = mfl_torch.gradient_of(net)
+            assert_near(read(directory, "gradient.f32", torch.float32).double(), ours, ours.abs().max(),
+                        GRADIENT_BOUND, "gradient")
+        optimizer.zero_grad()
+        loss = loss_of(net(samples[rows]), answers[rows], options)
+        loss.backward()
+        worst = max(worst, abs(losses[step].item() / loss.item() - 1))
+        if options.get("clip_norm"):
+            nn.utils.clip_grad_norm_(net.parameters(), options["clip_norm"])
         optimizer.step()
-        if step == params_steps - 1:
-            params, start = flat(state_of(net).values()), read(few, "params.f32", torch.float32).double()
-            difference = (params - read(few, "final.f32", torch.float32).double()).abs().max()
-            assert difference <= PARAMS_BOUND * (params - start).abs().max()
+        if step == case.middle - 1:
+            params = mfl_torch.flat(mfl_torch.state_of(net).values())
+            assert_near(read(directory, "middle.f32", torch.float32).double(), params, (params - start).abs().max(),
+                        PARAMS_BOUND, "params")
+    print(f"losses: {worst:.1e} of {LOSS_BOUND:.0e}, from {losses[0].item():.3f} to {losses[-1].item():.3f}")
+    assert worst <= LOSS_BOUND
+
+
+# A decision that rounding turns, a share of 1e-6 of a deep network's, changes the gradient by one sample's share of it, and so
+# params by that times the learning rate, which batch norm of few values then multiplies. So deep networks of ReLUs take small
+# steps, and their params are compared after the first.
+DEEP = {"middle": 1, "options": {"lr": 1e-4}}
+PRESETS = [
+    Case("logistic", (1, 28, 28), 10),
+    Case("mlp", (1, 28, 28), 10),
+    Case("lenet5", (1, 28, 28), 10),
+    Case("fedavg-cnn", (1, 12, 12), 10),
+    Case("pfl-cnn", (3, 16, 16), 8),
+    Case("resnet18", (3, 8, 8), 6, **DEEP),
+    Case("resnet18-gn", (3, 8, 8), 2, **DEEP),
+    Case("resnet20", (1, 16, 16), 8, **DEEP),
+    Case("resnet20-gn", (1, 16, 16), 4, **DEEP),
+    Case("mobilenet-v2", (3, 16, 16), 8, **DEEP),
+    Case("char-lstm", (12,), 4, 31, options={"lr": 0.5}),
+    Case("char-gpt", (16,), 4, 31, options={"lr": 0.1}),
+    Case("vit-tiny", (3, 8, 8), 2, options={"lr": 0.01}),
+]
+
+
+@pytest.mark.parametrize("case", PRESETS, ids=lambda case: case.model)
+def test_the_first_steps_of_a_preset_are_pytorchs(tmp_path, case):
+    check(tmp_path, os.environ.get("MFL_TRAJECTORY_BACKEND", "auto"), case)
+
+
+# Of these the reference is asked too: it is what the other backends are compared with.
+COSINE = [0.5 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)]
+WARM_UP = [min(1.0, (step + 1) / 5) for step in range(STEPS)]
+# eps of Adam: with a small one the sign of a gradient that is 0 but for rounding is worth a whole step.
+WAYS = {
+    "momentum": {"lr": 0.05, "momentum": 0.9},
+    "nesterov decay": {"lr": 0.05, "momentum": 0.9, "nesterov": 1, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "lr": 0.002, "eps": 1e-3, "weight_decay": 0.01},
+    "adamw": {"optimizer": "adamw", "lr": 0.002, "eps": 1e-3, "weight_decay": 0.1},
+    "adagrad": {"optimizer": "adagrad", "lr": 0.01, "eps": 1e-3, "weight_decay": 0.01},
+    "clipped": {"lr": 0.2, "clip_norm": 0.3},
+    "accumulated": {"lr": 0.1, "accumulate": 3},
+    "smoothed": {"lr": 0.1, "smoothing": 0.1},
+    "binary": {"lr": 0.5, "loss": "binary"},
+    "squared": {"lr": 0.1, "loss": "squared", "accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("way", WAYS)
+def test_optimizers_and_losses_are_pytorchs(tmp_path, backend, way):
+    check(tmp_path, backend, Case("lenet5", (1, 12, 12), 4, options=WAYS[way]))
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("factors", [COSINE, WARM_UP], ids=["cosine", "warm-up"])
+def test_schedules_are_pytorchs(tmp_path, backend, factors):
+    check(tmp_path, backend, Case("lenet5", (1, 12, 12), 4, options={"optimizer": "adamw", "lr": 0.002, "eps": 1e-3},
+                                  lr_scale=factors))
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_ignored_labels_are_pytorchs(tmp_path, backend):
+    check(tmp_path, backend, Case("char-gpt", (6,), 2, 11, options={"lr": 0.1, "smoothing": 0.1, "clip_norm": 0.5},
+                                  ignored=True))

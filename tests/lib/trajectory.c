@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trains a preset for a few steps and writes everything that another framework needs to do the same, and what
- * came out.
+/* Trains a preset for a few steps on batches that another framework made, and writes everything that it needs
+ * to do the same, and what came out.
  *
- *     mfl-trajectory BACKEND MODEL BATCH STEPS DIR
- * Files in DIR, raw little-endian: params.f32 (the flat vector, in the order of the model's table), images.u8
- * and labels.i32 (the batches, in order; a pixel's value is byte / 255), gradient.f32 (of the first batch's
- * mean loss), losses.f64 (mean loss of each batch before its step of SGD, lr 0.05), final.f32. Exit: 0; 1
- * with a text; 77 when the backend is not here.
+ *     mfl-trajectory BACKEND MODEL INPUT CLASSES BATCH STEPS DIR [KEY=VALUE...]
+ *
+ * BACKEND: or auto, the first of cpu and reference that is here and does not refuse the model. INPUT:
+ * "3x8x8", or "16" tokens. Keys: optimizer (sgd, adam, adamw, adagrad), lr, momentum, nesterov, weight_decay,
+ * prox_mu, eps, clip_norm, loss (cross_entropy, binary, squared), smoothing, accumulate, middle (steps after
+ * which middle.f32 is written).
+ * Read from DIR, raw little-endian: samples.u8 (a pixel's value is byte / 255) or tokens.i32; labels.i32 (one
+ * for each position) or targets.f32; lr_scale.f32 where it is there, a factor for each step. Written:
+ * params.f32 (the flat vector, in the order of the model's table), names.txt (of its tensors), gradient.f32
+ * (of the first batch's mean loss), losses.f64 (mean loss of each step's rows before it), middle.f32,
+ * final.f32. Layers of dropout let everything through. Prints the backend's name. Exit: 0; 1 with a text; 77
+ * when the backend is not here.
  */
+#include <inttypes.h>
 #include <stdio.h>
 
-#include "kernels/bodies.h"
-
-#define CLASSES 10
+#include "kernels/host.h"
 
 struct trajectory {
         const struct mfl_backend_ops *ops;
@@ -20,8 +26,13 @@ struct trajectory {
         struct mfl_graph *graph;
         struct mfl_net *net;
         struct mfl_dataset set;
-        uint32_t batch, n_steps;
+        struct mfl_shape input;
+        struct mfl_optimizer opt;
+        struct mfl_loss loss;
+        uint32_t batch, n_steps, accumulate, middle;
+        int classes;
         const char *dir;
+        float *params, *lr_scale;
         struct mfl_error err;
 };
 
@@ -40,125 +51,247 @@ static void *must_alloc(size_t n, size_t size)
         return p;
 }
 
-static void write_file(const struct trajectory *t, const char *name, const void *bytes, size_t n)
+static FILE *open_file(const struct trajectory *t, const char *name, const char *mode)
 {
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s", t->dir, name);
-        FILE *f = path ? fopen(path, "wb") : NULL;
+        return path ? fopen(path, mode) : NULL;
+}
+
+static void write_file(const struct trajectory *t, const char *name, const void *bytes, size_t n)
+{
+        FILE *f = open_file(t, name, "wb");
         if (!f || fwrite(bytes, 1, n, f) != n || fclose(f)) {
-                perror(path);
+                perror(name);
                 exit(1);
         }
 }
 
-/* Images whose brightest quarter tells the class, so that there is something to learn. */
-static void make_data(struct trajectory *t)
+/* n bytes, or NULL where the file is not there. */
+static void *read_file(const struct trajectory *t, const char *name, size_t n)
 {
-        struct mfl_rng rng = mfl_rng_new(7, MFL_RNG_TEST, 0, 0);
-        uint32_t n = t->batch * t->n_steps;
-        uint8_t *images = must_alloc(n, 784);
-        int32_t *labels = must_alloc(n, sizeof *labels);
-        for (uint32_t i = 0; i < n; i++) {
-                labels[i] = (int32_t)mfl_rng_below(&rng, CLASSES);
-                for (int k = 0; k < 784; k++) {
-                        bool bright = k / 28 / 3 == labels[i];
-                        images[i * 784 + (uint32_t)k] =
-                                (uint8_t)(mfl_rng_below(&rng, 128) + (bright ? 127 : 0));
+        FILE *f = open_file(t, name, "rb");
+        if (!f)
+                return NULL;
+        void *bytes = must_alloc(n, 1);
+        if (fread(bytes, 1, n, f) != n || fgetc(f) != EOF) {
+                fprintf(stderr, "mfl-trajectory: %s is not of %zu bytes\n", name, n);
+                exit(1);
+        }
+        fclose(f);
+        return bytes;
+}
+
+static int find(const char *text, const char *const *names)
+{
+        for (int i = 0; names[i]; i++)
+                if (!strcmp(text, names[i]))
+                        return i;
+        fprintf(stderr, "mfl-trajectory: %s is not known\n", text);
+        exit(1);
+}
+
+static void set_option(struct trajectory *t, const char *text)
+{
+        static const char *const optimizers[] = {"sgd", "adam", "adamw", "adagrad", NULL};
+        static const char *const losses[] = {"cross_entropy", "binary", "squared", NULL};
+        const struct {
+                const char *key;
+                float *value;
+        } numbers[] = {{"lr", &t->opt.lr}, {"momentum", &t->opt.momentum},
+                {"weight_decay", &t->opt.weight_decay}, {"prox_mu", &t->opt.prox_mu}, {"eps", &t->opt.eps},
+                {"clip_norm", &t->opt.clip_norm}, {"smoothing", &t->loss.smoothing}};
+        const char *value = strchr(text, '=');
+        size_t len = value ? (size_t)(value++ - text) : 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(numbers); i++) {
+                if (len == strlen(numbers[i].key) && !strncmp(text, numbers[i].key, len)) {
+                        *numbers[i].value = strtof(value, NULL);
+                        return;
                 }
         }
-        t->set = (struct mfl_dataset){.shape = {3, {1, 28, 28}},
-                .classes = CLASSES,
-                .scale = {1.0f / 255.0f},
-                .train = {n, MFL_U8, images, labels}};
-        write_file(t, "images.u8", images, (size_t)n * 784);
-        write_file(t, "labels.i32", labels, n * sizeof *labels);
+        if (!strncmp(text, "optimizer=", 10))
+                t->opt.kind = (enum mfl_optimizer_kind)find(value, optimizers);
+        else if (!strncmp(text, "loss=", 5))
+                t->loss.kind = (enum mfl_loss_kind)find(value, losses);
+        else if (!strncmp(text, "accumulate=", 11))
+                t->accumulate = (uint32_t)atoi(value);
+        else if (!strncmp(text, "middle=", 7))
+                t->middle = (uint32_t)atoi(value);
+        else if (!strcmp(text, "nesterov=1"))
+                t->opt.nesterov = true;
+        else
+                find(text, (const char *const[]){NULL});
+}
+
+static void read_data(struct trajectory *t)
+{
+        uint32_t n = t->batch * t->accumulate * t->n_steps;
+        size_t count = (size_t)mfl_shape_count(&t->input);
+        bool tokens = t->graph->vocabulary > 0, classes = t->loss.kind == MFL_LOSS_CROSS_ENTROPY;
+        t->set = (struct mfl_dataset){.shape = t->input,
+                .classes = classes ? t->classes : 0,
+                .n_targets = classes ? 0 : t->classes,
+                .vocabulary = t->graph->vocabulary,
+                .labels_per_sample = t->graph->positions,
+                .train = {.n = n, .dtype = tokens ? MFL_I32 : MFL_U8}};
+        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
+                t->set.scale[c] = 1.0f / 255.0f;
+        t->set.train.samples = tokens ? read_file(t, "tokens.i32", n * count * sizeof(int32_t))
+                                      : read_file(t, "samples.u8", n * count);
+        if (classes)
+                t->set.train.labels =
+                        read_file(t, "labels.i32", n * (size_t)t->graph->positions * sizeof(int32_t));
+        else
+                t->set.train.targets = read_file(t, "targets.f32", n * (size_t)t->classes * sizeof(float));
+        t->lr_scale = read_file(t, "lr_scale.f32", t->n_steps * sizeof(float));
+        if (t->set.train.samples && (t->set.train.labels || t->set.train.targets))
+                return;
+        fprintf(stderr, "mfl-trajectory: samples or what they should give are missing\n");
+        exit(1);
 }
 
 static void write_gradient(struct trajectory *t)
 {
-        size_t batch = t->batch;
-        float *x = must_alloc(batch * 784, sizeof *x), *y = must_alloc(batch * CLASSES, sizeof *y);
+        uint32_t batch = t->batch;
+        const struct mfl_layer *last = &t->graph->layers[t->graph->n_layers - 1];
+        size_t in = batch * (size_t)mfl_shape_count(&t->input);
+        size_t out = batch * (size_t)mfl_shape_count(&last->out);
+        float *x = must_alloc(in, sizeof *x), *y = must_alloc(2 * out, sizeof *y), *dy = y + out;
         float *grad = must_alloc((size_t)t->graph->n, sizeof *grad);
-        const uint8_t *images = t->set.train.samples;
-        for (size_t i = 0; i < batch * 784; i++)
-                x[i] = (float)images[i] * t->set.scale[0];
-        /* Training mode; no model that is compared here has dropout. */
+        uint32_t *index = must_alloc(batch, sizeof *index);
+        struct mfl_device_data *data = NULL;
+        struct mfl_score score = {0};
         struct mfl_rng_key key = mfl_rng_derive(7, MFL_RNG_DROPOUT, 0, 0);
-        must(t, t->ops->forward(t->net, x, &key, y, &t->err));
-        for (size_t r = 0; r < batch; r++) {
-                float dz[CLASSES];
-                bool hit;
-                mfl_softmax_xent(
-                        y + r * CLASSES, CLASSES, t->set.train.labels[r], 1.0f / (float)batch, dz, &hit);
-                memcpy(y + r * CLASSES, dz, sizeof dz);
-        }
-        must(t, t->ops->backward(t->net, y, NULL, grad, &t->err));
+        must(t, mfl_host_data_new(NULL, &t->set, &t->set.train, true, &data, &t->err));
+        for (uint32_t i = 0; i < batch; i++)
+                index[i] = i;
+        mfl_host_gather(data, index, batch, x);
+        must(t, t->ops->forward(t->net, x, &key, y, &t->err)); /* training mode */
+        float scale = 1.0f / (float)mfl_host_scored(data, t->graph, &t->loss, index, batch);
+        mfl_host_loss(data, t->graph, &t->loss, index, batch, scale, y, dy, &score);
+        must(t, t->ops->backward(t->net, dy, NULL, grad, &t->err));
         write_file(t, "gradient.f32", grad, (size_t)t->graph->n * sizeof *grad);
+        mfl_host_data_free(data);
         free(x);
         free(y);
         free(grad);
+        free(index);
+}
+
+static void write_params(struct trajectory *t, const char *name)
+{
+        must(t, t->ops->params_get(t->net, 0, t->params, &t->err));
+        write_file(t, name, t->params, (size_t)t->graph->n * sizeof *t->params);
 }
 
 static void train(struct trajectory *t)
 {
-        struct mfl_optimizer opt = {.lr = 0.05f};
         struct mfl_device_data *data = NULL;
-        uint32_t *index = must_alloc((size_t)t->batch * t->n_steps, sizeof *index);
+        uint32_t rows = t->batch * t->accumulate;
+        uint32_t *index = must_alloc((size_t)rows * t->n_steps, sizeof *index);
         double *losses = must_alloc(t->n_steps, sizeof *losses);
-        float *params = must_alloc((size_t)t->graph->n, sizeof *params);
         must(t, t->ops->data_new(t->device, &t->set, &t->set.train, true, &data, &t->err));
-        for (uint32_t i = 0; i < t->batch * t->n_steps; i++)
+        for (uint32_t i = 0; i < rows * t->n_steps; i++)
                 index[i] = i;
         for (uint32_t s = 0; s < t->n_steps; s++) {
-                struct mfl_group_steps steps = {.index = index + s * t->batch, .count = &t->batch};
-                must(t, t->ops->step(t->net, data, &steps, 1, &opt, &t->err));
-                losses[s] = mfl_fixed_loss_to_double(steps.score.loss_sum) / t->batch;
+                struct mfl_group_steps steps = {.index = index + s * rows,
+                        .count = &rows,
+                        .step_first = s,
+                        .lr_scale = t->lr_scale ? &t->lr_scale[s] : NULL};
+                must(t, t->ops->step(t->net, data, &steps, 1, &t->opt, &t->err));
+                losses[s] = mfl_fixed_loss_to_double(steps.score.loss_sum) / (double)steps.score.n_scored;
+                if (s + 1 == t->middle)
+                        write_params(t, "middle.f32");
         }
-        must(t, t->ops->params_get(t->net, 0, params, &t->err));
+        write_params(t, "final.f32");
         write_file(t, "losses.f64", losses, t->n_steps * sizeof *losses);
-        write_file(t, "final.f32", params, (size_t)t->graph->n * sizeof *params);
         t->ops->data_free(data);
         free(index);
         free(losses);
-        free(params);
 }
 
-static void run(struct trajectory *t, const char *model)
+/* A network of that backend, or MFL_NOT_FOUND or MFL_INVALID with the reason. */
+static int open_net(struct trajectory *t, const char *backend)
 {
-        struct mfl_shape shape = {3, {1, 28, 28}};
-        struct mfl_net_options options = {
-                .batch = (int)t->batch, .groups = 1, .threads = 1, .training = true};
-        must(t, mfl_graph_preset(model, &shape, CLASSES, &t->graph, &t->err));
-        float *params = must_alloc((size_t)t->graph->n, sizeof *params);
-        mfl_graph_init_params(t->graph, 3, params);
-        write_file(t, "params.f32", params, (size_t)t->graph->n * sizeof *params);
-        make_data(t);
-        must(t, t->ops->net_new(t->device, t->graph, &options, &t->net, &t->err));
-        must(t, t->ops->params_set(t->net, 0, params, &t->err));
+        struct mfl_net_options options = {.batch = (int)t->batch,
+                .groups = 1,
+                .threads = 1,
+                .training = true,
+                .loss = t->loss,
+                .accumulate = (int)t->accumulate};
+        int rc = mfl_backend_open(backend, &t->ops, &t->err);
+        if (!rc)
+                rc = t->ops->device_open(&t->device, &t->err);
+        if (!rc && (rc = t->ops->net_new(t->device, t->graph, &options, &t->net, &t->err)))
+                t->ops->device_close(t->device);
+        return rc;
+}
+
+static void make_graph(struct trajectory *t, const char *model)
+{
+        must(t, mfl_graph_preset(model, &t->input, t->classes, &t->graph, &t->err));
+        for (int i = 0; i < t->graph->n_layers; i++)
+                t->graph->layers[i].rate = 0;
+        t->params = must_alloc((size_t)t->graph->n, sizeof *t->params);
+        mfl_graph_init_params(t->graph, 3, t->params);
+        write_file(t, "params.f32", t->params, (size_t)t->graph->n * sizeof *t->params);
+        FILE *names = open_file(t, "names.txt", "w");
+        mfl_assert(names);
+        for (int i = 0; i < t->graph->n_params; i++)
+                fprintf(names, "%s\n", t->graph->params[i].name);
+        fclose(names);
+}
+
+static int run(struct trajectory *t, const char *backend, const char *model)
+{
+        make_graph(t, model);
+        bool any = !strcmp(backend, "auto");
+        int rc = open_net(t, any ? "cpu" : backend);
+        if (any && rc > 0)
+                rc = open_net(t, "reference");
+        if (rc) {
+                fprintf(stderr, "mfl-trajectory: %s\n", t->err.text);
+                return rc == MFL_NOT_FOUND ? 77 : 1;
+        }
+        printf("%s\n", t->ops->name);
+        read_data(t);
+        must(t, t->ops->params_set(t->net, 0, t->params, &t->err));
         write_gradient(t);
-        must(t, t->ops->params_set(t->net, 0, params, &t->err)); /* running statistics have moved */
+        must(t, t->ops->params_set(t->net, 0, t->params, &t->err)); /* running statistics have moved */
         train(t);
         t->ops->net_free(t->net);
-        mfl_graph_free(t->graph);
-        free(t->set.train.samples);
-        free(t->set.train.labels);
-        free(params);
+        t->ops->device_close(t->device);
+        return 0;
+}
+
+static bool read_shape(const char *text, struct mfl_shape *shape)
+{
+        shape->rank = sscanf(
+                text, "%" SCNd64 "x%" SCNd64 "x%" SCNd64, &shape->dim[0], &shape->dim[1], &shape->dim[2]);
+        return shape->rank >= 1;
 }
 
 int main(int argc, char **argv)
 {
-        struct trajectory t = {0};
-        if (argc != 6 || atoi(argv[3]) < 1 || atoi(argv[4]) < 1) {
-                fprintf(stderr, "usage: mfl-trajectory BACKEND MODEL BATCH STEPS DIR\n");
+        struct trajectory t = {
+                .opt = {.lr = 0.05f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}, .accumulate = 1};
+        if (argc < 8 || !read_shape(argv[3], &t.input) || atoi(argv[4]) < 1 || atoi(argv[5]) < 1 ||
+                atoi(argv[6]) < 1) {
+                fprintf(stderr, "usage: mfl-trajectory BACKEND MODEL INPUT CLASSES BATCH STEPS DIR "
+                                "[KEY=VALUE...]\n");
                 return 1;
         }
-        t.batch = (uint32_t)atoi(argv[3]);
-        t.n_steps = (uint32_t)atoi(argv[4]);
-        t.dir = argv[5];
-        if (mfl_backend_open(argv[1], &t.ops, &t.err) || t.ops->device_open(&t.device, &t.err)) {
-                fprintf(stderr, "mfl-trajectory: %s\n", t.err.text);
-                return 77;
-        }
-        run(&t, argv[2]);
-        t.ops->device_close(t.device);
-        return 0;
+        t.classes = atoi(argv[4]);
+        t.batch = (uint32_t)atoi(argv[5]);
+        t.n_steps = (uint32_t)atoi(argv[6]);
+        t.dir = argv[7];
+        for (int i = 8; i < argc; i++)
+                set_option(&t, argv[i]);
+        int status = run(&t, argv[1], argv[2]);
+        mfl_graph_free(t.graph);
+        free(t.set.train.samples);
+        free(t.set.train.labels);
+        free(t.set.train.targets);
+        free(t.params);
+        free(t.lr_scale);
+        return status;
 }

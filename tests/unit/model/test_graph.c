@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-static const struct mfl_shape image28 = {3, {1, 28, 28}}, image32 = {3, {3, 32, 32}};
+static const struct mfl_shape image28 = {3, {1, 28, 28}}, image32 = {3, {3, 32, 32}},
+                              image224 = {3, {3, 224, 224}};
 
 static struct mfl_layer input(int64_t c, int64_t h, int64_t w)
 {
@@ -75,6 +76,18 @@ static void presets_have_the_published_sizes(void **state)
         /* 0.27 M (He et al. 2016, table 6), 2752 of them in the two projections. */
         assert_preset("resnet20", &image32, 10, 272474 + 1568);
         assert_preset("resnet20-gn", &image32, 10, 272474);
+        /* torchvision's mobilenet_v2: 3,504,872 trained; and two statistics for each of 17,056 channels. */
+        assert_preset("mobilenet-v2", &image224, 1000, 3504872 + 2 * 17056);
+        assert_preset("mobilenet-v2", &image32, 10, 3504872 + 2 * 17056 - 990 * 1281);
+        /* One embedding of 8; two LSTMs of 4 gates with two biases each; a dense layer. */
+        assert_preset("char-lstm", &(struct mfl_shape){1, {80}}, 90,
+                90 * 8 + 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2) + 90 * 257);
+        /* Of each block 12 w^2 + 13 w; two tables, a norm, and the last layer. */
+        assert_preset("char-gpt", &(struct mfl_shape){1, {64}}, 65,
+                4 * (12 * 128 * 128 + 13 * 128) + (65 + 64 + 2 + 65) * 128);
+        assert_preset("vit-tiny", &image224, 1000, 5717416); /* timm's deit_tiny_patch16_224 */
+        assert_preset(
+                "vit-tiny", &image32, 10, 5717416 - 990 * 193 - (197 - 65) * 192 - 192 * 3 * (256 - 16));
 }
 
 /* What is not trained, and where. */
@@ -108,6 +121,73 @@ static void running_statistics_are_not_trained(void **state)
         assert_int_equal(untrained, 1568);
         free(params);
         mfl_graph_free(graph);
+}
+
+static const struct mfl_param *param_named(const struct mfl_graph *graph, const char *name)
+{
+        for (int t = 0; t < graph->n_params; t++)
+                if (!strcmp(graph->params[t].name, name))
+                        return &graph->params[t];
+        fail_msg("there is no %s", name);
+        return NULL;
+}
+
+static void presets_have_the_names_of_their_state_dicts(void **state)
+{
+        static const struct {
+                const char *preset;
+                struct mfl_shape input;
+                const char *param, *shape;
+        } wants[] = {
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.0.1.running_var", "32"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.1.conv.0.0.weight", "32x1x3x3"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.1.conv.1.weight", "16x32x1x1"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.2.conv.3.bias", "24"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.17.conv.1.0.weight", "960x1x3x3"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "features.18.0.weight", "1280x320x1x1"},
+                {"mobilenet-v2", {3, {3, 32, 32}}, "classifier.1.weight", "10x1280"},
+                {"char-lstm", {1, {80}}, "lstm2.weight_ih_l0", "1024x256"},
+                {"char-gpt", {1, {64}}, "transformer.wpe.weight", "64x128"},
+                {"char-gpt", {1, {64}}, "transformer.h.3.attn.c_attn.bias", "384"},
+                {"char-gpt", {1, {64}}, "lm_head.weight", "10x128"},
+                {"vit-tiny", {3, {1, 28, 28}}, "pos_embed", "50x192"},
+                {"vit-tiny", {3, {1, 28, 28}}, "patch_embed.proj.weight", "192x1x4x4"},
+                {"vit-tiny", {3, {1, 28, 28}}, "blocks.11.mlp.fc1.weight", "768x192"},
+        };
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(wants); i++) {
+                struct mfl_graph *graph;
+                char text[96];
+                assert_int_equal(mfl_graph_preset(wants[i].preset, &wants[i].input, 10, &graph, NULL), 0);
+                const struct mfl_param *param = param_named(graph, wants[i].param);
+                assert_string_equal(mfl_shape_text(&param->shape, text, sizeof text), wants[i].shape);
+                mfl_graph_free(graph);
+        }
+}
+
+/* 4x4 of 32x32 are left in the end, 7x7 of 224x224. */
+static void small_images_keep_their_size_longer(void **state)
+{
+        const struct mfl_shape *inputs[] = {&image32, &image224};
+        static const char *const wants[] = {"1280x4x4", "1280x7x7"};
+        for (int i = 0; i < 2; i++) {
+                struct mfl_graph *graph;
+                assert_int_equal(mfl_graph_preset("mobilenet-v2", inputs[i], 10, &graph, NULL), 0);
+                assert_shape(&graph->layers[graph->n_layers - 4], wants[i]);
+                mfl_graph_free(graph);
+        }
+}
+
+static void presets_of_text_predict_at_each_position(void **state)
+{
+        static const char *const names[] = {"char-lstm", "char-gpt"};
+        for (int i = 0; i < 2; i++) {
+                struct mfl_graph *graph;
+                assert_int_equal(
+                        mfl_graph_preset(names[i], &(struct mfl_shape){1, {20}}, 65, &graph, NULL), 0);
+                assert_int_equal(graph->vocabulary, 65);
+                assert_int_equal(graph->positions, 20);
+                mfl_graph_free(graph);
+        }
 }
 
 static void a_residual_block_joins_two_layers(void **state)
@@ -360,10 +440,17 @@ static void presets_refuse_what_does_not_fit(void **state)
 {
         struct mfl_graph *graph = NULL;
         struct mfl_error err;
-        struct mfl_shape flat = {1, {784}}, tiny = {3, {1, 4, 4}};
+        struct mfl_shape flat = {1, {784}}, tiny = {3, {1, 4, 4}}, odd = {3, {3, 32, 30}};
         assert_int_equal(mfl_graph_preset("lenet", &image28, 10, &graph, &err), MFL_NOT_FOUND);
         assert_string_equal(err.text, "there is no preset lenet; there are logistic, mlp, lenet5, "
-                                      "fedavg-cnn, pfl-cnn, resnet18, resnet18-gn, resnet20, resnet20-gn");
+                                      "fedavg-cnn, pfl-cnn, resnet18, resnet18-gn, resnet20, resnet20-gn, "
+                                      "mobilenet-v2, char-lstm, char-gpt, vit-tiny");
+        assert_int_equal(mfl_graph_preset("char-gpt", &image28, 65, &graph, &err), MFL_INVALID);
+        assert_string_equal(
+                err.text, "preset char-gpt needs tokens, samples of one dimension, the input is 1x28x28");
+        assert_int_equal(mfl_graph_preset("vit-tiny", &odd, 10, &graph, &err), MFL_INVALID);
+        assert_string_equal(err.text,
+                "preset vit-tiny cuts images in patches of 4x4, which the input 3x32x30 is no multiple of");
         assert_int_equal(mfl_graph_preset("lenet5", &flat, 10, &graph, &err), MFL_INVALID);
         assert_string_equal(
                 err.text, "preset lenet5 needs an image (channels x height x width), the input is 784");
@@ -509,6 +596,9 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(presets_have_the_published_sizes),
+                cmocka_unit_test(presets_have_the_names_of_their_state_dicts),
+                cmocka_unit_test(small_images_keep_their_size_longer),
+                cmocka_unit_test(presets_of_text_predict_at_each_position),
                 cmocka_unit_test(running_statistics_are_not_trained),
                 cmocka_unit_test(a_residual_block_joins_two_layers),
                 cmocka_unit_test(norms_get_defaults_and_names),

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the conformance program trains: the table of cases, and their data, groups and graphs. */
+#ifndef MFL_KERNELS_CONFORMANCE_TRAIN_H
+#define MFL_KERNELS_CONFORMANCE_TRAIN_H
+
+#include "kernels/conformance.h"
+
+#define CONF_SAMPLES 61
+#define CONF_STEPS 5
+#define CONF_BATCH 7
+#define CONF_PARTS 3 /* batches of a step, at most */
+#define CONF_GROUPS 7
+
+struct conf_train_case {
+        const char *name, *preset; /* preset NULL: the layers */
+        struct mfl_shape input;
+        int classes;
+        struct mfl_optimizer opt;
+        struct mfl_augment augment;
+        uint32_t rows_min; /* of a partial batch. A batch norm divides by the deviation of what it sees, and
+                              of a single row's few values that is next to nothing */
+        bool deep;         /* so many ReLUs that some decide within rounding of a tie; see train_bounds_of */
+        const struct mfl_layer *layers; /* the input's shape is put in */
+        int n_layers;
+        struct mfl_loss loss; /* other than cross entropy: targets */
+        int accumulate;
+        int positions;  /* labels of a sample; 0: 1 */
+        int vocabulary; /* samples are tokens */
+        bool ignored;   /* a third of the labels is -1 */
+        bool scheduled; /* each step has its own learning rate */
+};
+extern const struct conf_train_case conf_train_cases[];
+extern const int conf_n_train_cases;
+
+/* A local training of up to CONF_GROUPS groups: inputs and results. */
+struct conf_training {
+        struct mfl_dataset set;
+        struct mfl_graph *graph;
+        int threads;  /* 0: one */
+        bool refused; /* nothing was trained */
+        uint32_t index[CONF_GROUPS][CONF_STEPS * CONF_BATCH * CONF_PARTS], count[CONF_GROUPS][CONF_STEPS];
+        float lr_scale[CONF_GROUPS][CONF_STEPS];
+        float *first;  /* G * n */
+        float *params; /* G * n, after the steps */
+        int64_t *acc;  /* n: the exact sum of all groups' updates */
+        struct mfl_group_steps groups[CONF_GROUPS];
+        struct mfl_score eval;
+        bool moved; /* see moves_agree */
+};
+void conf_training_init(struct conf_training *t, const struct conf_train_case *kase);
+void conf_training_deinit(struct conf_training *t);
+
+#endif

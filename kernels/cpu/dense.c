@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dense layers. Those of vectors that train their weights run in loops that step while the gradient is in
+ * registers (loops.h); those of sequences, with LoRA, or with frozen weights are matrix products. */
+#include "kernels/cpu/pass.h"
+
+static struct mfl_dense dense_of(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return (struct mfl_dense){.n_in = net->layers[layer->input].layout.count,
+                .n_out = layer->out_channels,
+                .rows = net->options.batch,
+                .relu = net->layers[i].relu,
+                .threads = net->options.threads};
+}
+
+/* rows x inputs -> outputs; y = x w^T with w [outputs][inputs]. */
+struct product {
+        int64_t rows, n_in, n_out;
+};
+
+static struct product product_of(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return (struct product){.rows = mfl_cpu_vectors(net, &layer->out),
+                .n_in = net->graph->params[layer->param_weight].fan_in,
+                .n_out = layer->out_channels};
+}
+
+static void forward(const struct mfl_net *net, const struct product *v, const float *x, const float *w,
+        const float *bias, bool add, float *y)
+{
+        struct mfl_gemm g = {.m = v->rows,
+                .n = v->n_out,
+                .k = v->n_in,
+                .a = x,
+                .a_i = v->n_in,
+                .a_k = 1,
+                .b = w,
+                .b_k = 1,
+                .b_j = v->n_in,
+                .c = y,
+                .ldc = v->n_out,
+                .bias = bias,
+                .add = add};
+        mfl_cpu_gemm(net, &g);
+}
+
+static void backward_data(const struct mfl_net *net, const struct product *v, const float *dy, const float *w,
+        bool add, float *dx)
+{
+        struct mfl_gemm g = {.m = v->rows,
+                .n = v->n_in,
+                .k = v->n_out,
+                .a = dy,
+                .a_i = v->n_out,
+                .a_k = 1,
+                .b = w,
+                .b_k = v->n_in,
+                .b_j = 1,
+                .c = dx,
+                .ldc = v->n_in,
+                .add = add};
+        mfl_cpu_gemm(net, &g);
+}
+
+static void backward_weights(
+        const struct mfl_net *net, const struct product *v, const float *x, const float *dy, float *dw)
+{
+        struct mfl_gemm g = {.m = v->n_out,
+                .n = v->n_in,
+                .k = v->rows,
+                .a = dy,
+                .a_i = 1,
+                .a_k = v->n_out,
+                .b = x,
+                .b_k = v->n_in,
+                .b_j = 1,
+                .c = dw,
+                .ldc = v->n_in};
+        mfl_cpu_gemm(net, &g);
+}
+
+/* alpha / rank * A x, kept for backward, and room for its gradient. */
+uint64_t mfl_cpu_dense_aux_bytes(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return (uint64_t)(2 * mfl_cpu_vectors(net, &layer->out) * layer->lora_rank) * sizeof(float);
+}
+
+static void lora_forward(const struct pass *pass, int i, const float *x, float *y)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct product into = product_of(net, i), out = into;
+        float *low = mfl_cpu_aux(net, i);
+        into.n_out = out.n_in = layer->lora_rank;
+        forward(net, &into, x, mfl_cpu_param(pass, layer->param_weight2), NULL, false, low);
+        net->device->loops->scale(
+                into.rows * layer->lora_rank, layer->lora_alpha / (float)layer->lora_rank, low);
+        forward(net, &out, low, mfl_cpu_param(pass, layer->param_bias2), NULL, true, y);
+}
+
+void mfl_cpu_dense_forward(const struct pass *pass, int i)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *w = mfl_cpu_param(pass, layer->param_weight),
+                    *b = mfl_cpu_param(pass, layer->param_bias);
+        float *y = mfl_cpu_act(net, i);
+        if (!net->layers[i].gemm) {
+                struct mfl_dense dense = dense_of(net, i);
+                loops->dense_forward(&dense, mfl_cpu_act(net, layer->input), w, b, y);
+                return;
+        }
+        struct product v = product_of(net, i);
+        const float *x = mfl_cpu_plain(net, layer->input, 0);
+        forward(net, &v, x, w, b, false, y);
+        if (layer->lora_rank)
+                lora_forward(pass, i, x, y);
+        if (net->layers[i].relu)
+                loops->relu(mfl_cpu_floats(net, i), y, y, net->options.threads);
+}
+
+/* dx +=; NULL: not wanted. */
+static void lora_backward(const struct pass *pass, int i, const float *x, float *dx)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct product into = product_of(net, i), out = into;
+        int64_t n = into.rows * layer->lora_rank;
+        const float *dy = mfl_cpu_grad(net, i), *a = mfl_cpu_param(pass, layer->param_weight2);
+        float *low = mfl_cpu_aux(net, i), *dlow = low + n;
+        float *da = mfl_cpu_param_grad(pass, layer->param_weight2),
+              *db = mfl_cpu_param_grad(pass, layer->param_bias2);
+        into.n_out = out.n_in = layer->lora_rank;
+        backward_data(net, &out, dy, mfl_cpu_param(pass, layer->param_bias2), false, dlow);
+        net->device->loops->scale(n, layer->lora_alpha / (float)layer->lora_rank, dlow);
+        if (dx)
+                backward_data(net, &into, dlow, a, true, dx);
+        if (da)
+                backward_weights(net, &into, x, dlow, da);
+        if (db)
+                backward_weights(net, &out, low, dy, db);
+        mfl_cpu_take_grad(pass, layer->param_weight2);
+        mfl_cpu_take_grad(pass, layer->param_bias2);
+}
+
+static void gemm_backward(const struct pass *pass, int i, float *dx)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *dy = mfl_cpu_grad(net, i), *x = mfl_cpu_plain(net, layer->input, 0);
+        float *dw = mfl_cpu_param_grad(pass, layer->param_weight),
+              *db = mfl_cpu_param_grad(pass, layer->param_bias);
+        struct product v = product_of(net, i);
+        if (dx)
+                backward_data(net, &v, dy, mfl_cpu_param(pass, layer->param_weight), false, dx);
+        if (layer->lora_rank)
+                lora_backward(pass, i, x, dx);
+        if (dw)
+                backward_weights(net, &v, x, dy, dw);
+        if (db)
+                net->device->loops->column_sums(v.rows, v.n_out, v.n_out, dy, db);
+        mfl_cpu_take_grad(pass, layer->param_weight);
+        mfl_cpu_take_grad(pass, layer->param_bias);
+}
+
+void mfl_cpu_dense_backward(const struct pass *pass, int i, float *dx)
+{
+        struct mfl_net *net = pass->net;
+        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *dy = mfl_cpu_grad(net, i);
+        if (net->layers[i].gemm) {
+                gemm_backward(pass, i, dx);
+                return;
+        }
+        struct mfl_dense dense = dense_of(net, i);
+        struct mfl_apply apply = mfl_cpu_apply(pass, layer->param_weight);
+        loops->dense_backward(&dense, dy, mfl_cpu_act(net, layer->input),
+                mfl_cpu_param(pass, layer->param_weight), dx, &apply);
+        if (apply.grad)
+                mfl_cpu_take_grad(pass, layer->param_weight);
+        if (layer->param_bias < 0)
+                return;
+        apply = mfl_cpu_apply(pass, layer->param_bias);
+        loops->dense_backward_bias(&dense, dy, &apply);
+        if (apply.grad)
+                mfl_cpu_take_grad(pass, layer->param_bias);
+}

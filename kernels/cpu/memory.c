@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a network, and an estimate of it. */
+#include <sys/mman.h>
+
+#include "kernels/cpu/pass.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Zeroed memory for tensors, on huge pages where the kernel has them: rows of a large dense layer lie pages
+ * apart. */
+static void *tensors_new(size_t bytes)
+{
+        size_t padded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        void *p = NULL;
+        if (bytes < HUGE_PAGE) {
+                p = mfl_alloc_aligned(bytes);
+        } else {
+                void *probe = mfl_malloc(1); /* so that a failing allocator is seen here too */
+                if (!probe)
+                        return NULL;
+                free(probe);
+                if (posix_memalign(&p, HUGE_PAGE, padded))
+                        return NULL;
+                madvise(p, padded, MADV_HUGEPAGE);
+        }
+        if (p)
+                memset(p, 0, bytes);
+        return p;
+}
+
+/* Floats of the largest tensors that pass through buffers of the network, as first and second input: shares
+ * of gradients, and tensors that are put in plain order. */
+static void find_buffers(const struct mfl_net *net, size_t share[2], size_t plain[2])
+{
+        const struct mfl_graph *graph = net->graph;
+        for (int i = 1; i < graph->n_layers; i++)
+                for (int k = 0; k < 2; k++) {
+                        const struct mfl_plan_layer *plan = &net->plan->layers[i];
+                        int input = k ? graph->layers[i].input2 : graph->layers[i].input;
+                        if (input < 0)
+                                continue;
+                        const struct mfl_layout *l = &net->layers[input].layout;
+                        size_t floats = (size_t)l->count * (size_t)net->options.batch;
+                        bool adds = graph->layers[i].op == MFL_OP_ADD && !net->layers[i].plain;
+                        if (!adds && !(k ? plan->writes_grad2 : plan->writes_grad))
+                                share[k] = MFL_MAX(share[k], floats);
+                        if (net->layers[i].plain && !l->identity)
+                                plain[k] = MFL_MAX(plain[k], floats);
+                }
+}
+
+/* Working floats: of each thread, and of recurrent layers. */
+static size_t find_work(struct mfl_net *net)
+{
+        const struct mfl_graph *graph = net->graph;
+        int64_t recurrent = 0;
+        for (int i = 1; i < graph->n_layers; i++) {
+                const struct mfl_layer *layer = &graph->layers[i];
+                int64_t floats = mfl_cpu_is_sequence(layer->op) || net->layers[i].gemm ||
+                                                 mfl_cpu_is_recurrent(layer->op)
+                                         ? MFL_GEMM_WORK
+                                         : 0;
+                if (layer->op == MFL_OP_ATTENTION)
+                        floats = mfl_attention_work(layer->out.dim[0], layer->out.dim[1] / layer->heads);
+                if (layer->op == MFL_OP_EMBEDDING) /* the tokens */
+                        floats = MFL_MAX(floats, layer->out.dim[0] * net->options.batch);
+                net->work_floats = MFL_MAX(net->work_floats, (floats + 15) / 16 * 16);
+                recurrent = MFL_MAX(recurrent, mfl_cpu_recurrent_work(net, i));
+        }
+        return (size_t)(net->work_floats * net->options.threads + recurrent);
+}
+
+/* Tensors that training needs beside the params. */
+static bool allocate_training(struct mfl_net *net, size_t wide, const size_t share[2], const size_t plain[2])
+{
+        bool ok = true;
+        net->first = tensors_new(wide);
+        net->momentum = tensors_new(wide);
+        net->second = mfl_calloc(1, wide + 1);
+        net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
+        if (net->options.accumulate > 1) {
+                net->part = tensors_new((size_t)net->n_wide * sizeof(float));
+                ok = net->part;
+        }
+        for (int k = 0; k < 2; k++) {
+                net->share[k] = tensors_new(share[k] * sizeof(float));
+                net->plain_grad[k] = tensors_new(plain[k] * sizeof(float));
+                ok = ok && net->share[k] && net->plain_grad[k];
+        }
+        return ok && net->first && net->momentum && net->second && net->grads;
+}
+
+int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
+{
+        size_t groups = (size_t)net->options.groups, wide = (size_t)net->n_wide * groups * sizeof(float);
+        size_t input = (size_t)net->layers[0].layout.count * (size_t)net->options.batch;
+        const struct mfl_layout *last = &net->layers[net->graph->n_layers - 1].layout;
+        size_t outputs = last->identity ? 0 : (size_t)(last->logical * net->options.batch) * sizeof(float);
+        size_t share[2] = {0}, plain[2] = {0};
+        find_buffers(net, share, plain);
+        net->arena = tensors_new((size_t)net->plan->arena_bytes);
+        net->work = tensors_new(find_work(net) * sizeof(float));
+        net->scratch = tensors_new(net->scratch_bytes);
+        net->params = tensors_new(wide);
+        net->logits = tensors_new(outputs);
+        net->dlogits = tensors_new(outputs);
+        net->plain[0] = tensors_new(plain[0] * sizeof(float));
+        net->plain[1] = tensors_new(plain[1] * sizeof(float));
+        /* Only the conformance program touches this one; untouched pages cost nothing. */
+        net->x = mfl_calloc(input * groups, sizeof(float));
+        net->keys = mfl_calloc(groups, sizeof *net->keys);
+        bool ok = net->arena && net->work && net->scratch && net->params && net->logits && net->dlogits &&
+                  net->plain[0] && net->plain[1] && net->x && net->keys;
+        if (ok && (!net->options.training || allocate_training(net, wide, share, plain)))
+                return 0;
+        return mfl_fail_memory(err, (size_t)mfl_cpu_net_bytes(net->graph, &net->options), "network");
+}
+
+/* Floats that a layer keeps or works in beside its output, for a whole batch and one thread. */
+static uint64_t extra_floats(
+        const struct mfl_graph *graph, int i, uint64_t batch, uint64_t threads, uint64_t *ret_work)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        uint64_t count = (uint64_t)mfl_shape_count(&layer->out) * batch,
+                 positions = (uint64_t)layer->out.dim[0], hidden = (uint64_t)layer->out_channels;
+        switch (layer->op) {
+        case MFL_OP_ATTENTION:
+                *ret_work = threads * (uint64_t)mfl_attention_work(
+                                              (int64_t)positions, layer->out.dim[1] / layer->heads);
+                return batch * (uint64_t)layer->heads * positions * 2;
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                *ret_work = threads * MFL_GEMM_WORK + batch * hidden * 6 + hidden +
+                            (uint64_t)MFL_MAX(mfl_gemm_packed_floats((int64_t)hidden, 4 * (int64_t)hidden),
+                                    mfl_gemm_packed_floats(4 * (int64_t)hidden, (int64_t)hidden));
+                return 5 * count;
+        case MFL_OP_DENSE:
+                *ret_work = threads * MFL_GEMM_WORK;
+                return layer->lora_rank ? 2 * count / hidden * (uint64_t)layer->lora_rank : 0;
+        default:
+                *ret_work = threads * (MFL_GEMM_WORK + positions * batch);
+                return 6 * count / positions + count; /* statistics, masks, the places of maxima */
+        }
+}
+
+/* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
+ * side, a scratchpad and the buffers between layers as large as the largest activation. */
+uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
+                 wide = 0;
+        uint64_t largest = 0, work = 0;
+        for (int i = 0; i < graph->n_layers; i++) {
+                uint64_t own = 0;
+                const struct mfl_shape *out = &graph->layers[i].out;
+                uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
+                if (out->rank == 3)
+                        count = count / channels * ((channels + 15) / 16 * 16);
+                activations +=
+                        count * batch + extra_floats(graph, i, batch, (uint64_t)options->threads, &own);
+                work = MFL_MAX(work, own);
+                largest = MFL_MAX(largest, count * batch);
+        }
+        for (int i = 0; i < graph->n_params; i++) {
+                const struct mfl_param *param = &graph->params[i];
+                uint64_t rest = param->count;
+                bool conv = mfl_cpu_is_conv(graph->layers[param->layer].op) && !param->is_bias;
+                if (conv) {
+                        uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
+                        rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
+                }
+                wide += rest + MFL_CPU_WIDE_ALIGN;
+        }
+        uint64_t floats = activations * (options->training ? 3 : 1) + 6 * largest + work + groups * wide +
+                          groups * batch * (uint64_t)mfl_shape_count(&graph->input);
+        if (options->training)
+                floats += (3 * groups + 1 + (options->accumulate > 1)) * wide;
+        return floats * sizeof(float) + 8 * HUGE_PAGE;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU backend beside the reference: operators of sequences and shapes, forward and backward, at sizes
+ * that are no multiple of a vector; groups and threads. */
+#include "tests/unit/kernels/cpu_beside.h"
+
+#include <malloc.h>
+
+struct op_case {
+        const char *name;
+        struct mfl_shape input;
+        int terms; /* of the longest sum */
+        struct mfl_layer layers[LAYERS_MAX];
+        int tokens; /* the input is tokens below this */
+};
+
+static const struct op_case op_cases[] = {
+        {"relu6", IN1(37), 1, {{.op = MFL_OP_RELU6}}},
+        {"gelu", IN1(131), 4, {{.op = MFL_OP_GELU}}},
+        {"gelu by tanh", IN1(131), 4, {{.op = MFL_OP_GELU, .approximate = true}}},
+        {"silu", IN2(3, 19), 4, {{.op = MFL_OP_SILU}}},
+        {"gelu in a blocked image", IN3(3, 5, 5), 27, {CONV(0, 17), {.op = MFL_OP_GELU, .input = 1}}},
+        {"silu of two readers", IN3(3, 5, 4), 200,
+                {CONV(0, 17), {.op = MFL_OP_SILU, .input = 1}, CONV(2, 17),
+                        {.op = MFL_OP_MULTIPLY, .input = 3, .input2 = 2}}},
+        {"relu6 behind a convolution", IN3(3, 5, 4), 27, {CONV(0, 5), {.op = MFL_OP_RELU6, .input = 1}}},
+        {"multiply", IN2(4, 13), 13,
+                {{.op = MFL_OP_DENSE, .input = 0, .out_channels = 13, .bias = true},
+                        {.op = MFL_OP_MULTIPLY, .input = 0, .input2 = 1}}},
+        {"multiply by channels", IN3(5, 3, 7), 21,
+                {{.op = MFL_OP_GLOBAL_AVGPOOL2D}, {.op = MFL_OP_MULTIPLY, .input = 0, .input2 = 1}}},
+        {"blocked image times its channels", IN3(3, 5, 7), 60,
+                {CONV(0, 18), {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 1},
+                        {.op = MFL_OP_MULTIPLY, .input = 1, .input2 = 2}}},
+        {"add a repeated row", IN2(6, 11), 6,
+                {{.op = MFL_OP_SLICE, .input = 0, .axis = 0, .start = 2, .end = 3},
+                        {.op = MFL_OP_ADD, .input = 0, .input2 = 1}}},
+        {"add a repeated column", IN3(3, 4, 5), 12,
+                {{.op = MFL_OP_SLICE, .input = 0, .axis = 2, .start = 4},
+                        {.op = MFL_OP_ADD, .input = 0, .input2 = 1}}},
+        {"weight that is added", IN2(5, 9), 8,
+                {{.op = MFL_OP_WEIGHT, .input = -1, .shape = {2, {5, 9}}},
+                        {.op = MFL_OP_ADD, .input = 0, .input2 = 1}}},
+        {"weight that scales", IN2(5, 9), 45,
+                {{.op = MFL_OP_WEIGHT, .input = -1, .shape = {2, {1, 9}}},
+                        {.op = MFL_OP_MULTIPLY, .input = 0, .input2 = 1}}},
+        {"class token ahead", IN2(5, 9), 8,
+                {{.op = MFL_OP_WEIGHT, .input = -1, .shape = {2, {1, 9}}},
+                        {.op = MFL_OP_CONCAT, .input = 1, .input2 = 0, .axis = 0},
+                        {.op = MFL_OP_SLICE, .input = 2, .axis = 0, .end = 1}}},
+        {"concat of channels", IN3(3, 4, 4), 30,
+                {CONV(0, 16), {.op = MFL_OP_CONCAT, .input = 1, .input2 = 0, .axis = 0}, CONV(2, 7)}},
+        {"slice of channels", IN3(3, 4, 4), 30,
+                {CONV(0, 20), {.op = MFL_OP_SLICE, .input = 1, .axis = 0, .start = 3, .end = 19}}},
+        {"patches", IN3(3, 6, 6), 30,
+                {{.op = MFL_OP_CONV2D, .input = 0, .out_channels = 16, .kernel = {2, 2}, .stride = {2, 2}},
+                        {.op = MFL_OP_RESHAPE, .input = 1, .shape = {2, {16, 9}}},
+                        {.op = MFL_OP_TRANSPOSE, .input = 2, .order = {1, 0}}}},
+        {"transpose of three", IN3(3, 5, 4), 1, {{.op = MFL_OP_TRANSPOSE, .order = {2, 0, 1}}}},
+        {"reshape", IN2(6, 5), 1, {{.op = MFL_OP_RESHAPE, .shape = {3, {5, 2, 3}}}}},
+        {"mean of positions", IN2(9, 21), 9, {{.op = MFL_OP_MEAN, .axis = 0}}},
+        {"mean of features", IN2(9, 21), 21, {{.op = MFL_OP_MEAN, .axis = 1}}},
+        {"mean of an image's rows", IN3(3, 5, 6), 30,
+                {CONV(0, 16), {.op = MFL_OP_MEAN, .input = 1, .axis = 1}}},
+        {"global max pool", IN3(3, 5, 6), 30, {CONV(0, 17), {.op = MFL_OP_GLOBAL_MAXPOOL2D, .input = 1}}},
+        {"softmax", IN2(3, 37), 37, {{.op = MFL_OP_SOFTMAX}}},
+        {"softmax of one", IN1(1), 1, {{.op = MFL_OP_SOFTMAX}}},
+        {"layer norm", IN2(7, 33), 60, {{.op = MFL_OP_LAYERNORM, .bias = true}}},
+        {"layer norm of a vector, without bias", IN1(65), 65, {{.op = MFL_OP_LAYERNORM}}},
+        {"layer norm of a flattened image", IN3(3, 4, 4), 270,
+                {CONV(0, 17), {.op = MFL_OP_FLATTEN, .input = 1},
+                        {.op = MFL_OP_LAYERNORM, .input = 2, .bias = true}}},
+        {"RMS norm", IN2(5, 19), 40, {{.op = MFL_OP_RMSNORM}}},
+        {"dense of positions", IN2(13, 37), 100, {{.op = MFL_OP_DENSE, .out_channels = 45, .bias = true}}},
+        {"dense of positions, ReLU", IN2(3, 5), 20,
+                {{.op = MFL_OP_DENSE, .out_channels = 7, .bias = true}, {.op = MFL_OP_RELU, .input = 1}}},
+        {"dense of positions, deep", IN2(70, 300), 600, {{.op = MFL_OP_DENSE, .out_channels = 530}}},
+        {"LoRA of positions", IN2(5, 19), 40,
+                {{.op = MFL_OP_DENSE, .out_channels = 23, .bias = true, .lora_rank = 3, .lora_alpha = 5}}},
+        {"LoRA of a flattened image", IN3(3, 4, 4), 300,
+                {CONV(0, 17), {.op = MFL_OP_FLATTEN, .input = 1},
+                        {.op = MFL_OP_DENSE, .input = 2, .out_channels = 5, .lora_rank = 2}}},
+        {"frozen dense", IN1(19), 40,
+                {{.op = MFL_OP_DENSE, .out_channels = 23, .bias = true},
+                        {.op = MFL_OP_DENSE, .input = 1, .out_channels = 9, .bias = true, .frozen = true}}},
+        {"frozen norms and convolutions", IN3(3, 5, 5), 200,
+                {CONV(0, 17), {.op = MFL_OP_BATCHNORM, .input = 1, .frozen = true},
+                        {.op = MFL_OP_CONV2D,
+                                .input = 2,
+                                .out_channels = 6,
+                                .kernel = {3, 3},
+                                .bias = true,
+                                .frozen = true}}},
+        {"embedding", IN1(29), 29, {{.op = MFL_OP_EMBEDDING, .out_channels = 21, .vocabulary = 11}}, 11},
+        {"matmul", IN3(2, 5, 7), 20,
+                {{.op = MFL_OP_TRANSPOSE, .input = 0, .order = {0, 2, 1}}, {.op = MFL_OP_TANH, .input = 1},
+                        {.op = MFL_OP_MATMUL, .input = 0, .input2 = 2}}},
+        {"matmul, transposed", IN2(5, 7), 20,
+                {{.op = MFL_OP_DENSE, .input = 0, .out_channels = 7},
+                        {.op = MFL_OP_MATMUL, .input = 0, .input2 = 1, .transposed = true}}},
+        {"attention", IN2(9, 36), 60, {{.op = MFL_OP_ATTENTION, .heads = 2}}},
+        {"attention, causal", IN2(101, 30), 200, {{.op = MFL_OP_ATTENTION, .heads = 2, .causal = true}}},
+        {"attention with dropout", IN2(51, 3 * 34), 100,
+                {{.op = MFL_OP_ATTENTION, .heads = 1, .causal = true, .rate = 0.3f}}},
+        {"attention of one position", IN2(1, 6), 4, {{.op = MFL_OP_ATTENTION, .heads = 2}}},
+        {"LSTM", IN2(6, 5), 150, {{.op = MFL_OP_LSTM, .out_channels = 19, .bias = true}}},
+        {"LSTM of one position, no bias", IN2(1, 3), 40, {{.op = MFL_OP_LSTM, .out_channels = 5}}},
+        {"two LSTMs", IN2(11, 4), 300,
+                {{.op = MFL_OP_LSTM, .out_channels = 33, .bias = true},
+                        {.op = MFL_OP_LSTM, .input = 1, .out_channels = 7, .bias = true}}},
+        {"GRU", IN2(6, 5), 150, {{.op = MFL_OP_GRU, .out_channels = 19, .bias = true}}},
+        {"frozen GRU", IN2(4, 5), 100,
+                {{.op = MFL_OP_DENSE, .out_channels = 6},
+                        {.op = MFL_OP_GRU, .input = 1, .out_channels = 4, .frozen = true}}},
+        {"depthwise", IN3(5, 6, 7), 130,
+                {{.op = MFL_OP_CONV2D,
+                        .out_channels = 5,
+                        .kernel = {3, 3},
+                        .padding = {1, 1},
+                        .conv_groups = 5,
+                        .bias = true}}},
+        {"depthwise in blocks, strided", IN3(3, 9, 9), 200,
+                {CONV(0, 32),
+                        {.op = MFL_OP_CONV2D,
+                                .input = 1,
+                                .out_channels = 32,
+                                .kernel = {3, 3},
+                                .padding = {1, 1},
+                                .stride = {2, 2},
+                                .conv_groups = 32},
+                        {.op = MFL_OP_BATCHNORM, .input = 2}, {.op = MFL_OP_RELU6, .input = 3}}},
+        {"two outputs of a group", IN3(6, 5, 5), 60,
+                {{.op = MFL_OP_CONV2D,
+                        .out_channels = 12,
+                        .kernel = {3, 2},
+                        .dilation = {2, 1},
+                        .conv_groups = 6}}},
+        {"groups of four", IN3(8, 5, 5), 130,
+                {{.op = MFL_OP_CONV2D, .out_channels = 12, .kernel = {3, 3}, .conv_groups = 2, .bias = true},
+                        {.op = MFL_OP_RELU, .input = 1}}},
+        {"frozen depthwise", IN3(3, 5, 5), 100,
+                {CONV(0, 16), {.op = MFL_OP_CONV2D,
+                                      .input = 1,
+                                      .out_channels = 16,
+                                      .kernel = {3, 3},
+                                      .conv_groups = 16,
+                                      .frozen = true}}},
+        {"transposed convolution", IN3(5, 4, 3), 100,
+                {{.op = MFL_OP_CONVTRANSPOSE2D, .out_channels = 7, .kernel = {3, 3}, .bias = true}}},
+        {"transposed convolution, strided", IN3(3, 5, 4), 300,
+                {CONV(0, 17),
+                        {.op = MFL_OP_CONVTRANSPOSE2D,
+                                .input = 1,
+                                .out_channels = 6,
+                                .kernel = {3, 3},
+                                .stride = {2, 2},
+                                .padding = {1, 1},
+                                .output_padding = {1, 1}},
+                        CONV(2, 3)}},
+        {"transposed convolution in groups", IN3(6, 4, 5), 100,
+                {{.op = MFL_OP_CONVTRANSPOSE2D,
+                        .out_channels = 4,
+                        .kernel = {2, 3},
+                        .stride = {1, 2},
+                        .dilation = {2, 1},
+                        .conv_groups = 2,
+                        .bias = true}}},
+        {"a transformer's block", IN2(21, 24), 400,
+                {{.op = MFL_OP_LAYERNORM, .input = 0, .bias = true},
+                        {.op = MFL_OP_DENSE, .input = 1, .out_channels = 72, .bias = true},
+                        {.op = MFL_OP_ATTENTION, .input = 2, .heads = 3, .causal = true},
+                        {.op = MFL_OP_DENSE, .input = 3, .out_channels = 24, .bias = true},
+                        {.op = MFL_OP_ADD, .input = 0, .input2 = 4},
+                        {.op = MFL_OP_LAYERNORM, .input = 5, .bias = true},
+                        {.op = MFL_OP_DENSE, .input = 6, .out_channels = 96, .bias = true},
+                        {.op = MFL_OP_GELU, .input = 7}, {.op = MFL_OP_DROPOUT, .input = 8, .rate = 0.1f}}},
+};
+
+/* Inputs, params and results of GROUPS groups. */
+struct run {
+        size_t in, out, n;
+        float *x, *params, *dy, *y, *dx, *dparams;
+        struct mfl_rng_key keys[GROUPS];
+};
+
+static void run_new(struct run *r, const struct mfl_graph *graph, int batch)
+{
+        *r = (struct run){
+                .in = (size_t)mfl_shape_count(&graph->input) * (size_t)batch, .n = (size_t)graph->n};
+        r->out = (size_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out) * (size_t)batch;
+        r->x = new_floats(GROUPS * r->in);
+        r->params = new_floats(GROUPS * r->n);
+        r->dy = new_floats(GROUPS * r->out);
+        r->y = new_floats(GROUPS * r->out);
+        r->dx = new_floats(GROUPS * r->in);
+        r->dparams = new_floats(GROUPS * r->n);
+        fill(r->x, GROUPS * r->in, 1);
+        fill(r->params, GROUPS * r->n, 2);
+        fill(r->dy, GROUPS * r->out, 3);
+        for (uint64_t g = 0; g < GROUPS; g++)
+                r->keys[g] = mfl_rng_derive(5, MFL_RNG_DROPOUT, g, 1);
+}
+
+static void run_free(struct run *r)
+{
+        float *all[] = {r->x, r->params, r->dy, r->y, r->dx, r->dparams};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(all); i++)
+                free(all[i]);
+}
+
+/* Groups [first, first + groups) of r, results at their places. */
+static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device,
+        const struct mfl_graph *graph, struct run *r, int batch, size_t first, int groups, int threads)
+{
+        struct mfl_net_options options = {
+                .batch = batch, .groups = groups, .threads = threads, .training = true};
+        struct mfl_net *net = NULL;
+        struct mfl_error err = {""};
+        if (ops->net_new(device, graph, &options, &net, &err))
+                fail_msg("%s", err.text);
+        for (size_t g = 0; g < (size_t)groups; g++)
+                assert_int_equal(ops->params_set(net, (int)g, r->params + (first + g) * r->n, &err), 0);
+        assert_int_equal(
+                ops->forward(net, r->x + first * r->in, r->keys + first, r->y + first * r->out, &err), 0);
+        assert_int_equal(ops->backward(net, r->dy + first * r->out, r->dx + first * r->in,
+                                 r->dparams + first * r->n, &err),
+                0);
+        ops->net_free(net);
+}
+
+static double distance(const float *a, const float *b, size_t n)
+{
+        double most = 0, scale = 1e-30;
+        for (size_t i = 0; i < n; i++) {
+                double d = fabs((double)a[i] - (double)b[i]);
+                most = isfinite(d) ? fmax(most, d) : INFINITY;
+                scale = fmax(scale, fabs((double)b[i]));
+        }
+        return n ? most / scale : 0;
+}
+
+static void assert_close(const char *name, const struct run *got, const struct run *want, double bound)
+{
+        double y = distance(got->y, want->y, GROUPS * want->out),
+               dx = distance(got->dx, want->dx, GROUPS * want->in),
+               dp = distance(got->dparams, want->dparams, GROUPS * want->n);
+        if (!(y <= bound && dx <= bound && dp <= bound))
+                fail_msg("%s: y %.1e dx %.1e dparams %.1e, bound %.1e", name, y, dx, dp, bound);
+}
+
+static void assert_same(const char *name, const struct run *a, const struct run *b)
+{
+        if (memcmp(a->y, b->y, GROUPS * a->out * sizeof(float)) ||
+                memcmp(a->dx, b->dx, GROUPS * a->in * sizeof(float)) ||
+                memcmp(a->dparams, b->dparams, GROUPS * a->n * sizeof(float)))
+                fail_msg("%s: other bits", name);
+}
+
+static void make_tokens(struct run *r, int vocabulary)
+{
+        for (size_t i = 0; vocabulary && i < GROUPS * r->in; i++)
+                r->x[i] = floorf((r->x[i] + 1.0f) * 0.5f * (float)(vocabulary + 2)) - 1.0f;
+}
+
+/* Rounding errors of sums of K terms grow like sqrt(K); every layer passes on and adds to those before it. */
+static void test_op(const struct op_case *kase, int batch)
+{
+        struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
+        double bound = 4 * FLT_EPSILON * sqrt(kase->terms * batch) * (graph->n_layers > 2 ? 6 : 2);
+        struct run want, three, one, two;
+        struct run *runs[] = {&want, &three, &one, &two};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(runs); i++) {
+                run_new(runs[i], graph, batch);
+                make_tokens(runs[i], kase->tokens);
+        }
+        execute(&mfl_backend_reference, reference_device, graph, &want, batch, 0, GROUPS, 1);
+        execute(cpu, cpu_device, graph, &three, batch, 0, GROUPS, 1);
+        execute(cpu, cpu_device, graph, &two, batch, 0, GROUPS, 2);
+        for (size_t g = 0; g < GROUPS; g++)
+                execute(cpu, cpu_device, graph, &one, batch, g, 1, 1);
+        assert_close(kase->name, &three, &want, bound);
+        assert_close(kase->name, &two, &want, bound);
+        assert_same(kase->name, &one, &three);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(runs); i++)
+                run_free(runs[i]);
+        mfl_graph_free(graph);
+}
+
+static void operators_agree(void **state)
+{
+        static const int batches[] = {1, 3, 8};
+        const char *only = getenv("MFL_TEST_CASE");
+        if (!cpu)
+                skip();
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++)
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(batches); k++)
+                        if (!only || strstr(op_cases[i].name, only))
+                                test_op(&op_cases[i], batches[k]);
+}
+
+/* What net_new takes of the heap is within the estimate that budgets are made with. (Under a sanitizer the
+ * heap does not tell, and this says nothing.) */
+static void estimates_hold(void **state)
+{
+        if (!cpu)
+                skip();
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++) {
+                const struct op_case *kase = &op_cases[i];
+                struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
+                struct mfl_net_options options = {
+                        .batch = 8, .groups = GROUPS, .threads = 2, .training = true, .accumulate = 2};
+                struct mfl_net *net = NULL;
+                struct mallinfo2 before = mallinfo2(), after;
+                assert_int_equal(cpu->net_new(cpu_device, graph, &options, &net, NULL), 0);
+                after = mallinfo2();
+                uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+                if (taken > cpu->net_bytes(graph, &options))
+                        fail_msg("%s: %zu bytes, estimate %zu", kase->name, (size_t)taken,
+                                (size_t)cpu->net_bytes(graph, &options));
+                cpu->net_free(net);
+                mfl_graph_free(graph);
+        }
+}
+
+static void memory_may_run_out(void **state)
+{
+        static const struct mfl_layer layers[] = {{.op = MFL_OP_DENSE, .out_channels = 12, .lora_rank = 2},
+                {.op = MFL_OP_ATTENTION, .input = 1, .heads = 2},
+                {.op = MFL_OP_LSTM, .input = 2, .out_channels = 3, .bias = true}};
+        struct mfl_shape input = IN2(5, 6);
+        struct mfl_graph *graph = graph_of(&input, layers, MFL_ARRAY_SIZE(layers), 0);
+        struct mfl_net_options options = {
+                .batch = 2, .groups = 1, .threads = 1, .training = true, .accumulate = 2};
+        bool struck = cpu != NULL;
+        for (long n = 0; struck; n++) {
+                struct mfl_net *net = NULL;
+                mfl_alloc_fail_at(n);
+                int rc = cpu->net_new(cpu_device, graph, &options, &net, NULL);
+                struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(rc, struck ? -ENOMEM : 0);
+                assert_true(struck == !net);
+                cpu->net_free(net);
+        }
+        mfl_graph_free(graph);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(operators_agree),
+                cmocka_unit_test(estimates_hold),
+                cmocka_unit_test(memory_may_run_out),
+        };
+        return cmocka_run_group_tests_name("cpu", tests, open_devices, close_devices);
+}
