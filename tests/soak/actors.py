@@ -116,8 +116,7 @@ class Operator(threading.Thread):
 
     def watch(self, job):
         """Stays beside the others; half of them are killed before the end."""
-        self.watchers = [w for w in self.watchers if w[1].poll() is None or not w[2]]
-        if len(self.watchers) >= WATCHERS_MAX:
+        if sum(w[1].poll() is None for w in self.watchers) >= WATCHERS_MAX:
             return
         cert, key = self.stage.pairs[self.who]
         verb = self.rng.choice((['watch'], ['logs', '--follow'], ['pull', '--format', 'jsonl', '--follow', '-o', '-']))
@@ -127,7 +126,7 @@ class Operator(threading.Thread):
             watcher = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out)
         self.stage.log(self.who, 'mfl %s %s, pid %d' % (' '.join(verb), job.id, watcher.pid))
         self.stage.count('mfl %s in the background' % verb[0])
-        self.watchers.append((job, watcher, verb[0] == 'watch'))
+        self.watchers.append((job, watcher, verb[0] == 'watch', self.stage.log.seconds()))
 
     def look(self, states):
         job = self.rng.choice(states) if states else 'last'

@@ -121,7 +121,7 @@ def judge_all(stage):
 
 def end_watchers(stage, rng, watchers):
     """A watcher's exit status is the job's end."""
-    for job, watcher, says_end in watchers:
+    for job, watcher, says_end, began in watchers:
         if watcher.poll() is None and rng.random() < 0.3:
             watcher.kill()
             watcher.wait()
@@ -135,6 +135,8 @@ def end_watchers(stage, rng, watchers):
             continue
         gone = job.id in stage.ledger.deleted and status in (1, 4)
         wanted = (0,) if job.end and job.end[0] == 'done' else (1,) if says_end else (0, 1)
+        if status == 3 and stage.was_away(began):
+            continue  # who finds nobody at all is told so at once; only who had a server waits for it
         if status not in wanted and not gone:
             stage.fault('pid %d, which watched %s, ended with %d: %s' % (watcher.pid, job.id, status, job.end))
 

@@ -65,7 +65,7 @@ class Stage(h.Cluster):
         self.log, self.ledger = Log(os.path.join(folder, 'actions.log')), book.Ledger()
         self.counts, self.lives, self.read_to = {}, {}, {}
         self.frozen, self.n_certificate, self.n_life = set(), 0, 0
-        self.full_until, self.killed_at = -1.0, -1.0
+        self.full_until, self.away = -1.0, []  # away: [seconds at which the server went, and at which it was back]
         self.server_lock = threading.Lock()
         os.makedirs(self.state_dir)
         if mounted:
@@ -92,6 +92,10 @@ class Stage(h.Cluster):
             target = os.path.join(self.dir, 'server.' + end)
             shutil.copy(self.ca.path('server%d.%s' % (i, end)), target + '.new')
             os.rename(target + '.new', target)
+
+    def was_away(self, at):
+        """Whether who began at that second may have found nobody at the address."""
+        return any(begin - 2 <= at <= end for begin, end in self.away)
 
     def is_full(self, since=2.0):
         """Whether the disk is full, or was that many seconds ago."""
@@ -124,6 +128,8 @@ class Stage(h.Cluster):
             self.start_server(env, ready=False)
             if self.server.address:
                 self.log('server', 'up, pid %d %s' % (self.server.pid, env or ''))
+                if self.away:
+                    self.away[-1][1] = self.log.seconds()
                 return
             status = self.server.wait(30)
             if not self.is_full() or status != 1 or 'space' not in self.server.log()[-600:]:
@@ -136,7 +142,7 @@ class Stage(h.Cluster):
     def down(self, how):
         """SIGKILL or SIGTERM; then the state is looked at."""
         self.log('server', how)
-        self.killed_at = self.log.seconds()
+        self.away.append([self.log.seconds(), float('inf')])
         if how == 'SIGKILL':
             self.server.kill()
         else:
