@@ -25,6 +25,7 @@ DISK_MIB = 96
 # What no log may hold.
 ALARMS = re.compile(r'assert|Sanitizer|runtime error|\bleak|DAMAGED|corrupt|malformed|out of memory|stack smashing|double free',
                     re.I)
+NO_ROOM = re.compile('No space left|disk is full')
 # Descriptors of the listening sockets and files come and go with the first job; what is counted must be settled.
 SETTLED_POLLS = 5
 # Faults of one life each, where no file system can be mounted: every second one of them.
@@ -132,7 +133,7 @@ class Stage(h.Cluster):
                     self.away[-1][1] = self.log.seconds()
                 return
             status = self.server.wait(30)
-            if not self.is_full() or status != 1 or 'space' not in self.server.log()[-600:]:
+            if not self.is_full() or status != 1 or not NO_ROOM.search(self.server.log()[-600:]):
                 self.fault('the server did not start: status %d, %s' % (status, self.server.log()[-600:]))
                 raise SystemExit(1)
             self.log('server', 'did not start: the disk is full')
@@ -246,7 +247,7 @@ class Stage(h.Cluster):
         self.count('mfl ' + argv[0])
         if done.returncode in (*ok, 3):
             return done.returncode, done.stdout
-        if space and self.is_full() and re.search('space|full', done.stderr + done.stdout):
+        if space and self.is_full() and NO_ROOM.search(done.stderr + done.stdout):
             self.count('refused for want of room')
             return None, ''
         self.fault('mfl %s of %s: status %d: %s' % (' '.join(map(str, argv)), who, done.returncode, done.stderr + done.stdout))
