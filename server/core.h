@@ -139,7 +139,8 @@ enum mfl_core_event_kind {
                         (mfl_core_next_ms) */
         MFL_EV_JOB_ADD,
         MFL_EV_JOB_READY,          /* answers JOB_PREPARE */
-        MFL_EV_JOB_PREPARE_FAILED, /* answers JOB_PREPARE: the job fails with reason */
+        MFL_EV_JOB_PREPARE_FAILED, /* answers JOB_PREPARE: the job fails with reason; later: it is tried again
+                                    */
         MFL_EV_JOB_STOP,
         MFL_EV_DAEMON_UP,       /* a valid Hello of a daemon on connection conn */
         MFL_EV_DAEMON_DOWN,     /* connection conn is gone */
@@ -182,6 +183,7 @@ struct mfl_core_event {
                 } drain; /* EXPEL: the name */
         };
         bool ok;
+        bool later;   /* JOB_PREPARE_FAILED: the disk is full, say, which may pass */
         bool drained; /* DAEMON_UP: it gets no work from its first moment on, as after DRAIN */
         char reason[MFL_REASON_BYTES];
 };

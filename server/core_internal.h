@@ -259,6 +259,7 @@ struct core_job {
         uint64_t stamp;  /* rises with every phase that gives out work */
         uint64_t served; /* the scheduler's turn at which it last began a phase */
         uint64_t arrival_ms, ready_ms;
+        uint64_t prepare_ms; /* not before, because the disk was full; 0: at any time */
         bool settled;
 
         struct core_item *items;

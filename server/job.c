@@ -335,6 +335,7 @@ static void done_prepare(struct mfl_work *work)
                 mfl_runtime_close(op->prepare.runtime);
                 mfl_graph_free(op->prepare.graph);
                 op->event.kind = MFL_EV_JOB_PREPARE_FAILED;
+                op->event.later = op->status == MFL_STORE_FULL || op->status == MFL_STORE_AGAIN;
                 operation_end(op);
                 return;
         }

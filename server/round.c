@@ -323,6 +323,13 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
 static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
 {
         struct mfl_error err;
+        if (event->kind == MFL_EV_JOB_PREPARE_FAILED && event->later) {
+                job->phase = PHASE_DATA; /* by then other daemons may be there */
+                job->prepare_ms = core->now_ms + CORE_DISK_RETRY_MS;
+                mfl_core_wake(core, job->prepare_ms);
+                mfl_round_reason(core, job, MFL_JOB_WAITING, "%.180s; tried again every 5 s", event->reason);
+                return false;
+        }
         if (event->kind == MFL_EV_JOB_PREPARE_FAILED) {
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, event->reason);
                 return false;
@@ -418,6 +425,9 @@ void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
 
 static void find_data(struct mfl_core *core, struct core_job *job)
 {
+        if (core->now_ms < job->prepare_ms)
+                return;
+        job->prepare_ms = 0;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
                 const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
@@ -513,6 +523,10 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
         mfl_round_store_timers(core, job, next_ms);
         mfl_core_group_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
+                mfl_core_dirty(core, job);
+        if (job->phase == PHASE_DATA && job->prepare_ms > core->now_ms)
+                *next_ms = MFL_MIN(*next_ms, job->prepare_ms);
+        else if (job->prepare_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_TRAIN_WAIT && !job->settled) {
                 uint64_t at = MFL_MIN(job->arrival_ms + CORE_SETTLE_MS, job->ready_ms + CORE_SETTLE_MAX_MS);

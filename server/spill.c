@@ -13,6 +13,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "server/store.h"
+#include "server/store_db.h"
+
 struct row {
         uint64_t item;
         uint32_t position; /* in the file */
@@ -31,11 +34,16 @@ static int check_room(int fd, const char *path, uint64_t bytes, struct mfl_error
         struct statvfs vfs;
         if (fstatvfs(fd, &vfs))
                 return mfl_fail_errno(err, "statvfs %s", path);
-        uint64_t room = (uint64_t)vfs.f_bavail * vfs.f_frsize;
-        if (room < bytes)
+        uint64_t room = (uint64_t)vfs.f_bavail * vfs.f_frsize, all = (uint64_t)vfs.f_blocks * vfs.f_frsize;
+        if (all < bytes)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: single updates need %llu MiB of disk for a round, %llu MiB are free", path,
-                        (unsigned long long)(bytes >> 20), (unsigned long long)(room >> 20));
+                        "%s: single updates need %llu KiB of disk for a round, the file system has %llu KiB",
+                        path, (unsigned long long)(bytes >> 10), (unsigned long long)(all >> 10));
+        if (room < bytes)
+                return mfl_fail(err, MFL_STORE_FULL,
+                        "%s: single updates need %llu KiB of disk for a round, %llu KiB are free: No space "
+                        "left on device",
+                        path, (unsigned long long)(bytes >> 10), (unsigned long long)(room >> 10));
         return 0;
 }
 
@@ -46,8 +54,9 @@ static int map_file(struct mfl_spill *spill, int fd, const char *path, struct mf
                 return r;
         r = posix_fallocate(fd, 0, (off_t)spill->map_bytes);
         if (r == ENOSPC || r == EDQUOT || r == EFBIG)
-                return mfl_fail(err, MFL_INVALID, "%s: single updates need %llu MiB of disk for a round: %s",
-                        path, (unsigned long long)(spill->map_bytes >> 20), strerror(r));
+                return mfl_fail(err, r == EFBIG ? MFL_INVALID : MFL_STORE_FULL,
+                        "%s: single updates need %llu KiB of disk for a round: %s", path,
+                        (unsigned long long)(spill->map_bytes >> 10), strerror(r));
         errno = r;
         if (r)
                 return mfl_fail_errno(err, "allocate %s", path);
@@ -84,7 +93,7 @@ int mfl_spill_new(const char *dir, const char *job, uint32_t rows_max, uint64_t 
                 .map_bytes = (size_t)(row_bytes * rows_max)};
         fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
         if (fd < 0) {
-                r = mfl_fail_errno(err, "create %s", path);
+                r = mfl_store_code(mfl_fail_errno(err, "create %s", path));
                 goto out;
         }
         unlink(path);

@@ -4,9 +4,9 @@
  * pages are given back after that, so resident memory stays small whatever the file's size is. The file
  * (DIR/spill-JOB) is unlinked as soon as it is open: no crash leaves it behind.
  *
- * One thread at a time. Errors: MFL_INVALID with both sizes when the file system has not enough room for the
- * whole file (its blocks are allocated at once, so that a full disk cannot kill the process later by SIGBUS);
- * -errno.
+ * One thread at a time. Errors: MFL_INVALID with both sizes when the file system is too small for the whole
+ * file (its blocks are allocated at once, so that a full disk cannot kill the process later by SIGBUS);
+ * MFL_STORE_FULL when it is large enough and has no room now; MFL_STORE_AGAIN; -errno.
  */
 #ifndef MFL_SERVER_SPILL_H
 #define MFL_SERVER_SPILL_H

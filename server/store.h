@@ -272,7 +272,8 @@ void mfl_store_lines_deinit(struct mfl_store_lines *lines);
  * disk: loop thread too. Lines beyond 4096 waiting ones are dropped, and counted in a line. */
 void mfl_store_log(struct mfl_store *store, const char *id, const char *text, uint64_t *ret_seq);
 int mfl_store_flush(struct mfl_store *store, struct mfl_error *err);
-/* Lines with seq > after, ascending, at most limit. Flushes first. */
+/* Lines with seq > after, ascending, at most limit. Flushes first; what the disk does not take is listed from
+ * memory. */
 int mfl_store_log_list(struct mfl_store *store, const char *id, uint64_t after, uint32_t limit,
         struct mfl_store_lines *ret_lines, struct mfl_error *err);
 

@@ -123,9 +123,9 @@ struct lines_reader {
         uint32_t room;
 };
 
-static int on_line(struct mfl_db_row *row, void *user, struct mfl_error *err)
+static int add_line(
+        struct lines_reader *reader, uint64_t seq, uint64_t time_ms, const char *said, struct mfl_error *err)
 {
-        struct lines_reader *reader = user;
         struct mfl_store_lines *lines = &reader->lines;
         if (lines->n == reader->room) {
                 uint32_t room = reader->room ? 2 * reader->room : 64;
@@ -135,26 +135,51 @@ static int on_line(struct mfl_db_row *row, void *user, struct mfl_error *err)
                 lines->v = grown;
                 reader->room = room;
         }
-        char *text = mfl_strdup(mfl_db_text(row, 2));
+        char *text = mfl_strdup(said);
         if (!text)
-                return mfl_fail_memory(err, strlen(mfl_db_text(row, 2)), "a log line");
-        lines->v[lines->n++] = (struct mfl_store_line){
-                .seq = (uint64_t)mfl_db_int(row, 0), .time_ms = (uint64_t)mfl_db_int(row, 1), .text = text};
+                return mfl_fail_memory(err, strlen(said), "a log line");
+        lines->v[lines->n++] = (struct mfl_store_line){.seq = seq, .time_ms = time_ms, .text = text};
         return 0;
+}
+
+static int on_line(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        return add_line(
+                user, (uint64_t)mfl_db_int(row, 0), (uint64_t)mfl_db_int(row, 1), mfl_db_text(row, 2), err);
+}
+
+/* What the disk does not take yet. A commit that failed may have reached it after all: those lines are there
+ * already. */
+static int add_pending(struct mfl_store *store, const char *id, uint64_t after, uint32_t limit,
+        struct lines_reader *reader, struct mfl_error *err)
+{
+        int r = 0;
+        if (reader->lines.n)
+                after = reader->lines.v[reader->lines.n - 1].seq;
+        pthread_mutex_lock(&store->log_mutex);
+        for (uint32_t i = 0; i < store->n_pending && reader->lines.n < limit && !r; i++) {
+                const struct mfl_store_pending *line = &store->pending[i];
+                if (line->seq > after && !strcmp(line->job, id))
+                        r = add_line(reader, line->seq, line->time_ms, line->text, err);
+        }
+        pthread_mutex_unlock(&store->log_mutex);
+        return r;
 }
 
 int mfl_store_log_list(struct mfl_store *store, const char *id, uint64_t after, uint32_t limit,
         struct mfl_store_lines *ret_lines, struct mfl_error *err)
 {
-        int r = mfl_store_flush(store, err);
-        if (r)
-                return r;
-        struct lines_reader reader = {{0}};
+        int flushed = mfl_store_flush(store, err), r;
+        if (flushed < 0)
+                return flushed;
+        struct lines_reader reader = {{0}}; /* on a full disk, too: that is when people look */
         mfl_store_lock(store);
         r = mfl_db_query(store->db, on_line, &reader, err,
                 "SELECT seq, time_ms, text FROM lines WHERE job = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
                 "tii", id, (int64_t)after, (int64_t)limit);
         mfl_store_unlock(store);
+        if (!r && flushed)
+                r = add_pending(store, id, after, limit, &reader, err);
         if (r)
                 mfl_store_lines_deinit(&reader.lines);
         else

@@ -168,3 +168,18 @@ def test_stop_on_a_full_disk(cluster, tmp_path):
     assert (state_on_disk(inside, job, tmp_path) == stopped) == (not unwritten)
     os.remove(os.path.join(inside, 'filler'))
     h.wait_until(lambda: state_on_disk(inside, job, tmp_path) == stopped, 10, 'the state on disk')
+
+
+def test_single_updates_wait_for_room(cluster):
+    """The median keeps single updates on the disk: a job that finds it full at its start waits, and says for what."""
+    job = dict(JOB, aggregation={'strategy': 'median'})
+    c, inside = small_disk(cluster)
+    expected = c.run_job(**job)[1]
+    late = c.submit(**dict(job, data={'name': 'elsewhere', 'clients': 4}))
+    fill(inside)
+    c.start_daemon('d2', data=['elsewhere=' + h.TINY.split('=', 1)[1]])
+    info = c.wait_info(late, lambda i: 'space' in i['reason'], 20, 'a reason')
+    assert info['state'] == 'waiting' and 'KiB' in info['reason'], info
+    os.remove(os.path.join(inside, 'filler'))
+    c.wait_job(late, 40)
+    assert c.digests(late) == expected

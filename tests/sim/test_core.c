@@ -15,7 +15,8 @@ struct bed {
         uint32_t n_commits, n_closed, n_refused, n_combines;
         uint32_t per_node; /* daemons; 0: none reaches another */
         bool hold_disk;    /* checkpoints and commits are answered by the test */
-        uint32_t n_applied, n_checkpoints, n_released, last_round;
+        bool full;         /* what a job wants at its start does not fit on the disk */
+        uint32_t n_applied, n_checkpoints, n_released, n_prepares, last_round;
         char reason[MFL_REASON_BYTES];
         struct mfl_task *tasks; /* sent, to be announced; items are not kept */
         uint32_t *conns;
@@ -59,7 +60,14 @@ static void answer(struct bed *bed, const struct mfl_core_action *action)
                 bed->n_closed++;
                 break;
         case MFL_ACT_JOB_PREPARE:
-                job_event(bed, MFL_EV_JOB_READY, 0);
+                bed->n_prepares++;
+                if (bed->full)
+                        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_JOB_PREPARE_FAILED,
+                                          .later = true,
+                                          .job = "j-000001",
+                                          .reason = "no space left"});
+                else
+                        job_event(bed, MFL_EV_JOB_READY, 0);
                 break;
         case MFL_ACT_GRANT:
                 job_event(bed, MFL_EV_UPLOAD_COMPLETE, action->slot.slot);
@@ -264,6 +272,56 @@ static void test_rounds_overlap(void **state)
 }
 
 /* The disk's reason stays while the next round begins; a stop waits for what the worker does. */
+static void tick_at(struct bed *bed, uint64_t now)
+{
+        bed->now = now;
+        feed(bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
+}
+
+/* A disk that has no room for what a job wants at its start: the job waits, says why, and starts later. */
+static void test_full_at_the_start(void **state)
+{
+        struct bed bed;
+        (void)state;
+        assert_int_equal(start(&bed, 4), 0);
+        bed.full = true;
+        add_job(&bed);
+        add_daemon(&bed, 0);
+        uint64_t begin = bed.now;
+        assert_int_equal(bed.n_prepares, 1);
+        assert_int_equal(view_of(&bed).state, MFL_JOB_WAITING);
+        assert_non_null(strstr(bed.reason, "no space left; tried again"));
+        tick_at(&bed, begin + 4900);
+        assert_int_equal(bed.n_prepares, 1);
+        tick_at(&bed, begin + 5100);
+        assert_int_equal(bed.n_prepares, 2);
+        bed.full = false;
+        tick_at(&bed, begin + 10500);
+        assert_int_equal(bed.n_prepares, 3);
+        tick_at(&bed, begin + 13000);
+        assert_int_equal(view_of(&bed).state, MFL_JOB_RUNNING);
+        announce_all(&bed);
+        assert_true(bed.n_commits > 0);
+        mfl_core_check(bed.core);
+        end(&bed);
+}
+
+/* While it waits for the disk it can be stopped, and is not started any more. */
+static void test_stop_on_a_full_disk(void **state)
+{
+        struct bed bed;
+        (void)state;
+        assert_int_equal(start(&bed, 4), 0);
+        bed.full = true;
+        add_job(&bed);
+        add_daemon(&bed, 0);
+        job_event(&bed, MFL_EV_JOB_STOP, 0);
+        tick_at(&bed, bed.now + 6000);
+        assert_int_equal(bed.n_prepares, 1);
+        assert_string_equal(bed.reason, "stopped");
+        end(&bed);
+}
+
 static void test_stop_while_rounds_overlap(void **state)
 {
         (void)state;
@@ -384,6 +442,8 @@ int main(void)
                 cmocka_unit_test(test_no_memory),
                 cmocka_unit_test(test_nonsense),
                 cmocka_unit_test(test_rounds_overlap),
+                cmocka_unit_test(test_full_at_the_start),
+                cmocka_unit_test(test_stop_on_a_full_disk),
                 cmocka_unit_test(test_stop_while_rounds_overlap),
         };
         return cmocka_run_group_tests_name("core", tests, NULL, NULL);

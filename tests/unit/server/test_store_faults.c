@@ -298,9 +298,57 @@ static void killed_at_every_step_of_a_submission(void **state)
         assert_int_equal(n_there, 2); /* after-db-commit, and all done */
 }
 
+static int on_commit(void *user, const char *point, const char *path)
+{
+        (void)path;
+        return *(bool *)user && !strcmp(point, "before-db-commit") ? -ENOSPC : 0;
+}
+
+/* On a full disk the log can be read: what is on the disk, then what waits for room, and nothing twice. */
+static void test_log_on_a_full_disk(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_lines lines;
+        static bool full;
+        (void)state;
+        prepare(&f);
+        full = false;
+        mfl_fs_set_fault_hook(on_commit, &full);
+        struct mfl_store *store = open_store(f.dir);
+        mfl_store_log(store, JOB, "one", NULL);
+        ok(mfl_store_flush(store, &err), &err);
+        full = true;
+        mfl_store_log(store, JOB, "two", NULL);
+        mfl_store_log(store, "j-000002", "another's", NULL);
+        mfl_store_log(store, JOB, "three", NULL);
+        assert_int_equal(mfl_store_flush(store, &err), MFL_STORE_FULL);
+        for (int i = 0; i < 2; i++) {
+                ok(mfl_store_log_list(store, JOB, 0, 100, &lines, &err), &err);
+                assert_true(lines.n >= 3);
+                assert_string_equal(lines.v[lines.n - 3].text, "one");
+                assert_string_equal(lines.v[lines.n - 2].text, "two");
+                assert_string_equal(lines.v[lines.n - 1].text, "three");
+                uint64_t two = lines.v[lines.n - 2].seq;
+                mfl_store_lines_deinit(&lines);
+                ok(mfl_store_log_list(store, JOB, two, 100, &lines, &err), &err);
+                assert_int_equal(lines.n, 1);
+                mfl_store_lines_deinit(&lines);
+                ok(mfl_store_log_list(store, JOB, two - 1, 1, &lines, &err), &err);
+                assert_int_equal(lines.n, 1);
+                assert_string_equal(lines.v[0].text, "two");
+                mfl_store_lines_deinit(&lines);
+                full = false; /* the second time from the disk */
+        }
+        mfl_store_close(store);
+        mfl_fs_set_fault_hook(NULL, NULL);
+        fixture_deinit(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_log_on_a_full_disk),
                 cmocka_unit_test(killed_at_every_step_of_a_commit),
                 cmocka_unit_test(failing_steps_are_tried_again),
                 cmocka_unit_test(failed_allocations_leave_the_old_round),
