@@ -34,7 +34,8 @@ static const struct mfl_cli_option options[] = {
                 "safetensors (default), npz or onnx: a model; tensorboard,\ncsv or jsonl: the rounds", 0, 0,
                 .choices = "safetensors npz onnx tensorboard csv jsonl"},
         {"output", 'o', KIND_TEXT, AT(out), "FILE",
-                "where it goes (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; tensorboard: "
+                "where it goes (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; "
+                "tensorboard: "
                 "the folder runs);\n'-': csv and jsonl on standard output",
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "how the data are divided among the clients", 0, 0},

@@ -28,7 +28,7 @@
 #define CPU_SECONDS 60
 #define WAIT_SECONDS 300
 #define MEMORY_BASE ((uint64_t)8 << 30) /* room for files beside it, too */
-#define MEMORY_FACTOR 12 /* of the file */
+#define MEMORY_FACTOR 12                /* of the file */
 #define FD_SOCKET 3
 #define FD_FILE 4
 

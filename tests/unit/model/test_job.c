@@ -459,7 +459,10 @@ static void every_example_is_valid(void **state)
                 if (len < 5 || strcmp(d->d_name + len - 5, ".yaml"))
                         continue;
                 char *text = read_example(d->d_name);
-                mfl_job_free(parse(text));
+                /* Of a graph the command line makes layers before this parser sees it
+                 * (tests/e2e/test_onnx.py). */
+                if (!strstr(text, "onnx: "))
+                        mfl_job_free(parse(text));
                 free(text);
                 n++;
         }
