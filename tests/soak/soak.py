@@ -20,6 +20,7 @@ import collections
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -329,6 +330,7 @@ def parse():
 
 def main():
     options, mounted = parse(), st.enter_namespace()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('soak: ended by SIGTERM'))  # and so is everything that it has started
     measure.self_test()
     book.self_test()
     folder = options.folder or tempfile.mkdtemp(prefix='mfl-soak-')
