@@ -163,7 +163,9 @@ static int take_delta(
         while (t + 1 < graph->n_params && graph->params[t + 1].offset <= i)
                 t++;
         return reject(item,
-                mfl_asprintf("%llu elements of the update are not within +-%g; the first is %g in %s",
+                mfl_asprintf("%llu elements of the update are not within +-%g (aggregation.delta_max; a "
+                             "smaller training.lr may "
+                             "help); the first is %g in %s",
                         (unsigned long long)n_bad, (double)max, (double)params[i], graph->params[t].name),
                 err);
 }
