@@ -196,6 +196,7 @@ static void remove_daemon(struct mfl_core *core, struct core_daemon *daemon)
         core->daemons[daemon->position] = last;
         last->position = daemon->position;
         mfl_core_daemon_free(daemon);
+        core->sched_dirty = true; /* for some job it may have been the last that had not refused it */
 }
 
 static void detach(struct mfl_core *core, struct core_daemon *daemon)

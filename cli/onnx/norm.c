@@ -144,7 +144,7 @@ static int make(struct onnx *o, const struct onnx_value *v, const struct onnx_te
 {
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {v->weight, bias};
         struct mfl_shape rows;
-        int from, layer, r = 0;
+        int from = 0, layer, r = 0;
         onnx_rows_shape(v, &rows);
         struct mfl_layer l = {.op = v->centered ? MFL_OP_LAYERNORM : MFL_OP_RMSNORM,
                 .eps = v->eps,

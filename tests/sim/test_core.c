@@ -306,6 +306,33 @@ static void test_full_at_the_start(void **state)
         end(&bed);
 }
 
+/* A daemon that can't do the job, and another that is lost and may come back: the job waits for that one, and
+ * fails when it is given up. */
+static void test_the_last_hope_is_lost(void **state)
+{
+        struct bed bed;
+        (void)state;
+        assert_int_equal(start(&bed, 4), 0);
+        add_daemon(&bed, 0);
+        add_daemon(&bed, 1);
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 2});
+        add_job(&bed);
+        tick_at(&bed, bed.now + 2000);
+        assert_int_equal(bed.n_tasks, 1);
+        struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                .failed = {.task = bed.tasks[0].task, .permanent = true, .reason = "too few samples"}};
+        feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = bed.conns[0], .msg = &msg});
+        assert_int_equal(view_of(&bed).state, MFL_JOB_WAITING);
+        for (uint32_t i = 0; i < 12; i++) { /* d00000 is heard of all the time */
+                struct mfl_msg pong = {.kind = MFL_MSG_PONG};
+                tick_at(&bed, bed.now + 1000);
+                feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &pong});
+        }
+        assert_non_null(strstr(bed.reason, "no daemon can do this job"));
+        assert_non_null(strstr(bed.reason, "too few samples"));
+        end(&bed);
+}
+
 /* While it waits for the disk it can be stopped, and is not started any more. */
 static void test_stop_on_a_full_disk(void **state)
 {
@@ -444,6 +471,7 @@ int main(void)
                 cmocka_unit_test(test_rounds_overlap),
                 cmocka_unit_test(test_full_at_the_start),
                 cmocka_unit_test(test_stop_on_a_full_disk),
+                cmocka_unit_test(test_the_last_hope_is_lost),
                 cmocka_unit_test(test_stop_while_rounds_overlap),
         };
         return cmocka_run_group_tests_name("core", tests, NULL, NULL);
