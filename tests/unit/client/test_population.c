@@ -28,7 +28,7 @@ static Mfl__Partition *tell(const struct mfl_job *job, struct mfl_partition *par
         if (mfl_population_new("j-000001", job, partition, labels, classes, 77, &told, &err))
                 fail_msg("%s", err.text);
         /* By the rules of the wire, in every case. */
-        Mfl__Envelope envelope = MFL__ENVELOPE__INIT, *back;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT, *back = NULL;
         uint8_t *bytes;
         size_t n;
         envelope.body_case = MFL__ENVELOPE__BODY_PARTITION;

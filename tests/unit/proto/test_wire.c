@@ -379,7 +379,7 @@ static void a_long_job_comes_through(void **state)
         struct mfl_error err;
         Mfl__JobInfo info = MFL__JOB_INFO__INIT;
         Mfl__JobDetail detail = MFL__JOB_DETAIL__INIT;
-        Mfl__Envelope envelope = MFL__ENVELOPE__INIT, *back;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT, *back = NULL;
         uint8_t *bytes;
         size_t n;
         for (uint32_t i = 0; i < 1000; i++) {
