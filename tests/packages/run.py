@@ -390,12 +390,15 @@ def main():
     parser.add_argument('--whole', action='store_true', help='with examples/demo.yaml on Fashion-MNIST: minutes instead of seconds')
     parser.add_argument('--reproducible', action='store_true', help='build twice and compare')
     parser.add_argument('--built', action='store_true', help='test the packages that an earlier run built')
+    parser.add_argument('--no-tarball', action='store_true', help='leave out the tarball, which is a build of its own')
     parser.add_argument('--keep', action='store_true', help='leave the root that was tested')
     test = Test(parser.parse_args())
     steps = [('tools', test.check_tools), ('build', test.build), ('lintian', test.lintian), ('tarball', test.tarball), ('clean root', test.prepare),
              ('boot', test.boot), ('install', test.install), ('certificates, TLS', test.certify), ('job', test.undisturbed),
              ('job, server restarted', test.restarted), ('job, packages upgraded', test.upgraded), ('journal', test.quiet),
              ('remove, install again', test.removed), ('purge', test.purged)]
+    if test.options.no_tarball:
+        steps = [step for step in steps if step[0] != 'tarball']
     if test.options.reproducible:
         steps.insert(3, ('built twice', test.reproducible))
     passed = failed = skipped = 0
