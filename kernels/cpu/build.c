@@ -286,22 +286,10 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         return rc ? rc : mfl_cpu_places_new(net, err);
 }
 
-#define HAS(op) ((uint64_t)1 << (op))
-static const struct mfl_backend_can can = {.backend = "cpu",
-        .ops = HAS(MFL_OP_COUNT_) - 1,
-        .conv_groups = true,
-        .lora = true,
-        .repeats = true,
-        .sequences = true,
-        .losses = true,
-        .accumulate = true};
-
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         int rc = mfl_host_check_options(options, err);
-        if (!rc)
-                rc = mfl_check_graph(&can, graph, options, err);
         if (rc)
                 return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);

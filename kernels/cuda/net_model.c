@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model of a network: shapes in memory, problems of convolutions, what each layer needs of the arena. */
-#include "kernels/check.h"
 #include "kernels/cuda/net.h"
 
 #define HAS(op) ((uint64_t)1 << (op))
@@ -265,32 +264,12 @@ static void bound_workspaces(struct mfl_cuda_model *model)
         }
 }
 
-static const struct mfl_backend_can can = {.backend = "cuda",
-        .ops = HAS(MFL_OP_INPUT) | HAS(MFL_OP_CONV2D) | HAS(MFL_OP_DENSE) | HAS(MFL_OP_RELU) |
-               HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | HAS(MFL_OP_MAXPOOL2D) | HAS(MFL_OP_AVGPOOL2D) |
-               HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) | HAS(MFL_OP_GLOBAL_AVGPOOL2D) |
-               HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM) | HAS(MFL_OP_GLOBAL_MAXPOOL2D) |
-               HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_MULTIPLY) |
-               HAS(MFL_OP_CONCAT) | HAS(MFL_OP_RESHAPE) | HAS(MFL_OP_TRANSPOSE) | HAS(MFL_OP_SLICE) |
-               HAS(MFL_OP_MEAN) | HAS(MFL_OP_WEIGHT) | HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_LAYERNORM) |
-               HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) |
-               HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_CONVTRANSPOSE2D),
-        .conv_groups = true,
-        .lora = true,
-        .repeats = true,
-        .sequences = true,
-        .losses = true,
-        .accumulate = true};
-
 static int check_options(
         const struct mfl_graph *graph, const struct mfl_net_options *options, struct mfl_error *err)
 {
         if (options->batch < 1 || options->groups < 1 || options->threads < 1)
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
-        int rc = mfl_check_graph(&can, graph, options, err);
-        if (rc)
-                return rc;
         if (options->groups > GROUPS_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "the cuda backend trains at most %d clients at once, not %d", GROUPS_MAX,
