@@ -31,6 +31,7 @@
 #include "client/supervise.h"
 #include "common/budget.h"
 #include "common/log.h"
+#include "common/signals.h"
 #include "common/systemd.h"
 #include "proto/stream.h"
 
@@ -467,6 +468,7 @@ static int run(struct client *c, int argc, char **argv)
         mfl_log_init("mfl-client", (enum mfl_log_level)c->config.log_level);
         if (r)
                 return r == MFL_SETTINGS_SHOWN ? 0 : fail(r, &err);
+        mfl_signals_init();
         if (mfl_supervise_wanted(&c->config)) {
                 r = mfl_supervise_run(&c->config, argc, argv, &c->status, &err);
                 return r ? fail(r, &err) : c->status;
@@ -499,7 +501,6 @@ int main(int argc, char **argv)
          * are the job's to say. */
         setenv("OMP_WAIT_POLICY", "passive", 0);
         setenv("OMP_NUM_THREADS", "1", 0);
-        signal(SIGPIPE, SIG_IGN);
         static struct client c;
         int status = run(&c, argc, argv);
         deinit(&c);

@@ -10,12 +10,12 @@
  *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it: connections are told Bye, the
  * workers finish what they run, nothing committed is lost.
  */
-#include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/signals.h"
 #include "server/config.h"
 #include "server/server.h"
 #include "server/store_backup.h"
@@ -107,8 +107,8 @@ int main(int argc, char **argv)
         }
         if (*config.backup || config.check_state)
                 return look_after_state(&config);
+        mfl_signals_init();
         mfl_log_init("mfl-server", (enum mfl_log_level)config.log_level);
-        signal(SIGPIPE, SIG_IGN);
         raise_descriptor_limit(config.connections_max);
 
         struct mfl_server *server;
