@@ -13,20 +13,9 @@ import time
 import torch
 from torch import nn
 
-from train_torch import make
+from train_torch import mfl_torch
 
 SAMPLES, BATCH = 50, 10
-
-
-def model_of(name):
-    """For images of 3x32x32."""
-    if name == "logistic":
-        return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
-    if name == "lenet5":
-        return nn.Sequential(nn.Conv2d(3, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
-                             nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84),
-                             nn.Tanh(), nn.Linear(84, 10))
-    return make(name)
 
 
 def train_client(net, optimizer, loss_of, images, labels, order, channels_last):
@@ -45,7 +34,7 @@ def main():
     channels_last = "channels_last" in sys.argv[4:]
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    net = model_of(name)
+    net = mfl_torch.preset(name, (3, 32, 32), 10, dropout=True)
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
     images = torch.randint(0, 256, (clients * SAMPLES, 3, 32, 32), dtype=torch.uint8)

@@ -15,8 +15,8 @@
  * the others the communicator) --deadline MS --die (this rank is killed before the second reduction). Output:
  * one line of JSON for each measurement.
  *
- * Data: random byte images in the device's memory, 60 batches of them. A measurement takes whole calls of the
- * backend, as long as those of the trainer, after one that is not counted.
+ * Data: random byte images, or tokens, in the device's memory, 60 batches of them. A measurement takes whole
+ * calls of the backend, as long as those of the trainer, after one that is not counted.
  */
 #include "bench/device.h"
 
@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "bench/samples.h"
 #include "common/digest.h"
 
 #define BATCHES 60
@@ -39,38 +40,13 @@ void bench_must(int rc, const struct mfl_error *err)
         exit(rc == MFL_NOT_FOUND ? 77 : 1);
 }
 
-static struct mfl_shape input_of(const char *model)
-{
-        bool color = !strcmp(model, "pfl-cnn") || !strncmp(model, "resnet", 6);
-        return color ? (struct mfl_shape){3, {3, 32, 32}} : (struct mfl_shape){3, {1, 28, 28}};
-}
-
-static void make_set(struct bench *b)
-{
-        struct mfl_shape shape = input_of(b->model);
-        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        size_t count = (size_t)mfl_shape_count(&shape);
-        uint32_t n = BATCHES * (uint32_t)b->batch;
-        uint8_t *pixels = mfl_malloc(n * count);
-        int32_t *labels = mfl_malloc(n * sizeof *labels);
-        mfl_assert(pixels && labels);
-        for (size_t i = 0; i < n * count; i++)
-                pixels[i] = (uint8_t)mfl_rng_u32(&rng);
-        for (uint32_t i = 0; i < n; i++)
-                labels[i] = (int32_t)mfl_rng_below(&rng, 10);
-        b->set = (struct mfl_dataset){.shape = shape, .classes = 10, .train = {n, MFL_U8, pixels, labels}};
-        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
-                b->set.scale[c] = 1.0f / 255.0f;
-}
-
 static void open_bench(struct bench *b)
 {
         struct mfl_error err;
-        struct mfl_shape shape = input_of(b->model);
+        bench_samples_init(b->model, BATCHES * (uint32_t)b->batch, &b->set);
         bench_must(mfl_backend_open(b->backend, &b->ops, &err), &err);
         bench_must(b->ops->device_open(&b->device, &err), &err);
-        bench_must(mfl_graph_preset(b->model, &shape, 10, &b->graph, &err), &err);
-        make_set(b);
+        bench_must(mfl_graph_preset(b->model, &b->set.shape, b->set.classes, &b->graph, &err), &err);
         bench_must(b->ops->data_new(b->device, &b->set, &b->set.train, true, &b->data, &err), &err);
         b->params = mfl_malloc((size_t)b->graph->n * sizeof *b->params);
         mfl_assert(b->params);
@@ -82,8 +58,7 @@ static void close_bench(struct bench *b)
         b->ops->data_free(b->data);
         b->ops->device_close(b->device);
         mfl_graph_free(b->graph);
-        free(b->set.train.samples);
-        free(b->set.train.labels);
+        bench_samples_deinit(&b->set);
         free(b->params);
 }
 

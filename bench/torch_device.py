@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch on the same device: torch_device.py SECONDS_IN_ALL MODEL:BATCH:PRECISION ... [--device cuda|cpu]
 
-The same work as mfl-bench-device: random byte images resident on the device, a batch gathered and scaled at each step, SGD.
+The same work as mfl-bench-device: random samples resident on the device, a batch gathered and scaled at each step, SGD.
 Ways, for each case: eager and torch.compile, both also in channels_last, and a CUDA graph of a whole step of each. fp32
 means float products (TF32 off), tf32 allows TF32 for convolutions and products, bf16 and fp16 are autocast (fp16 with
 GradScaler). One line of JSON for each case and way; a way that fails, or for which no time is left, says so. Two more
@@ -13,18 +13,12 @@ import sys
 import time
 
 import torch
-from torch import nn
 
-from train_torch import make
+from train_torch import Work
 
-BATCHES = 60
 WAYS = [("eager", False, False), ("eager channels_last", True, False), ("graph", False, False),
         ("graph channels_last", True, False), ("compile", False, True), ("compile channels_last", True, True),
         ("compile graph channels_last", True, True)]
-
-
-def input_shape(model):
-    return (3, 32, 32) if model == "pfl-cnn" or model.startswith("resnet") else (1, 28, 28)
 
 
 def say(**fields):
@@ -38,27 +32,23 @@ class Step:
         torch.manual_seed(1)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
         torch.backends.cudnn.benchmark = True
-        self.net = make(model).to(device)
+        self.work = Work(model, batch, device)
+        self.net = self.work.net
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         self.net = self.net.to(memory_format=self.format)
-        self.images = torch.randint(0, 256, (BATCHES * batch, *input_shape(model)), dtype=torch.uint8, device=device)
-        self.labels = torch.randint(0, 10, (BATCHES * batch,), device=device)
-        self.order = torch.randperm(BATCHES * batch, device=device)
-        self.index = self.order[:batch].clone()
-        self.batch = batch
+        self.index = self.work.rows(0).clone()
         self.type = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self.scaler = torch.amp.GradScaler(device) if precision == "fp16" else None
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
-        self.loss_of = nn.CrossEntropyLoss()
         self.device = device
         self.forward = torch.compile(self.net) if compiled else self.net
         self.graph = None
 
     def compute(self):
-        x = self.images[self.index].float().div_(255.0).to(memory_format=self.format)
+        x = self.work.inputs(self.index, self.format)
         self.optimizer.zero_grad(set_to_none=self.graph is None)
         with torch.autocast(self.device, dtype=self.type or torch.bfloat16, enabled=self.type is not None):
-            loss = self.loss_of(self.forward(x), self.labels[self.index])
+            loss = self.work.loss(self.forward(x), self.index)
         if self.scaler:
             self.scaler.scale(loss).backward()
             self.scaler.step(self.optimizer)
@@ -82,8 +72,7 @@ class Step:
         self.graph = graph
 
     def __call__(self, t):
-        first = t % BATCHES * self.batch
-        self.index.copy_(self.order[first:first + self.batch])
+        self.index.copy_(self.work.rows(t))
         if self.graph:
             self.graph.replay()
         else:

@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training speed of one network, and the peak that it could reach.
  *
- *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS    median microseconds of a training step
+ *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS    median microseconds of a training step: by the
+ *                                                          clock, and of processor time (of all threads)
  *     mfl-bench-train peak THREADS                         measured GFLOP/s of fused multiply-adds
  *     mfl-bench-train flops MODEL                          operations of one sample's training step
- * The data, 60 random images for each row of a batch, are resident as bytes; each step gathers a batch,
- * computes loss and gradients and takes a step of SGD (lr 0.05), as bench/train_torch.py does.
+ * The data, 60 random samples for each row of a batch, are resident; each step gathers a batch, computes loss
+ * and gradients and takes a step of SGD (lr 0.05), as bench/train_torch.py does. A tenth of the steps, and at
+ * least 3, come before those that count.
  */
 #include <stdio.h>
 #include <pthread.h>
 #include <time.h>
 
+#include "bench/samples.h"
 #include "kernels/backend.h"
 
 #define BATCHES 60
-
-static struct mfl_shape input_of(const char *model)
-{
-        bool cifar = !strcmp(model, "pfl-cnn") || !strncmp(model, "resnet", 6);
-        return cifar ? (struct mfl_shape){3, {3, 32, 32}} : (struct mfl_shape){3, {1, 28, 28}};
-}
 
 static void must(int rc, const struct mfl_error *err)
 {
@@ -35,25 +32,27 @@ static int compare_times(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-static void make_set(struct mfl_dataset *set, const struct mfl_shape *shape, uint32_t n)
+static uint64_t cpu_ns(clockid_t clock)
 {
-        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        size_t count = (size_t)mfl_shape_count(shape);
-        uint8_t *pixels = mfl_malloc(n * count);
-        int32_t *labels = mfl_malloc(n * sizeof *labels);
-        mfl_assert(pixels && labels);
-        for (size_t i = 0; i < n * count; i++)
-                pixels[i] = (uint8_t)mfl_rng_u32(&rng);
-        for (uint32_t i = 0; i < n; i++)
-                labels[i] = (int32_t)mfl_rng_below(&rng, 10);
-        *set = (struct mfl_dataset){.shape = *shape, .classes = 10, .train = {n, MFL_U8, pixels, labels}};
-        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
-                set->scale[c] = 1.0f / 255.0f;
+        struct timespec t;
+        clock_gettime(clock, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Times single steps, over batches in a random order of samples. */
+struct times {
+        uint64_t *wall, *cpu; /* nanoseconds of each step */
+};
+
+static double median_us(uint64_t *times, uint32_t n)
+{
+        qsort(times, n, sizeof *times, compare_times);
+        return (double)times[n / 2] * 1e-3;
+}
+
+/* Times single steps, over batches in a random order of samples; the first n_warm are not kept. */
 static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
-        const struct mfl_device_data *data, uint32_t batch, uint32_t n_steps, uint64_t *times)
+        const struct mfl_device_data *data, uint32_t batch, uint32_t n_warm, uint32_t n_steps,
+        struct times *times)
 {
         struct mfl_error err;
         struct mfl_optimizer opt = {.lr = 0.05f};
@@ -63,12 +62,15 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         for (uint32_t i = 0; i < n; i++)
                 index[i] = i;
         mfl_rng_shuffle(&rng, index, n);
-        for (uint32_t t = 0; t < n_steps; t++) {
+        for (uint32_t t = 0; t < n_warm + n_steps; t++) {
                 struct mfl_group_steps steps = {
                         .index = index + t % BATCHES * batch, .count = &batch, .step_first = t};
-                uint64_t begin = mfl_now_ns();
+                uint64_t begin = mfl_now_ns(), cpu = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
                 must(ops->step(net, data, &steps, 1, &opt, &err), &err);
-                times[t] = mfl_now_ns() - begin;
+                if (t < n_warm)
+                        continue;
+                times->cpu[t - n_warm] = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+                times->wall[t - n_warm] = mfl_now_ns() - begin;
         }
         free(index);
 }
@@ -82,30 +84,29 @@ static int train(const char *backend, const char *model, int batch, int threads,
         struct mfl_graph *graph;
         struct mfl_net *net;
         struct mfl_dataset set;
-        struct mfl_shape shape = input_of(model);
         struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = threads, .training = true};
+        bench_samples_init(model, BATCHES * (uint32_t)batch, &set);
         must(mfl_backend_open(backend, &ops, &err), &err);
         must(ops->device_open(&device, &err), &err);
-        must(mfl_graph_preset(model, &shape, 10, &graph, &err), &err);
+        must(mfl_graph_preset(model, &set.shape, set.classes, &graph, &err), &err);
         must(ops->net_new(device, graph, &options, &net, &err), &err);
-        make_set(&set, &shape, BATCHES * (uint32_t)batch);
         must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);
-        uint64_t *times = mfl_malloc(n_steps * sizeof *times);
-        mfl_assert(params && times);
+        struct times times = {
+                mfl_malloc(n_steps * sizeof *times.wall), mfl_malloc(n_steps * sizeof *times.cpu)};
+        mfl_assert(params && times.wall && times.cpu);
         mfl_graph_init_params(graph, 1, params);
         must(ops->params_set(net, 0, params, &err), &err);
-        time_steps(ops, net, data, (uint32_t)batch, n_steps, times);
-        qsort(times, n_steps, sizeof *times, compare_times);
-        printf("%.2f\n", (double)times[n_steps / 2] * 1e-3);
+        time_steps(ops, net, data, (uint32_t)batch, MFL_MAX(3, n_steps / 10), n_steps, &times);
+        printf("%.2f %.2f\n", median_us(times.wall, n_steps), median_us(times.cpu, n_steps));
         ops->data_free(data);
         ops->net_free(net);
         ops->device_close(device);
         mfl_graph_free(graph);
-        free(set.train.samples);
-        free(set.train.labels);
+        bench_samples_deinit(&set);
         free(params);
-        free(times);
+        free(times.wall);
+        free(times.cpu);
         return 0;
 }
 
@@ -150,22 +151,15 @@ static double run_peak(long n)
         return peak_128(n, &sink);
 }
 
-/* Of this thread: another program on the core must not make the peak less. */
-static uint64_t cpu_ns(void)
-{
-        struct timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* The best of some rounds, in GFLOP/s. */
+/* The best of some rounds, in GFLOP/s; by this thread's time, since another program on the core must not make
+ * the peak less. */
 static void *measure_peak(void *arg)
 {
         double best = 0;
         for (int round = 0; round < 10; round++) {
-                uint64_t begin = cpu_ns();
+                uint64_t begin = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
                 double flops = run_peak(5000000);
-                double rate = flops / (double)(cpu_ns() - begin);
+                double rate = flops / (double)(cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin);
                 best = MFL_MAX(best, rate);
         }
         *(double *)arg = best;
@@ -191,9 +185,10 @@ static int flops(const char *model)
 {
         struct mfl_error err;
         struct mfl_graph *graph;
-        struct mfl_shape shape = input_of(model);
+        int classes;
+        struct mfl_shape shape = bench_shape(model, &classes);
         uint64_t forward, training;
-        must(mfl_graph_preset(model, &shape, 10, &graph, &err), &err);
+        must(mfl_graph_preset(model, &shape, classes, &graph, &err), &err);
         mfl_graph_flops(graph, &forward, &training);
         printf("%llu\n", (unsigned long long)training);
         mfl_graph_free(graph);

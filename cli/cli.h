@@ -21,7 +21,7 @@ enum mfl_exit {
         MFL_EXIT_USAGE = 2,       /* the command line */
         MFL_EXIT_UNREACHABLE = 3, /* no server, or the connection is lost for good */
         MFL_EXIT_NOT_FOUND = 4,
-        MFL_EXIT_INVALID = 5,  /* the job file, or what the server would not take */
+        MFL_EXIT_INVALID = 5,  /* the job file, or what the server would not take or allow */
         MFL_EXIT_CONFLICT = 6, /* conflict or limit */
         MFL_EXIT_INTERRUPTED = 130,
 };

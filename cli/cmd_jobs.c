@@ -11,11 +11,26 @@
 #include "cli/views.h"
 #include "common/digest.h"
 
-/* Opens the connection and turns the first argument, if it is a job, into its id. */
-static int open_with_job(struct mfl_cli *cli, struct mfl_client *client, char *ret_job, struct mfl_error *err)
+/* Prints what the server answered. */
+typedef int print_answer(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err);
+
+/* One request and its answer, which is of that kind. The first argument, a job, becomes the id in `job`, to
+ * which the request points; NULL: the request is about none. */
+static int ask(struct mfl_cli *cli, Mfl__Envelope *request, char *job, Mfl__Envelope__BodyCase kind,
+        print_answer *print)
 {
-        int r = mfl_client_open(client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
-        return r || !ret_job ? r : mfl_client_resolve(client, cli->argument[0], ret_job, err);
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+        if (!r && job)
+                r = mfl_client_resolve(&client, cli->argument[0], job, &err);
+        if (!r)
+                r = mfl_client_call(&client, request, kind, &answer, &err);
+        if (!r)
+                r = print(cli, job, answer, &err);
+        return mfl_cli_report(cli, r, &err);
 }
 
 static const char *date_text(uint64_t unix_ms, char *buf, size_t buf_bytes)
@@ -38,20 +53,24 @@ static const char *accuracy_text(const Mfl__RoundInfo *r, char *buf, size_t buf_
         return buf;
 }
 
-static int print_list_json(const Mfl__JobList *list, struct mfl_error *err)
+static json_t *list_json(const Mfl__JobList *list)
 {
         json_t *jobs = json_array();
         for (size_t i = 0; i < list->n_jobs; i++)
                 json_array_append_new(jobs, mfl_json_job(list->jobs[i]));
-        return mfl_json_print(stdout, json_pack("{so}", "jobs", jobs), err);
+        return json_pack("{so}", "jobs", jobs);
 }
 
-static void print_list(const Mfl__JobList *list)
+static int print_list(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
+        const Mfl__JobList *list = answer->job_list;
         char accuracy[16], date[32], rounds[32];
+        if (cli->json)
+                return mfl_json_print(stdout, list_json(list), err);
         if (!list->n_jobs) {
                 puts("no jobs; 'mfl submit job.yaml' sends one");
-                return;
+                return 0;
         }
         printf("%-10s %-24s %-8s %11s %9s  %-19s  %s\n", "JOB", "NAME", "STATE", "ROUND", "ACCURACY",
                 "CREATED", "REASON");
@@ -62,30 +81,16 @@ static void print_list(const Mfl__JobList *list)
                         rounds, accuracy_text(j->last, accuracy, sizeof accuracy),
                         date_text(j->created_ms, date, sizeof date), j->reason);
         }
+        return 0;
 }
 
-static int ask_list(struct mfl_client *client, Mfl__Envelope **ret_answer, struct mfl_error *err)
+int mfl_cmd_list(struct mfl_cli *cli)
 {
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
         request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
         request.list_jobs = &list;
-        return mfl_client_call(client, &request, MFL__ENVELOPE__BODY_JOB_LIST, ret_answer, err);
-}
-
-int mfl_cmd_list(struct mfl_cli *cli)
-{
-        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct mfl_error err;
-        int r = open_with_job(cli, &client, NULL, &err);
-        if (!r)
-                r = ask_list(&client, &answer, &err);
-        if (!r && cli->json)
-                r = print_list_json(answer->job_list, &err);
-        else if (!r)
-                print_list(answer->job_list);
-        return mfl_cli_report(cli, r, &err);
+        return ask(cli, &request, NULL, MFL__ENVELOPE__BODY_JOB_LIST, print_list);
 }
 
 static json_t *rounds_json(Mfl__RoundInfo *const *rounds, size_t n)
@@ -147,10 +152,20 @@ static void print_best(const Mfl__JobInfo *j)
         putchar('\n');
 }
 
-static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
+static json_t *detail_json(const Mfl__JobDetail *d)
 {
+        return json_pack("{so ss so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+                rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes));
+}
+
+static int print_detail(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__JobDetail *d = answer->job_detail;
         const Mfl__JobInfo *j = d->info;
         char date[32];
+        if (cli->json)
+                return mfl_json_print(stdout, detail_json(d), err);
         printf("job        %s\nname       %s\nstate      %s%s%s\n", j->job, j->name, mfl_state_name(j->state),
                 *j->reason ? ": " : "", j->reason);
         printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters\n", j->round, j->rounds, j->model,
@@ -177,8 +192,10 @@ static int print_detail(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl
         return 0;
 }
 
-static int print_partition(struct mfl_cli *cli, const Mfl__JobPartition *partition, struct mfl_error *err)
+static int print_partition(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
+        const Mfl__JobPartition *partition = answer->job_partition;
         if (cli->json)
                 return mfl_json_print(stdout, mfl_json_partition(partition), err);
         MFL_CLEANUP_FREE char *text =
@@ -186,101 +203,66 @@ static int print_partition(struct mfl_cli *cli, const Mfl__JobPartition *partiti
         if (!text)
                 return mfl_fail_memory(err, 0, "a partition");
         fputs(text, stdout);
-        return mfl_cli_flush(err);
+        return 0;
 }
 
 static int show_partition(struct mfl_cli *cli)
 {
-        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct mfl_error err;
         char job[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__GetPartition get = MFL__GET_PARTITION__INIT;
         get.job = job;
         request.body_case = MFL__ENVELOPE__BODY_GET_PARTITION;
         request.get_partition = &get;
-        int r = open_with_job(cli, &client, job, &err);
-        if (!r)
-                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_JOB_PARTITION, &answer, &err);
-        if (!r)
-                r = print_partition(cli, answer->job_partition, &err);
-        return mfl_cli_report(cli, r, &err);
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_JOB_PARTITION, print_partition);
 }
 
 int mfl_cmd_show(struct mfl_cli *cli)
 {
-        if (cli->options.partition)
-                return show_partition(cli);
-        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct mfl_error err;
         char job[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__ShowJob show = MFL__SHOW_JOB__INIT;
+        if (cli->options.partition)
+                return show_partition(cli);
         show.job = job;
         request.body_case = MFL__ENVELOPE__BODY_SHOW_JOB;
         request.show_job = &show;
-        int r = open_with_job(cli, &client, job, &err);
-        if (!r)
-                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_JOB_DETAIL, &answer, &err);
-        if (r)
-                return mfl_cli_report(cli, r, &err);
-        const Mfl__JobDetail *d = answer->job_detail;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_JOB_DETAIL, print_detail);
+}
+
+static int print_models(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__ModelList *m = answer->model_list;
         if (cli->json)
-                r = mfl_json_print(stdout,
-                        json_pack("{so ss so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
-                                rounds_json(d->rounds, d->n_rounds), "nodes",
-                                nodes_json(d->nodes, d->n_nodes)),
-                        &err);
-        else
-                r = print_detail(cli, d, &err);
-        return mfl_cli_report(cli, r, &err);
+                return mfl_json_print(stdout,
+                        json_pack("{ss so}", "job", job, "models", rounds_json(m->models, m->n_models)), err);
+        if (!m->n_models)
+                printf("%s has no model yet\n", job);
+        print_rounds(m->models, m->n_models);
+        return 0;
 }
 
 int mfl_cmd_models(struct mfl_cli *cli)
 {
-        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct mfl_error err;
         char job[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__ListModels list = MFL__LIST_MODELS__INIT;
         list.job = job;
         request.body_case = MFL__ENVELOPE__BODY_LIST_MODELS;
         request.list_models = &list;
-        int r = open_with_job(cli, &client, job, &err);
-        if (!r)
-                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_MODEL_LIST, &answer, &err);
-        if (r)
-                return mfl_cli_report(cli, r, &err);
-        const Mfl__ModelList *m = answer->model_list;
-        if (cli->json)
-                r = mfl_json_print(stdout,
-                        json_pack("{ss so}", "job", job, "models", rounds_json(m->models, m->n_models)),
-                        &err);
-        else if (!m->n_models)
-                printf("%s has no model yet\n", job);
-        else
-                print_rounds(m->models, m->n_models);
-        return mfl_cli_report(cli, r, &err);
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_MODEL_LIST, print_models);
 }
 
 /* Done{text} is the answer of what only changes something. */
-static int call_done(struct mfl_cli *cli, Mfl__Envelope *request, char *job)
+static int print_done(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
-        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct mfl_error err;
-        int r = open_with_job(cli, &client, job, &err);
-        if (!r)
-                r = mfl_client_call(&client, request, MFL__ENVELOPE__BODY_DONE, &answer, &err);
-        if (!r && cli->json)
-                r = mfl_json_print(
-                        stdout, json_pack("{ss ss}", "job", job, "text", answer->done->text), &err);
-        else if (!r)
-                printf("%s: %s\n", job, *answer->done->text ? answer->done->text : "done");
-        return mfl_cli_report(cli, r, &err);
+        const char *text = answer->done->text;
+        if (cli->json)
+                return mfl_json_print(stdout, json_pack("{ss ss}", "job", job, "text", text), err);
+        printf("%s: %s\n", job, *text ? text : "done");
+        return 0;
 }
 
 int mfl_cmd_stop(struct mfl_cli *cli)
@@ -291,7 +273,7 @@ int mfl_cmd_stop(struct mfl_cli *cli)
         stop.job = job;
         request.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
         request.stop_job = &stop;
-        return call_done(cli, &request, job);
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
 }
 
 int mfl_cmd_delete(struct mfl_cli *cli)
@@ -302,5 +284,5 @@ int mfl_cmd_delete(struct mfl_cli *cli)
         delete.job = job;
         request.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
         request.delete_job = &delete;
-        return call_done(cli, &request, job);
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
 }

@@ -20,7 +20,7 @@ static const char functions[] =
         "}\n"
         "# _mfl_ask COMMAND PATTERN: what the server answers, without a word when there is none. compgen "
         "expands\n"
-        "# words as the shell does, so only plain names get there.\n"
+        "# words as the shell does, so only plain names get there. COMMAND may be several words.\n"
         "_mfl_ask()\n"
         "{\n"
         "        local i options=()\n"
@@ -43,7 +43,7 @@ static const char functions[] =
         "                        ;;\n"
         "                esac\n"
         "        done\n"
-        "        timeout 2 \"${COMP_WORDS[0]}\" \"$1\" --json \"${options[@]}\" 2>/dev/null </dev/null |\n"
+        "        timeout 2 \"${COMP_WORDS[0]}\" $1 --json \"${options[@]}\" 2>/dev/null </dev/null |\n"
         "                grep -oE \"$2\" | cut -d '\"' -f 4\n"
         "}\n"
         "_mfl_jobs()\n"
@@ -53,10 +53,27 @@ static const char functions[] =
         "_mfl_daemons()\n"
         "{\n"
         "        _mfl_words \"$(_mfl_ask daemons '\"name\": ?\"[A-Za-z0-9._-]*\", ?\"node\"')\"\n"
+        "}\n"
+        "# _mfl_rules RULE: the patterns of such rules, quoted. Of cn:x bash replaces what is behind the "
+        "':'.\n"
+        "_mfl_rules()\n"
+        "{\n"
+        "        local pattern head=\n"
+        "        if [[ $cur == : ]]; then\n"
+        "                head=$prev:\n"
+        "                cur=\n"
+        "        elif [ \"$prev\" = : ]; then\n"
+        "                head=${COMP_WORDS[COMP_CWORD - 2]}:\n"
+        "        fi\n"
+        "        while read -r pattern; do\n"
+        "                [[ $pattern != \"$head$cur\"* ]] || COMPREPLY+=(\"$(printf %q "
+        "\"${pattern#\"$head\"}\")\")\n"
+        "        done < <(_mfl_ask 'daemons rules' '\"pattern\": ?\"[A-Za-z0-9._:*?-]*\", ?\"rule\": "
+        "?\"'\"$1\"'\"')\n"
         "}\n";
 
 static const char head[] = "        local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
-                           "        local i command= n=0\n"
+                           "        local i command= verb= n=0\n"
                            "        COMPREPLY=()\n"
                            "        # bash makes three words of --name=value.\n"
                            "        if [ \"$cur\" = = ]; then\n"
@@ -66,8 +83,8 @@ static const char head[] = "        local cur=${COMP_WORDS[COMP_CWORD]} prev=${C
                            "        fi\n"
                            "        case $prev in\n";
 
-/* Behind the values of options: which command it is, and how many arguments came before the one at the
- * cursor. */
+/* Behind the values of options: which command it is, its first argument, and how many came before the one
+ * at the cursor. */
 static const char middle[] = "        esac\n"
                              "        for ((i = 1; i < COMP_CWORD; i++)); do\n"
                              "                case ${COMP_WORDS[i]} in\n"
@@ -82,6 +99,7 @@ static const char middle[] = "        esac\n"
                              "                        ;;\n"
                              "                *)\n"
                              "                        if [ -n \"$command\" ]; then\n"
+                             "                                [ \"$n\" -gt 0 ] || verb=${COMP_WORDS[i]}\n"
                              "                                n=$((n + 1))\n"
                              "                        else\n"
                              "                                command=${COMP_WORDS[i]}\n"
@@ -149,7 +167,12 @@ static void print_argument(FILE *out, const struct mfl_cli_command *c)
                       "?\"[A-Za-z0-9._-]*\"')\"\n",
                         out);
         } else if (!strcmp(c->name, "daemons")) {
-                fputs("                [ \"$n\" != 1 ] || _mfl_daemons\n", out);
+                fputs("                case $n$verb in\n"
+                      "                1enable | 2enable) _mfl_rules disable ;;\n"
+                      "                1disallow | 2disallow) _mfl_rules allow ;;\n"
+                      "                1disable | 1allow) _mfl_daemons ;;\n"
+                      "                esac\n",
+                        out);
         } else if (!strncmp(c->arguments, "JOB", 3)) {
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_jobs\n", out);
         } else if (!strncmp(c->arguments, "DAEMON", 6)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model as NumPy's npz: a zip archive (minizip) of .npy files, one a parameter.
+/* A model as NumPy's npz: a zip archive (libzip) of .npy files, one a parameter.
  *
  * numpy/lib/format.py is the format: "\x93NUMPY", version 1.0, u16 length of the header, the header (a Python
  * literal, padded with blanks to a multiple of 64 bytes), the floats in C order, little-endian.
@@ -8,10 +8,8 @@
 
 #include <endian.h>
 #include <inttypes.h>
-#include <minizip/zip.h>
-
-#define PIECE_FLOATS (1u << 18)
-#define ZIP64_BYTES 0xf0000000u /* from here on sizes need 64 bits; the headers count too */
+#include <unistd.h>
+#include <zip.h>
 
 /* Returns the header's length in buf of at least 256 bytes. */
 static size_t make_header(const struct mfl_shape *shape, char *buf)
@@ -32,62 +30,140 @@ static size_t make_header(const struct mfl_shape *shape, char *buf)
         return total;
 }
 
-static int write_floats(zipFile zip, const float *data, uint64_t count)
+/* ---- where libzip writes to: the file that is synced and renamed afterwards ---- */
+
+struct sink {
+        int fd;
+        zip_error_t error;
+};
+
+static int64_t fail_sink(struct sink *sink, int code)
 {
-        for (uint64_t i = 0; i < count; i += PIECE_FLOATS) {
-                unsigned n = (unsigned)MFL_MIN(count - i, (uint64_t)PIECE_FLOATS);
-                int r = zipWriteInFileInZip(zip, data + i, n * (unsigned)sizeof(float));
-                if (r != ZIP_OK)
-                        return r;
+        zip_error_set(&sink->error, code, errno);
+        return -1;
+}
+
+static int64_t write_all(struct sink *sink, const char *data, size_t bytes)
+{
+        for (size_t done = 0; done < bytes;) {
+                ssize_t n = write(sink->fd, data + done, bytes - done);
+                if (n < 0 && errno != EINTR)
+                        return fail_sink(sink, ZIP_ER_WRITE);
+                done += n > 0 ? (size_t)n : 0;
         }
-        return ZIP_OK;
+        return (int64_t)bytes;
 }
 
-static int write_param(zipFile zip, const struct mfl_param *param, const float *params)
+static int64_t seek_sink(struct sink *sink, void *data, uint64_t bytes)
 {
-        char name[sizeof param->name + 8], header[256];
-        /* The oldest time that zip knows: equal params give equal bytes. */
-        zip_fileinfo info = {.tmz_date = {.tm_mday = 1, .tm_year = 1980}};
-        size_t n = make_header(&param->shape, header);
+        off_t end = lseek(sink->fd, 0, SEEK_END), at = lseek(sink->fd, 0, SEEK_CUR);
+        int64_t to = zip_source_seek_compute_offset(
+                (zip_uint64_t)at, (zip_uint64_t)end, data, bytes, &sink->error);
+        if (to < 0)
+                return -1;
+        return lseek(sink->fd, to, SEEK_SET) < 0 ? fail_sink(sink, ZIP_ER_SEEK) : 0;
+}
+
+/* A new archive is never read; yet libzip takes no source that can't. */
+static zip_int64_t serve(void *state, void *data, zip_uint64_t bytes, zip_source_cmd_t command)
+{
+        struct sink *sink = state;
+        switch (command) {
+        case ZIP_SOURCE_SUPPORTS:
+                return ZIP_SOURCE_SUPPORTS_WRITABLE;
+        case ZIP_SOURCE_ERROR:
+                return zip_error_to_data(&sink->error, data, bytes);
+        case ZIP_SOURCE_STAT: /* there is no archive yet */
+                errno = ENOENT;
+                return fail_sink(sink, ZIP_ER_READ);
+        case ZIP_SOURCE_BEGIN_WRITE:
+        case ZIP_SOURCE_COMMIT_WRITE:
+        case ZIP_SOURCE_ROLLBACK_WRITE:
+        case ZIP_SOURCE_REMOVE: /* of an archive without entries */
+        case ZIP_SOURCE_FREE:
+                return 0;
+        case ZIP_SOURCE_WRITE:
+                return write_all(sink, data, bytes);
+        case ZIP_SOURCE_TELL_WRITE:
+                return lseek(sink->fd, 0, SEEK_CUR);
+        case ZIP_SOURCE_SEEK_WRITE:
+                return seek_sink(sink, data, bytes);
+        default:
+                errno = ENOTSUP;
+                return fail_sink(sink, ZIP_ER_OPNOTSUPP);
+        }
+}
+
+/* ---- entries ---- */
+
+/* The oldest time that zip knows, 1 January 1980: equal params give equal bytes. */
+#define DOS_TIME 0
+#define DOS_DATE (1 << 5 | 1)
+
+struct header {
+        char text[256];
+};
+
+static int add_param(zip_t *zip, const struct mfl_param *param, const float *params, struct header *header)
+{
+        char name[sizeof param->name + 8];
+        zip_buffer_fragment_t parts[2] = {
+                {(zip_uint8_t *)header->text, make_header(&param->shape, header->text)},
+                {(zip_uint8_t *)(params + param->offset), param->count * sizeof(float)}};
         snprintf(name, sizeof name, "%s.npy", param->name);
-        int r = zipOpenNewFileInZip64(
-                zip, name, &info, NULL, 0, NULL, 0, NULL, 0, 0, param->count * sizeof(float) >= ZIP64_BYTES);
-        if (r == ZIP_OK)
-                r = zipWriteInFileInZip(zip, header, (unsigned)n);
-        if (r == ZIP_OK)
-                r = write_floats(zip, params + param->offset, param->count);
-        return r == ZIP_OK ? zipCloseFileInZip(zip) : r;
+        zip_source_t *source = zip_source_buffer_fragment(zip, parts, param->count ? 2 : 1, 0);
+        zip_int64_t i = source ? zip_file_add(zip, name, source, 0) : -1;
+        if (source && i < 0)
+                zip_source_free(source);
+        return i >= 0 && !zip_set_file_compression(zip, (zip_uint64_t)i, ZIP_CM_STORE, 0)
+                       ? zip_file_set_dostime(zip, (zip_uint64_t)i, DOS_TIME, DOS_DATE, 0)
+                       : -1;
 }
 
-static int fail_zip(const char *path, struct mfl_error *err)
+static int fail_zip(const char *path, zip_error_t *error, struct mfl_error *err)
 {
-        int code = errno ? -errno : -EIO;
-        return mfl_fail(err, code, "write %s: %s", path, strerror(-code));
+        int code = zip_error_system_type(error) == ZIP_ET_SYS && zip_error_code_system(error)
+                           ? -zip_error_code_system(error)
+                   : zip_error_code_zip(error) == ZIP_ER_MEMORY ? -ENOMEM
+                                                                : -EIO;
+        return mfl_fail(err, code, "write %s: %s", path, zip_error_strerror(error));
 }
 
-/* minizip opens the file by its name, beside the descriptor that is synced afterwards. */
-static int write_zip(
-        const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
+/* headers: one for each param; libzip reads them and the params when it closes the archive. */
+static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *graph, const float *params,
+        struct header *headers, struct mfl_error *err)
 {
-        errno = 0;
-        zipFile zip = zipOpen64(path, APPEND_STATUS_CREATE);
-        if (!zip)
-                return fail_zip(path, err);
-        int r = ZIP_OK;
-        for (int i = 0; r == ZIP_OK && i < graph->n_params; i++)
-                r = write_param(zip, &graph->params[i], params);
-        int closed = zipClose(zip, NULL);
-        return r == ZIP_OK && closed == ZIP_OK ? 0 : fail_zip(path, err);
+        struct sink sink = {.fd = file->fd};
+        zip_error_t error;
+        zip_error_init(&error);
+        zip_error_init(&sink.error);
+        zip_source_t *source = zip_source_function_create(serve, &sink, &error);
+        zip_t *zip = source ? zip_open_from_source(source, ZIP_CREATE, &error) : NULL;
+        int r = 0;
+        if (!zip) {
+                r = fail_zip(file->tmp, &error, err);
+                zip_source_free(source);
+        }
+        for (int i = 0; zip && !r && i < graph->n_params; i++)
+                r = add_param(zip, &graph->params[i], params, &headers[i]);
+        if (zip && (r || zip_close(zip))) {
+                r = fail_zip(file->tmp, zip_get_error(zip), err);
+                zip_discard(zip);
+        }
+        zip_error_fini(&error);
+        zip_error_fini(&sink.error);
+        return r;
 }
 
 int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
 {
         _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "floats are written as they are");
         struct mfl_fs_file file = {.fd = -1};
-        int r = mfl_fs_begin(&file, path, err);
+        MFL_CLEANUP_FREE struct header *headers = mfl_malloc((size_t)graph->n_params * sizeof *headers);
+        int r = headers ? mfl_fs_begin(&file, path, err) : mfl_fail_memory(err, sizeof *headers, path);
         if (r)
                 return r;
-        r = write_zip(file.tmp, graph, params, err);
+        r = write_zip(&file, graph, params, headers, err);
         if (!r)
                 return mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);

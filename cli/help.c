@@ -11,7 +11,8 @@ static const char exit_text[] =
         "    2  the command line is wrong\n"
         "    3  the server can't be reached, or the connection is lost for good\n"
         "    4  no such job, round, daemon or file\n"
-        "    5  the input is wrong: the job file (with its line), or what the server would not take\n"
+        "    5  the input is wrong: the job file (with its line), or what the server would not take; or the\n"
+        "       certificate's role, or the job's owner, does not allow it\n"
         "    6  conflict (a job in that state, a name of several jobs) or a limit is reached\n"
         "  130  interrupted by Ctrl-C\n";
 

@@ -18,9 +18,8 @@ static void look_at_stdout(struct mfl_cli *cli)
         cli->utf8 = !strcmp(nl_langinfo(CODESET), "UTF-8");
 }
 
-static int run_command(struct mfl_cli *cli)
+static int act(struct mfl_cli *cli)
 {
-        struct mfl_error err;
         const char *server = getenv("MFL_SERVER");
         if (cli->options.version) {
                 puts("mfl " MFL_VERSION);
@@ -33,7 +32,14 @@ static int run_command(struct mfl_cli *cli)
         cli->server = cli->options.server ? cli->options.server
                       : server && *server ? server
                                           : "127.0.0.1:7433";
-        int code = cli->command->run(cli);
+        return cli->command->run(cli);
+}
+
+/* What was not written was not done. */
+static int run_command(struct mfl_cli *cli)
+{
+        struct mfl_error err;
+        int code = act(cli);
         int r = mfl_cli_flush(&err);
         return r && !code ? mfl_cli_report(cli, r, &err) : code;
 }

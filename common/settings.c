@@ -250,6 +250,14 @@ static int fail_syntax(const struct scan *scan, int code, struct mfl_error *err)
                 "%.100s: unknown option, or short for several; see %s --help", text, program);
 }
 
+/* What was asked for is of no use if it was not written. */
+static int end_shown(struct mfl_error *err)
+{
+        if (fflush(stdout) || ferror(stdout))
+                return mfl_fail_errno(err, "write to standard output");
+        return MFL_SETTINGS_SHOWN;
+}
+
 /* Whether all arguments can be understood; --help and --version end it. */
 static int check_syntax(const struct scan *scan, struct mfl_error *err)
 {
@@ -259,11 +267,11 @@ static int check_syntax(const struct scan *scan, struct mfl_error *err)
                         return fail_syntax(scan, code, err);
                 if (code == OPT_VERSION) {
                         printf("%s " MFL_VERSION "\n", scan->settings->program);
-                        return MFL_SETTINGS_SHOWN;
+                        return end_shown(err);
                 }
                 if (code == OPT_HELP)
                         return mfl_settings_print(scan->settings, optarg, stdout)
-                                       ? MFL_SETTINGS_SHOWN
+                                       ? end_shown(err)
                                        : mfl_fail(err, MFL_SETTINGS_USAGE,
                                                  "--help=%.60s: expected nothing, man, man5, markdown, yaml "
                                                  "or "

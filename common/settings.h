@@ -79,7 +79,7 @@ struct mfl_settings {
 /* Positive codes besides MFL_INVALID, which is a mistake in the file (exit status 78 of a program). */
 enum {
         MFL_SETTINGS_USAGE = 16, /* a mistake in an option or a variable (2) */
-        MFL_SETTINGS_SHOWN = 17, /* --help or --version: it was printed, and nothing else counts (0) */
+        MFL_SETTINGS_SHOWN = 17, /* --help or --version: it was written, and nothing else counts (0) */
 };
 
 /* Puts every row's default into the target; what has none stays as it is. */
@@ -91,7 +91,7 @@ int mfl_settings_yaml(const struct mfl_settings *settings, const char *text, siz
 
 /* Arguments, the files that --config names, and variables, over the defaults that are in the target. Knows
  * --config, --help and --version without a row. MFL_SETTINGS_USAGE, MFL_SETTINGS_SHOWN, MFL_INVALID for a
- * file; -ENOMEM. */
+ * file; -ENOMEM; what a write of help failed with. */
 int mfl_settings_load(const struct mfl_settings *settings, int argc, char *const argv[], void *target,
         struct mfl_error *err) MFL_MUST_CHECK;
 

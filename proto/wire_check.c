@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "common/bounded.h"
 #include "proto/wire_internal.h"
 
 /* Bounds of a field, both included: the value of a number (unsigned ones above INT64_MAX count as INT64_MAX),
@@ -533,7 +534,7 @@ static int check_range(const struct walk *w, int64_t value, const char *what)
 static int check_string(const struct walk *w, const char *s)
 {
         size_t n = s ? strlen(s) : 0;
-        if (w->unpacked && s && s != w->field->default_value && n + 1 != mfl_wire_alloc_size(s))
+        if (w->unpacked && s && s != w->field->default_value && n + 1 != mfl_bounded_size(s))
                 return REFUSE(w, "a NUL at byte %zu of the text", n);
         int r = check_range(w, (int64_t)n, "length ");
         if (r)

@@ -10,9 +10,6 @@
  * NUL hides are found too. MFL_INVALID. */
 int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err);
 
-/* The size that protobuf-c asked for when it made p. */
-size_t mfl_wire_alloc_size(const void *p);
-
 /* Copies what fits into bytes including the NUL, and cuts between characters. */
 void mfl_wire_copy_text(char *dst, size_t bytes, const char *src);
 

@@ -133,7 +133,7 @@ build_tar()
         # shellcheck disable=SC2016
         link='-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib'
         quiet "$work/log" meson setup "$work/build" "$work/mfl" --buildtype=release --prefix=/opt/mfl --libdir=lib \
-                -Dtests=disabled -Dcuda=disabled -Donednn=enabled -Dhttp=enabled -Dsystemd-units=none \
+                -Dtests=disabled -Dbench=disabled -Dcuda=disabled -Donednn=enabled -Dhttp=enabled -Dsystemd-units=none \
                 "-Dc_args=-ffile-prefix-map=$work=." "-Dc_link_args=$link" ${MFL_SETUP:-}
         quiet "$work/log" ninja -C "$work/build"
         quiet "$work/log" meson install -C "$work/build" --no-rebuild --strip --destdir "$work/dest"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "cli/onnx/internal.h"
+#include "common/bounded.h"
 
 #define BUDGET_FACTOR 48
 #define BUDGET_BASE ((uint64_t)64 << 20)
@@ -13,50 +14,14 @@
         "do_constant_folding=False, "                                                                        \
         "opset_version=17, dynamo=False)"
 
-/* ---- protobuf on a budget ---- */
-
-struct budget {
-        uint64_t left;
-        bool out_of_memory;
-};
-
-union prefix {
-        size_t size;
-        max_align_t align;
-};
-
-static void *budget_alloc(void *data, size_t size)
-{
-        struct budget *b = data;
-        if (size > b->left || b->left - size < sizeof(union prefix))
-                return NULL;
-        union prefix *p = mfl_malloc(sizeof *p + size);
-        if (!p) {
-                b->out_of_memory = true;
-                return NULL;
-        }
-        b->left -= sizeof *p + size;
-        p->size = size;
-        return p + 1;
-}
-
-static void budget_free(void *data, void *ptr)
-{
-        struct budget *b = data;
-        union prefix *p = ptr ? (union prefix *)ptr - 1 : NULL;
-        if (p)
-                b->left += sizeof *p + p->size;
-        free(p);
-}
-
 static int unpack(const uint8_t *bytes, size_t n, const char *path, ProtobufCAllocator *allocator,
         Onnx__ModelProto **ret_model, struct mfl_error *err)
 {
-        const struct budget *budget = allocator->allocator_data;
+        const struct mfl_bounded *bounded = allocator->allocator_data;
         *ret_model = onnx__model_proto__unpack(allocator, n, bytes);
         if (*ret_model)
                 return 0;
-        if (budget->out_of_memory)
+        if (bounded->out_of_memory)
                 return mfl_fail_memory(err, n, path);
         return mfl_fail(err, MFL_INVALID, "%.200s: is no ONNX file, or a truncated one (%zu bytes)", path, n);
 }
@@ -407,8 +372,8 @@ static int64_t opset_of(const Onnx__ModelProto *proto)
 int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
         const struct mfl_onnx_files *files, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
-        struct budget budget = {.left = (uint64_t)n_bytes * BUDGET_FACTOR + BUDGET_BASE};
-        ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
+        struct mfl_bounded bounded = {.left = (uint64_t)n_bytes * BUDGET_FACTOR + BUDGET_BASE};
+        ProtobufCAllocator allocator = {mfl_bounded_alloc, mfl_bounded_free, &bounded};
         struct mfl_onnx_model model = {.n = 0};
         Onnx__ModelProto *proto;
         int r = unpack(bytes, n_bytes, path, &allocator, &proto, err);

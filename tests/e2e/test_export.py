@@ -162,6 +162,14 @@ def test_npz(one, job):
     one.mfl('pull', job, '--format', 'npz', '-o', 'again.npz')
     with open(path, 'rb') as a, open(os.path.join(one.dir, 'again.npz'), 'rb') as b:
         assert a.read() == b.read()
+    # What can't be written leaves nothing behind, and the last model stays.
+    done = subprocess.run(['sh', '-c', 'trap "" XFSZ; ulimit -f 1; exec "$@"', 'sh', h.program('mfl'), 'pull', job, '--format',
+                           'npz', '-o', 'again.npz', '--server', one.server.address], cwd=one.dir, capture_output=True,
+                          text=True, timeout=30, check=False)
+    assert done.returncode == 1 and 'write again.npz.tmp: ' in done.stderr and 'File too large' in done.stderr, done
+    assert not os.path.exists(os.path.join(one.dir, 'again.npz.tmp'))
+    with open(path, 'rb') as a, open(os.path.join(one.dir, 'again.npz'), 'rb') as b:
+        assert a.read() == b.read()
 
 
 def test_tensorboard(one, job):

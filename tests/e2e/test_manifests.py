@@ -3,6 +3,7 @@
 referred to exists, the programs take the arguments and files; and, where they can be had, what kustomize makes of it is valid by
 the published schemas.
 """
+import base64
 import functools
 import glob
 import json
@@ -24,6 +25,7 @@ KUBERNETES, CONTAINER = os.path.join(DEPLOY, 'kubernetes'), os.path.join(DEPLOY,
 OVERLAYS, COMPONENTS = ('cpu', 'gpu'), ('monitoring', 'drain')
 # Made by an administrator with `mfl pki` and kubectl: the README tells how.
 SECRETS = {'mfl-server-tls', 'mfl-client-tls', 'mfl-drain-tls'}
+NODES = ('node7', 'node8.example.org')
 
 
 def load(path):
@@ -90,6 +92,65 @@ def with_components(tmp_path):
     with open(path, 'a', encoding='utf-8') as f:
         f.write('components: [%s]\n' % ', '.join('../../components/' + c for c in COMPONENTS))
     return os.path.dirname(path), copy
+
+
+@pytest.fixture(scope='module')
+def nodes(tmp_path_factory):
+    """What node.sh makes for a node with GPUs and one without: the folder of the overlay, and the secrets."""
+    folder = tmp_path_factory.mktemp('nodes')
+    copy, pki = folder / 'kubernetes', str(folder / 'pki')
+    shutil.copytree(KUBERNETES, copy)
+    h.mfl('pki', 'init', '--dir', pki)
+    h.mfl('pki', 'issue', 'server', '--host', 'localhost', '--dir', pki)
+
+    def run(*argv):
+        return subprocess.run([copy / 'node.sh', '--pki', pki, *argv], capture_output=True, text=True, timeout=20, check=False,
+                              env={'PATH': os.environ['PATH'], 'MFL': h.program('mfl')})
+    for wrong in ('server', 'Node7', '--gpus=8'):
+        done = run(wrong)
+        assert done.returncode == 2 and wrong in done.stderr and not done.stdout, done
+    first, second = run('--gpus', '8', '--drain', NODES[0]), run('--cpus', '6', '--tag', '1.2', NODES[1])
+    assert first.returncode == 0 and second.returncode == 0, first.stderr + second.stderr
+    # A node that has its certificate keeps it.
+    assert run('--gpus', '8', '--drain', NODES[0]).stdout == first.stdout
+    return copy / 'overlays' / 'nodes', first.stdout + second.stdout, folder / 'pki'
+
+
+def test_each_node_has_a_secret_of_its_own(nodes):
+    folder, text, pki = nodes
+    secrets = {d['metadata']['name']: d['data'] for d in yaml.safe_load_all(text)}
+    assert set(secrets) == {'mfl-client-tls-' + node for node in NODES}
+    for node in NODES:
+        there = {'ca.pem': 'ca.pem', node + '.pem': 'cert.pem', node + '.key': 'key.pem'}
+        assert {k: base64.b64decode(v) for k, v in secrets['mfl-client-tls-' + node].items()} == \
+            {k: (pki / 'issued' / node / v).read_bytes() for k, v in there.items()}
+        daemons = folder / 'daemons' / node
+        Kustomization(str(daemons))
+        patch, = load(daemons / 'client.yaml')
+        assert [v['secret']['secretName'] for v in pod(patch)['volumes']] == ['mfl-client-tls-' + node]
+    assert not any(b'PRIVATE KEY' in p.read_bytes() for p in folder.glob('**/*') if p.is_file())
+
+
+def test_kustomize_builds_a_daemon_set_for_each_node(nodes):
+    docs, _ = build(nodes[0])
+    found = {d['metadata']['name']: d for d in docs if d['kind'] == 'DaemonSet'}
+    assert set(found) == {'mfl-client-' + node for node in NODES}
+    maps = {d['metadata']['name'] for d in docs if d['kind'] == 'ConfigMap'}
+    for node in NODES:
+        doc = found['mfl-client-' + node]
+        spec = pod(doc)
+        terms = spec['affinity']['nodeAffinity']['requiredDuringSchedulingIgnoredDuringExecution']['nodeSelectorTerms']
+        assert terms == [{'matchFields': [{'key': 'metadata.name', 'operator': 'In', 'values': [node]}]}]
+        assert doc['spec']['selector']['matchLabels']['mfl.node'] == node
+        assert not spec.get('nodeSelector') and spec['serviceAccountName'] == 'mfl'
+        sources = {v['name']: v for v in spec['volumes']}
+        assert sources['tls']['secret'] == {'secretName': 'mfl-client-tls-' + node, 'defaultMode': 0o440}
+        assert sources['config']['configMap']['name'] in maps
+    gpu, cpu = (pod(found['mfl-client-' + node])['containers'][0] for node in NODES)
+    assert gpu['command'] == ['mfl-client', '--all-gpus'] and gpu['resources']['limits']['nvidia.com/gpu'] == 8
+    assert gpu['image'] == 'registry.example.org/mfl-client-cuda:latest' and 'preStop' in gpu['lifecycle']
+    assert cpu['command'] == ['mfl-client', '--gpu=none', '--workers=6'] and 'nvidia.com/gpu' not in cpu['resources']['limits']
+    assert cpu['image'] == 'registry.example.org/mfl-client:1.2' and 'lifecycle' not in cpu
 
 
 def test_every_file_is_used_and_every_patch_has_a_target(tmp_path):
@@ -208,8 +269,8 @@ def test_kustomize_builds_the_overlays(tmp_path):
 def validator():
     """A Python that has kubernetes_validate: this one, or one in the build folder, installed from PyPI once."""
     venv = os.path.join(h.BUILD, 'kubernetes-validate')
-    own = os.path.join(venv, 'bin', 'python')
-    for python in (sys.executable, own):
+    own, whole = os.path.join(venv, 'bin', 'python'), os.path.join(venv, 'whole')
+    for python in [sys.executable] + [own] * os.path.exists(whole):
         if os.path.exists(python) and \
                 not subprocess.run([python, '-c', 'import kubernetes_validate'], capture_output=True, check=False).returncode:
             return python
@@ -217,6 +278,9 @@ def validator():
         for argv in ([sys.executable, '-m', 'venv', '--clear', venv],
                      [own, '-m', 'pip', 'install', '-q', '--retries', '1', '--timeout', '10', 'kubernetes-validate==1.37.0']):
             subprocess.run(argv, check=True, capture_output=True, timeout=90)
+        # What was broken off has some versions' schemas and not others.
+        with open(whole, 'w', encoding='ascii'):
+            pass
     except (subprocess.SubprocessError, OSError) as e:
         pytest.skip('kubernetes-validate can not be installed here: %s' % e)
     return own
@@ -235,16 +299,17 @@ print(json.dumps(unknown))
 
 
 @pytest.mark.parametrize('version', ['1.29', '1.34'])
-def test_schemas(tmp_path, version):
+def test_schemas(tmp_path, nodes, version):
     python = validator()
     folders = [os.path.join(KUBERNETES, 'overlays', name) for name in OVERLAYS] + [with_components(tmp_path)[0]]
-    for i, folder in enumerate(folders):
+    texts = [build(folder)[1] for folder in folders]
+    for i, text in enumerate([build(nodes[0])[1] + nodes[1]] + texts):
         path = tmp_path / ('%d.yaml' % i)
-        path.write_text(build(folder)[1])
+        path.write_text(text)
         done = subprocess.run([python, '-c', VALIDATE, version, path], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         # The Prometheus Operator's own kind is in no schema of Kubernetes.
-        assert json.loads(done.stdout) == (['ServiceMonitor'] if i == 2 else [])
+        assert json.loads(done.stdout) == (['ServiceMonitor'] if i == len(texts) else [])
     broken = path.read_text().replace('serviceName: mfl-server-headless', 'serviceNam: mfl-server-headless')
     path.write_text(broken)
     assert subprocess.run([python, '-c', VALIDATE, version, path], capture_output=True, check=False, timeout=60).returncode

@@ -92,6 +92,15 @@ def test_example_names_every_key(tmp_path, name):
         assert done.returncode == 2 and '--log-level loud' in done.stderr, done.stderr
 
 
+def test_help_that_could_not_be_written_is_a_failure():
+    for name, *argv in [(name, '--help') for name in PROGRAMS] + [
+            ('mfl-client', '--version'), ('mfl', '--help'), ('mfl', '--version'), ('mfl', 'help', 'json'),
+            ('mfl', 'run', '--help')]:
+        with open('/dev/full', 'w', encoding='ascii') as full:
+            done = subprocess.run([h.program(name), *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+        assert done.returncode and 'standard output: No space left on device' in done.stderr, (name, argv, done)
+
+
 def test_help_comes_first(tmp_path):
     """--help is of use when the configuration is broken; the width is one that terminals have."""
     for name in PROGRAMS:
@@ -157,6 +166,13 @@ def test_completion_of_names(scripts, tmp_path):
         c.wait_daemons(1)
         assert complete(scripts, 'mfl', 'drain', '', env=env) == ['d1']
         assert complete(scripts, 'mfl', 'daemons', 'disable', '', env=env) == ['d1']
+        for rule in (('disable', 'x*'), ('disable', 'cn:y-*'), ('allow', 'd?')):
+            c.mfl('daemons', *rule)
+        assert complete(scripts, 'mfl', '--server', c.server.address, 'daemons', 'enable', '') == ['cn:y-\\*', 'x\\*']
+        assert complete(scripts, 'mfl', 'daemons', 'enable', 'cn', ':', 'y', env=env) == ['y-\\*']
+        assert complete(scripts, 'mfl', 'daemons', 'enable', 'cn', ':', env=env) == ['y-\\*']
+        assert complete(scripts, 'mfl', 'daemons', 'disallow', '', env=env) == ['d\\?']
+        assert complete(scripts, 'mfl', 'daemons', 'rules', '', env=env) == []
     assert complete(scripts, 'mfl', 'show', '', env={'MFL_SERVER': '127.0.0.1:9'}) == ['last']
 
 

@@ -24,8 +24,9 @@ class Block(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), norm(channels))
 
     def forward(self, x):
-        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        return torch.relu(y + (self.downsample(x) if self.downsample else x))
+        y = self.bn2(self.conv2(torch.relu_(self.bn1(self.conv1(x)))))
+        y += self.downsample(x) if self.downsample else x
+        return torch.relu_(y)
 
 
 def group_norm(channels):
@@ -65,7 +66,7 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.shortcut else self.conv(x)
 
 
-def mobilenet_v2(inputs, classes):
+def mobilenet_v2(inputs, classes, dropout):
     """For images below 64 pixels."""
     parts, before = [unit(inputs, 32, 3)], 32
     for expand, channels, n, stride in [(1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
@@ -75,7 +76,7 @@ def mobilenet_v2(inputs, classes):
             before = channels
     parts.append(unit(before, 1280, 1))
     return sequence(features=nn.Sequential(*parts), avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(),
-                    classifier=nn.Sequential(nn.Dropout(0.0), nn.Linear(1280, classes)))
+                    classifier=nn.Sequential(nn.Dropout(0.2 if dropout else 0), nn.Linear(1280, classes)))
 
 
 class CharLSTM(nn.Module):
@@ -90,17 +91,22 @@ class CharLSTM(nn.Module):
         return self.fc(self.lstm2(self.lstm1(self.embedding(x))[0])[0])
 
 
-def attention(qkv, heads, causal):
-    """Vaswani et al. 2017, section 3.2."""
+def attention(qkv, heads, causal, fused):
+    """Vaswani et al. 2017, section 3.2; fused: by PyTorch's own function, which came with version 2."""
     rows, positions, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     q, k, v = (t.reshape(rows, positions, heads, width // heads).transpose(1, 2) for t in qkv.split(width, 2))
+    if fused:
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return y.transpose(1, 2).reshape(rows, positions, width)
     scores = q @ k.transpose(2, 3) / (width // heads) ** 0.5
     if causal:
-        scores = scores.masked_fill(torch.ones(positions, positions).triu(1).bool(), float("-inf"))
+        scores = scores.masked_fill(torch.ones(positions, positions, device=qkv.device).triu(1).bool(), float("-inf"))
     return (scores.softmax(3) @ v).transpose(1, 2).reshape(rows, positions, width)
 
 
 class Attention(nn.Module):
+    fused = False
+
     def __init__(self, width, heads, causal, names):
         super().__init__()
         self.heads, self.causal, self.names = heads, causal, names
@@ -109,7 +115,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         qkv, project = (getattr(self, name) for name in self.names)
-        return project(attention(qkv(x), self.heads, self.causal))
+        return project(attention(qkv(x), self.heads, self.causal, self.fused))
 
 
 class GPTBlock(nn.Module):
@@ -138,7 +144,7 @@ class CharGPT(nn.Module):
 
     def forward(self, x):
         parts = self.transformer
-        y = parts["wte"](x) + parts["wpe"](torch.arange(x.shape[1]))
+        y = parts["wte"](x) + parts["wpe"](torch.arange(x.shape[1], device=x.device))
         for block in parts["h"]:
             y = block(y)
         return self.lm_head(parts["ln_f"](y))
@@ -193,15 +199,15 @@ def fedavg_cnn(shape, classes):
                     fc2=nn.Linear(512, classes))
 
 
-def pfl_cnn(shape, classes):
+def pfl_cnn(shape, classes, dropout):
     sides = [(side - 4) // 2 for side in shape[1:]]
     return sequence(conv1=nn.Conv2d(shape[0], 32, 3), relu1=nn.ReLU(), conv2=nn.Conv2d(32, 64, 3), relu2=nn.ReLU(),
-                    pool=nn.MaxPool2d(2), flatten=nn.Flatten(), fc1=nn.Linear(64 * sides[0] * sides[1], 128),
-                    relu3=nn.ReLU(), fc2=nn.Linear(128, classes))
+                    pool=nn.MaxPool2d(2), drop1=nn.Dropout(0.25 if dropout else 0), flatten=nn.Flatten(),
+                    fc1=nn.Linear(64 * sides[0] * sides[1], 128), relu3=nn.ReLU(),
+                    drop2=nn.Dropout(0.5 if dropout else 0), fc2=nn.Linear(128, classes))
 
 
-def preset(name, shape, classes):
-    """Without dropout."""
+def preset(name, shape, classes, dropout=False):
     inputs, count = shape[0], torch.Size(shape).numel()
     makers = {
         "logistic": lambda: sequence(flatten=nn.Flatten(), fc=nn.Linear(count, classes)),
@@ -209,12 +215,12 @@ def preset(name, shape, classes):
                                 relu2=nn.ReLU(), fc3=nn.Linear(200, classes)),
         "lenet5": lambda: lenet5(shape, classes),
         "fedavg-cnn": lambda: fedavg_cnn(shape, classes),
-        "pfl-cnn": lambda: pfl_cnn(shape, classes),
+        "pfl-cnn": lambda: pfl_cnn(shape, classes, dropout),
         "resnet18": lambda: resnet(inputs, classes, 4, 2, 64, nn.BatchNorm2d),
         "resnet18-gn": lambda: resnet(inputs, classes, 4, 2, 64, group_norm),
         "resnet20": lambda: resnet(inputs, classes, 3, 3, 16, nn.BatchNorm2d),
         "resnet20-gn": lambda: resnet(inputs, classes, 3, 3, 16, group_norm),
-        "mobilenet-v2": lambda: mobilenet_v2(inputs, classes),
+        "mobilenet-v2": lambda: mobilenet_v2(inputs, classes, dropout),
         "char-lstm": lambda: CharLSTM(classes),
         "char-gpt": lambda: CharGPT(classes, shape[0]),
         "vit-tiny": lambda: ViT(shape, classes),

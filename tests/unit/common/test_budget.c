@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory budget, and the reading of cgroups below a made-up root. */
+/* The memory budget, the bounded allocator, and the reading of cgroups below a made-up root. */
 #include "tests/lib/test.h"
+#include "common/bounded.h"
 #include "common/budget.h"
 #include "common/fs.h"
 
@@ -26,6 +27,34 @@ static void reservations_end_at_the_limit(void **state)
         mfl_budget_init(&budget, 0);
         assert_int_equal(mfl_budget_reserve(&budget, UINT64_MAX - 1, "all", &err), 0);
         assert_int_equal(mfl_budget_reserve(&budget, 2, "more", &err), MFL_BUSY);
+}
+
+static void blocks_are_bounded_by_what_is_there_at_a_time(void **state)
+{
+        struct mfl_bounded bounded = {.left = 4096};
+        assert_null(mfl_bounded_alloc(&bounded, 4096)); /* its prefix does not fit */
+        assert_true(bounded.spent);
+        assert_null(mfl_bounded_alloc(&bounded, SIZE_MAX));
+        bounded.spent = false;
+        for (int i = 0; i < 100; i++) {
+                char *block = mfl_bounded_alloc(&bounded, 3000);
+                assert_non_null(block);
+                assert_int_equal((uintptr_t)block % _Alignof(max_align_t), 0);
+                assert_int_equal(mfl_bounded_size(block), 3000);
+                memset(block, 1, 3000);
+                assert_null(mfl_bounded_alloc(&bounded, 3000));
+                mfl_bounded_free(&bounded, block);
+                assert_true(bounded.left == 4096);
+        }
+        assert_true(bounded.spent && !bounded.out_of_memory);
+        void *last = mfl_bounded_alloc(&bounded, 0);
+        assert_true(last && bounded.left < 4096);
+        mfl_bounded_free(&bounded, NULL);
+        mfl_bounded_free(NULL, last);
+        mfl_alloc_fail_at(0);
+        assert_null(mfl_bounded_alloc(&bounded, 8));
+        mfl_alloc_fail_at(-1);
+        assert_true(bounded.out_of_memory);
 }
 
 static void bytes_are_written_short(void **state)
@@ -119,6 +148,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(reservations_end_at_the_limit),
+                cmocka_unit_test(blocks_are_bounded_by_what_is_there_at_a_time),
                 cmocka_unit_test(bytes_are_written_short),
                 cmocka_unit_test_setup_teardown(the_lowest_cgroup_counts, setup, teardown),
                 cmocka_unit_test_setup_teardown(the_container_root_and_version_1_count, setup, teardown),
