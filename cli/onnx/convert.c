@@ -264,22 +264,11 @@ static int convert_node(struct onnx *o)
 
 /* ---- after the nodes ---- */
 
-static int by_place(const void *a, const void *b)
+static bool *needed_layers(struct onnx *o, int last)
 {
-        const int *x = a, *y = b;
-        return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
-}
-
-/* Layers that the output needs, in the order of the nodes. */
-static int order_layers(struct onnx *o, int last)
-{
-        int(*place)[2] = onnx_alloc(o, (size_t)o->n_layers, sizeof *place);
-        int *number = onnx_alloc(o, (size_t)o->n_layers, sizeof *number);
-        struct onnx_layer *sorted = onnx_alloc(o, (size_t)o->n_layers, sizeof *sorted);
         bool *needed = onnx_alloc(o, (size_t)o->n_layers, sizeof *needed);
-        int n = 0;
-        if (!place || !number || !sorted || !needed)
-                return onnx_memory(o);
+        if (!needed)
+                return NULL;
         needed[0] = needed[last] = true;
         for (int i = o->n_layers - 1; i > 0; i--) {
                 const struct mfl_layer *l = &o->layers[i].layer;
@@ -288,20 +277,36 @@ static int order_layers(struct onnx *o, int last)
                 if (needed[i] && l->input2 >= 0)
                         needed[l->input2] = true;
         }
+        return needed;
+}
+
+/* Layers that the output needs, in the order of the nodes: by counting those of each node, since qsort of
+ * more than 1 KiB asks the system how much memory there is. */
+static int order_layers(struct onnx *o, int last)
+{
+        int n_nodes = (int)o->graph->n_node, n = 0;
+        int *start = onnx_alloc(o, (size_t)n_nodes + 2, sizeof *start);
+        int *number = onnx_alloc(o, (size_t)o->n_layers, sizeof *number);
+        struct onnx_layer *sorted = onnx_alloc(o, (size_t)o->n_layers, sizeof *sorted);
+        const bool *needed = needed_layers(o, last);
+        if (!start || !number || !sorted || !needed)
+                return onnx_memory(o);
+        /* The input, made before all nodes, is of node -1. */
+        for (int i = 0; i < o->n_layers; i++)
+                start[o->layers[i].at + 2] += needed[i];
+        for (int k = 1; k < n_nodes + 2; k++)
+                start[k] += start[k - 1];
+        for (int i = 0; i < o->n_layers; i++)
+                if (needed[i])
+                        number[i] = start[o->layers[i].at + 1]++;
         for (int i = 0; i < o->n_layers; i++) {
                 if (!needed[i])
                         continue;
-                place[n][0] = i ? o->layers[i].at : -2;
-                place[n++][1] = i;
-        }
-        qsort(place, (size_t)n, sizeof *place, by_place);
-        for (int i = 0; i < n; i++)
-                number[place[i][1]] = i;
-        for (int i = 0; i < n; i++) {
-                struct mfl_layer *l = &sorted[i].layer;
-                sorted[i] = o->layers[place[i][1]];
+                struct mfl_layer *l = &sorted[number[i]].layer;
+                sorted[number[i]] = o->layers[i];
                 l->input = l->input < 0 ? -1 : number[l->input];
                 l->input2 = l->input2 < 0 ? -1 : number[l->input2];
+                n++;
         }
         o->layers = sorted;
         o->n_layers = n;
