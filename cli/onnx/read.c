@@ -170,7 +170,7 @@ bool onnx_scalar(const struct onnx_value *value, double *ret_v)
         return true;
 }
 
-/* ---- constants ---- */
+/* ---- types ---- */
 
 enum {
         FLOAT = 1,
@@ -181,8 +181,38 @@ enum {
         INT32,
         INT64,
         BOOL = 9,
-        DOUBLE = 11
+        FLOAT16,
+        DOUBLE,
+        UINT32,
+        UINT64,
+        BFLOAT16 = 16
 }; /* TensorProto.DataType */
+
+enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v)
+{
+        if (v->tensor)
+                return v->tensor->f ? ONNX_KIND_FLOAT : v->tensor->is_bool ? ONNX_KIND_BOOL : ONNX_KIND_WHOLE;
+        return o->tokens && !v->pending && !v->samples && v->layer == 0 ? ONNX_KIND_WHOLE : ONNX_KIND_FLOAT;
+}
+
+int onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind)
+{
+        const struct onnx_value *like = onnx_input(o, 1);
+        if (!strcmp(onnx_node(o)->op_type, "CastLike")) {
+                if (!like)
+                        return onnx_fail(o, "input 1 is missing");
+                *ret_kind = onnx_kind_of(o, like);
+                return 0;
+        }
+        int64_t to = onnx_int(o, "to", 0);
+        *ret_kind = to == FLOAT || to == FLOAT16 || to == DOUBLE || to == BFLOAT16 ? ONNX_KIND_FLOAT
+                    : to == BOOL                                                   ? ONNX_KIND_BOOL
+                    : (to >= UINT8 && to <= INT64) || to == UINT32 || to == UINT64 ? ONNX_KIND_WHOLE
+                                                                                   : ONNX_KIND_OTHER;
+        return 0;
+}
+
+/* ---- constants ---- */
 
 static size_t element_bytes(int type)
 {
