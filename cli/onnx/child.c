@@ -230,7 +230,9 @@ int mfl_onnx_child(int socket)
                 r = give_up_rights(&err);
         if (!r)
                 r = mfl_onnx_convert(bytes, n, name, &files, &model, &err);
-        return answer(socket, r, &model, &err) ? 1 : 0;
+        int gone = answer(socket, r, &model, &err);
+        mfl_onnx_model_deinit(&model);
+        return gone ? 1 : 0;
 }
 
 /* ---- the parent ---- */

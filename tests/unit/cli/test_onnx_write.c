@@ -86,8 +86,8 @@ static void check_reads_back(const struct mfl_graph *graph)
 {
         struct mfl_onnx_model model;
         struct mfl_error err;
-        char *bytes;
-        size_t n;
+        char *bytes = NULL;
+        size_t n = 0;
         MFL_CLEANUP_FREE float *params = mfl_calloc((size_t)graph->n, sizeof *params);
         /* Unlike those of a start, no two are equal. */
         for (uint64_t i = 0; i < graph->n; i++)
