@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads an ONNX file in a child process that may only compute.
  *
- * Happy path: open the file -> socket pair -> fork, exec of this program with a hidden argument -> the child
- * limits its time, memory and files, gives up all other system calls, maps the file, converts it, asks for
- * files beside it by name and gets their descriptors -> answer: layers and params -> the child ends. The
- * parent never parses ONNX; what comes back is a job's text, which the ordinary parser reads, and floats.
- * Failures: no such file; what the child says is wrong; the child is killed (a limit, or a fault of the
- * parser).
+ * Happy path: open the file -> socket pair -> fork, exec of this program with a hidden argument -> the parent
+ * limits the child's time and memory by the size of the file, and more with each file that it hands over
+ * later
+ * -> the child limits its files, gives up all other system calls, maps the file, converts it, asks for files
+ * beside it by name and gets their descriptors -> answer: layers and params -> the child ends. The parent
+ * never parses ONNX; what comes back is a job's text, which the ordinary parser reads, and floats. Failures:
+ * no such file; a file of external data that is outside of the model's folder, a link, no plain file, or too
+ * large; what the child says is wrong; the child is killed (a limit, or a fault of the parser).
  */
 #include <fcntl.h>
 #include <math.h>
@@ -25,14 +27,21 @@
 #include "cli/onnx/sandbox.h"
 #include "common/job.h"
 
+/* What reading may take: so much for any file, and so much for the bytes of all files together. Weights are
+ * mapped, copied once or twice and sent; a weight of whole numbers of 8 bits needs 8 times its size. */
 #define CPU_SECONDS 60
+#define CPU_SECONDS_PER_GIB 30
+#define MEMORY_BASE ((uint64_t)4 << 30)
+#define MEMORY_FACTOR 12
 #define WAIT_SECONDS 300
-#define MEMORY_BASE ((uint64_t)8 << 30) /* room for files beside it, too */
-#define MEMORY_FACTOR 12                /* of the file */
+#define FILES_BYTES_MAX ((uint64_t)MFL_ONNX_FILES_GIB_MAX << 30)
 #define FD_SOCKET 3
 #define FD_FILE 4
 
 enum { SAY_FILE = 1, SAY_DONE, SAY_FAILED };
+
+/* What the parent answers to SAY_FILE, in one byte; with GIVEN comes the file. */
+enum { GIVEN = 1, NOT_THERE, OUTSIDE, A_LINK, NOT_PLAIN, TOO_LARGE };
 
 /* Both ends are this program. */
 struct message {
@@ -75,7 +84,7 @@ static int read_all(int fd, void *data, size_t n)
 
 /* ---- the child ---- */
 
-#define CHILD_FILES_MAX 64
+#define CHILD_FILES_MAX 2048 /* exporters may write one for each weight */
 
 struct child {
         int socket, n_files;
@@ -99,20 +108,22 @@ static int map_fd(int fd, const char *name, const uint8_t **ret_bytes, size_t *r
         return 0;
 }
 
-static int receive_fd(int socket, int *ret_fd)
+/* *ret_answer is GIVEN and *ret_fd the file, or why it is not given. */
+static int receive_fd(int socket, char *ret_answer, int *ret_fd)
 {
-        char byte;
         union {
                 char bytes[CMSG_SPACE(sizeof(int))];
                 struct cmsghdr align;
         } control;
-        struct iovec v = {&byte, 1};
+        struct iovec v = {ret_answer, 1};
         struct msghdr m = {.msg_iov = &v,
                 .msg_iovlen = 1,
                 .msg_control = control.bytes,
                 .msg_controllen = sizeof control};
-        if (recvmsg(socket, &m, 0) != 1 || !byte)
+        if (recvmsg(socket, &m, 0) != 1)
                 return -1;
+        if (*ret_answer != GIVEN)
+                return 0;
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
         if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
                 return -1;
@@ -120,11 +131,27 @@ static int receive_fd(int socket, int *ret_fd)
         return 0;
 }
 
+static int refuse_file(char answer, const char *name, struct mfl_error *err)
+{
+        if (answer == TOO_LARGE)
+                return mfl_fail(err, MFL_INVALID,
+                        "external data: with %.150s the model's files have more than %d GiB; mfl reads no "
+                        "more",
+                        name, MFL_ONNX_FILES_GIB_MAX);
+        return mfl_fail(err, MFL_INVALID, "external data: %.150s %s", name,
+                answer == OUTSIDE  ? "is not below the model's folder, where it must be"
+                : answer == A_LINK ? "is, or lies behind, a symbolic link; the file itself must lie in the "
+                                     "model's folder"
+                : answer == NOT_PLAIN ? "is no ordinary file"
+                                      : "is not there, or can't be read: it belongs into the model's folder");
+}
+
 static int ask_file(
         void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
         struct child *c = user;
         struct message m = {.kind = SAY_FILE};
+        char given = 0;
         int fd;
         for (int i = 0; i < c->n_files; i++) {
                 if (strcmp(c->file[i].name, name))
@@ -136,9 +163,10 @@ static int ask_file(
         if (c->n_files == CHILD_FILES_MAX || !mfl_strcpy(m.text, sizeof c->file[0].name, name))
                 return mfl_fail(err, MFL_INVALID,
                         "external data in more than %d files, or in one of too long a name", CHILD_FILES_MAX);
-        if (send_all(c->socket, &m, sizeof m) || receive_fd(c->socket, &fd))
-                return mfl_fail(err, MFL_INVALID,
-                        "external data: there is no readable file %.100s beside the model", name);
+        if (send_all(c->socket, &m, sizeof m) || receive_fd(c->socket, &given, &fd))
+                return mfl_fail(err, MFL_INVALID, "external data: %.100s: no answer", name);
+        if (given != GIVEN)
+                return refuse_file(given, name, err);
         int r = map_fd(fd, name, ret_bytes, ret_n, err);
         close(fd);
         if (r)
@@ -155,17 +183,13 @@ static int limit(int what, uint64_t value, struct mfl_error *err)
         return setrlimit((__rlimit_resource_t)what, &limits) ? mfl_fail_errno(err, "limit %d", what) : 0;
 }
 
-static int give_up_rights(uint64_t memory, struct mfl_error *err)
+static int give_up_rights(struct mfl_error *err)
 {
-        int r = limit(RLIMIT_CPU, CPU_SECONDS, err);
-        if (!r)
-                r = limit(RLIMIT_CORE, 0, err);
+        int r = limit(RLIMIT_CORE, 0, err);
         if (!r)
                 r = limit(RLIMIT_FSIZE, 0, err);
         if (!r)
                 r = limit(RLIMIT_NOFILE, 16, err);
-        if (!r && mfl_sandbox_limits_memory)
-                r = limit(RLIMIT_AS, memory, err);
         if (!r && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
                 r = mfl_fail_errno(err, "a process that can't be read");
         return r ? r : mfl_sandbox_enter(err);
@@ -195,19 +219,20 @@ int mfl_onnx_child(int socket)
         struct mfl_error err;
         const uint8_t *bytes = NULL;
         size_t n = 0;
-        uint64_t memory;
         c.socket = socket;
         char name[512] = "";
-        /* What the parent says first: how much memory, and the name for messages. */
-        if (read_all(socket, &memory, sizeof memory) || read_all(socket, name, sizeof name))
+        /* The parent has set its limits when it says the name, which is for messages. */
+        if (read_all(socket, name, sizeof name))
                 return 1;
         name[sizeof name - 1] = '\0';
         int r = map_fd(FD_FILE, name, &bytes, &n, &err);
         if (!r)
-                r = give_up_rights(memory, &err);
+                r = give_up_rights(&err);
         if (!r)
                 r = mfl_onnx_convert(bytes, n, name, &files, &model, &err);
-        return answer(socket, r, &model, &err) ? 1 : 0;
+        int gone = answer(socket, r, &model, &err);
+        mfl_onnx_model_deinit(&model);
+        return gone ? 1 : 0;
 }
 
 /* ---- the parent ---- */
@@ -216,6 +241,7 @@ struct parent {
         const char *path;
         pid_t pid;
         int socket, dir;
+        uint64_t bytes; /* of all files that the child was given */
 };
 
 static int start(struct parent *p, int file, struct mfl_error *err)
@@ -245,20 +271,90 @@ static int start(struct parent *p, int file, struct mfl_error *err)
         return 0;
 }
 
-/* Only a plain name, a plain file, in the model's own folder. */
-static void give_file(const struct parent *p, const char *name)
+static int set_limit(
+        const struct parent *p, __rlimit_resource_t what, uint64_t now, uint64_t most, struct mfl_error *err)
+{
+        struct rlimit own, limits;
+        if (getrlimit(what, &own))
+                return mfl_fail_errno(err, "limits");
+        limits.rlim_max = own.rlim_max == RLIM_INFINITY ? most : MFL_MIN((rlim_t)most, own.rlim_max);
+        limits.rlim_cur = MFL_MIN((rlim_t)now, limits.rlim_max);
+        return prlimit(p->pid, what, &limits, NULL) ? mfl_fail_errno(err, "limit the reader of %s", p->path)
+                                                    : 0;
+}
+
+static uint64_t memory_for(uint64_t bytes)
+{
+        return MEMORY_BASE + bytes * MEMORY_FACTOR;
+}
+
+static uint64_t seconds_for(uint64_t bytes)
+{
+        return CPU_SECONDS + (bytes >> 30) * CPU_SECONDS_PER_GIB;
+}
+
+/* The child can't lift them itself: it may not make the system call. */
+static int set_limits(const struct parent *p, struct mfl_error *err)
+{
+        int r = set_limit(p, RLIMIT_CPU, seconds_for(p->bytes), seconds_for(FILES_BYTES_MAX), err);
+        if (!r && mfl_sandbox_limits_memory)
+                r = set_limit(p, RLIMIT_AS, memory_for(p->bytes), memory_for(FILES_BYTES_MAX), err);
+        return r;
+}
+
+/* Below the model's folder, step by step, and by no link: GIVEN, or why not. */
+static char open_below(int dir, const char *name, int *ret_fd)
+{
+        char part[256];
+        struct stat st;
+        int at = dup(dir), fd;
+        for (;;) {
+                size_t n = strcspn(name, "/");
+                bool last = !name[n];
+                mfl_snprintf(part, sizeof part, "%.*s", (int)MFL_MIN(n, sizeof part - 1), name);
+                if (!n || n >= sizeof part || !strcmp(part, ".") || !strcmp(part, "..")) {
+                        close(at);
+                        return OUTSIDE;
+                }
+                fd = openat(
+                        at, part, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (last ? 0 : O_DIRECTORY));
+                bool link = fd < 0 && !fstatat(at, part, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
+                close(at);
+                if (fd < 0)
+                        return link ? A_LINK : NOT_THERE;
+                if (last)
+                        break;
+                at = fd;
+                name += n + 1;
+        }
+        if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+                close(fd);
+                return NOT_PLAIN;
+        }
+        *ret_fd = fd;
+        return GIVEN;
+}
+
+static int give_file(struct parent *p, const char *name, struct mfl_error *err)
 {
         struct stat st;
-        bool plain = *name && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
-        int fd = plain ? openat(p->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-        char byte = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
+        int fd = -1, r = 0;
+        char byte = open_below(p->dir, name, &fd);
+        if (byte == GIVEN && !fstat(fd, &st)) {
+                if ((uint64_t)st.st_size > FILES_BYTES_MAX - p->bytes)
+                        byte = TOO_LARGE;
+                else
+                        p->bytes += (uint64_t)st.st_size;
+        }
+        if (byte == GIVEN)
+                r = set_limits(p, err);
         union {
                 char bytes[CMSG_SPACE(sizeof(int))];
                 struct cmsghdr align;
         } control = {.bytes = {0}};
         struct iovec v = {&byte, 1};
         struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
-        if (byte) {
+        if (byte == GIVEN) {
                 m.msg_control = control.bytes;
                 m.msg_controllen = sizeof control;
                 struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -267,9 +363,11 @@ static void give_file(const struct parent *p, const char *name)
                 c->cmsg_len = CMSG_LEN(sizeof fd);
                 memcpy(CMSG_DATA(c), &fd, sizeof fd);
         }
-        (void)!sendmsg(p->socket, &m, MSG_NOSIGNAL); /* a child that is gone is found out next */
+        if (!r)
+                (void)!sendmsg(p->socket, &m, MSG_NOSIGNAL); /* a child that is gone is found out next */
         if (fd >= 0)
                 close(fd);
+        return r;
 }
 
 static int take(const struct parent *p, const struct message *m, struct mfl_onnx_model *ret_model,
@@ -298,17 +396,25 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
 }
 
 /* MFL_NOT_FOUND: the child has gone without an answer. */
-static int listen_to(const struct parent *p, struct mfl_onnx_model *ret_model, struct mfl_error *err)
+static int listen_to(struct parent *p, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
         struct message m;
+        int r;
         while (!read_all(p->socket, &m, sizeof m)) {
                 m.text[sizeof m.text - 1] = '\0';
+                if (m.kind == SAY_FILE && (r = give_file(p, m.text, err)))
+                        return r;
                 if (m.kind == SAY_FILE)
-                        give_file(p, m.text);
-                else if (m.kind == SAY_FAILED)
-                        return mfl_fail(err, m.code == -ENOMEM ? -ENOMEM : MFL_INVALID, "%.500s", m.text);
-                else
-                        return m.kind == SAY_DONE ? take(p, &m, ret_model, err) : MFL_NOT_FOUND;
+                        continue;
+                if (m.kind == SAY_FAILED && m.code == -ENOMEM)
+                        return mfl_fail(err, MFL_INVALID,
+                                "%.200s: not read: it needs more memory than there is, or more than the %llu "
+                                "MiB that "
+                                "files of this size may take",
+                                p->path, (unsigned long long)(memory_for(p->bytes) >> 20));
+                if (m.kind == SAY_FAILED)
+                        return mfl_fail(err, MFL_INVALID, "%.500s", m.text);
+                return m.kind == SAY_DONE ? take(p, &m, ret_model, err) : MFL_NOT_FOUND;
         }
         return MFL_NOT_FOUND;
 }
@@ -317,21 +423,12 @@ static int why_gone(const struct parent *p, int status, struct mfl_error *err)
 {
         const char *why = "the reader ended without an answer";
         if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL))
-                why = "reading it took longer than a minute, or more memory than there is";
+                why = "reading it took longer, or more memory, than files of this size may take";
         else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS)
                 why = "the reader made a system call that it may not make, and was stopped";
         else if (WIFSIGNALED(status))
                 why = "the reader crashed in its sandbox; the file is damaged, or made to do this";
         return mfl_fail(err, MFL_INVALID, "%.300s: not read: %s", p->path, why);
-}
-
-static uint64_t memory_limit(uint64_t own)
-{
-        struct rlimit now;
-        uint64_t want = MEMORY_BASE + own * MEMORY_FACTOR;
-        return getrlimit(RLIMIT_AS, &now) || now.rlim_max == RLIM_INFINITY
-                       ? want
-                       : MFL_MIN(want, (uint64_t)now.rlim_max);
 }
 
 static int converse(struct parent *p, int file, struct mfl_onnx_model *ret_model, struct mfl_error *err)
@@ -343,17 +440,20 @@ static int converse(struct parent *p, int file, struct mfl_onnx_model *ret_model
                 return mfl_fail(err, MFL_INVALID, "%.300s: is no file", p->path);
         if (st.st_size == 0)
                 return mfl_fail(err, MFL_INVALID, "%.300s: the file is empty", p->path);
+        if ((uint64_t)st.st_size > FILES_BYTES_MAX)
+                return mfl_fail(err, MFL_INVALID, "%.300s: has more than %d GiB; mfl reads no more", p->path,
+                        MFL_ONNX_FILES_GIB_MAX);
         if ((r = start(p, file, err)))
                 return r;
-        uint64_t memory = memory_limit((uint64_t)st.st_size);
+        p->bytes = (uint64_t)st.st_size;
         memset(name, 0, sizeof name);
         mfl_strcpy(name, sizeof name, p->path);
-        r = send_all(p->socket, &memory, sizeof memory) || send_all(p->socket, name, sizeof name)
-                    ? MFL_NOT_FOUND
-                    : listen_to(p, ret_model, err);
+        r = set_limits(p, err);
+        if (!r)
+                r = send_all(p->socket, name, sizeof name) ? MFL_NOT_FOUND : listen_to(p, ret_model, err);
         close(p->socket);
-        if (r == MFL_NOT_FOUND)
-                kill(p->pid, SIGTERM);
+        if (r)
+                kill(p->pid, SIGTERM); /* where it has not ended by itself */
         while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
                 continue;
         return r == MFL_NOT_FOUND ? why_gone(p, status, err) : r;

@@ -92,6 +92,7 @@ static int read_input(struct onnx *o, const Onnx__ValueInfoProto *info, struct m
                         "input %.60s: float32 numbers, or {batch, positions} tokens as int64, are expected",
                         info->name);
         struct mfl_layer l = {.op = MFL_OP_INPUT, .input = -1, .out = in};
+        o->tokens = whole;
         int r = onnx_add_layer(o, &l, NULL, -1, &layer);
         if (!r)
                 r = onnx_layer_value(o, layer, &shape, &v);
@@ -126,7 +127,7 @@ static int check_folded(struct onnx *o)
         bool has_norm = false, has_conv = false;
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const Onnx__NodeProto *node = o->graph->node[i];
-                has_norm = has_norm || !strcmp(node->op_type, "BatchNormalization");
+                has_norm = has_norm || strstr(node->op_type, "Normalization");
                 if (strcmp(node->op_type, "Conv"))
                         continue;
                 has_conv = true;
@@ -148,14 +149,27 @@ static int check_folded(struct onnx *o)
                 }
         }
         if (has_conv && !has_norm)
-                onnx_note(o, "the graph has convolutions and no batch norm; if the model has any, the export "
-                             "lost it: use " EXPORT_CALL);
+                onnx_note(o,
+                        "the graph has convolutions and no norm; if the model has batch norm, the export "
+                        "lost it: use " EXPORT_CALL);
         o->node = -1;
         return 0;
 }
 
+/* Of some inputs only shape or type count: that is no use of the value. */
+static size_t n_data_inputs(const Onnx__NodeProto *node)
+{
+        if (!strcmp(node->op_type, "Shape") || !strcmp(node->op_type, "Size"))
+                return 0;
+        return strcmp(node->op_type, "CastLike") ? node->n_input : MFL_MIN(node->n_input, (size_t)1);
+}
+
 static void count_uses(struct onnx *o)
 {
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                for (size_t k = 0; k < n_data_inputs(o->graph->node[i]); k++)
+                        if (*o->graph->node[i]->input[k] && onnx_find(o, o->graph->node[i]->input[k]))
+                                onnx_find(o, o->graph->node[i]->input[k])->uses++;
         for (size_t i = 0; i < o->graph->n_output; i++)
                 if (o->graph->output[i]->name && onnx_find(o, o->graph->output[i]->name))
                         onnx_find(o, o->graph->output[i]->name)->uses++;
@@ -178,10 +192,6 @@ static int prepare_uses(struct onnx *o)
                                 return r;
                 }
         }
-        for (size_t i = 0; i < o->graph->n_node; i++)
-                for (size_t k = 0; k < o->graph->node[i]->n_input; k++)
-                        if (*o->graph->node[i]->input[k] && onnx_find(o, o->graph->node[i]->input[k]))
-                                onnx_find(o, o->graph->node[i]->input[k])->uses++;
         count_uses(o);
         return 0;
 }
@@ -191,7 +201,13 @@ static int prepare_uses(struct onnx *o)
 static int check_node(struct onnx *o)
 {
         const Onnx__NodeProto *node = onnx_node(o);
-        if (node->domain && *node->domain && strcmp(node->domain, "ai.onnx"))
+        bool own = !node->domain || !*node->domain || !strcmp(node->domain, "ai.onnx");
+        if (!own && !strncmp(node->domain, "pkg.", 4))
+                return onnx_fail(o,
+                        "calls a function of %.60s that the export did not write out: "
+                        "torch.onnx.export(..., dynamo=True, optimize=True) does",
+                        node->domain);
+        if (!own)
                 return onnx_fail(
                         o, "an operator of domain %.60s; only ONNX's own are supported", node->domain);
         for (size_t i = 0; i < node->n_input; i++) {
@@ -200,6 +216,15 @@ static int check_node(struct onnx *o)
                         return onnx_fail(o, "reads %.60s, which no earlier node makes", node->input[i]);
         }
         return 0;
+}
+
+/* What PyTorch's optimiser always takes away. */
+static bool is_unoptimised(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                if (!strcmp(o->graph->node[i]->op_type, "CastLike"))
+                        return true;
+        return false;
 }
 
 static int convert_node(struct onnx *o)
@@ -214,37 +239,33 @@ static int convert_node(struct onnx *o)
                 return r;
         if ((r = onnx_norm_step(o, &taken)) || taken)
                 return r;
+        if ((r = onnx_groupnorm_step(o, &taken)) || taken)
+                return r;
         if (onnx_is_elementwise(o))
                 return onnx_elementwise(o);
         if (onnx_is_move(o))
                 return onnx_move(o);
         if ((r = onnx_operator(o, &taken)) || taken)
                 return r;
+        if (is_unoptimised(o))
+                return onnx_fail(o,
+                        "this operator is not supported, and the file was exported with optimize=False: "
+                        "torch.onnx.export(..., dynamo=True, optimize=True) may write it in another way");
         return onnx_fail(o,
                 "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
-                "BatchNormalization, LayerNormalization, Relu, Clip(0, 6), Sigmoid, Tanh, Gelu, pools, "
+                "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
+                "Clip(0, 6), Sigmoid, Tanh, Gelu, pools, "
                 "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
                 "embeddings and attention");
 }
 
 /* ---- after the nodes ---- */
 
-static int by_place(const void *a, const void *b)
+static bool *needed_layers(struct onnx *o, int last)
 {
-        const int *x = a, *y = b;
-        return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
-}
-
-/* Layers that the output needs, in the order of the nodes. */
-static int order_layers(struct onnx *o, int last)
-{
-        int(*place)[2] = onnx_alloc(o, (size_t)o->n_layers, sizeof *place);
-        int *number = onnx_alloc(o, (size_t)o->n_layers, sizeof *number);
-        struct onnx_layer *sorted = onnx_alloc(o, (size_t)o->n_layers, sizeof *sorted);
         bool *needed = onnx_alloc(o, (size_t)o->n_layers, sizeof *needed);
-        int n = 0;
-        if (!place || !number || !sorted || !needed)
-                return onnx_memory(o);
+        if (!needed)
+                return NULL;
         needed[0] = needed[last] = true;
         for (int i = o->n_layers - 1; i > 0; i--) {
                 const struct mfl_layer *l = &o->layers[i].layer;
@@ -253,20 +274,36 @@ static int order_layers(struct onnx *o, int last)
                 if (needed[i] && l->input2 >= 0)
                         needed[l->input2] = true;
         }
+        return needed;
+}
+
+/* Layers that the output needs, in the order of the nodes: by counting those of each node, since qsort of
+ * more than 1 KiB asks the system how much memory there is. */
+static int order_layers(struct onnx *o, int last)
+{
+        int n_nodes = (int)o->graph->n_node, n = 0;
+        int *start = onnx_alloc(o, (size_t)n_nodes + 2, sizeof *start);
+        int *number = onnx_alloc(o, (size_t)o->n_layers, sizeof *number);
+        struct onnx_layer *sorted = onnx_alloc(o, (size_t)o->n_layers, sizeof *sorted);
+        const bool *needed = needed_layers(o, last);
+        if (!start || !number || !sorted || !needed)
+                return onnx_memory(o);
+        /* The input, made before all nodes, is of node -1. */
+        for (int i = 0; i < o->n_layers; i++)
+                start[o->layers[i].at + 2] += needed[i];
+        for (int k = 1; k < n_nodes + 2; k++)
+                start[k] += start[k - 1];
+        for (int i = 0; i < o->n_layers; i++)
+                if (needed[i])
+                        number[i] = start[o->layers[i].at + 1]++;
         for (int i = 0; i < o->n_layers; i++) {
                 if (!needed[i])
                         continue;
-                place[n][0] = i ? o->layers[i].at : -2;
-                place[n++][1] = i;
-        }
-        qsort(place, (size_t)n, sizeof *place, by_place);
-        for (int i = 0; i < n; i++)
-                number[place[i][1]] = i;
-        for (int i = 0; i < n; i++) {
-                struct mfl_layer *l = &sorted[i].layer;
-                sorted[i] = o->layers[place[i][1]];
+                struct mfl_layer *l = &sorted[number[i]].layer;
+                sorted[number[i]] = o->layers[i];
                 l->input = l->input < 0 ? -1 : number[l->input];
                 l->input2 = l->input2 < 0 ? -1 : number[l->input2];
+                n++;
         }
         o->layers = sorted;
         o->n_layers = n;

@@ -166,7 +166,7 @@ static int add_unary(struct onnx *o, const struct onnx_value *v, enum mfl_op op,
                 .approximate = approximate,
                 .out = *onnx_layer_shape(o, v->layer)};
         struct onnx_value *view;
-        int r = onnx_add_layer(o, &l, NULL, v->node, &layer);
+        int r = onnx_derive(o, &l, v->node, &layer);
         if (!r)
                 r = onnx_view(o, v, &v->shape, NULL, &view);
         if (r)
@@ -457,8 +457,7 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
         struct mfl_layer l = {.op = MFL_OP_WEIGHT, .shape = sw, .out = sw, .frozen = !tensors[0]->origin};
         onnx_name(o, &l, tensors[0], "");
         if ((r = onnx_layer_of(o, view, &sx, &layer)) ||
-                (r = onnx_add_layer(
-                         o, &l, tensors, constant->node < 0 ? o->node : constant->node, &weight)) ||
+                (r = onnx_add_layer(o, &l, tensors, onnx_place_of(o, constant), &weight)) ||
                 (r = join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer, weight, &sx,
                          &sw, &out, &v)))
                 return r;

@@ -146,10 +146,10 @@ static const struct {
         {"Pow", BINARY, '^', SAME}, {"Equal", BINARY, '=', TRUTH}, {"Less", BINARY, '<', TRUTH},
         {"Greater", BINARY, '>', TRUTH}, {"LessOrEqual", BINARY, 'l', TRUTH},
         {"GreaterOrEqual", BINARY, 'g', TRUTH}, {"And", BINARY, '&', TRUTH}, {"Or", BINARY, '|', TRUTH},
-        {"Cast", OTHER, 0, SAME}, {"Shape", OTHER, 0, SAME}, {"Size", OTHER, 0, SAME},
-        {"Concat", OTHER, 0, SAME}, {"ConstantOfShape", OTHER, 0, SAME}, {"Range", OTHER, 0, SAME},
-        {"Where", OTHER, 0, SAME}, {"Constant", OTHER, 0, SAME}, {"Trilu", OTHER, 0, SAME},
-        {"ReduceProd", OTHER, 0, SAME}};
+        {"Cast", OTHER, 0, SAME}, {"CastLike", OTHER, 0, SAME}, {"Shape", OTHER, 0, SAME},
+        {"Size", OTHER, 0, SAME}, {"Concat", OTHER, 0, SAME}, {"ConstantOfShape", OTHER, 0, SAME},
+        {"Range", OTHER, 0, SAME}, {"Where", OTHER, 0, SAME}, {"Constant", OTHER, 0, SAME},
+        {"Trilu", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
 
 static int fold_of(const struct onnx *o)
 {
@@ -164,7 +164,9 @@ bool onnx_is_fold(const struct onnx *o)
         const Onnx__NodeProto *node = onnx_node(o);
         if (!strcmp(node->op_type, "Shape") || !strcmp(node->op_type, "Size"))
                 return true;
-        for (size_t i = 0; i < node->n_input; i++) {
+        /* Of CastLike's second input only the type counts. */
+        size_t n = strcmp(node->op_type, "CastLike") ? node->n_input : MFL_MIN(node->n_input, (size_t)1);
+        for (size_t i = 0; i < n; i++) {
                 const struct onnx_value *v = onnx_input(o, i);
                 if (v && !v->tensor)
                         return false;
@@ -251,23 +253,27 @@ static int fold_elements(struct onnx *o, int which)
 
 static int fold_cast(struct onnx *o)
 {
-        int64_t to = onnx_int(o, "to", 0);
+        enum onnx_kind kind;
         struct onnx_tensor *t;
         int r = need(o, 1);
+        if (!r)
+                r = onnx_cast_kind(o, &kind);
         if (r)
                 return r;
         const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
-        bool is_float = to == 1 || to == 10 || to == 11 || to == 16;
+        bool is_float = kind == ONNX_KIND_FLOAT, truth = kind == ONNX_KIND_BOOL;
+        if (kind == ONNX_KIND_OTHER)
+                return onnx_fail(o, "to element type %lld is not supported", (long long)onnx_int(o, "to", 0));
         if (is_float && a->f)
                 return output(o, (struct onnx_tensor *)(uintptr_t)a);
         if ((r = new_tensor(o, &a->shape, is_float, &t)))
                 return r;
-        t->is_bool = to == 9;
+        t->is_bool = truth;
         for (int64_t i = 0; i < a->count; i++) {
                 if (!is_float && a->i)
-                        put_whole(t, i, to == 9 ? a->i[i] != 0 : a->i[i]);
+                        put_whole(t, i, truth ? a->i[i] != 0 : a->i[i]);
                 else
-                        put(t, i, to == 9 ? onnx_number(a, i) != 0 : onnx_number(a, i));
+                        put(t, i, truth ? onnx_number(a, i) != 0 : onnx_number(a, i));
         }
         return output(o, t);
 }
@@ -465,7 +471,7 @@ int onnx_fold(struct onnx *o)
         const char *op = folds[which].op;
         if (folds[which].arity != OTHER)
                 return fold_elements(o, which);
-        if (!strcmp(op, "Cast"))
+        if (!strncmp(op, "Cast", 4))
                 return fold_cast(o);
         if (!strcmp(op, "Shape") || !strcmp(op, "Size"))
                 return fold_shape(o, op[1] == 'i');

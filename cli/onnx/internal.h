@@ -33,6 +33,7 @@ struct onnx_tensor {
         const float *f;
         const int64_t *i;
         const char *origin; /* the initializer that it was made from; NULL: computed or of a Constant node */
+        int moved;          /* 1 + the first node that moved the initializer; 0: it is as it was */
         bool is_bool;
 };
 
@@ -48,6 +49,8 @@ enum onnx_pending {
         ONNX_INVERSE, /* 1 / deviation */
         ONNX_NORMED,
         ONNX_SCALED_NORM,
+        ONNX_GROUPS, /* group normalisation, in any shape; a scale and a shift may follow */
+        ONNX_SCALED_GROUPS,
         ONNX_SCORES, /* q k^T */
         ONNX_WEIGHTS /* softmax of it */
 };
@@ -64,6 +67,7 @@ struct onnx_value {
         const struct onnx_value *base, *other; /* other: keys */
         const struct onnx_tensor *weight;
         bool transposed, centered; /* weight is [in][out]; the normalisation takes the mean away */
+        int groups;
         float eps, rate;
         double scale; /* of scores */
         bool causal;
@@ -96,7 +100,8 @@ struct onnx {
         size_t n_table;
         struct onnx_layer *layers;
         int n_layers;
-        int node; /* at work */
+        int node;    /* at work */
+        bool tokens; /* the input is whole numbers */
         char *notes;
         struct mfl_error *err;
 };
@@ -127,6 +132,11 @@ int onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t
 int onnx_output(struct onnx *o, size_t i, struct onnx_value *value);
 bool onnx_scalar(const struct onnx_value *value, double *ret_v); /* a constant of one element */
 double onnx_number(const struct onnx_tensor *t, int64_t i);
+/* What Cast, or CastLike by its second input, makes of a value. ONNX_KIND_OTHER: text, complex, 8-bit floats.
+ */
+enum onnx_kind { ONNX_KIND_FLOAT, ONNX_KIND_WHOLE, ONNX_KIND_BOOL, ONNX_KIND_OTHER };
+enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v);
+int onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind);
 
 /* fold.c: false when the node is none of constants. */
 bool onnx_is_fold(const struct onnx *o);
@@ -145,6 +155,8 @@ int onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_sha
 int onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
 int onnx_add_layer(struct onnx *o, const struct mfl_layer *layer, const struct onnx_tensor *const *tensors,
         int at, int *ret_layer);
+/* A slice, transposition, reshape or function of one variable: the same may be there already. */
+int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer);
 int onnx_layer_value(
         struct onnx *o, int layer, const struct onnx_shape *shape, struct onnx_value **ret_value);
 const struct mfl_shape *onnx_layer_shape(const struct onnx *o, int layer);
@@ -157,7 +169,10 @@ void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
 int onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* The same, but its function stays. */
 int onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+bool onnx_is_generated(const char *name); /* no module's, but the exporter's */
 void onnx_name(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);
+/* Where the layer of a tensor of params stands: at the first node that takes it. */
+int onnx_place_of(const struct onnx *o, const struct onnx_value *constant);
 int onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor);
 bool onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 bool onnx_same_map(const struct onnx_value *a, const struct onnx_value *b);
@@ -171,6 +186,11 @@ bool onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function
 /* norm.c: true when the node is a step of a normalisation and was taken. */
 int onnx_norm_step(struct onnx *o, bool *ret_taken);
 int onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+
+/* groupnorm.c: the same. */
+int onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
+int onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
+int onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 
 /* attention.c: the same. */
 int onnx_attention_step(struct onnx *o, bool *ret_taken);

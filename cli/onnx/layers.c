@@ -29,7 +29,7 @@ static bool name_is_taken(const struct onnx *o, const char *name)
 }
 
 /* Exporters number what has no name of its own. */
-static bool is_generated(const char *name)
+bool onnx_is_generated(const char *name)
 {
         static const char *const stems[] = {"onnx::", "val_", "_val_", "/", "scalar", NULL};
         for (int i = 0; stems[i]; i++)
@@ -41,7 +41,7 @@ static bool is_generated(const char *name)
 void onnx_name(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix)
 {
         char name[MFL_NAME_BYTES];
-        if (layer->name[0] || !tensor || !tensor->origin || is_generated(tensor->origin))
+        if (layer->name[0] || !tensor || !tensor->origin || onnx_is_generated(tensor->origin))
                 return;
         size_t n = strlen(tensor->origin), cut = strlen(suffix);
         if (cut && (n <= cut + 1 || strcmp(tensor->origin + n - cut, suffix)))
@@ -130,6 +130,13 @@ int onnx_layer_value(struct onnx *o, int layer, const struct onnx_shape *shape, 
         return 0;
 }
 
+int onnx_place_of(const struct onnx *o, const struct onnx_value *constant)
+{
+        return constant->tensor->moved ? constant->tensor->moved - 1
+               : constant->node < 0    ? o->node
+                                       : constant->node;
+}
+
 int onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor)
 {
         struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
@@ -177,6 +184,8 @@ int onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_vi
                                 "is part of an attention that mfl does not recognise: softmax(q k^T / "
                                 "sqrt(d)) v "
                                 "with heads of equal width, with a causal mask or none, is supported");
+                else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
+                        r = onnx_make_groupnorm(o, v, &v->made);
                 else
                         r = onnx_make_norm(o, v, &v->made);
                 o->node = node;
@@ -234,13 +243,13 @@ void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape)
 
 /* ---- a view as a layer ---- */
 
-/* The same slice, transpose or reshape may have been asked for before. */
-static int derive(struct onnx *o, const struct mfl_layer *layer, int *ret_layer)
+int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer)
 {
         for (int i = 1; i < o->n_layers; i++) {
                 const struct mfl_layer *have = &o->layers[i].layer;
                 bool same = have->op == layer->op && have->input == layer->input &&
-                            mfl_shape_equal(&have->out, &layer->out);
+                            mfl_shape_equal(&have->out, &layer->out) &&
+                            have->approximate == layer->approximate;
                 if (same && layer->op == MFL_OP_SLICE)
                         same = have->axis == layer->axis && have->start == layer->start &&
                                have->end == layer->end;
@@ -251,7 +260,7 @@ static int derive(struct onnx *o, const struct mfl_layer *layer, int *ret_layer)
                         return 0;
                 }
         }
-        return onnx_add_layer(o, layer, NULL, o->node, ret_layer);
+        return onnx_add_layer(o, layer, NULL, at, ret_layer);
 }
 
 static int reshape_to(struct onnx *o, int layer, const struct mfl_shape *shape, int *ret_layer)
@@ -260,7 +269,7 @@ static int reshape_to(struct onnx *o, int layer, const struct mfl_shape *shape, 
         if (mfl_shape_equal(onnx_layer_shape(o, layer), shape))
                 return 0;
         struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = layer, .shape = *shape, .out = *shape};
-        return derive(o, &l, ret_layer);
+        return onnx_derive(o, &l, o->node, ret_layer);
 }
 
 /* Whether map takes the elements of `in` with its dimensions in that order, from start on along axis. */
@@ -306,7 +315,7 @@ static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const
                         .start = (int)start,
                         .end = (int)(start + part->dim[axis]),
                         .out = *part};
-                r = derive(o, &l, &layer);
+                r = onnx_derive(o, &l, o->node, &layer);
         }
         bool moved = false;
         struct mfl_layer l = {.op = MFL_OP_TRANSPOSE, .input = layer, .out = {.rank = in.rank}};
@@ -316,7 +325,7 @@ static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const
                 moved = moved || order[d] != d;
         }
         if (!r && moved)
-                r = derive(o, &l, &layer);
+                r = onnx_derive(o, &l, o->node, &layer);
         if (!r)
                 *ret_layer = layer;
         return r;

@@ -4,7 +4,7 @@
 #include "cli/onnx/internal.h"
 
 static const char *const moves[] = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
-        "Slice", "Split", "Gather", "Expand", "Cast", "Dropout", "Pad", NULL};
+        "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Dropout", "Pad", NULL};
 
 bool onnx_is_move(const struct onnx *o)
 {
@@ -310,6 +310,22 @@ static int move_expand(struct onnx *o, struct move *m)
         return 0;
 }
 
+/* The same numbers: all floats are float32 here. */
+static int move_cast(struct onnx *o, struct move *m)
+{
+        enum onnx_kind from = onnx_kind_of(o, m->in), to;
+        int r = onnx_cast_kind(o, &to);
+        m->out = m->in->shape;
+        if (!r && from != to)
+                r = onnx_fail(o,
+                        "makes %s of the data of the samples; mfl keeps floats as floats and tokens as "
+                        "tokens",
+                        to == ONNX_KIND_FLOAT  ? "floats"
+                        : to == ONNX_KIND_BOOL ? "truth values"
+                                               : "other numbers");
+        return r;
+}
+
 static int take_tensor(
         struct onnx *o, const struct onnx_tensor *from, const struct move *m, struct onnx_value *v)
 {
@@ -317,6 +333,7 @@ static int take_tensor(
         if (!t)
                 return onnx_memory(o);
         *t = *from;
+        t->moved = t->moved ? t->moved : o->node + 1;
         t->shape = m->out;
         t->count = onnx_count(&m->out);
         v->tensor = t;
@@ -406,6 +423,8 @@ int onnx_move(struct onnx *o)
         int r = 0;
         if (!in)
                 return onnx_fail(o, "input 0 is missing");
+        if (!in->tensor && in->pending == ONNX_GROUPS && !strcmp(op, "Reshape"))
+                return (r = move_reshape(o, &m)) ? r : onnx_reshape_groups(o, in, &m.out);
         if (!in->tensor && (r = onnx_settle(o, in, &in)))
                 return r;
         m.in = in;
@@ -424,6 +443,8 @@ int onnx_move(struct onnx *o)
                 r = move_slice(o, &m);
         else if (!strcmp(op, "Gather"))
                 r = move_gather(o, &m);
+        else if (!strncmp(op, "Cast", 4) && !in->tensor)
+                r = move_cast(o, &m);
         else if (!strcmp(op, "Pad"))
                 r = move_pad(o, &m);
         else if (!strcmp(op, "Expand"))

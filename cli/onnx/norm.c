@@ -149,7 +149,7 @@ static int make(struct onnx *o, const struct onnx_value *v, const struct onnx_te
         struct mfl_layer l = {.op = v->centered ? MFL_OP_LAYERNORM : MFL_OP_RMSNORM,
                 .eps = v->eps,
                 .bias = bias,
-                .frozen = !v->weight,
+                .frozen = !v->weight || (!v->weight->origin && !(bias && bias->origin)),
                 .out = rows};
         if (!(v->eps > 0))
                 return onnx_fail(o, "a normalisation without an eps above 0");

@@ -21,7 +21,8 @@ struct mfl_onnx_model {
 };
 void mfl_onnx_model_deinit(struct mfl_onnx_model *model);
 
-/* The bytes of a file beside the model (external data), which outlive the call. MFL_INVALID. */
+/* The bytes of a file of external data, told as a path below the model's folder, which outlive the call.
+ * MFL_INVALID. */
 struct mfl_onnx_files {
         int (*map)(void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n,
                 struct mfl_error *err);
@@ -33,7 +34,9 @@ int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
         const struct mfl_onnx_files *files, struct mfl_onnx_model *ret_model, struct mfl_error *err);
 
 /* The same of a file, in a child process of this program that may only compute: limits on time, memory, files
- * and system calls. MFL_NOT_FOUND: no such file. */
+ * and system calls, which grow with the size of the model's files. Those of external data must be ordinary
+ * files below the model's folder, by no symbolic link. MFL_NOT_FOUND: no such file. */
+#define MFL_ONNX_FILES_GIB_MAX 16 /* the model and its external data together */
 int mfl_onnx_open(const char *path, struct mfl_onnx_model *ret_model, struct mfl_error *err);
 /* What the child runs, told by its first argument; returns the exit status. */
 #define MFL_ONNX_CHILD "read-onnx-in-sandbox"

@@ -215,6 +215,7 @@ static int convert_layernorm(struct onnx *o)
                 return r;
         if (!x || x->tensor || (axis != -1 && axis != x->shape.rank - 1))
                 return onnx_fail(o, "is supported over the last dimension");
+        l.frozen = !t[0]->origin && !(t[1] && t[1]->origin);
         onnx_name(o, &l, t[0], "weight");
         onnx_name(o, &l, t[1], "bias");
         onnx_rows_shape(x, &l.out);
@@ -477,7 +478,7 @@ static int convert_concat(struct onnx *o)
                         struct mfl_layer w = {
                                 .op = MFL_OP_WEIGHT, .shape = s, .out = s, .frozen = !x->tensor->origin};
                         onnx_name(o, &w, x->tensor, "");
-                        r = onnx_add_layer(o, &w, t, o->node, &from);
+                        r = onnx_add_layer(o, &w, t, onnx_place_of(o, x), &from);
                 } else {
                         r = onnx_layer_of(o, x, &s, &from);
                 }

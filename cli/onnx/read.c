@@ -170,7 +170,7 @@ bool onnx_scalar(const struct onnx_value *value, double *ret_v)
         return true;
 }
 
-/* ---- constants ---- */
+/* ---- types ---- */
 
 enum {
         FLOAT = 1,
@@ -181,8 +181,38 @@ enum {
         INT32,
         INT64,
         BOOL = 9,
-        DOUBLE = 11
+        FLOAT16,
+        DOUBLE,
+        UINT32,
+        UINT64,
+        BFLOAT16 = 16
 }; /* TensorProto.DataType */
+
+enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v)
+{
+        if (v->tensor)
+                return v->tensor->f ? ONNX_KIND_FLOAT : v->tensor->is_bool ? ONNX_KIND_BOOL : ONNX_KIND_WHOLE;
+        return o->tokens && !v->pending && !v->samples && v->layer == 0 ? ONNX_KIND_WHOLE : ONNX_KIND_FLOAT;
+}
+
+int onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind)
+{
+        const struct onnx_value *like = onnx_input(o, 1);
+        if (!strcmp(onnx_node(o)->op_type, "CastLike")) {
+                if (!like)
+                        return onnx_fail(o, "input 1 is missing");
+                *ret_kind = onnx_kind_of(o, like);
+                return 0;
+        }
+        int64_t to = onnx_int(o, "to", 0);
+        *ret_kind = to == FLOAT || to == FLOAT16 || to == DOUBLE || to == BFLOAT16 ? ONNX_KIND_FLOAT
+                    : to == BOOL                                                   ? ONNX_KIND_BOOL
+                    : (to >= UINT8 && to <= INT64) || to == UINT32 || to == UINT64 ? ONNX_KIND_WHOLE
+                                                                                   : ONNX_KIND_OTHER;
+        return 0;
+}
+
+/* ---- constants ---- */
 
 static size_t element_bytes(int type)
 {
@@ -233,49 +263,90 @@ static int64_t read_int(const uint8_t *p, int type)
 
 static bool parse_u64(const char *text, uint64_t *ret_v)
 {
-        char *end;
-        errno = 0;
-        *ret_v = strtoull(text, &end, 10);
-        return !errno && end != text && !*end && *text != '-';
+        uint64_t v = 0;
+        for (const char *p = text; *p; p++)
+                if (*p < '0' || *p > '9' || __builtin_mul_overflow(v, 10, &v) ||
+                        __builtin_add_overflow(v, (uint64_t)(*p - '0'), &v))
+                        return false;
+        *ret_v = v;
+        return *text;
+}
+
+/* A path below the model's folder: no step of it leaves that, or stays where it is. */
+static bool is_below(const char *path)
+{
+        for (const char *p = path;; p++) {
+                size_t n = strcspn(p, "/");
+                if (!n || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
+                        return false;
+                p += n;
+                if (!*p)
+                        return true;
+        }
+}
+
+struct external {
+        const char *file;
+        uint64_t offset, length; /* length 0: not told, as many bytes as the shape needs */
+};
+
+/* Other keys (a checksum, say) are of no use here. */
+static int describe_external(
+        struct onnx *o, const Onnx__TensorProto *proto, const char *name, struct external *ret_external)
+{
+        struct external e = {.file = NULL};
+        for (size_t i = 0; i < proto->n_external_data; i++) {
+                const char *key = proto->external_data[i]->key, *value = proto->external_data[i]->value;
+                bool offset = key && !strcmp(key, "offset"), length = key && !strcmp(key, "length");
+                if (!key || !value)
+                        return onnx_fail(
+                                o, "tensor %.60s: its external data have a key without a value", name);
+                if (!strcmp(key, "location"))
+                        e.file = value;
+                if ((offset || length) && !parse_u64(value, offset ? &e.offset : &e.length))
+                        return onnx_fail(o,
+                                "tensor %.60s: its external data have the %s '%.30s', which is no "
+                                "number of bytes",
+                                name, key, value);
+        }
+        if (!e.file)
+                return onnx_fail(o, "tensor %.60s: its external data tell no location", name);
+        if (!is_below(e.file))
+                return onnx_fail(o,
+                        "tensor %.60s: external data lie in '%.100s', but must lie in a file in the model's "
+                        "folder, or below it",
+                        name, e.file);
+        *ret_external = e;
+        return 0;
 }
 
 /* Where the tensor's data lie in a file beside the model. */
-static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const char *name,
+static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const char *name, uint64_t need,
         const uint8_t **ret_data, size_t *ret_n)
 {
-        const char *file = NULL;
-        uint64_t offset = 0, length = UINT64_MAX;
+        struct external e = {.file = NULL};
         const uint8_t *bytes;
         size_t n;
-        for (size_t i = 0; i < proto->n_external_data; i++) {
-                const char *key = proto->external_data[i]->key, *value = proto->external_data[i]->value;
-                bool ok = key && value;
-                if (ok && !strcmp(key, "location"))
-                        file = value;
-                else if (ok && !strcmp(key, "offset"))
-                        ok = parse_u64(value, &offset);
-                else if (ok && !strcmp(key, "length"))
-                        ok = parse_u64(value, &length);
-                if (!ok)
-                        return onnx_fail(o, "tensor %.60s: its external data are not described well", name);
-        }
-        if (!file || !*file || strchr(file, '/') || !strcmp(file, "..") || !strcmp(file, "."))
-                return onnx_fail(o,
-                        "tensor %.60s: external data lie in '%.60s', but must lie in a file beside the model",
-                        name, file ? file : "");
-        if (!o->files)
-                return onnx_fail(o, "tensor %.60s: its data are in file %.60s", name, file);
-        int r = o->files->map(o->files->user, file, &bytes, &n, o->err);
+        int r = describe_external(o, proto, name, &e);
         if (r)
                 return r;
-        if (length == UINT64_MAX && offset <= n)
-                length = n - offset;
-        if (offset > n || length > n - offset)
+        if (!o->files)
+                return onnx_fail(o, "tensor %.60s: its data are in file %.60s", name, e.file);
+        if ((r = o->files->map(o->files->user, e.file, &bytes, &n, o->err)))
+                return r;
+        if (!e.length)
+                e.length = need;
+        if (e.length != need)
+                return onnx_fail(o, "tensor %.60s: %llu bytes of data in %.60s, its shape needs %llu", name,
+                        (unsigned long long)e.length, e.file, (unsigned long long)need);
+        if (e.offset > n || e.length > n - e.offset)
                 return onnx_fail(o,
-                        "tensor %.60s: its data are bytes %llu to %llu of file %.60s, which has %zu", name,
-                        (unsigned long long)offset, (unsigned long long)(offset + length), file, n);
-        *ret_data = bytes + offset;
-        *ret_n = (size_t)length;
+                        "tensor %.60s: its data are %llu bytes from byte %llu of %.60s, which has %zu: the "
+                        "file is "
+                        "truncated, or of another model",
+                        name, (unsigned long long)e.length, (unsigned long long)e.offset, e.file, n);
+        *ret_data = bytes + e.offset;
+        *ret_n = (size_t)e.length;
         return 0;
 }
 
@@ -350,7 +421,7 @@ int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx
                         name, type);
         int r = read_shape(o, proto, name, t);
         if (!r && proto->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
-                r = find_external(o, proto, name, &raw, &n);
+                r = find_external(o, proto, name, (uint64_t)t->count * each, &raw, &n);
         if (r)
                 return r;
         if (raw && n != (size_t)t->count * each)

@@ -36,7 +36,9 @@ static int check(struct onnx *o, bool lstm, int64_t hidden)
                                 *b = onnx_input(o, 3);
         int64_t rows = (lstm ? 4 : 3) * hidden;
         if (!onnx_string_is(o, "direction", "forward", "forward"))
-                return onnx_fail(o, "one direction, forward, is supported");
+                return onnx_fail(o, "runs in both directions, or backward: mfl trains one direction, "
+                                    "forward. Export a model "
+                                    "without bidirectional=True");
         if (onnx_attribute(o, "activations") || onnx_attribute(o, "clip") || onnx_int(o, "layout", 0) ||
                 onnx_int(o, "input_forget", 0) || onnx_input(o, 7))
                 return onnx_fail(o, "with other activations, clipping, layout or peepholes is not supported");
@@ -65,6 +67,26 @@ static int last_state(struct onnx *o, int layer, int64_t positions, int64_t hidd
         return r ? r : onnx_output(o, 1, v);
 }
 
+/* The layers of a stack are "rnn", "rnn.1", "rnn.2" for PyTorch's rnn.weight_ih_l0, _l1, _l2. */
+static void name_layer(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *weight)
+{
+        static const char stem[] = "weight_ih_l";
+        const char *origin = weight->origin, *end = origin ? strstr(origin, stem) : NULL;
+        char name[MFL_NAME_BYTES + 16];
+        int number;
+        onnx_name(o, layer, weight, "weight_ih_l0");
+        if (layer->name[0] || !end || end == origin || end[-1] != '.')
+                return;
+        const char *digits = end + sizeof stem - 1;
+        size_t n = strspn(digits, "0123456789");
+        if (n < 1 || n > 4 || digits[n] || end - origin >= MFL_NAME_BYTES)
+                return;
+        number = atoi(digits);
+        mfl_snprintf(name, sizeof name, "%.*s%d.w", (int)(end - origin), origin, number);
+        struct onnx_tensor named = {.origin = name};
+        onnx_name(o, layer, &named, "w");
+}
+
 int onnx_recurrent(struct onnx *o)
 {
         bool lstm = onnx_node(o)->op_type[0] == 'L';
@@ -81,7 +103,7 @@ int onnx_recurrent(struct onnx *o)
                 .out_channels = (int)hidden,
                 .bias = b,
                 .out = {2, {positions, hidden}}};
-        onnx_name(o, &l, w, "weight_ih_l0");
+        name_layer(o, &l, w);
         if ((r = reorder(o, w, gates, 0, hidden, features, &t[0])) ||
                 (r = reorder(o, u, gates, 0, hidden, hidden, &t[1])))
                 return r;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The child's system calls, by libseccomp: any other kills it. */
+/* The child's system calls, by libseccomp: any other kills it. Those of glibc's memory are among them, and
+ * sysinfo, by which its qsort learns how much it may take for more than 1 KiB of elements. */
 #include "cli/onnx/sandbox.h"
 
 #include <seccomp.h>
@@ -11,9 +12,9 @@ int mfl_sandbox_enter(struct mfl_error *err)
         static const int allowed[] = {SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg),
                 SCMP_SYS(sendto), SCMP_SYS(close), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(mmap),
                 SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect), SCMP_SYS(madvise), SCMP_SYS(brk),
-                SCMP_SYS(futex), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(rt_sigreturn),
-                SCMP_SYS(rt_sigprocmask), SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(tgkill),
-                SCMP_SYS(exit), SCMP_SYS(exit_group)};
+                SCMP_SYS(futex), SCMP_SYS(sysinfo), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom),
+                SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask), SCMP_SYS(getpid), SCMP_SYS(gettid),
+                SCMP_SYS(tgkill), SCMP_SYS(exit), SCMP_SYS(exit_group)};
         scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
         int r = filter ? 0 : -ENOMEM;
         for (size_t i = 0; !r && i < MFL_ARRAY_SIZE(allowed); i++)

@@ -4,11 +4,14 @@
 
 #include "cli/onnx/sandbox.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-const bool mfl_sandbox_limits_memory = false;
+#ifdef __has_feature /* clang's way to tell */
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
 #else
-const bool mfl_sandbox_limits_memory = true;
+#define SANITIZED false
 #endif
+const bool mfl_sandbox_limits_memory = !SANITIZED;
 
 int mfl_sandbox_enter(struct mfl_error *err)
 {

@@ -168,12 +168,6 @@ const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const in
         return t ? t->name : NULL;
 }
 
-const char *onnx_writer_param(struct onnx_writer *w, int param)
-{
-        const struct mfl_param *p = &w->graph->params[param];
-        return onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, w->params + p->offset, p->count);
-}
-
 /* A Constant's tensor, as exporters of PyTorch write them: initializers are what may be trained. */
 static const char *constant(struct onnx_writer *w, const char *what, int type, const void *data, size_t bytes,
         const int64_t *dims, int n_dims)
@@ -199,6 +193,36 @@ const char *onnx_writer_whole(struct onnx_writer *w, const char *what, const int
 const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v)
 {
         return constant(w, what, TYPE_FLOAT, &v, sizeof v, NULL, 0);
+}
+
+const char *onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n)
+{
+        float *all = onnx_writer_alloc(w, (size_t)n, sizeof *all);
+        if (!all)
+                return NULL;
+        for (int64_t i = 0; i < n; i++)
+                all[i] = v;
+        return constant(w, what, TYPE_FLOAT, all, (size_t)n * sizeof *all, &n, 1);
+}
+
+/* Read back, an initializer is trained and a constant is not. */
+const char *onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims)
+{
+        const struct mfl_param *p = &w->graph->params[param];
+        const struct mfl_layer *l = &w->graph->layers[p->layer];
+        const float *data = w->params + p->offset;
+        bool may_freeze = l->op == MFL_OP_WEIGHT || l->op == MFL_OP_GROUPNORM || l->op == MFL_OP_LAYERNORM ||
+                          l->op == MFL_OP_RMSNORM;
+        if (l->frozen && may_freeze)
+                return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value", TYPE_FLOAT,
+                        data, (size_t)p->count * sizeof *data, dims, n_dims);
+        return onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
+}
+
+const char *onnx_writer_param(struct onnx_writer *w, int param)
+{
+        const struct mfl_param *p = &w->graph->params[param];
+        return onnx_writer_shaped(w, param, p->shape.dim, p->shape.rank);
 }
 
 /* The batch has no size of its own. */

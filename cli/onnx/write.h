@@ -34,9 +34,12 @@ void onnx_writer_output(struct onnx_writer *w, const char *name); /* one more ou
 /* Constants of one use: whole numbers, and one float. */
 const char *onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n);
 const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v);
+const char *onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n); /* {n} */
 /* An initializer; data is not copied. */
 const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
         const float *data, uint64_t count);
+/* One of the graph's, by dimensions of equal count. */
+const char *onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims);
 const char *onnx_writer_param(struct onnx_writer *w, int param); /* one of the graph's, under its name */
 
 /* write_ops.c: the nodes of layer i. */

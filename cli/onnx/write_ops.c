@@ -143,16 +143,9 @@ static void write_batchnorm(struct onnx_writer *w, const struct mfl_layer *l, co
 static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         int64_t groups = l->norm_groups, channels = l->out.dim[0];
-        float *ones = onnx_writer_alloc(w, (size_t)groups * 2, sizeof *ones);
-        if (!ones)
-                return;
-        for (int64_t i = 0; i < groups; i++)
-                ones[i] = 1;
         int64_t dims[] = {0, groups, -1}, column[] = {channels, 1, 1};
-        const char *scale =
-                onnx_writer_tensor(w, onnx_writer_name(w, "ones"), &groups, 1, ones, (uint64_t)groups);
-        const char *shift = onnx_writer_tensor(
-                w, onnx_writer_name(w, "zeros"), &groups, 1, ones + groups, (uint64_t)groups);
+        const char *scale = onnx_writer_repeated(w, "ones", 1, groups),
+                   *shift = onnx_writer_repeated(w, "zeros", 0, groups);
         const char *split = NODE(
                 w, "Reshape", onnx_writer_name(w, "groups"), in, onnx_writer_whole(w, "to_groups", dims, 3));
         const char *normed =
@@ -160,10 +153,8 @@ static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, co
         onnx_writer_float(w, "epsilon", l->eps);
         const char *back = reshape(w, normed, onnx_writer_name(w, "back"), &l->out);
         int n = l->out.rank == 3 ? 3 : 1;
-        const struct mfl_param *pw = &w->graph->params[l->param_weight],
-                               *pb = &w->graph->params[l->param_bias];
-        const char *weight = onnx_writer_tensor(w, pw->name, column, n, w->params + pw->offset, pw->count);
-        const char *bias = onnx_writer_tensor(w, pb->name, column, n, w->params + pb->offset, pb->count);
+        const char *weight = onnx_writer_shaped(w, l->param_weight, column, n);
+        const char *bias = onnx_writer_shaped(w, l->param_bias, column, n);
         NODE(w, "Add", out, NODE(w, "Mul", onnx_writer_name(w, "scaled"), back, weight), bias);
 }
 

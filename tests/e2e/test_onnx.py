@@ -6,7 +6,10 @@ must also give the trained model's outputs.
 """
 import math
 import os
+import re
 import subprocess
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -70,7 +73,8 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """torchvision's, narrow. Batch norm over few values makes small differences grow fast, hence small steps."""
+    """torchvision's, narrow. Batch norm over few values makes small differences grow fast, hence small steps; and each channel
+    starts on or off for all samples, because rounding must not decide a ReLU (test_torch_trajectory.py)."""
     shape, tokens, lr = (1, 32, 32), 0, 0.002
 
     def __init__(self, w=4):
@@ -85,6 +89,12 @@ class ResNet18(nn.Module):
             i = o
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(i, 10)
+        for name, norm in self.named_modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                nn.init.constant_(norm.weight, 0.3)
+                nn.init.constant_(norm.bias, 0 if name.endswith("bn2") else 2)
+            if name.endswith("0.bn1"):
+                nn.init.constant_(norm.bias[::4], -2)
 
     def forward(self, x):
         x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
@@ -190,8 +200,44 @@ class Separate(nn.Module):
         return self.fc(h + self.o(y.transpose(1, 2).reshape(x.size(0), 8, 8)))
 
 
+class Stack(nn.Module):
+    """Recurrent layers on top of each other, batch first and not; RMS norm and a gated layer written out."""
+    shape, tokens = (8,), 12
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(12, 6)
+        self.lstm = nn.LSTM(6, 7, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(7, 8, num_layers=3)
+        self.scale = nn.Parameter(torch.rand(8) + 0.5)
+        self.gate, self.up, self.down = nn.Linear(8, 9, bias=False), nn.Linear(8, 9, bias=False), nn.Linear(9, 8, bias=False)
+        self.fc = nn.Linear(8, 12)
+
+    def forward(self, x):
+        h = self.gru(self.lstm(self.embed(x))[0].transpose(0, 1))[0].transpose(0, 1)
+        n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        return self.fc(h + self.down(F.silu(self.gate(n)) * self.up(n)))
+
+
+class Groups(nn.Module):
+    """Group norm with and without a scale, instance norm."""
+    shape, tokens = (2, 8, 8), 0
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(2, 6, 3, padding=1), nn.GroupNorm(3, 6, eps=1e-3)
+        self.conv2, self.norm2 = nn.Conv2d(6, 4, 3), nn.InstanceNorm2d(4, affine=True)
+        self.conv3, self.norm3 = nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4, affine=False)
+        self.fc = nn.Linear(4 * 4 * 4, 10)
+
+    def forward(self, x):
+        x = F.relu(self.norm1(self.conv1(x)))
+        x = torch.tanh(self.norm2(self.conv2(x)))
+        return self.fc(torch.flatten(self.norm3(self.conv3(x)), 1))
+
+
 MODELS = {"mlp": Mlp, "cnn": Cnn, "resnet18": ResNet18, "lstm": Recurrent, "gru": Gru, "gpt": Gpt, "mha": Mha,
-          "separate": Separate}
+          "separate": Separate, "stack": Stack, "groups": Groups}
 
 
 def export(model, x, path, opset, dynamic, **options):
@@ -327,6 +373,48 @@ def test_export_for_inference_is_refused(tmp_path):
            do_constant_folding=True)
     err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
     assert "batch norm was folded" in err and "TrainingMode.TRAINING" in err
+
+
+def test_both_directions_are_refused(tmp_path):
+    class Both(Recurrent):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.fc = nn.LSTM(6, 7, batch_first=True, bidirectional=True), nn.Linear(14, 12)
+    export(Both(), torch.zeros(1, 8, dtype=torch.int64), tmp_path / "m.onnx", 17, False)
+    err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "(LSTM): runs in both directions" in err and "without bidirectional=True" in err
+
+
+class Tensors(dict):
+    """What safetensors.torch.load_file gives, where that is not installed."""
+
+    def __init__(self, path):
+        super().__init__((name, torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape))
+                         for name, (_, shape, data) in h.read_safetensors(path).items())
+
+
+def test_the_example_of_the_manual(tmp_path, monkeypatch):
+    """docs/pytorch.md as it stands: exported, told to a job, trained, and loaded again under the same names."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "pytorch.md"), encoding="utf-8") as f:
+        blocks = re.findall(r"^```(\w+)\n(.*?)^```", f.read(), re.DOTALL | re.MULTILINE)
+    (before, after), (model,) = ([text for kind, text in blocks if kind == of] for of in ("python", "yaml"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "safetensors", types.ModuleType("safetensors"))
+    monkeypatch.setitem(sys.modules, "safetensors.torch", types.SimpleNamespace(load_file=Tensors))
+    names = {}
+    exec(before if NEW else before.replace(", dynamo=False", ""), names)
+    (tmp_path / "job.yaml").write_text("name: t\nrounds: 1\n" + model +
+                                       "data: {name: d, partition: iid, clients: 1}\n"
+                                       "training: {lr: 1e-9, epochs: 1, batch: 10}\n")
+    assert "parameters" in h.mfl("check", "job.yaml", cwd=tmp_path).stdout
+    h.mfl("run", "job.yaml", "--daemons", 1, "--backend", "reference", "--data", "d=synthetic:1,28,28:10:20:10:1", "--out", "out",
+          cwd=tmp_path)
+    os.rename("out/model.safetensors", "trained.safetensors")
+    exec(after, names)
+    trained = Tensors("trained.safetensors")
+    state = {name: value for name, value in names["net"].state_dict().items() if not name.endswith("num_batches_tracked")}
+    assert state.keys() == trained.keys()
+    assert all(torch.equal(value, trained[name]) for name, value in state.items())
 
 
 def test_unknown_operator_is_named(tmp_path):

@@ -2,7 +2,8 @@
 """PyTorch as the judge: from the same params, over the same batches, the same gradients, losses and params.
 
 PyTorch computes in double: two float runs part where rounding decides a ReLU or the winner of a max pool differently, and
-then differ by a whole sample's gradient, which says nothing about either.
+then differ by a whole sample's gradient, which says nothing about either. The deepest networks start where no activation is
+near such a decision (Case.far); there float32 will do, in which PyTorch's convolutions are many times faster.
 
 $MFL_TRAJECTORY is the driver program; $MFL_MODULE_DIR where the cpu module lies; $MFL_TRAJECTORY_BACKEND the backend, by
 default the cpu where it has all that a model needs, else the reference.
@@ -40,8 +41,8 @@ class Case:
     lr_scale: list = None
     ignored: bool = False
     middle: int = 3
+    far: bool = False
     steps: int = STEPS
-    loss_bound: float = LOSS_BOUND  # after the first step
 
     @property
     def tokens(self):
@@ -86,12 +87,37 @@ def make_data(case, directory):
     return samples, targets.double()
 
 
+def far_start(case):
+    """Params by which every channel that a ReLU reads is on, off, or (ReLU6) at 6 for all samples: the norm's bias is farther
+    from the kink than values are from their mean, which is 2 or 3 deviations mostly. Other norms keep a bias of 0."""
+    generator = torch.Generator().manual_seed(11)
+    torch.manual_seed(5)
+    net = mfl_torch.preset(case.model, case.shape, case.classes)
+    for norm in [module for module in net.modules() if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm))]:
+        norm.weight.data = 0.2 + 0.2 * torch.rand(norm.weight.shape, generator=generator)
+    for module in net.modules():
+        if isinstance(module, mfl_torch.Block):
+            module.bn1.bias.data += 2
+            module.bn1.bias.data[::4] -= 4
+            if module.downsample:
+                module.downsample[1].bias.data += 2
+        elif isinstance(module, nn.Sequential) and len(module) == 3 and isinstance(module[2], nn.ReLU6):
+            module[1].bias.data += 2
+            module[1].bias.data[::8] -= 4
+            module[1].bias.data[4::8] += 6
+    if hasattr(net, "bn1"):
+        net.bn1.bias.data += 2
+    return mfl_torch.flat(mfl_torch.state_of(net).values())
+
+
 def run_driver(directory, backend, case):
     program = os.environ.get("MFL_TRAJECTORY")
     if not program:
         pytest.skip("MFL_TRAJECTORY does not name the driver program")
     if case.lr_scale:
         write(directory, "lr_scale.f32", torch.tensor(case.lr_scale))
+    if case.far:
+        write(directory, "start.f32", far_start(case))
     options = [f"{key}={value}" for key, value in case.options.items()]
     done = subprocess.run([program, backend, case.model, "x".join(map(str, case.shape)), str(case.classes),
                            str(case.batch), str(case.steps), str(directory), f"middle={case.middle}", *options],
@@ -133,9 +159,11 @@ def assert_near(ours, theirs, scale, bound, what):
 def check(directory, backend, case):
     torch.set_num_threads(1)
     samples, answers = make_data(case, directory)
+    samples = samples if case.tokens else samples.to(torch.float32 if case.far else torch.float64)
     run_driver(directory, backend, case)
-    options, start = case.options, read(directory, "params.f32", torch.float32).double()
-    net = mfl_torch.preset(case.model, case.shape, case.classes).double()
+    real = torch.float32 if case.far else torch.float64
+    options, start = case.options, read(directory, "params.f32", torch.float32).to(real)
+    net = mfl_torch.preset(case.model, case.shape, case.classes).to(real)
     assert list(mfl_torch.state_of(net)) == (directory / "names.txt").read_text(encoding="utf-8").split()
     mfl_torch.load(net, start)
     losses = read(directory, "losses.f64", torch.float64)
@@ -152,7 +180,7 @@ def check(directory, backend, case):
             loss_of(net(samples[first]), answers[first], options).backward()
             net.load_state_dict(state)  # running statistics have moved
             ours = mfl_torch.gradient_of(net)
-            assert_near(read(directory, "gradient.f32", torch.float32).double(), ours, ours.abs().max(),
+            assert_near(read(directory, "gradient.f32", torch.float32).to(real), ours, ours.abs().max(),
                         GRADIENT_BOUND, "gradient")
         optimizer.zero_grad()
         loss = loss_of(net(samples[rows]), answers[rows], options)
@@ -165,28 +193,28 @@ def check(directory, backend, case):
         optimizer.step()
         if step == case.middle - 1:
             params = mfl_torch.flat(mfl_torch.state_of(net).values())
-            assert_near(read(directory, "middle.f32", torch.float32).double(), params, (params - start).abs().max(),
+            assert_near(read(directory, "middle.f32", torch.float32).to(real), params, (params - start).abs().max(),
                         PARAMS_BOUND, "params")
-    print(f"losses: {worst:.1e} of {case.loss_bound:.0e}, from {losses[0].item():.3f} to {losses[-1].item():.3f}")
-    assert worst <= case.loss_bound
+    print(f"losses: {worst:.1e} of {LOSS_BOUND:.0e}, from {losses[0].item():.3f} to {losses[-1].item():.3f}")
+    assert worst <= LOSS_BOUND
 
 
 # A decision that rounding turns, a share of 1e-6 of a deep network's, changes the gradient by one sample's share of it, and so
-# params by that times the learning rate, which batch norm of few values then multiplies. So deep networks of ReLUs take small
-# steps, and their params are compared after the first. mobilenet-v2, whose last batch norms see 16 values here, parts by 4e-3
-# within 20 steps; resnet18 takes 5, because PyTorch's convolutions in double take seconds each.
-DEEP = {"middle": 1, "options": {"lr": 1e-4}}
+# params by that times the learning rate, which batch norm of few values then multiplies. From the ordinary start mobilenet-v2's
+# losses over 20 steps of 1e-5 part by 3.7e-3 from those in double, PyTorch's own in float32 by 5.6e-3. So deep networks of ReLUs
+# start far from all kinks, and agree to some 1e-6 over steps that are 70 times as long.
+FAR = {"far": True, "options": {"lr": 7e-4}}
 PRESETS = [
     Case("logistic", (1, 28, 28), 10),
     Case("mlp", (1, 28, 28), 10),
     Case("lenet5", (1, 28, 28), 10),
     Case("fedavg-cnn", (1, 12, 12), 10),
     Case("pfl-cnn", (3, 16, 16), 8),
-    Case("resnet18", (3, 2, 2), 8, middle=1, steps=5, options={"lr": 1e-5}),
-    Case("resnet18-gn", (3, 4, 4), 2, **DEEP),
-    Case("resnet20", (1, 16, 16), 8, **DEEP),
-    Case("resnet20-gn", (1, 16, 16), 4, **DEEP),
-    Case("mobilenet-v2", (3, 8, 8), 16, middle=1, options={"lr": 1e-5}, loss_bound=1e-2),
+    Case("resnet18", (3, 4, 4), 8, **FAR),
+    Case("resnet18-gn", (3, 4, 4), 2, **FAR),
+    Case("resnet20", (1, 16, 16), 8, **FAR),
+    Case("resnet20-gn", (1, 16, 16), 4, **FAR),
+    Case("mobilenet-v2", (3, 16, 16), 4, **FAR),
     Case("char-lstm", (12,), 4, 31, options={"lr": 0.5}),
     Case("char-gpt", (16,), 4, 31, options={"lr": 0.1}),
     Case("vit-tiny", (3, 8, 8), 2, options={"lr": 0.01}),

@@ -9,11 +9,11 @@
  * prox_mu, eps, clip_norm, loss (cross_entropy, binary, squared), smoothing, accumulate, middle (steps after
  * which middle.f32 is written).
  * Read from DIR, raw little-endian: samples.u8 (a pixel's value is byte / 255) or tokens.i32; labels.i32 (one
- * for each position) or targets.f32; lr_scale.f32 where it is there, a factor for each step. Written:
- * params.f32 (the flat vector, in the order of the model's table), names.txt (of its tensors), gradient.f32
- * (of the first batch's mean loss), losses.f64 (mean loss of each step's rows before it), middle.f32,
- * final.f32. Layers of dropout let everything through. Prints the backend's name. Exit: 0; 1 with a text; 77
- * when the backend is not here.
+ * for each position) or targets.f32; where they are there lr_scale.f32, a factor for each step, and
+ * start.f32, the params to start from. Written: params.f32 (the flat vector, in the order of the model's
+ * table), names.txt (of its tensors), gradient.f32 (of the first batch's mean loss), losses.f64 (mean loss of
+ * each step's rows before it), middle.f32, final.f32. Layers of dropout let everything through. Prints the
+ * backend's name. Exit: 0; 1 with a text; 77 when the backend is not here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -233,6 +233,9 @@ static void make_graph(struct trajectory *t, const char *model)
                 t->graph->layers[i].rate = 0;
         t->params = must_alloc((size_t)t->graph->n, sizeof *t->params);
         mfl_graph_init_params(t->graph, 3, t->params);
+        MFL_CLEANUP_FREE float *start = read_file(t, "start.f32", (size_t)t->graph->n * sizeof *start);
+        if (start)
+                memcpy(t->params, start, (size_t)t->graph->n * sizeof *start);
         write_file(t, "params.f32", t->params, (size_t)t->graph->n * sizeof *t->params);
         FILE *names = open_file(t, "names.txt", "w");
         mfl_assert(names);

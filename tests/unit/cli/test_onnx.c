@@ -53,7 +53,17 @@ static const struct {
         {"torch215-sdpa.dynamo", "embedding dense dense dense concat concat attention dense add dense", 12},
         {"torch215-mha.dynamo", "embedding weight add layernorm dense attention dense add gelu mean dense",
                 4},
-        {"torch215-lstm.dynamo", "embedding lstm dense", 12}};
+        {"torch215-lstm.dynamo", "embedding lstm dense", 12},
+        {"torch113-gn.17.1", "conv2d groupnorm relu conv2d dense", 5},
+        {"torch215-gn.dynamo", "conv2d groupnorm relu conv2d dense", 5},
+        {"torch215-gn.noopt", "conv2d groupnorm relu conv2d dense", 5},
+        {"torch215-in.noopt", "conv2d groupnorm relu conv2d dense", 5},
+        {"torch215-rms.noopt", "embedding dense rmsnorm dense", 12},
+        {"torch215-swiglu.dynamo", "embedding dense dense silu dense multiply dense dense", 12},
+        {"torch215-tel.noopt",
+                "embedding dense layernorm dense attention dense add layernorm dense relu dense add dense",
+                12},
+        {"torch215-lstm2.noopt", "embedding lstm lstm dense", 12}};
 
 static void test_exporters(void **state)
 {
@@ -84,6 +94,28 @@ static void test_names_and_settings(void **state)
         assert_non_null(strstr(model.text, "heads: 2, causal: true}"));
         assert_non_null(strstr(model.text, "- dense: {name: 'head', units: 12, bias: false}"));
         mfl_onnx_model_deinit(&model);
+}
+
+/* The scale and shift of a norm are its own, whatever an exporter makes of them. */
+static void test_names_of_parts(void **state)
+{
+        static const struct {
+                const char *file, *line;
+        } lines[] = {{"torch113-gn.17.1", "- groupnorm: {name: 'n', norm_groups: 2}"},
+                {"torch215-gn.noopt", "- groupnorm: {name: 'n', norm_groups: 2}"},
+                {"torch215-in.noopt", "- groupnorm: {name: 'n', norm_groups: 8}"},
+                {"torch215-lstm2.noopt", "- lstm: {name: 'rnn.1', units: 7}"},
+                {"torch215-rms.noopt", "- rmsnorm: {name: 'mid', eps: "}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(lines); i++) {
+                struct mfl_onnx_model model;
+                struct mfl_error err;
+                size_t n;
+                MFL_CLEANUP_FREE char *bytes = read_graph(lines[i].file, &n);
+                assert_int_equal(mfl_onnx_convert((uint8_t *)bytes, n, "m", NULL, &model, &err), 0);
+                if (!strstr(model.text, lines[i].line))
+                        fail_msg("%s: no %s in\n%s", lines[i].file, lines[i].line, model.text);
+                mfl_onnx_model_deinit(&model);
+        }
 }
 
 static void test_folded_batch_norm_is_refused(void **state)
@@ -125,6 +157,30 @@ static void test_unknown_operator(void **state)
                 err.text, "m.onnx: node /Relu (Rule): this operator is not supported. Supported are Conv"));
 }
 
+/* Such as an export without optimisation leaves behind. */
+static void test_unoptimised(void **state)
+{
+        struct mfl_onnx_model model;
+        struct mfl_error err;
+        size_t n;
+        MFL_CLEANUP_FREE char *bytes = read_graph("torch215-gn.noopt", &n);
+        char *op = memmem(bytes, n, "\x22\x04Relu", 6);
+        assert_non_null(op);
+        memcpy(op + 2, "Rule", 4);
+        assert_int_equal(mfl_onnx_convert((uint8_t *)bytes, n, "m.onnx", NULL, &model, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text,
+                "m.onnx: node node_relu (Rule): this operator is not supported, and the file was "
+                "exported with optimize=False: torch.onnx.export(..., dynamo=True, optimize=True)"));
+        /* A cast that changes the type of the samples is none of those that may be left out. */
+        free(bytes);
+        bytes = read_graph("torch215-gn.noopt", &n);
+        op = memmem(bytes, n, "\x22\x04Relu", 6);
+        memcpy(op + 2, "Cast", 4);
+        assert_int_equal(mfl_onnx_convert((uint8_t *)bytes, n, "m.onnx", NULL, &model, &err), MFL_INVALID);
+        assert_non_null(
+                strstr(err.text, "node node_relu (Cast): makes other numbers of the data of the samples"));
+}
+
 static void test_allocation_failures(void **state)
 {
         size_t n;
@@ -148,9 +204,11 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_exporters),
                 cmocka_unit_test(test_names_and_settings),
+                cmocka_unit_test(test_names_of_parts),
                 cmocka_unit_test(test_folded_batch_norm_is_refused),
                 cmocka_unit_test(test_truncated),
                 cmocka_unit_test(test_unknown_operator),
+                cmocka_unit_test(test_unoptimised),
                 cmocka_unit_test(test_allocation_failures),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
