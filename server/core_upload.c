@@ -61,7 +61,7 @@ static uint64_t stalls_at(const struct mfl_core *core, const struct core_update 
 {
         const struct core_daemon *daemon = update->task->daemon;
         if (update->state != UPDATE_FILLING || !daemon || !daemon->conn || !core->options.upload_stall_ms ||
-                MFL_SIM_BUG(27))
+                MFL_SIM_BUG(27) || (update->group && MFL_SIM_BUG(22)))
                 return CORE_NEVER;
         return MFL_MAX(update->since_ms, daemon->chunk_ms) + core->options.upload_stall_ms;
 }
