@@ -121,7 +121,7 @@ void mfl_core_data_ready(struct mfl_core *core, struct core_job *job)
 
 /* ---- daemons that the shell has turned away ---- */
 
-static struct core_refused *find_refused(struct mfl_core *core, const char *name)
+static struct core_refused *find_refused(const struct mfl_core *core, const char *name)
 {
         for (uint32_t i = 0; i < core->n_refused; i++)
                 if (strcmp(core->refused[i].name, name) == 0)
@@ -249,8 +249,8 @@ static void count_daemons(const struct mfl_core *core, const struct core_job *jo
         uint64_t data_set = mfl_core_name_key(job->spec->data.name);
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
-                if (!find_data(daemon, job))
-                        continue;
+                if (!find_data(daemon, job) || (!daemon->conn && find_refused(core, daemon->info.name)))
+                        continue; /* it is counted among those below */
                 enum lack lack = lack_of(daemon, job);
                 add(count, lack, daemon->info.name);
                 size_t n = strlen(job->id);

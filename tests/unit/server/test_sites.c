@@ -309,6 +309,11 @@ static void test_too_few(void **state)
         assert_string_equal(view.reason,
                 "3 daemons offer pets: site-a is lost and waited for, site-b has other samples than site-a, "
                 "site-c can't do this job: no bf16 here");
+        refuse(&bed, 1, pets(2, 77, 1), MFL_REFUSAL_RULE); /* it comes back, and counts once */
+        assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
+        assert_string_equal(view.reason,
+                "3 daemons offer pets: site-a is disabled by a rule, site-b has other samples than site-a, "
+                "site-c can't do this job: no bf16 here");
         end(&bed);
 }
 
