@@ -53,6 +53,17 @@ static const char *accuracy_text(const Mfl__RoundInfo *r, char *buf, size_t buf_
         return buf;
 }
 
+/* Of the last round that was evaluated, with its number when it is not the last one. */
+static const char *newest_accuracy(const Mfl__JobInfo *j, char *buf, size_t buf_bytes)
+{
+        const Mfl__RoundInfo *r = j->evaluated && (!j->last || !j->last->evaluated) ? j->evaluated : j->last;
+        accuracy_text(r, buf, buf_bytes);
+        size_t n = strlen(buf);
+        if (r && r == j->evaluated)
+                snprintf(buf + n, buf_bytes - n, " (%u)", r->round);
+        return buf;
+}
+
 static json_t *list_json(const Mfl__JobList *list)
 {
         json_t *jobs = json_array();
@@ -65,20 +76,20 @@ static int print_list(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
         const Mfl__JobList *list = answer->job_list;
-        char accuracy[16], date[32], rounds[32];
+        char accuracy[32], date[32], rounds[32];
         if (cli->json)
                 return mfl_json_print(stdout, list_json(list), err);
         if (!list->n_jobs) {
                 puts("no jobs; 'mfl submit job.yaml' sends one");
                 return 0;
         }
-        printf("%-10s %-24s %-8s %11s %9s  %-19s  %s\n", "JOB", "NAME", "STATE", "ROUND", "ACCURACY",
+        printf("%-10s %-24s %-8s %11s %12s  %-19s  %s\n", "JOB", "NAME", "STATE", "ROUND", "ACCURACY",
                 "CREATED", "REASON");
         for (size_t i = 0; i < list->n_jobs; i++) {
                 const Mfl__JobInfo *j = list->jobs[i];
                 snprintf(rounds, sizeof rounds, "%u/%u", j->round, j->rounds);
-                printf("%-10s %-24s %-8s %11s %9s  %-19s  %s\n", j->job, j->name, mfl_state_name(j->state),
-                        rounds, accuracy_text(j->last, accuracy, sizeof accuracy),
+                printf("%-10s %-24s %-8s %11s %12s  %-19s  %s\n", j->job, j->name, mfl_state_name(j->state),
+                        rounds, newest_accuracy(j, accuracy, sizeof accuracy),
                         date_text(j->created_ms, date, sizeof date), j->reason);
         }
         return 0;
@@ -270,7 +281,13 @@ int mfl_cmd_stop(struct mfl_cli *cli)
         char job[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__StopJob stop = MFL__STOP_JOB__INIT;
-        stop.job = job;
+        Mfl__StopAfterRound after = MFL__STOP_AFTER_ROUND__INIT;
+        stop.job = after.job = job;
+        if (cli->options.after_round) { /* a request of its own, which an older server refuses */
+                request.body_case = MFL__ENVELOPE__BODY_STOP_AFTER_ROUND;
+                request.stop_after_round = &after;
+                return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
+        }
         request.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
         request.stop_job = &stop;
         return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);

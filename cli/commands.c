@@ -70,10 +70,17 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\nExamples:\n"
                 "  mfl logs last\n"
                 "  mfl logs j-000001 -f\n"},
-        {"stop", "JOB", "stop a job; its models stay", 1, 1, "", mfl_cmd_stop,
+        {"stop", "JOB", "stop a job; its models stay", 1, 1, "after-round", mfl_cmd_stop,
                 "Daemons drop the job's work at once. What was committed stays; clone starts it over.\n"
-                "\nExample:\n"
-                "  mfl stop last\n"},
+                "With --after-round the round that is under way is trained, evaluated and committed first: "
+                "the job\n"
+                "goes on until then, 'mfl list' tells after which round it ends, and it ends as stopped (as "
+                "done\n"
+                "when that is its last round). A server of a release that does not know this refuses it and "
+                "goes on.\n"
+                "\nExamples:\n"
+                "  mfl stop last\n"
+                "  mfl stop last --after-round && mfl wait last\n"},
         {"clone", "JOB", "submit the same job again", 1, 1, "token watch timeout", mfl_cmd_clone,
                 "\nExample:\n"
                 "  mfl clone j-000001 --watch\n"},

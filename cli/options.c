@@ -40,6 +40,8 @@ static const struct mfl_cli_option options[] = {
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "how the data are divided among the clients", 0, 0},
         {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "what each of the last 100 rounds cost each node", 0, 0},
+        {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "let the round that is under way be committed",
+                0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "give it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that come later", 0, 0},

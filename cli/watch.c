@@ -195,8 +195,13 @@ static void print_last_word(struct mfl_watch *w)
                 return;
         printf("%s %s: %s after %u round%s", w->job, w->name, mfl_state_name(w->state), last->info.round,
                 last->info.round == 1 ? "" : "s");
-        if (last->info.evaluated)
-                print_quality(w, &last->info);
+        size_t i = w->n;
+        while (i && !w->all[i - 1].info.evaluated)
+                i--;
+        if (i)
+                print_quality(w, &w->all[i - 1].info);
+        if (i && i < w->n)
+                printf(" (round %u)", w->all[i - 1].info.round);
         putchar('\n');
 }
 

@@ -313,6 +313,9 @@ int mfl_agent_step(
         case MFL_AGENT_EV_MESSAGE:
                 on_message(agent, event->msg);
                 break;
+        case MFL_AGENT_EV_JOB_CHANGED:
+                mfl_agent_job_changed(agent, event->job);
+                break;
         case MFL_AGENT_EV_PARAMS_MISSING:
         case MFL_AGENT_EV_PARAMS_DONE:
                 mfl_agent_params_event(agent, event);

@@ -58,6 +58,8 @@ enum mfl_agent_event_kind {
         MFL_AGENT_EV_CLOSED,         /* the connection is gone, or never came; reason */
         MFL_AGENT_EV_HEARD,          /* bytes came (chunks of params, say) */
         MFL_AGENT_EV_MESSAGE,        /* msg */
+        MFL_AGENT_EV_JOB_CHANGED,    /* job: before its JobSpec as MESSAGE, whose text is not what it was: it
+                                        is another job, of a server that has lost its state directory */
         MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent
                                         sends ParamsGet */
         MFL_AGENT_EV_PARAMS_DONE,  /* all floats of `digest` are here; ok = false: the digest was wrong, fetch
@@ -80,7 +82,7 @@ struct mfl_agent_event {
         uint64_t task;                    /* COMPUTED, SENT */
         uint32_t update;                  /* SENT */
         uint8_t digest[MFL_DIGEST_BYTES]; /* PARAMS_DONE, PARAMS_MISSING */
-        char job[MFL_JOB_ID_BYTES];       /* PARAMS_DONE, PARAMS_MISSING */
+        char job[MFL_JOB_ID_BYTES];       /* PARAMS_DONE, PARAMS_MISSING, JOB_CHANGED */
         uint64_t offset;                  /* PARAMS_MISSING: floats held */
         uint64_t within_ms;               /* LEAVE */
         bool ok;

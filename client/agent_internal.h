@@ -94,7 +94,7 @@ struct mfl_agent {
         struct mfl_agent_actions *out;
         int error;
         struct agent_task *tasks; /* in the order received */
-        uint32_t boot_newest;     /* upper half of the newest task number: a server's start */
+        uint32_t boot;            /* upper half of the last task's number: a server's start */
         char jobs[AGENT_JOBS_MAX][MFL_JOB_ID_BYTES]; /* newest first */
         uint32_t n_jobs;
         uint64_t communicator;       /* of the last order to open one */
@@ -122,6 +122,8 @@ void mfl_agent_welcomed(struct mfl_agent *agent);
 void mfl_agent_lost(struct mfl_agent *agent); /* uploads begin anew after the next Welcome */
 void mfl_agent_schedule(struct mfl_agent *agent);
 void mfl_agent_abort_all(struct mfl_agent *agent);
+/* What is here of the job is of another one that had the same id. */
+void mfl_agent_job_changed(struct mfl_agent *agent, const char *job);
 /* Something is being worked on, or held for the server. */
 bool mfl_agent_busy(const struct mfl_agent *agent);
 void mfl_agent_tasks_free(struct mfl_agent *agent);

@@ -92,6 +92,18 @@ void mfl_agent_abort_all(struct mfl_agent *agent)
         }
 }
 
+void mfl_agent_job_changed(struct mfl_agent *agent, const char *job)
+{
+        for (struct agent_task *task = agent->tasks, *next; task; task = next) {
+                next = task->next;
+                if (strcmp(task->task.job, job))
+                        continue;
+                mfl_agent_trace(
+                        agent, "task %u is of another job that was called %s", (uint32_t)task->wire, job);
+                abort_task(agent, task);
+        }
+}
+
 /* ---- what the server is told ---- */
 
 static void announce(struct mfl_agent *agent, struct agent_task *task, struct agent_update *update)
@@ -191,13 +203,13 @@ static bool same_work(const struct mfl_task *a, const struct mfl_task *b)
                memcmp(a->items, b->items, a->n_items * sizeof *a->items) == 0;
 }
 
-/* What a task of the same job in a later round, or a newer start of the server, makes pointless. */
+/* What a task of the same job in a later round, or another start of the server, makes pointless. */
 static void drop_outdated(struct mfl_agent *agent, const struct mfl_task *t)
 {
         for (struct agent_task *task = agent->tasks, *next; task; task = next) {
                 next = task->next;
                 bool earlier = strcmp(task->task.job, t->job) == 0 && task->task.round < t->round;
-                bool orphan = task->wire >> 32 < t->task >> 32 && task->state != TASK_RESULT;
+                bool orphan = task->wire >> 32 != t->task >> 32 && task->state != TASK_RESULT;
                 if (earlier || orphan)
                         abort_task(agent, task);
         }
@@ -263,7 +275,7 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 for (uint32_t i = 0; i < same->n_updates && !known; i++)
                         same->updates[i].state = UPDATE_HELD;
                 same->wire = t->task;
-                agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
+                agent->boot = (uint32_t)(t->task >> 32);
                 drop_outdated(agent, t);
                 bool told = !mfl_agent_group_take(agent, same, t) && known && t->kind == MFL_TASK_TRAIN;
                 if (same->state == TASK_RESULT && !told)
@@ -273,7 +285,7 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
         struct agent_task *number = mfl_agent_find_wire(agent, t->task);
         if (number && number->state != TASK_FAILED)
                 return; /* a number is never used twice: nonsense */
-        agent->boot_newest = MFL_MAX(agent->boot_newest, (uint32_t)(t->task >> 32));
+        agent->boot = (uint32_t)(t->task >> 32);
         drop_outdated(agent, t);
         if (agent->leaving)
                 give_back(agent, t);
@@ -450,7 +462,7 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
         drop_old_evals(agent);
 }
 
-/* Room for one more result. A result from before the server's last start, which nobody has asked for, gives
+/* Room for one more result. A result of another start of the server, which nobody has asked for, gives
  * way. */
 static bool make_room(struct mfl_agent *agent)
 {
@@ -460,7 +472,7 @@ static bool make_room(struct mfl_agent *agent)
                 if (task->state != TASK_RESULT || task->task.kind != MFL_TASK_TRAIN)
                         continue;
                 n++;
-                if (!orphan && task->wire >> 32 < agent->boot_newest)
+                if (!orphan && task->wire >> 32 != agent->boot)
                         orphan = task;
         }
         if (n < agent->options.results_max)

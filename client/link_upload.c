@@ -85,6 +85,31 @@ static bool ranges_fit(const struct mfl_agent_action *action, uint64_t bytes)
         return action->n_ranges > 0;
 }
 
+/* One whose last byte is queued is on its way and ends by itself. */
+static void drop_upload(struct link_upload **at)
+{
+        struct link_upload *upload = *at;
+        *at = upload->next;
+        upload->next = NULL;
+        upload->range = upload->n_ranges;
+        upload->failed = true;
+        if (!upload->in_flight)
+                free_upload(upload);
+}
+
+/* The server asks anew, for all that it misses: what was still to be sent of the same is among it. */
+static void supersede(struct mfl_link *link, const struct mfl_agent_action *action)
+{
+        for (struct link_upload **at = &link->uploads; *at;) {
+                const struct link_upload *upload = *at;
+                if (upload->wire_task == action->wire_task && upload->update == action->update &&
+                        (upload->combine != NULL) == action->combined)
+                        drop_upload(at);
+                else
+                        at = &(*at)->next;
+        }
+}
+
 void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
 {
         struct link_result *result = link_result_find(link, action->task_number);
@@ -96,6 +121,7 @@ void link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
          * see that nothing comes, and grant again or give up. */
         if (!link->stream_open || !ranges_fit(action, bytes) || (action->combined && !combine))
                 return;
+        supersede(link, action);
         struct link_upload *upload = mfl_calloc(1, sizeof(*upload));
         if (!upload) {
                 struct mfl_error err;
@@ -208,21 +234,13 @@ bool link_upload_pump(struct mfl_link *link)
         return waits;
 }
 
-/* Those whose last byte is queued are on their way and end by themselves. */
 void link_upload_drop(struct mfl_link *link, struct link_combine *combine)
 {
         for (struct link_upload **at = &link->uploads; *at;) {
-                struct link_upload *upload = *at;
-                if (upload->combine != combine) {
-                        at = &upload->next;
-                        continue;
-                }
-                *at = upload->next;
-                upload->next = NULL;
-                upload->range = upload->n_ranges;
-                upload->failed = true;
-                if (!upload->in_flight)
-                        free_upload(upload);
+                if ((*at)->combine == combine)
+                        drop_upload(at);
+                else
+                        at = &(*at)->next;
         }
 }
 

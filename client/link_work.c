@@ -2,6 +2,19 @@
 /* The link's jobs and the tasks at work on them. */
 #include "client/link_internal.h"
 
+/* What the agent has under this id is of another job, if it has anything; and what was kept of that one goes.
+ */
+static void job_changed(struct mfl_link *link, const char *id, bool known)
+{
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_JOB_CHANGED};
+        mfl_strcpy(event.job, sizeof(event.job), id);
+        link_post(link, &event);
+        if (!known)
+                return;
+        link_job_forget(link, id);
+        link->options.ops->forget(link->options.compute, id);
+}
+
 int link_job_set(struct mfl_link *link, const char *id, const char *text)
 {
         struct link_job *job = link->jobs;
@@ -9,23 +22,19 @@ int link_job_set(struct mfl_link *link, const char *id, const char *text)
                 job = job->next;
         if (job && !strcmp(job->text, text))
                 return 0;
+        job_changed(link, id, job != NULL);
         char *copy = mfl_strdup(text);
         if (!copy)
                 return -ENOMEM;
+        job = mfl_calloc(1, sizeof(*job));
         if (!job) {
-                job = mfl_calloc(1, sizeof(*job));
-                if (!job) {
-                        free(copy);
-                        return -ENOMEM;
-                }
-                mfl_strcpy(job->id, sizeof(job->id), id);
-                job->next = link->jobs;
-                link->jobs = job;
+                free(copy);
+                return -ENOMEM;
         }
-        free(job->text);
+        mfl_strcpy(job->id, sizeof(job->id), id);
         job->text = copy;
-        mfl_population_free(job->population);
-        job->population = NULL;
+        job->next = link->jobs;
+        link->jobs = job;
         return 0;
 }
 

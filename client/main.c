@@ -91,15 +91,19 @@ static int load_data(struct client *c, struct mfl_error *err)
                         c->n_data++;
                         r = mfl_client_fingerprint(c->data[i], &c->fingerprints[i], err);
                 }
+                struct mfl_data_info *info = &c->infos[i];
+                uint64_t meaning = 0;
+                if (!r)
+                        r = mfl_dataset_meaning(c->data[i], &meaning, err);
                 if (r)
                         return r == -ENOMEM ? r : MFL_INVALID;
                 const struct mfl_dataset *d = c->data[i];
-                struct mfl_data_info *info = &c->infos[i];
                 *info = (struct mfl_data_info){.shape = d->shape,
                         .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
                         .train_samples = d->train.n,
                         .test_samples = d->test.n,
-                        .fingerprint = c->fingerprints[i]};
+                        .fingerprint = c->fingerprints[i],
+                        .meaning = meaning};
                 mfl_strcpy(info->name, sizeof(info->name), d->name);
         }
         return 0;

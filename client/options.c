@@ -146,7 +146,7 @@ static const struct mfl_setting rows[] = {
                         "  label     csv: the column by name or number from 0; default: the last. targets: a list of columns "
                         "instead, numbers to be predicted. Labels that are no numbers, as folders of images, become classes in the "
                         "byte order of those that the training samples have: for partition local every site must have the same "
-                        "ones, which nobody checks; a site that lacks one needs numbers, and classes\n"
+                        "ones, or is left out; a site that lacks one needs numbers, and classes\n"
                         "  owner     csv: the column that says whose a sample is, for partition natural-id; text: none "
                         "(default), file or speaker (blocks between blank lines, the first line \"NAME:\")\n"
                         "  ignore    csv: columns that are no features\n"

@@ -38,7 +38,8 @@ struct mfl_data_info {
         char name[MFL_NAME_BYTES];
         struct mfl_shape shape;
         uint32_t classes, train_samples, test_samples;
-        uint64_t fingerprint;
+        uint64_t fingerprint; /* of its content */
+        uint64_t meaning;     /* of its labels and tokens; 0: not known */
 };
 
 /* How other daemons of its host can reach a daemon. */

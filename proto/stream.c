@@ -89,6 +89,7 @@ void mfl_stream_send_done(struct mfl_stream_send *send, int status)
         mfl_stream_sent_cb sent = send->sent;
         void *arg = send->arg;
         s->queued_bytes -= send->bytes;
+        s->unread_bytes -= sizeof send->header + send->envelope_bytes;
         if (!status)
                 s->bytes_out += send->bytes;
         free(send->envelope);
@@ -156,7 +157,9 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
                 .payload = payload,
                 .bytes = sizeof send->header + envelope_bytes + payload_bytes};
         mfl_frame_encode(&frame, send->header);
+        size_t own = sizeof send->header + envelope_bytes;
         s->queued_bytes += send->bytes;
+        s->unread_bytes += own;
         s->sent_ms = uv_now(s->tcp.loop);
         if (s->tls && !plain) {
                 mfl_stream_tls_send(s, send);
@@ -164,8 +167,10 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
         }
         size_t bytes = send->bytes;
         int r = send_plain(s, send, err);
-        if (r)
+        if (r) {
                 s->queued_bytes -= bytes;
+                s->unread_bytes -= own;
+        }
         return r;
 }
 

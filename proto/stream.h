@@ -61,6 +61,8 @@ struct mfl_stream {
         uint64_t bytes_in, bytes_out;       /* since start, headers included */
         uint64_t heard_ms, sent_ms;         /* uv_now of the last byte read, last frame queued */
         size_t queued_bytes;                /* waiting to be written */
+        size_t unread_bytes; /* of those, what the stream itself holds: all but payloads, which are the
+                                owner's */
         struct mfl_stream_in {
                 uint8_t header[MFL_FRAME_HEADER_BYTES];
                 size_t have; /* bytes of the current part: header, envelope or payload */

@@ -30,6 +30,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
                 sets[i].train_samples = s->train_samples;
                 sets[i].test_samples = s->test_samples;
                 sets[i].fingerprint = s->fingerprint;
+                sets[i].meaning = s->meaning;
         }
         COPY(m->hello.name, h->name);
         COPY(m->hello.node, h->node);

@@ -48,6 +48,7 @@ static int pack_hello(
                 s->set.train_samples = d->train_samples;
                 s->set.test_samples = d->test_samples;
                 s->set.fingerprint = d->fingerprint;
+                s->set.meaning = d->meaning;
         }
         hello.protocol_min = MFL_PROTOCOL_MIN;
         hello.protocol_max = MFL_PROTOCOL_MAX;

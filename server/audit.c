@@ -77,6 +77,7 @@ const char *mfl_operator_action(const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_SUBMIT:
                 return "submit";
         case MFL__ENVELOPE__BODY_STOP_JOB:
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
                 return "stop";
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 return "delete";
@@ -98,6 +99,8 @@ static const char *object_of(const Mfl__Envelope *e)
         switch (e->body_case) {
         case MFL__ENVELOPE__BODY_STOP_JOB:
                 return e->stop_job->job;
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
+                return e->stop_after_round->job;
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 return e->delete_job->job;
         case MFL__ENVELOPE__BODY_CLONE_JOB:

@@ -50,6 +50,14 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("reconnect_grace", DURATION, reconnect_grace_ms), .min = 0, .max = 3600000},
                 .value = "5s", .help = "a daemon that lost its connection keeps its work this long"},
 
+        {.field = {KEY("upload_stall", DURATION, upload_stall_ms), .min = 1000, .max = 3600000}, .value = "15s",
+                .help = "a daemon that is alive and sends nothing of its update for this long gives its slot to "
+                        "those that wait for one, and comes again after them; if it leads a node's group, the "
+                        "others upload by themselves"},
+        {.field = {KEY("unread_max", SIZE, unread_max_bytes), .min = 1 << 20, .max = 1e12}, .value = "256MiB",
+                .help = "what peers have been sent and do not read, of all connections together; beyond it the "
+                        "connection with the most of it is closed"},
+
         {.section = "TLS 1.3",
                 .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
                 .note = "none: plain TCP", .example = "/etc/mfl/server.pem", .reload = MFL_RELOAD_FILE,

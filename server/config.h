@@ -13,6 +13,8 @@ struct mfl_server_config {
         uint64_t heartbeat_ms;       /* a silent peer is asked after this long */
         uint64_t dead_ms;            /* a peer that says nothing for this long is dead */
         uint64_t reconnect_grace_ms; /* a daemon that lost its connection keeps its work this long */
+        uint64_t upload_stall_ms;    /* an upload of which nothing comes for this long makes room */
+        uint64_t unread_max_bytes;   /* written for peers who do not read, all connections together */
         uint32_t connections_max;
         uint32_t connect_rate, connect_burst; /* of one address: a second, and at once; rate 0: no limit */
         uint64_t greet_ms;                    /* who has not said who it is after this long is sent away */

@@ -14,6 +14,7 @@ int mfl_core_new(const struct mfl_core_options *options, struct mfl_core **ret_c
         if (!core)
                 return mfl_fail_memory(err, sizeof *core, "the server core");
         core->options = *options;
+        core->task_serial = (uint32_t)(options->server_instance >> 32);
         core->jobs_end = &core->jobs;
         core->scan_ms = CORE_NEVER;
         *ret_core = core;
@@ -35,6 +36,7 @@ void mfl_core_free(struct mfl_core *core)
         }
         mfl_core_comm_free(core);
         free(core->daemons);
+        free(core->refused);
         mfl_core_map_deinit(&core->by_conn);
         mfl_core_map_deinit(&core->by_key);
         mfl_core_map_deinit(&core->tasks);
@@ -176,6 +178,9 @@ static void release_jobs(struct mfl_core *core)
 /* Jobs and the scheduler set each other going until nothing is left to decide. */
 static void settle(struct mfl_core *core)
 {
+        for (struct core_job *job = core->sched_dirty ? core->jobs : NULL; job; job = job->next)
+                if (job->phase == PHASE_DATA) /* another daemon may do, or another reason be true */
+                        mfl_core_dirty(core, job);
         while ((core->dirty || core->sched_dirty) && !core->error) {
                 bool released = false;
                 core->dirty = false;
@@ -205,7 +210,9 @@ static void daemon_event(struct mfl_core *core, const struct mfl_core_event *eve
         if (!daemon)
                 return; /* closed by us, or replaced: what is still on its way means nothing */
         daemon->heard_ms = core->now_ms;
-        if (event->kind == MFL_EV_MESSAGE)
+        if (event->kind == MFL_EV_CHUNK)
+                daemon->chunk_ms = core->now_ms;
+        else if (event->kind == MFL_EV_MESSAGE)
                 mfl_core_message(core, daemon, event->msg);
         else if (event->kind == MFL_EV_DAEMON_DOWN)
                 mfl_core_daemon_down(
@@ -223,7 +230,7 @@ static void job_event(struct mfl_core *core, const struct mfl_core_event *event)
                 mfl_round_job_ready(core, job, event);
                 break;
         case MFL_EV_JOB_STOP:
-                mfl_round_job_fail(core, job, MFL_JOB_STOPPED, event->reason[0] ? event->reason : "stopped");
+                mfl_round_job_stop(core, job, event);
                 break;
         case MFL_EV_UPLOAD_COMPLETE:
                 mfl_core_upload_complete(core, job, event->slot);
@@ -263,10 +270,14 @@ int mfl_core_step(struct mfl_core *core, const struct mfl_core_event *event, str
         case MFL_EV_DAEMON_DOWN:
         case MFL_EV_MESSAGE:
         case MFL_EV_HEARD:
+        case MFL_EV_CHUNK:
                 daemon_event(core, event);
                 break;
         case MFL_EV_DRAIN:
                 mfl_core_daemon_drain(core, event->drain.name, event->drain.on);
+                break;
+        case MFL_EV_REFUSED:
+                mfl_core_refused(core, event->daemon, event->refusal);
                 break;
         case MFL_EV_EXPEL:
                 mfl_core_daemon_expel(core, event->drain.name, event->reason);

@@ -47,6 +47,11 @@
  * first round of a job: it waits until none has come for 300 ms, 1.5 s at most. An update that was made for a
  * task of an earlier boot is left unanswered until the round is dealt; the agent matches it with its new
  * task. The core itself sends Welcome, JobSpec (again after 16 other jobs on one connection), Ping and Pong.
+ * An upload of which nothing comes for upload_stall_ms gives its slot up to those that wait for one, and
+ * stands in the queue again; if nobody does, it is granted again. A group's sum ends its group, so that the
+ * members upload singly. A byte of any upload from that daemon is enough.
+ * A job that is to stop after a round stops when the one under way, or being stored, is committed, evaluated
+ * like a last one; when there is none, at once.
  * Failing disk: CHECKPOINTED or COMMITTED with ok = false is tried again every 5 s, the job's reason tells
  * why it waits. Quorum < 1: when the deadline passes with at least ceil(quorum * cohort) clients counted, the
  * round closes without the rest. A round whose every missing client was rejected or is impossible to place
@@ -59,6 +64,11 @@
  * the same time (selection.assign: speed; server/round_speed.h), or round robin by item (modulo). Daemons
  * that hold results of an earlier boot get pieces of the size of those: with the last one's size given by the
  * others' they are the very same pieces.
+ *
+ * Data. The first data set that a job takes decides what the others must be: equal in shape, number of
+ * classes and meaning (where both tell), and for a simulated population in content. JOB_PREPARE and JOB_DATA
+ * give it to the shell to keep, JOB_ADD gives it back after a restart. A job that waits says whom it lacks
+ * and why, by what the core knows of daemons and what REFUSED tells of those that were turned away.
  *
  * Nodes. Daemons whose Hello.node, user, network space and memory space are equal form a node, if they have a
  * memory space, and neither an empty node nor instance 0 (server/core_node.c). Its order is that of device
@@ -105,8 +115,12 @@ struct mfl_core;
 
 struct mfl_core_options {
         uint64_t server_instance; /* random, for Welcome */
-        uint32_t boot; /* rises by one at each start of a state directory: upper half of task numbers */
+        uint32_t boot; /* rises with each start of a state directory: upper half of task numbers. The lower
+                          one counts from server_instance's upper half on, for a directory that was lost and
+                          begun anew in the same second */
         uint32_t heartbeat_ms, dead_ms, reconnect_grace_ms;
+        uint32_t upload_stall_ms; /* an upload of which nothing comes for so long gives its slot up; 0: never
+                                   */
 };
 int mfl_core_new(const struct mfl_core_options *options, struct mfl_core **ret_core, struct mfl_error *err);
 void mfl_core_free(struct mfl_core *core);
@@ -141,21 +155,29 @@ enum mfl_core_event_kind {
         MFL_EV_JOB_READY,          /* answers JOB_PREPARE */
         MFL_EV_JOB_PREPARE_FAILED, /* answers JOB_PREPARE: the job fails with reason; later: it is tried again
                                     */
-        MFL_EV_JOB_STOP,
-        MFL_EV_DAEMON_UP,       /* a valid Hello of a daemon on connection conn */
-        MFL_EV_DAEMON_DOWN,     /* connection conn is gone */
-        MFL_EV_MESSAGE,         /* from connection conn; also proves that the peer lives */
-        MFL_EV_HEARD,           /* bytes came from connection conn */
-        MFL_EV_UPLOAD_COMPLETE, /* every byte of the slot has arrived. Not to be delivered after the slot's
-                                   SLOT_FREE */
+        MFL_EV_JOB_STOP,           /* now; after_round: when the round that is under way is committed */
+        MFL_EV_DAEMON_UP,          /* a valid Hello of a daemon on connection conn */
+        MFL_EV_DAEMON_DOWN,        /* connection conn is gone */
+        MFL_EV_MESSAGE,            /* from connection conn; also proves that the peer lives */
+        MFL_EV_HEARD,              /* bytes came from connection conn */
+        MFL_EV_CHUNK,              /* some of an upload's bytes came from connection conn; HEARD too */
+        MFL_EV_UPLOAD_COMPLETE,    /* every byte of the slot has arrived. Not to be delivered after the slot's
+                                      SLOT_FREE */
         MFL_EV_ADDED,   /* answers SLOT_ADD; ok = false: invalid, nothing was added, reason says why. Not ok
                            also   instead of a grant: there is no slot of that kind */
         MFL_EV_APPLIED, /* answers APPLY; digest of the new params; ok = false: not finite, the job fails */
         MFL_EV_CHECKPOINTED, /* answers CHECKPOINT */
         MFL_EV_COMMITTED,    /* answers COMMIT */
         MFL_EV_DRAIN,        /* name, on */
+        MFL_EV_REFUSED,      /* the shell has turned the daemon away */
         MFL_EV_EXPEL,        /* name, reason: it may not take part any more. It gets Bye with retry, and its
                                 work goes to others at once */
+};
+
+/* Why the shell turned a daemon away. */
+enum mfl_refusal {
+        MFL_REFUSAL_RULE,
+        MFL_REFUSAL_VERSION,
 };
 
 struct mfl_core_event {
@@ -165,15 +187,19 @@ struct mfl_core_event {
         char job[MFL_JOB_ID_BYTES];
         union {
                 struct {
-                        const struct mfl_job *spec; /* outlives the job in the core */
-                        uint32_t committed;         /* last committed round; 0: the initial params */
+                        const struct mfl_job *spec;       /* outlives the job in the core */
+                        uint32_t committed;               /* last committed round; 0: the initial params */
+                        const struct mfl_data_info *data; /* that it began with, as JOB_PREPARE or JOB_DATA
+                                                             told; NULL or no name: nobody has decided */
+                        const char *data_from;
+                        uint32_t stop_after; /* as JOB_STATE told; 0: with the last round */
                 } job_add;
                 struct {
                         uint64_t n_params;
                         uint32_t n_slots;
                         uint8_t digest[MFL_DIGEST_BYTES]; /* of the params after round `committed` */
                 } job_ready;
-                struct mfl_daemon_info *daemon;   /* DAEMON_UP; borrowed */
+                struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */
                 uint32_t slot;                    /* UPLOAD_COMPLETE, ADDED */
                 uint8_t digest[MFL_DIGEST_BYTES]; /* APPLIED */
@@ -183,8 +209,10 @@ struct mfl_core_event {
                 } drain; /* EXPEL: the name */
         };
         bool ok;
-        bool later;   /* JOB_PREPARE_FAILED: the disk is full, say, which may pass */
-        bool drained; /* DAEMON_UP: it gets no work from its first moment on, as after DRAIN */
+        enum mfl_refusal refusal; /* REFUSED */
+        bool after_round;         /* JOB_STOP */
+        bool later;               /* JOB_PREPARE_FAILED: the disk is full, say, which may pass */
+        bool drained;             /* DAEMON_UP: it gets no work from its first moment on, as after DRAIN */
         char reason[MFL_REASON_BYTES];
 };
 
@@ -193,6 +221,7 @@ enum mfl_core_action_kind {
         MFL_ACT_CLOSE,       /* conn, reason, retry: say Bye and close; DAEMON_DOWN need not follow */
         MFL_ACT_JOB_PREPARE, /* build the graph for `data`, reserve memory (params, sums, slots), load or make
                                 the params */
+        MFL_ACT_JOB_DATA,    /* keep `prepare` (data, data_from) in the place of what JOB_PREPARE said */
         MFL_ACT_JOB_STATE,   /* store and tell watchers: state, reason */
         MFL_ACT_JOB_RELEASE, /* the job's memory and spec may go (after DONE, FAILED, STOPPED, once every
                                 order to the worker is answered); the core does not know the job any more */
@@ -222,11 +251,13 @@ struct mfl_core_action {
         union {
                 struct mfl_msg msg; /* SEND; owned */
                 struct {
-                        struct mfl_data_info data; /* JOB_PREPARE */
-                        uint32_t population;       /* clients; 0 for local */
+                        struct mfl_data_info data;      /* JOB_PREPARE, JOB_DATA */
+                        char data_from[MFL_NAME_BYTES]; /* the daemon whose they are; "": not known */
+                        uint32_t population;            /* JOB_PREPARE: clients; 0 for local */
                 } prepare;
                 struct {
                         enum mfl_job_state state;
+                        uint32_t stop_after; /* to be kept: it ends after that round; 0: with the last one */
                 } job_state;
                 struct {
                         uint32_t slot;

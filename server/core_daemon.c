@@ -49,30 +49,6 @@ static const struct core_relation *find_relation(const struct core_daemon *daemo
         return NULL;
 }
 
-/* Simulated populations are cut from one data set, so every daemon must hold the same bytes; a `local` job
- * only needs samples of the same form. */
-static bool data_fits(const struct mfl_data_info *have, const struct core_job *job)
-{
-        if (!job->data.name[0])
-                return true; /* not prepared: the first one decides */
-        if (have->classes != job->data.classes || have->shape.rank != job->data.shape.rank)
-                return false;
-        for (int i = 0; i < have->shape.rank; i++)
-                if (have->shape.dim[i] != job->data.shape.dim[i])
-                        return false;
-        return job->spec->data.partition == MFL_PARTITION_LOCAL || have->fingerprint == job->data.fingerprint;
-}
-
-const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
-{
-        for (uint32_t i = 0; i < daemon->info.n_data_sets; i++) {
-                const struct mfl_data_info *have = &daemon->info.data_sets[i];
-                if (strcmp(have->name, job->spec->data.name) == 0)
-                        return data_fits(have, job) ? have : NULL;
-        }
-        return NULL;
-}
-
 bool mfl_core_daemon_takes_work(const struct core_daemon *daemon)
 {
         return !daemon->draining && (!daemon->leaving || MFL_SIM_BUG(25));
@@ -285,6 +261,7 @@ static void tell_jobs_of_arrival(struct mfl_core *core, struct core_daemon *daem
 {
         core->arrival_ms = core->now_ms;
         for (struct core_job *job = core->jobs; job; job = job->next) {
+                mfl_core_data_arrived(core, job, daemon);
                 if (!mfl_core_daemon_data(daemon, job))
                         continue;
                 job->arrival_ms = core->now_ms;
@@ -327,6 +304,7 @@ void mfl_core_daemon_up(
                 core->error = -ENOMEM;
                 return;
         }
+        mfl_core_refused_forget(core, info->name);
         core->changes++;
         daemon->conn = conn;
         daemon->draining |= drained; /* before the scheduler sees it */
@@ -429,6 +407,7 @@ void mfl_core_daemon_expel(struct mfl_core *core, const char *name, const char *
         if (!daemon)
                 return;
         mfl_core_trace(core, daemon->job, "daemon %s is sent away: %.180s", daemon->info.name, reason);
+        mfl_core_refused(core, &daemon->info, MFL_REFUSAL_RULE);
         for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
                 mfl_core_task_cancel(core, task, "the daemon may not take part any more");
         if (!MFL_SIM_BUG(26))

@@ -351,12 +351,18 @@ void mfl_core_group_timers(struct mfl_core *core, struct core_job *job, uint64_t
 
 /* ---- the sum ---- */
 
-void mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
+uint64_t mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
 {
         const struct core_job *job = group->job;
-        group->limit_ms =
-                core->now_ms + combine_ms(core, job) + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
+        uint64_t combined_ms = core->now_ms + combine_ms(core, job);
+        group->limit_ms = combined_ms + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
         mfl_core_wake(core, group->limit_ms);
+        return combined_ms;
+}
+
+void mfl_core_group_stalled(struct mfl_core *core, struct core_group *group)
+{
+        end_group(core, group, NULL, false, "its leader sends nothing");
 }
 
 void mfl_core_group_adding(struct core_group *group)

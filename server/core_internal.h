@@ -2,6 +2,7 @@
 /* What the files of the server core share: daemons, jobs, tasks, uploads, and the functions between them.
  *
  * core.c takes events in and runs the timers; core_daemon.c keeps daemons and what is sent to them;
+ * core_data.c knows whose data fit a job, and whom it lacks;
  * core_task.c keeps tasks, core_announce.c and core_upload.c uploads; core_node.c knows which daemons form a
  * node, core_group.c how they add their updates, core_comm.c which communicators they hold; core_view.c
  * answers lists; round.c decides about one job's rounds, round_deal.c who does what in them, round_speed.c
@@ -25,6 +26,11 @@
 #define CORE_DISK_RETRY_MS 5000
 #define CORE_TIMER_STEP_MS 20
 #define CORE_FAILS_MAX 3
+/* Daemons that were turned away: so many are remembered, for so long after their last try. */
+#define CORE_REFUSED_MAX 256
+#define CORE_REFUSED_KEPT_MS 600000
+/* Of more daemons not each is looked at to tell whom a job lacks while too few are connected. */
+#define CORE_COUNT_MAX 256
 /* A group waits at least so long for the rest of its members, once one of them is ready. */
 #define CORE_PATIENCE_MS 2000
 /* To combine: so long, and a second more for so many bytes of sum. That is a hundredth of what memory can do,
@@ -79,6 +85,7 @@ struct core_update {
         struct mfl_announce announce;
         enum update_state state;
         uint32_t slot;            /* FILLING, ADDING; of a group, the leader's only */
+        uint64_t since_ms;        /* FILLING: when its bytes were asked for, or could be there */
         struct core_group *group; /* that it is, or is to be, in the sum of */
         char reason[MFL_REASON_BYTES];
 };
@@ -180,7 +187,8 @@ struct core_relation {
         /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
         uint32_t held_round, held_items;
         uint64_t held_task;
-        bool told; /* of params: */
+        bool unfit_told; /* that its data differ from the job's */
+        bool told;       /* of params: */
         uint8_t told_digest[MFL_DIGEST_BYTES];
 };
 
@@ -190,6 +198,7 @@ struct core_daemon {
         uint32_t position; /* in core->daemons */
         uint32_t conn;     /* 0: lost */
         uint64_t heard_ms, sent_ms, lost_ms, connected_ms;
+        uint64_t chunk_ms; /* when bytes of an upload last came */
         bool draining, was_drained;
         bool leaving;         /* said so; of this process */
         struct core_job *job; /* leased to */
@@ -246,7 +255,8 @@ struct core_job {
         enum core_phase phase;
         bool dirty;
 
-        struct mfl_data_info data;
+        struct mfl_data_info data;      /* name "": nobody has decided yet */
+        char data_from[MFL_NAME_BYTES]; /* the daemon that did; "": not known */
         struct mfl_fixed fixed;
         uint64_t n_params;
         uint32_t n_slots;
@@ -256,8 +266,9 @@ struct core_job {
         struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;
-        uint64_t stamp;  /* rises with every phase that gives out work */
-        uint64_t served; /* the scheduler's turn at which it last began a phase */
+        uint32_t stop_after; /* 0: it goes on to its last round */
+        uint64_t stamp;      /* rises with every phase that gives out work */
+        uint64_t served;     /* the scheduler's turn at which it last began a phase */
         uint64_t arrival_ms, ready_ms;
         uint64_t prepare_ms; /* not before, because the disk was full; 0: at any time */
         bool settled;
@@ -287,6 +298,14 @@ struct core_job {
         int64_t progress_loss;
 };
 
+struct core_refused {
+        char name[MFL_NAME_BYTES];
+        enum mfl_refusal why;
+        uint64_t at_ms;
+        uint32_t n_data_sets;
+        uint64_t data_sets[MFL_DATA_SETS_MAX]; /* mfl_core_name_key of each */
+};
+
 struct mfl_core {
         struct mfl_core_options options;
         uint64_t now_ms;
@@ -295,6 +314,8 @@ struct mfl_core {
 
         struct core_daemon **daemons;
         uint32_t n_daemons, daemons_capacity;
+        struct core_refused *refused;
+        uint32_t n_refused;
         struct core_map by_conn, by_key, tasks, nodes, hosts;
         struct core_comm *comms;
         uint64_t deal;
@@ -302,7 +323,7 @@ struct mfl_core {
 
         struct core_job *jobs, **jobs_end;
         uint32_t job_serial;
-        uint32_t task_serial; /* of tasks, groups and communicators */
+        uint32_t task_serial; /* of tasks, groups and communicators; it may wrap */
         uint64_t stamp, turn, pass;
         uint64_t arrival_ms;          /* when a daemon last came */
         bool dirty;                   /* some job is */
@@ -344,8 +365,6 @@ struct mfl_msg *mfl_core_send(struct mfl_core *core, struct core_daemon *daemon,
 /* Never NULL unless memory is out. */
 struct core_relation *mfl_core_relation(
         struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job);
-const struct mfl_data_info *mfl_core_daemon_data(
-        const struct core_daemon *daemon, const struct core_job *job);
 /* Connected, taking work, with the job's data set, and willing. */
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
 /* It said that it can't do this job at all. */
@@ -353,6 +372,24 @@ bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_
 void mfl_core_lease(struct mfl_core *core, struct core_daemon *daemon, struct core_job *job);
 void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_name_key(const char *name);
+
+/* ---- core_data.c ---- */
+/* The daemon's data set of the job; NULL: it has none, or one that does not fit. */
+const struct mfl_data_info *mfl_core_daemon_data(
+        const struct core_daemon *daemon, const struct core_job *job);
+/* False: there is no daemon with data that fit and would work. Before anybody has decided, the first does. */
+bool mfl_core_data_decide(struct mfl_core *core, struct core_job *job);
+/* The job is prepared; a daemon came, or works again: what its data are is compared, and told. */
+void mfl_core_data_ready(struct mfl_core *core, struct core_job *job);
+void mfl_core_data_arrived(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon);
+/* The shell has turned it away; it has come in. */
+void mfl_core_refused(struct mfl_core *core, const struct mfl_daemon_info *info, enum mfl_refusal why);
+void mfl_core_refused_forget(struct mfl_core *core, const char *name);
+/* Why a job waits of which no daemon is usable; of which only so many are. */
+void mfl_core_data_lack(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES]);
+void mfl_core_data_missing(const struct mfl_core *core, const struct core_job *job, uint32_t usable,
+        uint32_t need, char ret_text[MFL_REASON_BYTES]);
 
 /* ---- core_task.c ---- */
 /* Gives items[index[0 .. n)] to the daemon as one task, which is yet to be sent. */
@@ -387,6 +424,7 @@ void mfl_core_update_free(struct core_update *update);
 void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update);
 /* It waits for no slot, and has none. */
 void mfl_core_update_unslot(struct mfl_core *core, struct core_update *update);
+void mfl_core_slots_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms);
 /* FILLING: asks for the bytes that are missing. */
 void mfl_core_update_grant(struct mfl_core *core, struct core_update *update);
 void mfl_core_update_count(struct mfl_core *core, struct core_update *update);
@@ -446,7 +484,10 @@ void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const c
 /* Who was to get params from the lost daemon is alone. */
 void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
 uint64_t mfl_core_group_weight(const struct core_group *group);
-void mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
+/* It has a slot. Returns when its first bytes should be there at the latest. */
+uint64_t mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
+/* Nothing comes from its leader. */
+void mfl_core_group_stalled(struct mfl_core *core, struct core_group *group);
 /* There is no slot for its sum. */
 void mfl_core_group_unopened(struct mfl_core *core, struct core_group *group, const char *reason);
 void mfl_core_group_adding(struct core_group *group);

@@ -51,11 +51,60 @@ static struct mfl_core_action *act_slot(
 void mfl_core_update_grant(struct mfl_core *core, struct core_update *update)
 {
         act_slot(core, MFL_ACT_GRANT, update);
+        update->since_ms = MFL_MAX(update->since_ms, core->now_ms);
         update->task->daemon->sent_ms = core->now_ms;
+}
+
+/* When its daemon, who lives, has sent nothing of any upload for so long. Of one whose connection is lost the
+ * bytes are kept for its grace time. */
+static uint64_t stalls_at(const struct mfl_core *core, const struct core_update *update)
+{
+        const struct core_daemon *daemon = update->task->daemon;
+        if (update->state != UPDATE_FILLING || !daemon || !daemon->conn || !core->options.upload_stall_ms ||
+                MFL_SIM_BUG(27) || (update->group && MFL_SIM_BUG(22)))
+                return CORE_NEVER;
+        return MFL_MAX(update->since_ms, daemon->chunk_ms) + core->options.upload_stall_ms;
+}
+
+/* Members of a group could upload by themselves. Others wait for the slot: its turn comes again. If nobody
+ * does, it is asked again for what is missing, and keeps what is here. */
+static void give_up_stalled(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t s = 0; s < job->n_slots; s++) {
+                struct core_update *update = job->slots[s];
+                if (!update || core->now_ms < stalls_at(core, update))
+                        continue;
+                bool asks = !update->group && !job->queue_head;
+                mfl_core_trace(core, job, "round %u: daemon %s sends nothing; %s", job->round,
+                        update->task->daemon->info.name, asks ? "it is asked again" : "it gives its slot up");
+                if (update->group) {
+                        mfl_core_group_stalled(core, update->group);
+                } else if (asks) {
+                        mfl_core_update_grant(core, update);
+                } else {
+                        mfl_core_update_unslot(core, update);
+                        mfl_core_update_enqueue(core, update);
+                }
+        }
+}
+
+void mfl_core_slots_timers(struct mfl_core *core, struct core_job *job, uint64_t *next_ms)
+{
+        if (!job->slots || job->phase != PHASE_TRAIN)
+                return;
+        for (uint32_t s = 0; s < job->n_slots; s++) {
+                const struct core_update *update = job->slots[s];
+                uint64_t at = update ? stalls_at(core, update) : CORE_NEVER;
+                if (core->now_ms >= at)
+                        mfl_core_dirty(core, job);
+                else
+                        *next_ms = MFL_MIN(*next_ms, at);
+        }
 }
 
 void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
 {
+        give_up_stalled(core, job);
         for (uint32_t s = 0; s < job->n_slots && job->queue_head; s++) {
                 if (job->slots[s])
                         continue;
@@ -63,11 +112,12 @@ void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
                 dequeue(job, update);
                 update->state = UPDATE_FILLING;
                 update->slot = s;
+                update->since_ms = core->now_ms;
                 job->slots[s] = update;
                 act_slot(core, MFL_ACT_SLOT_OPEN, update);
                 mfl_core_update_grant(core, update);
                 if (update->group)
-                        mfl_core_group_granted(core, update->group);
+                        update->since_ms = mfl_core_group_granted(core, update->group);
                 if (update->group)
                         mfl_core_trace(core, job,
                                 "round %u: daemon %s uploads the sum of group %u into slot %u", job->round,
@@ -78,6 +128,10 @@ void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
                                 update->task->daemon->info.name, update->announce.update,
                                 (uint32_t)update->task->number, s);
         }
+        uint64_t next_ms = CORE_NEVER;
+        if (job->phase == PHASE_TRAIN)
+                mfl_core_slots_timers(core, job, &next_ms);
+        mfl_core_wake(core, next_ms);
 }
 
 static void free_slot(struct mfl_core *core, struct core_update *update)

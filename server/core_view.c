@@ -47,8 +47,7 @@ static void tell_lost(const struct mfl_core *core, const struct core_job *job, s
                         mfl_strcpy(view->reason, sizeof view->reason, "waits for its turn");
                         return;
                 }
-        mfl_snprintf(view->reason, sizeof view->reason, "no daemon with data set %s is connected",
-                job->spec->data.name);
+        mfl_core_data_lack(core, job, view->reason);
 }
 
 int mfl_core_job_view(const struct mfl_core *core, const char *id, struct mfl_core_job_view *ret_view)

@@ -28,6 +28,7 @@ struct operation {
         union {
                 struct {
                         struct mfl_data_info data;
+                        char data_from[MFL_NAME_BYTES];
                         struct mfl_graph *graph;
                         struct mfl_runtime *runtime;
                         uint32_t population;
@@ -42,7 +43,10 @@ struct operation {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;
                 };
-                enum mfl_job_state state;
+                struct {
+                        enum mfl_job_state state;
+                        uint32_t stop_after;
+                };
         };
         struct mfl_store_file file;
 };
@@ -178,6 +182,8 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->committed = row->committed;
         job->n_params = row->n_params;
         job->data = row->data;
+        job->stop_after = row->stop_after;
+        mfl_strcpy(job->data_from, sizeof job->data_from, row->data_from);
         job->text = mfl_strdup(row->text ? row->text : "");
         if (!job->text)
                 return mfl_fail_memory(err, strlen(row->text), "a job's text");
@@ -200,13 +206,17 @@ static int take_rounds(struct mfl_server_job *job, struct mfl_error *err)
         if (r == MFL_NOT_FOUND)
                 return 0;
         job->has_last = !r;
-        if (!r && job->last.record.evaluated) {
-                job->observed.evaluated = true;
-                job->observed.accuracy = job->last.record.accuracy;
-                job->observed.loss = job->last.record.loss;
-        }
         if (!r)
+                r = mfl_store_round_get(store, job->id, MFL_STORE_EVALUATED, false, &job->evaluated, err);
+        if (r == MFL_NOT_FOUND)
+                return 0;
+        job->has_evaluated = !r;
+        if (!r) {
+                job->observed.evaluated = true;
+                job->observed.accuracy = job->evaluated.record.accuracy;
+                job->observed.loss = job->evaluated.record.loss;
                 r = mfl_store_round_get(store, job->id, MFL_STORE_BEST, false, &job->best, err);
+        }
         job->has_best = !r && job->best.record.evaluated;
         return r == MFL_NOT_FOUND ? 0 : r;
 }
@@ -242,8 +252,12 @@ int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err)
         if (r)
                 return r;
         job->committed = resume.round;
-        struct mfl_core_event event = {
-                .kind = MFL_EV_JOB_ADD, .job_add = {.spec = job->spec, .committed = resume.round}};
+        struct mfl_core_event event = {.kind = MFL_EV_JOB_ADD,
+                .job_add = {.spec = job->spec,
+                        .committed = resume.round,
+                        .data = &job->data,
+                        .data_from = job->data_from,
+                        .stop_after = job->stop_after}};
         mfl_strcpy(event.job, sizeof event.job, job->id);
         job->in_core = true;
         mfl_server_feed(job->server, &event);
@@ -318,7 +332,8 @@ static void run_prepare(struct mfl_work *work)
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
         if (op->status)
                 return;
-        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.graph->n, &op->err);
+        int r = mfl_store_job_prepared(
+                store, job->id, data, op->prepare.data_from, op->prepare.graph->n, &op->err);
         job->prepared_stored = !r;
         if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it
                       then */
@@ -344,6 +359,7 @@ static void done_prepare(struct mfl_work *work)
         job->runtime = op->prepare.runtime;
         job->graph = op->prepare.graph;
         job->data = op->prepare.data;
+        mfl_strcpy(job->data_from, sizeof job->data_from, op->prepare.data_from);
         job->n_params = job->graph->n;
         job->per_token = is_per_token(job->graph);
         job->slots = mfl_calloc(n_slots, sizeof *job->slots);
@@ -368,8 +384,31 @@ void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_ac
         if (!op)
                 return;
         op->prepare.data = action->prepare.data;
+        mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, action->prepare.data_from);
         op->prepare.population = action->prepare.population;
         operation_start(op, &job->server->compute);
+}
+
+static void run_data(struct mfl_work *work)
+{
+        struct operation *op = operation_of(work);
+        struct mfl_server_job *job = op->job;
+        int r = mfl_store_job_prepared(job->server->store, job->id, &op->prepare.data, op->prepare.data_from,
+                job->n_params, &op->err);
+        job->prepared_stored = !r; /* a disk that is full now is asked again with the next commit */
+        op->status = r < 0 ? r : 0;
+}
+
+void mfl_server_job_set_data(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        job->data = action->prepare.data;
+        mfl_strcpy(job->data_from, sizeof job->data_from, action->prepare.data_from);
+        struct operation *op = operation_new(job, MFL_EV_TICK, run_data, done_simple);
+        if (!op)
+                return;
+        op->prepare.data = job->data;
+        mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, job->data_from);
+        operation_start(op, &job->server->disk);
 }
 
 static void run_state(struct mfl_work *work)
@@ -377,6 +416,9 @@ static void run_state(struct mfl_work *work)
         struct operation *op = operation_of(work);
         op->status = mfl_store_job_set_state(
                 op->job->server->store, op->job->id, op->state, op->event.reason, &op->err);
+        if (!op->status && op->stop_after)
+                op->status = mfl_store_job_stop_after(
+                        op->job->server->store, op->job->id, op->stop_after, &op->err);
 }
 
 /* A disk that is full, say: memory knows the state, and it is written as soon as the disk takes it. */
@@ -404,6 +446,7 @@ static void write_state(struct mfl_server_job *job)
         if (!op)
                 return;
         op->state = job->state;
+        op->stop_after = job->stop_after;
         mfl_strcpy(op->event.reason, sizeof op->event.reason, job->reason);
         operation_start(op, &job->server->disk);
 }
@@ -428,6 +471,7 @@ void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_
                         job->id, job->spec->name, state_name(state), action->reason[0] ? ": " : "",
                         action->reason);
         job->state = state;
+        job->stop_after = action->job_state.stop_after;
         mfl_strcpy(job->reason, sizeof job->reason, action->reason);
         if (state >= MFL_JOB_DONE && !job->finished_unix_ms) {
                 job->finished_unix_ms = mfl_unix_ms();
@@ -619,7 +663,8 @@ static void run_commit(struct mfl_work *work)
         struct mfl_server_job *job = op->job;
         struct mfl_store *store = job->server->store;
         if (!job->prepared_stored)
-                op->status = mfl_store_job_prepared(store, job->id, &job->data, job->n_params, &op->err);
+                op->status = mfl_store_job_prepared(
+                        store, job->id, &job->data, job->data_from, job->n_params, &op->err);
         if (op->status)
                 return;
         job->prepared_stored = true;
@@ -642,6 +687,10 @@ static void done_commit(struct mfl_work *work)
                 job->last = op->commit;
                 job->has_last = true;
                 job->committed = op->commit.record.round;
+                if (op->commit.record.evaluated) {
+                        job->evaluated = op->commit;
+                        job->has_evaluated = true;
+                }
                 if (op->commit.record.evaluated &&
                         (!job->has_best || is_better(&op->commit.record, &job->best.record))) {
                         job->best = op->commit;

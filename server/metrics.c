@@ -378,6 +378,12 @@ static void put_connections(struct mfl_server *server, struct mfl_exposition *ou
                 seen->connections_refused);
         one_u64(out, COUNTER, "mfl_connections_ungreeted_total",
                 "Connections that ended without a valid greeting.", seen->connections_ungreeted);
+        struct mfl_session *most;
+        one_u64(out, GAUGE, "mfl_connections_unread_bytes",
+                "Bytes of messages that peers have been sent and have not read.",
+                mfl_session_unread(server, &most));
+        one_u64(out, COUNTER, "mfl_connections_unread_total",
+                "Connections closed because they did not read (unread_max).", seen->connections_unread);
         mfl_exposition_family(out, COUNTER, "mfl_daemons_refused_total",
                 "Daemons not let in, or sent away, each try, by why: their certificate, a rule that disables "
                 "them, "

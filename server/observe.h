@@ -72,7 +72,7 @@ struct mfl_timeline {
 /* Of the whole server. */
 struct mfl_observed {
         uint64_t started_unix_ms;
-        uint64_t connections_accepted, connections_refused, connections_ungreeted;
+        uint64_t connections_accepted, connections_refused, connections_ungreeted, connections_unread;
         uint64_t daemons_refused[MFL_ACCESS_COUNT_]; /* [MFL_ACCESS_OK]: by their certificate */
         uint64_t bytes_in, bytes_out;                /* of connections that are closed */
         uint64_t uploads_refused[MFL_REFUSED_UNKNOWN + 1];

@@ -34,6 +34,7 @@ static void fill_data_sets(struct daemon_entry *entry)
                 set->train_samples = data->train_samples;
                 set->test_samples = data->test_samples;
                 set->fingerprint = data->fingerprint;
+                set->meaning = data->meaning;
                 entry->set_pointers[i] = set;
         }
         entry->info.n_data_sets = n;

@@ -459,16 +459,20 @@ static void run_after_stop(struct mfl_work *work)
 static void answer_stop(struct mfl_request *op, struct mfl_session *session)
 {
         struct mfl_server_job *job = mfl_server_job_find(op->server, op->job);
-        if (session)
+        char text[64];
+        if (session && job && job->state < MFL_JOB_DONE) { /* `which` is the round that it ends after */
+                snprintf(text, sizeof text, "stops after round %u", (uint32_t)op->which);
+                mfl_operator_done(session, op->request, text);
+        } else if (session)
                 mfl_operator_done(session, op->request,
                         job && job->state_unwritten
                                 ? "stopped; the disk does not take it yet, it is tried again"
                                 : "stopped");
 }
 
-static void on_stop(struct mfl_session *session, uint64_t request, const Mfl__StopJob *stop)
+static void on_stop(struct mfl_session *session, uint64_t request, const char *id, bool after_round)
 {
-        struct mfl_server_job *job = mfl_operator_job(session, request, stop->job);
+        struct mfl_server_job *job = mfl_operator_job(session, request, id);
         if (!job)
                 return;
         if (!mfl_operator_may_touch(session, request, job, "stop"))
@@ -477,15 +481,18 @@ static void on_stop(struct mfl_session *session, uint64_t request, const Mfl__St
                 mfl_operator_done(session, request, "it had ended already");
                 return;
         }
-        struct mfl_core_event event = {.kind = MFL_EV_JOB_STOP};
+        struct mfl_core_event event = {.kind = MFL_EV_JOB_STOP, .after_round = after_round};
         mfl_strcpy(event.job, sizeof event.job, job->id);
         mfl_snprintf(event.reason, sizeof event.reason,
                 strcmp(session->who, "local") ? "stopped by %s" : "stopped by an operator", session->who);
         mfl_server_feed(session->server, &event);
-        struct mfl_request *op = mfl_request_new(session, request, stop->job, run_after_stop, answer_stop);
+        struct mfl_request *op = mfl_request_new(session, request, id, run_after_stop, answer_stop);
         if (!op)
                 return;
-        mfl_request_audit(op, "stop", stop->job);
+        op->which = job->stop_after;
+        mfl_request_audit(op, "stop", id);
+        if (after_round)
+                mfl_strcpy(op->audit.text, sizeof op->audit.text, "after the round under way");
         mfl_request_start(op, session);
 }
 
@@ -556,7 +563,10 @@ int mfl_operator_request(struct mfl_session *session, const Mfl__Envelope *e, st
                         mfl_watch_start(session, e->request, job, e->watch);
                 return 0;
         case MFL__ENVELOPE__BODY_STOP_JOB:
-                on_stop(session, e->request, e->stop_job);
+                on_stop(session, e->request, e->stop_job->job, false);
+                return 0;
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
+                on_stop(session, e->request, e->stop_after_round->job, true);
                 return 0;
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 on_delete(session, e->request, e->delete_job);

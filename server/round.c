@@ -21,6 +21,7 @@ static void set_state(
         mfl_strcpy(job->reason, sizeof job->reason, reason);
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_STATE, job);
         action->job_state.state = state;
+        action->job_state.stop_after = job->stop_after;
         mfl_strcpy(action->reason, sizeof action->reason, reason);
 }
 
@@ -33,6 +34,16 @@ void mfl_round_reason(
         mfl_vsnprintf(reason, sizeof reason, fmt, ap);
         va_end(ap);
         set_state(core, job, state, reason);
+}
+
+void mfl_round_running(struct mfl_core *core, struct core_job *job)
+{
+        const char *disk = job->store.failing ? job->store.reason : "";
+        if (job->stop_after && job->stop_after < job->spec->rounds)
+                mfl_round_reason(core, job, MFL_JOB_RUNNING, "stops after round %u%s%.200s", job->stop_after,
+                        *disk ? "; " : "", disk);
+        else
+                set_state(core, job, MFL_JOB_RUNNING, disk);
 }
 
 /* ---- work of a phase: begin and end ---- */
@@ -95,7 +106,7 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         }
         job->phase = PHASE_TRAIN;
         job->last_failure[0] = '\0';
-        set_state(core, job, MFL_JOB_RUNNING, job->store.failing ? job->store.reason : "");
+        mfl_round_running(core, job);
         mfl_core_trace(core, job, "round %u of %u begins%s: %u clients on %u daemons", job->round,
                 job->spec->rounds, job->attempt ? " anew" : "", job->n_items, job->n_leased);
         mfl_core_act(core, MFL_ACT_ROUND_OPEN, job);
@@ -250,7 +261,7 @@ static bool evaluates(const struct core_job *job)
         uint32_t every = job->spec->evaluation.every;
         if (!every || (!is_local(job) && !job->data.test_samples))
                 return false;
-        return job->round % every == 0 || job->round == job->spec->rounds;
+        return job->round % every == 0 || job->round == job->spec->rounds || job->round == job->stop_after;
 }
 
 bool mfl_round_answered(struct core_job *job)
@@ -282,7 +293,7 @@ void mfl_round_applied(
                 return;
         }
         complete_record(core, job);
-        if (job->round < job->spec->rounds)
+        if (job->round < job->spec->rounds && job->round != job->stop_after)
                 mfl_round_next(core, job); /* trains while this one is stored */
 }
 
@@ -299,6 +310,10 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         mfl_assert(event->job_add.committed <= event->job_add.spec->rounds);
         mfl_strcpy(job->id, sizeof job->id, event->job);
         job->spec = event->job_add.spec;
+        if (event->job_add.data && event->job_add.data->name[0]) {
+                job->data = *event->job_add.data;
+                mfl_strcpy(job->data_from, sizeof job->data_from, event->job_add.data_from);
+        }
         job->serial = ++core->job_serial;
         job->committed = event->job_add.committed + (event->job_add.committed && MFL_SIM_BUG(8));
         job->round = job->committed + 1;
@@ -313,10 +328,12 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
         core->jobs_end = &job->next;
         mfl_core_trace(core, job, "job %s is added after round %u of %u", job->id, job->committed,
                 job->spec->rounds);
+        job->stop_after = event->job_add.stop_after;
         if (job->committed == job->spec->rounds) { /* the server died between the last commit and its end */
                 job->phase = PHASE_OVER;
                 set_state(core, job, MFL_JOB_DONE, "");
-        }
+        } else
+                mfl_round_stops(core, job);
         mfl_core_dirty(core, job);
 }
 
@@ -362,6 +379,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         job->ready_ms = core->now_ms;
         mfl_core_wake(core, core->now_ms);
         mfl_round_next(core, job);
+        mfl_core_data_ready(core, job);
 }
 
 void mfl_round_job_fail(
@@ -383,6 +401,31 @@ void mfl_round_job_fail(
         job->store.checkpoint_retry_ms = job->store.commit_retry_ms = CORE_NEVER;
         set_state(core, job, state, reason);
         mfl_core_dirty(core, job);
+}
+
+bool mfl_round_stops(struct mfl_core *core, struct core_job *job)
+{
+        char reason[MFL_REASON_BYTES];
+        if (!job->stop_after || job->committed < job->stop_after)
+                return false;
+        mfl_snprintf(reason, sizeof reason, "stopped after round %u, as it was asked to", job->committed);
+        mfl_round_job_fail(core, job, MFL_JOB_STOPPED, reason);
+        return true;
+}
+
+void mfl_round_job_stop(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
+{
+        bool under_way = job->phase >= PHASE_TRAIN && job->phase != PHASE_OVER;
+        uint32_t round = under_way ? job->round : job->store.round;
+        if (!event->after_round || (!round && !job->stop_after)) {
+                mfl_round_job_fail(core, job, MFL_JOB_STOPPED, event->reason[0] ? event->reason : "stopped");
+                return;
+        }
+        if (job->stop_after || job->phase == PHASE_OVER)
+                return;
+        job->stop_after = round;
+        mfl_core_trace(core, job, "job %s stops after round %u: %.180s", job->id, round, event->reason);
+        mfl_round_running(core, job);
 }
 
 void mfl_round_free(struct mfl_core *core, struct core_job *job)
@@ -428,21 +471,18 @@ static void find_data(struct mfl_core *core, struct core_job *job)
         if (core->now_ms < job->prepare_ms)
                 return;
         job->prepare_ms = 0;
-        for (uint32_t i = 0; i < core->n_daemons; i++) {
-                const struct core_daemon *daemon = core->daemons[i];
-                const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
-                if (!data)
-                        continue;
-                job->data = *data;
-                job->phase = PHASE_PREPARE;
-                job->n_pending++;
-                struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_PREPARE, job);
-                action->prepare.data = *data;
-                action->prepare.population = is_local(job) ? 0 : job->spec->data.clients;
+        if (!mfl_core_data_decide(core, job)) {
+                char lack[MFL_REASON_BYTES];
+                mfl_core_data_lack(core, job, lack);
+                set_state(core, job, MFL_JOB_WAITING, lack);
                 return;
         }
-        mfl_round_reason(
-                core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected", job->spec->data.name);
+        job->phase = PHASE_PREPARE;
+        job->n_pending++;
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_PREPARE, job);
+        action->prepare.data = job->data;
+        mfl_strcpy(action->prepare.data_from, sizeof action->prepare.data_from, job->data_from);
+        action->prepare.population = is_local(job) ? 0 : job->spec->data.clients;
 }
 
 /* Open items that no daemon can take: those that are connected and have the data rest, or have said that they
@@ -522,6 +562,7 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
 {
         mfl_round_store_timers(core, job, next_ms);
         mfl_core_group_timers(core, job, next_ms);
+        mfl_core_slots_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_DATA && job->prepare_ms > core->now_ms)

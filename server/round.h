@@ -15,6 +15,11 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
 void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event);
 void mfl_round_job_fail(
         struct mfl_core *core, struct core_job *job, enum mfl_job_state state, const char *reason);
+void mfl_round_job_stop(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event);
+/* It has reached the round that it was to stop after, and is over. */
+bool mfl_round_stops(struct mfl_core *core, struct core_job *job);
+/* RUNNING, with what there is to say of it. */
+void mfl_round_running(struct mfl_core *core, struct core_job *job);
 void mfl_round_applied(
         struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest);
 void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason);

@@ -6,7 +6,8 @@
 
 bool mfl_round_waits(const struct core_job *job)
 {
-        return (job->phase == PHASE_TRAIN_WAIT && job->settled) || job->phase == PHASE_EVAL_WAIT;
+        bool ends = job->stop_after && job->round > job->stop_after; /* with what is being stored */
+        return (job->phase == PHASE_TRAIN_WAIT && job->settled && !ends) || job->phase == PHASE_EVAL_WAIT;
 }
 
 bool mfl_round_wants(const struct mfl_core *core, const struct core_job *job)

@@ -45,7 +45,7 @@ static void disk_fails(struct mfl_core *core, struct core_job *job, const char *
         store->failing = true;
         mfl_snprintf(store->reason, sizeof store->reason,
                 "round %u: %s failed, tried again every 5 s: %.180s", store->round, what, reason);
-        mfl_round_reason(core, job, MFL_JOB_RUNNING, "%s", store->reason);
+        mfl_round_running(core, job);
 }
 
 void mfl_round_checkpointed(struct mfl_core *core, struct core_job *job, bool ok, const char *reason)
@@ -79,8 +79,10 @@ void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, c
                 mfl_round_reason(core, job, MFL_JOB_DONE, "%s", "");
                 return;
         }
+        if (mfl_round_stops(core, job))
+                return;
         if (failed && job->state == MFL_JOB_RUNNING)
-                mfl_round_reason(core, job, MFL_JOB_RUNNING, "%s", "");
+                mfl_round_running(core, job);
         if (job->phase == PHASE_STORE)
                 mfl_round_next(core, job);
         else if (job->phase == PHASE_TRAINED)

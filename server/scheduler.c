@@ -101,12 +101,13 @@ static void take(struct mfl_core *core, struct pass *pass, struct core_job *job,
 
 static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usable, uint32_t need)
 {
+        char text[MFL_REASON_BYTES];
         if (!usable)
-                mfl_round_reason(core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected",
-                        job->spec->data.name);
+                mfl_core_data_lack(core, job, text);
         else if (usable < need)
-                mfl_round_reason(core, job, MFL_JOB_WAITING, "waits for daemons: %u of %u are connected",
-                        usable, need);
+                mfl_core_data_missing(core, job, usable, need, text);
+        if (usable < need)
+                mfl_round_reason(core, job, MFL_JOB_WAITING, "%s", text);
         else if (job->state != MFL_JOB_RUNNING)
                 mfl_round_reason(core, job, MFL_JOB_WAITING, "waits for its turn");
 }
@@ -117,7 +118,8 @@ static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job 
 {
         bool hopeless;
         uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, 1u) : 1;
-        if (core->by_conn.n < need) { /* while thousands connect, nobody is counted again and again */
+        /* While thousands connect, nobody is counted again and again. */
+        if (core->by_conn.n < need && (!core->by_conn.n || core->n_daemons > CORE_COUNT_MAX)) {
                 tell_wait(core, job, core->by_conn.n, need);
                 return false;
         }

@@ -66,6 +66,7 @@ struct mfl_session {
         /* Where a Chunk's payload is landing; NULL: nowhere. Counts as an operation of the job. */
         struct mfl_server_job *chunk_job;
         struct mfl_slot_write chunk_write;
+        size_t chunk_told; /* bytes of that payload that the core has heard of */
         /* Operators. */
         struct mfl_watcher *watchers;
         struct mfl_submission *submission; /* Initial frames are coming */
@@ -98,8 +99,8 @@ struct mfl_server_job {
         uint64_t created_unix_ms, finished_unix_ms;
         uint32_t committed;
         uint64_t n_params;
-        bool has_last, has_best;
-        struct mfl_store_round last, best;
+        bool has_last, has_evaluated, has_best;
+        struct mfl_store_round last, evaluated, best;
         bool in_core;        /* added, not yet released */
         bool releasing;      /* the core has let go of it; its memory goes when operations is 0 */
         uint32_t operations; /* on a worker, and chunks that are landing */
@@ -112,6 +113,8 @@ struct mfl_server_job {
         bool per_token;                 /* its losses are of tokens */
         bool dirty;                     /* watchers have not seen its newest state */
         struct mfl_data_info data;
+        char data_from[MFL_NAME_BYTES];
+        uint32_t stop_after;   /* 0: it was not asked for */
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` */
@@ -160,7 +163,8 @@ struct mfl_server {
         uint64_t tick_due_ms;
         bool stepping, stopping, ready;
         uint32_t n_sessions, n_operators, n_log_watchers, conn_last;
-        int fatal; /* a negative that ends the process */
+        uint64_t unread_most; /* bytes; there are no more unread on all connections than this */
+        int fatal;            /* a negative that ends the process */
         struct mfl_error fatal_error;
         char address[300];
         struct mfl_observed observed;
@@ -213,8 +217,15 @@ struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); 
 bool mfl_session_submit(struct mfl_session *session, struct mfl_work *work);
 void mfl_session_worked(struct mfl_server *server, uint32_t conn);
 void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope);
+/* Something was put into its queue, which had `before` unread bytes then: if all connections together have
+ * more than unread_max, the one with the most is closed. */
+void mfl_session_queued(struct mfl_session *session, size_t before);
+/* Bytes that peers have been sent and have not read. *ret_most: who has the most; NULL: nobody has any. */
+uint64_t mfl_session_unread(struct mfl_server *server, struct mfl_session **ret_most);
 /* Tells every daemon that the job has ended, so that it frees its device. */
 void mfl_session_job_over(struct mfl_server *server, const char *job);
+/* Tells the core who is in the middle of a chunk, which may take long. */
+void mfl_session_tell_chunks(struct mfl_server *server);
 /* Closes those that have not greeted in time. */
 void mfl_session_reap(struct mfl_server *server);
 
@@ -252,6 +263,7 @@ int mfl_server_job_new(struct mfl_server *server, const struct mfl_store_job *ro
 int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
 /* Carry out the action of that name; each worker operation ends in its event. */
 void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_set_data(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_retry_state(struct mfl_server_job *job);
 void mfl_server_job_release(struct mfl_server_job *job);
@@ -309,7 +321,7 @@ void mfl_watch_log(
 void mfl_watch_flush(struct mfl_server *server);
 /* Fills the protobuf view of a job; strings point into job, *info and static text. */
 struct mfl_job_info_buffers {
-        Mfl__RoundInfo last, best;
+        Mfl__RoundInfo last, evaluated, best;
         struct mfl_core_job_view view;
 };
 void mfl_watch_job_info(

@@ -71,10 +71,50 @@ static void unlink_session(struct mfl_session *session)
         session->server->n_sessions--;
 }
 
+uint64_t mfl_session_unread(struct mfl_server *server, struct mfl_session **ret_most)
+{
+        uint64_t sum = 0, most = 0;
+        *ret_most = NULL;
+        for (struct mfl_session *s = server->sessions; s; s = s->next) {
+                if (s->stream.closing)
+                        continue; /* its queue goes in a moment */
+                sum += s->stream.unread_bytes;
+                if (s->stream.unread_bytes <= most)
+                        continue;
+                most = s->stream.unread_bytes;
+                *ret_most = s;
+        }
+        return sum;
+}
+
+/* What goes out is not seen here, so the bound only rises; all are looked at when it is over the limit. */
+void mfl_session_queued(struct mfl_session *session, size_t before)
+{
+        struct mfl_server *server = session->server;
+        struct mfl_session *most;
+        size_t now = session->stream.unread_bytes;
+        server->unread_most += now > before ? now - before : 0;
+        if (server->unread_most <= server->config.unread_max_bytes)
+                return;
+        server->unread_most = mfl_session_unread(server, &most);
+        if (server->unread_most <= server->config.unread_max_bytes || !most)
+                return;
+        mfl_admission_warn(server,
+                "%s: closed: it does not read; %.1f MiB wait for it, %.1f MiB for all connections "
+                "(unread_max)",
+                most->peer, (double)most->stream.unread_bytes / (1 << 20),
+                (double)server->unread_most / (1 << 20));
+        server->unread_most -= most->stream.unread_bytes;
+        server->observed.connections_unread++;
+        mfl_stream_close(&most->stream, NULL, false);
+}
+
 void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope)
 {
         struct mfl_error err;
+        size_t before = session->stream.unread_bytes;
         int r = mfl_stream_send(&session->stream, envelope, NULL, 0, NULL, NULL, NULL, &err);
+        mfl_session_queued(session, before);
         if (r < 0)
                 mfl_server_fatal(session->server, r, &err);
         if (r != MFL_INVALID)
@@ -118,6 +158,7 @@ static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, 
                 if (r)
                         return r == MFL_NOT_FOUND ? 0 : r;
                 session->chunk_job = job;
+                session->chunk_told = 0;
                 job->operations++;
                 *ret_dst = session->chunk_write.dst;
                 return 0;
@@ -146,6 +187,24 @@ static void end_chunk(struct mfl_session *session, bool arrived)
         if (mfl_slot_write_end(job->runtime, &session->chunk_write, arrived))
                 feed_upload_complete(job, session->chunk_write.slot);
         mfl_server_job_operation_done(job);
+}
+
+/* A chunk of megabytes takes long on a slow line; its end alone would be too late to hear of it. */
+static void tell_chunk(struct mfl_session *session)
+{
+        if (!session || !session->chunk_job || session->stream.in.have == session->chunk_told)
+                return;
+        session->chunk_told = session->stream.in.have;
+        struct mfl_core_event event = {.kind = MFL_EV_CHUNK, .conn = session->conn};
+        mfl_server_feed(session->server, &event);
+}
+
+void mfl_session_tell_chunks(struct mfl_server *server)
+{
+        for (struct mfl_server_job *job = server->jobs; job; job = job->next)
+                for (uint32_t i = 0; i < job->n_slots; i++)
+                        if (job->slots[i].open && !job->slots[i].adding)
+                                tell_chunk(mfl_session_find(server, job->slots[i].conn));
 }
 
 static int welcome(struct mfl_session *session)
@@ -177,6 +236,17 @@ static int greet_daemon(struct mfl_session *session, const Mfl__Envelope *envelo
         return 0;
 }
 
+/* So that jobs can tell why they have no daemon. Best effort: a Hello that can't be read says nothing. */
+static void tell_refused(struct mfl_session *session, const Mfl__Envelope *envelope, enum mfl_refusal refusal)
+{
+        struct mfl_msg msg;
+        if (mfl_wire_to_msg(envelope, &msg, NULL))
+                return;
+        struct mfl_core_event event = {.kind = MFL_EV_REFUSED, .daemon = &msg.hello, .refusal = refusal};
+        mfl_server_feed(session->server, &event);
+        mfl_msg_deinit(&msg);
+}
+
 static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err)
 {
         if (envelope->body_case != MFL__ENVELOPE__BODY_HELLO)
@@ -188,6 +258,8 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
         if (r) {
                 /* A daemon goes on trying: one of the two may be upgraded any minute. */
                 mfl_stream_close(&session->stream, err->text, hello->role == MFL__ROLE__ROLE_DAEMON);
+                if (hello->role == MFL__ROLE__ROLE_DAEMON && !mfl_admission_check(session, hello, err))
+                        tell_refused(session, envelope, MFL_REFUSAL_VERSION);
                 return 0;
         }
         r = mfl_admission_check(session, hello, err);
@@ -197,8 +269,10 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
                 mfl_audit_note(session->server, session, "connect", hello->name, "refused", err->text);
                 return r;
         }
-        if (hello->role == MFL__ROLE__ROLE_DAEMON && !mfl_operator_admit(session, hello))
+        if (hello->role == MFL__ROLE__ROLE_DAEMON && !mfl_operator_admit(session, hello)) {
+                tell_refused(session, envelope, MFL_REFUSAL_RULE);
                 return 0;
+        }
         mfl_admission_end(session);
         session->role = hello->role;
         session->connected_unix_ms = mfl_unix_ms();
@@ -234,7 +308,7 @@ static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
 static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err)
 {
         if (envelope->body_case == MFL__ENVELOPE__BODY_CHUNK) {
-                struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
+                struct mfl_core_event heard = {.kind = MFL_EV_CHUNK, .conn = session->conn};
                 mfl_server_feed(session->server, &heard);
                 end_chunk(session, true);
                 return 0;

@@ -49,7 +49,8 @@ struct mfl_event_node {
 static void queue_event(struct mfl_server *server, const struct mfl_core_event *event)
 {
         struct mfl_error err;
-        mfl_assert(event->kind != MFL_EV_MESSAGE && event->kind != MFL_EV_DAEMON_UP);
+        mfl_assert(event->kind != MFL_EV_MESSAGE && event->kind != MFL_EV_DAEMON_UP &&
+                   event->kind != MFL_EV_REFUSED);
         struct mfl_event_node *node = mfl_malloc(sizeof *node);
         if (!node) {
                 mfl_server_fatal(server, mfl_fail_memory(&err, sizeof *node, "an event"), &err);
@@ -83,9 +84,11 @@ static void send_msg(struct mfl_server *server, const struct mfl_core_action *ac
                 welcome.welcome.protocol = session->protocol;
                 msg = &welcome;
         }
+        size_t before = session->stream.unread_bytes;
         int r = mfl_stream_send_msg(&session->stream, msg, text, &err);
         if (r < 0)
                 mfl_server_fatal(server, r, &err);
+        mfl_session_queued(session, before);
 }
 
 static void trace(struct mfl_server *server, const struct mfl_core_action *action)
@@ -106,6 +109,9 @@ static void act_on_job(struct mfl_server *server, const struct mfl_core_action *
         switch (action->kind) {
         case MFL_ACT_JOB_PREPARE:
                 mfl_server_job_prepare(job, action);
+                break;
+        case MFL_ACT_JOB_DATA:
+                mfl_server_job_set_data(job, action);
                 break;
         case MFL_ACT_JOB_STATE:
                 mfl_server_job_set_state(job, action);
@@ -284,6 +290,7 @@ static void on_flush(uv_timer_t *timer)
         mfl_watch_flush(server);
         mfl_operator_check_drains(server);
         mfl_session_reap(server);
+        mfl_session_tell_chunks(server);
         for (struct mfl_server_job *job = server->jobs; job; job = job->next)
                 mfl_server_job_retry_grants(job);
         if (++count % 5)
@@ -470,6 +477,7 @@ int mfl_server_open(
                 .heartbeat_ms = (uint32_t)config->heartbeat_ms,
                 .dead_ms = (uint32_t)config->dead_ms,
                 .reconnect_grace_ms = (uint32_t)config->reconnect_grace_ms,
+                .upload_stall_ms = (uint32_t)config->upload_stall_ms,
         };
         if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0)
                 return mfl_fail_errno(err, "getrandom");

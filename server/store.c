@@ -68,7 +68,15 @@ static const char *const schema_steps[] = {
         "CREATE TABLE job_partitions (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " daemon TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, daemon));"
         "PRAGMA user_version = 4;",
+
+        /* What the data of jobs of before mean is not known: the next daemon that tells decides it. */
+        "ALTER TABLE jobs ADD COLUMN data_meaning INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE jobs ADD COLUMN data_from TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE jobs ADD COLUMN stop_after INTEGER NOT NULL DEFAULT 0;"
+        "PRAGMA user_version = 5;",
 };
+/* The clock is believed up to here, so that a wrong one leaves room to count. */
+#define BOOT_CLOCK_MAX 0xf0000000u
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 
 uint64_t mfl_store_unix_ms(void)
@@ -230,7 +238,9 @@ static int migrate(struct mfl_store *store, struct mfl_error *err)
         for (; version < SCHEMA_VERSION && !r; version++)
                 r = mfl_db_exec(store->db, schema_steps[version], err);
         if (!r)
-                r = mfl_db_run(store->db, err, "UPDATE meta SET value = value + 1 WHERE key = 'boot'", "");
+                r = mfl_db_run(store->db, err,
+                        "UPDATE meta SET value = max(value + 1, ?1) WHERE key = 'boot'", "i",
+                        (int64_t)MFL_MIN(mfl_store_unix_ms() / 1000, (uint64_t)BOOT_CLOCK_MAX));
         if (!r)
                 r = mfl_db_query(
                         store->db, on_int, &boot, err, "SELECT value FROM meta WHERE key = 'boot'", "");

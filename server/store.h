@@ -49,8 +49,10 @@ struct mfl_store;
  * the version before can be started with; the one of the last migration is kept. Fault points:
  * "before-migration-save", "after-migration-save", then those of the transaction. */
 int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
-void mfl_store_close(struct mfl_store *store);          /* flushes log lines; NULL is fine */
-uint32_t mfl_store_boot(const struct mfl_store *store); /* 1 at the first open */
+void mfl_store_close(struct mfl_store *store); /* flushes log lines; NULL is fine */
+/* The number of this start: Unix seconds, or one more than the last one's where that is more. So a directory
+ * that was lost and begun anew does not give out the numbers of the one before. */
+uint32_t mfl_store_boot(const struct mfl_store *store);
 const char *mfl_store_dir(const struct mfl_store *store);
 
 /* ---- jobs ---- */
@@ -65,9 +67,11 @@ struct mfl_store_job {
         bool has_initial;                 /* initial.f32 */
         /* Known once the job has been prepared (mfl_store_job_prepared), else zero. */
         struct mfl_data_info data;
+        char data_from[MFL_NAME_BYTES]; /* the daemon whose data these are */
         uint64_t n_params;
-        uint32_t committed; /* last committed round */
-        char *text;         /* the job file; owned; NULL where said so */
+        uint32_t committed;  /* last committed round */
+        uint32_t stop_after; /* it ends when that round is committed; 0: with its last */
+        char *text;          /* the job file; owned; NULL where said so */
 };
 void mfl_store_job_deinit(struct mfl_store_job *job);
 struct mfl_store_jobs {
@@ -96,7 +100,8 @@ int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *tok
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        uint64_t n_params, struct mfl_error *err);
+        const char *data_from, uint64_t n_params, struct mfl_error *err);
+int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err);
 /* Rows and files. MFL_BUSY unless it is DONE, FAILED or STOPPED. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* With its text. MFL_NOT_FOUND. */
@@ -161,7 +166,8 @@ int mfl_store_round_page(struct mfl_store *store, const char *id, uint32_t after
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err);
 #define MFL_STORE_NEWEST ((int64_t)-1)
 #define MFL_STORE_BEST ((int64_t)-2)
-/* A committed round, by number, the newest or the best. kept_only: among those whose file is there.
+#define MFL_STORE_EVALUATED ((int64_t)-3) /* the newest one that was evaluated */
+/* A committed round, by number or as named above. kept_only: among those whose file is there.
  * MFL_NOT_FOUND. */
 int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, bool kept_only,
         struct mfl_store_round *ret_round, struct mfl_error *err);

@@ -12,7 +12,8 @@
         "data_rank, "                                                                                        \
         "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
         "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0), "              \
-        "owner"
+        "owner, data_meaning, data_from, stop_after"
+#define JOB_COLUMNS_N 21
 
 static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
 {
@@ -37,6 +38,9 @@ static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
         data->train_samples = (uint32_t)mfl_db_int(row, 12);
         data->test_samples = (uint32_t)mfl_db_int(row, 13);
         data->fingerprint = (uint64_t)mfl_db_int(row, 14);
+        data->meaning = (uint64_t)mfl_db_int(row, 18);
+        mfl_strcpy(job->data_from, sizeof job->data_from, mfl_db_text(row, 19));
+        job->stop_after = (uint32_t)mfl_db_int(row, 20);
 }
 
 void mfl_store_job_deinit(struct mfl_store_job *job)
@@ -57,8 +61,8 @@ static int on_job(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         struct mfl_store_job *job = user;
         read_job(row, job);
-        job->text = mfl_strdup(mfl_db_text(row, 18));
-        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 18)), "a job file");
+        job->text = mfl_strdup(mfl_db_text(row, JOB_COLUMNS_N));
+        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, JOB_COLUMNS_N)), "a job file");
 }
 
 static int get_job(
@@ -244,8 +248,20 @@ int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_jo
         return mfl_store_end(store, r, err);
 }
 
+int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE jobs SET stop_after = ?1 WHERE id = ?2", "it",
+                        (int64_t)round, id);
+        return mfl_store_end(store, r, err);
+}
+
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        uint64_t n_params, struct mfl_error *err)
+        const char *data_from, uint64_t n_params, struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
         if (r)
@@ -254,10 +270,12 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         if (!r)
                 r = mfl_db_run(store->db, err,
                         "UPDATE jobs SET data_name = ?1, data_rank = ?2, data_dims = ?3, data_classes = ?4, "
-                        "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8 WHERE id = ?9",
-                        "tibiiiiit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
+                        "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8, "
+                        "data_meaning = ?10, data_from = ?11 WHERE id = ?9",
+                        "tibiiiiitit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
                         sizeof data->shape.dim, (int64_t)data->classes, (int64_t)data->train_samples,
-                        (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params, id);
+                        (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params, id,
+                        (int64_t)data->meaning, data_from);
         return mfl_store_end(store, r, err);
 }
 

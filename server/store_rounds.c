@@ -164,6 +164,9 @@ static int find_round(struct mfl_store *store, const char *id, int64_t which, bo
         else if (which == MFL_STORE_BEST)
                 sql = "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
                       "AND ?3 = -2 AND evaluated " BEST_ORDER;
+        else if (which == MFL_STORE_EVALUATED)
+                sql = "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
+                      "AND ?3 = -3 AND evaluated ORDER BY round DESC LIMIT 1";
         return mfl_db_query(store->db, on_single, round, err, sql, "tii", id, (int64_t)kept_only, which);
 }
 

@@ -82,6 +82,10 @@ void mfl_watch_job_info(
                 mfl_watch_round_info(&job->last, &buffers->last);
                 out.last = &buffers->last;
         }
+        if (job->has_evaluated && !job->last.record.evaluated) {
+                mfl_watch_round_info(&job->evaluated, &buffers->evaluated);
+                out.evaluated = &buffers->evaluated;
+        }
         if (job->has_best) {
                 mfl_watch_round_info(&job->best, &buffers->best);
                 out.best = &buffers->best;

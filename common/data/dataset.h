@@ -120,4 +120,9 @@ int mfl_dataset_load(
         const struct mfl_dataset_config *config, struct mfl_dataset **ret_dataset, struct mfl_error *err);
 void mfl_dataset_free(struct mfl_dataset *dataset);
 
+/* A digest of what its labels and tokens stand for: 64 bits of the SHA-256 of the names of the classes, in
+ * the order of labels, or of the vocabulary. 0: nothing has names, so that nothing is known; never 0 else.
+ * Negative errors only. */
+int mfl_dataset_meaning(const struct mfl_dataset *dataset, uint64_t *ret_meaning, struct mfl_error *err);
+
 #endif

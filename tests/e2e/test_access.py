@@ -74,6 +74,37 @@ def test_disabled_in_the_middle_of_a_round(cluster, undisturbed):
     c.check_alive()
 
 
+def test_sites_that_can_not_work_together(cluster):
+    """Data sets of one name and form whose classes are called otherwise: who came first decides, also after a restart; a job
+    that waits says whom it lacks and why."""
+    c = cluster(0)
+    for site, other in (('site-a', 'dog'), ('site-b', 'emu'), ('site-c', 'dog')):
+        text = 'x,y,kind\n' + ''.join('%d,%d,%s\n' % (i, -i, ('cat', other)[i % 2]) for i in range(40))
+        c.write(site + '.csv', text)
+
+    def start(site):
+        c.start_daemon(site, data=['pets=csv:%s/%s.csv,test_fraction=0.2' % (c.dir, site)])
+    start('site-a')
+    c.wait_daemons(1)
+    c.mfl('daemons', 'disable', 'site-c')
+    start('site-b')
+    start('site-c')
+    local = {'name': 'pets', 'partition': 'local', 'clients': None}
+    job = c.submit(rounds=200, data=local, training={'steps': 50, 'epochs': None, 'batch': 8})
+    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
+    note = next(d['note'] for d in c.mfl_json('daemons')['daemons'] if d['name'] == 'site-b')
+    assert note == job + ': its data set pets has other classes or symbols than that of site-a'
+    c.server.kill()
+    c.daemons['site-a'].kill()
+    c.start_server()
+    c.wait_info(job, lambda i: i['reason'] == '2 daemons offer pets: site-c is disabled by a rule, '
+                'site-b has other classes or symbols than site-a', 20, 'the reason')
+    c.mfl('daemons', 'enable', 'site-c')
+    done = c.info(job)['round']
+    c.wait_info(job, lambda i: i['round'] > done, 20, 'another round')
+    assert [r['clients'] for r in c.rounds(job)[-1:]] == [1]
+
+
 def test_globs_allow_lists_and_restarts(cluster):
     c = cluster(0)
     for name in ('site-a1', 'site-b1', 'site-b2'):

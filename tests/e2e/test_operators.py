@@ -180,6 +180,25 @@ def test_cancel_frees_daemons_at_once(cluster):
     c.mfl('stop', job)  # again is fine
 
 
+def test_stop_after_the_round(cluster):
+    """The round under way is evaluated and committed, also when the server is killed meanwhile; then the job is stopped."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    job = c.submit(rounds=100, training={'steps': 25, 'epochs': None}, evaluation={'every': 50})
+    wait_training(c, job, 1)
+    said = c.mfl('stop', job, '--after-round').stdout
+    last = int(said.split('stops after round ')[1])
+    assert c.info(job)['reason'] in ('stops after round %d' % last, 'stopped after round %d, as it was asked to' % last)
+    c.server.kill()
+    c.start_server()
+    info = c.wait_job(job, 30, 'stopped')
+    assert info['reason'] == 'stopped after round %d, as it was asked to' % last
+    rounds = c.rounds(job)
+    assert len(rounds) == last and rounds[-1]['evaluated'] and rounds[-1]['kept']
+    c.mfl('pull', job, '-o', c.dir + '/last.safetensors')
+    assert h.params_digest(c.dir + '/last.safetensors') == rounds[-1]['digest'].hex()
+
+
 def test_client_that_goes_frees_nothing_else(cluster):
     """A watcher that is killed leaves the job alone."""
     c = cluster(1)
@@ -272,7 +291,7 @@ def test_server_stops_and_goes_on(cluster):
 # ---- JSON ----
 
 JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'model', 'data', 'strategy', 'created_ms',
-            'finished_ms', 'last', 'best', 'owner', 'per_token', 'progress'}
+            'finished_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept',
               'bytes_up_alone', 'bytes_down_alone'}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 of daemons and of the server at any moment: the job goes on by itself and ends with the same model."""
+import shutil
 import time
 
 import pytest
@@ -83,6 +84,25 @@ def test_server_killed_at_random(cluster, expected):
     c.wait_job(job, 60)
     assert kills >= 4
     assert c.digests(job) == digests
+    assert all(d.alive() for d in c.daemons.values())
+
+
+def test_state_directory_lost(cluster):
+    """A server that starts with an empty directory at the same port gives its job the id of the one that the daemons are at,
+    and the same params to begin with. Nothing of that one gets into it, and nothing hangs."""
+    # A step takes longer than the new job waits for daemons, so that they are still at the old one when it begins.
+    slow = {'model': {'layers': ['flatten', {'dense': {'units': 3000}}, 'relu', {'dense': {'units': 4}}]},
+            'data': {'clients': 2}, 'rounds': 1, 'evaluation': {'every': 0}, 'limits': {'deadline': '600s'}}
+    c = cluster(2)
+    c.wait_daemons(2)
+    job = c.submit(training={'batch': 200, 'epochs': 2}, **slow)
+    wait_mid_round(c, job, 1, 2)
+    c.server.kill()
+    shutil.rmtree(c.state_dir)
+    c.start_server()
+    again, digests = c.run_job(training={'batch': 200, 'epochs': 1}, **slow)
+    assert again == job == 'j-000001'
+    assert c.run_job(training={'batch': 200, 'epochs': 1}, **slow)[1] == digests
     assert all(d.alive() for d in c.daemons.values())
 
 

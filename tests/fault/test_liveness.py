@@ -103,3 +103,31 @@ def test_name_taken_over(cluster):
     assert len(c.wait_daemons(1)) == 1
     first.kill()
     c.run_job(rounds=1)
+
+
+def test_upload_that_stalls_makes_room(cluster):
+    """A daemon that lives has the only slot and sends nothing: the other's update goes first, and then its turn comes again."""
+    c = cluster(1, config={'slots': 1, 'upload_stall': '1s'})
+    grants = []
+
+    def mute(daemon, kind, body, payload):
+        if kind == 'task':
+            n = len(body['items'])
+            daemon.send('announce', {'task': body['task'], 'update': 0, 'item_first': 0, 'item_count': n, 'weight': 50 * n,
+                                     'encoding': 'ENCODING_I64', 'bytes': 8 * body['n_params'], 'samples': 50 * n, 'job': body['job'],
+                                     'round': body['round']})
+        elif kind == 'grant':
+            grants.append(body['ranges'])
+            if c.info(mute.job)['clients_done']:  # the other's are counted
+                for r in body['ranges']:
+                    for at in range(r['offset'], r['offset'] + r['bytes'], 1 << 20):
+                        part = bytes(min(1 << 20, r['offset'] + r['bytes'] - at))
+                        daemon.send('chunk', {'task': body['task'], 'update': 0, 'offset': at}, payload=part)
+    mute.job = 'j-000001'
+    fake = w.FakeDaemon(c.address, 'mute', c.data_sets(), mute)
+    c.wait_daemons(2)
+    job = c.submit(rounds=1, evaluation={'every': 0})
+    c.wait_job(job)
+    assert fake.error is None and fake.closed is None and len(grants) >= 2
+    assert c.rounds(job)[0]['clients'] == 8 and c.rounds(job)[0]['attempt'] == 0
+    fake.close()

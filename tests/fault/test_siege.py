@@ -12,6 +12,7 @@ import ssl
 import struct
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -244,6 +245,32 @@ def test_an_address_that_comes_too_often(ca, tmp_path):
         h.wait_until(lambda: not comes_in(c, '127.0.0.9') and line in c.server.log(), 10, 'the log line')
         assert comes_in(c, '127.0.0.1') and comes_in(c, '127.0.0.8')
         h.wait_until(lambda: comes_in(c, '127.0.0.9'), 10, 'a new token')
+
+
+def test_who_asks_and_does_not_read(tmp_path):
+    """Answers that wait for somebody who does not read are bounded over all connections, and who has the most goes."""
+    with h.start_cluster(tmp_path, 0, config={'unread_max': '4MiB', 'http': '127.0.0.1:0'}) as c:
+        with c.operator() as o:
+            job = o.submit(h.job_text() + '#' * 200000)
+        host, port = c.address.split(':')
+        with w.Operator(c.address) as modest, w.Operator(c.address) as greedy:
+            for _ in range(4):
+                modest.send('show_job', {'job': job}, 7)
+            greedy.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            try:
+                for i in range(250):  # 50 MB of answers, of which the kernel takes a few
+                    greedy.send('show_job', {'job': job}, 100 + i)
+            except OSError:
+                pass  # closed already
+            h.wait_until(lambda: 'it does not read' in c.server.log(), 20, 'the end of the greedy one')
+            for _ in range(4):
+                assert len(modest.expect('job_detail')['text']) > 200000
+        http = next(line for line in c.server.log().splitlines() if 'http://' in line).split('http://')[1].split('/')[0]
+        with urllib.request.urlopen('http://%s/metrics' % http, timeout=10) as answer:
+            text = answer.read().decode()
+        assert 'mfl_connections_unread_total 1\n' in text
+        assert 'mfl_connections_unread_bytes 0\n' in text
+        c.check_alive()
 
 
 # ---- another CA ----

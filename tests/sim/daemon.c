@@ -282,6 +282,8 @@ void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t number)
 void sim_send_chunk(
         struct sim *sim, uint32_t i, uint64_t task, uint32_t update, uint64_t offset, const void *bytes)
 {
+        if (sim->now < sim->daemon[i].mute_to)
+                return; /* its connection lives */
         struct sim_packet *packet = calloc(1, sizeof *packet);
         packet->to_server = true;
         packet->task = task;

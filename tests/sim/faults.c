@@ -192,7 +192,7 @@ void sim_end_faults(struct sim *sim)
                 struct sim_daemon *d = &sim->daemon[i];
                 d->slow = 1;
                 back_at = MFL_MAX(back_at, d->stalled_to);
-                d->stalled_to = 0;
+                d->stalled_to = d->mute_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
                 d->combine_fail = d->combine_hang = d->shm_full = 0;
                 d->permanent = false;
@@ -243,7 +243,7 @@ void sim_fault(struct sim *sim)
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
         bool node = sim->node_faults && sim_chance(sim, 80);
-        switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 30)) {
+        switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 33)) {
         case 0:
         case 1:
         case 2:
@@ -324,6 +324,14 @@ void sim_fault(struct sim *sim)
         case 28:
         case 29:
                 sim_daemon_leave(sim, i, sim_below(sim, 4000));
+                break;
+        case 30:
+        case 31:
+                d->mute_to = sim->now + sim_below(sim, 6000);
+                break;
+        case 32:
+                sim_server_crash(sim);
+                sim->lost_state = true;
                 break;
         case 15:
                 if (d->conn)

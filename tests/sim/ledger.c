@@ -175,7 +175,7 @@ void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest)
         const struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
         bool other = d->told_from && d->told_from != d->info.instance && d->told_conn == conn &&
                      memcmp(d->told_digest, digest, MFL_DIGEST_BYTES) == 0;
-        sim_check(sim, !other || sim->boot > 1 || !is_calm(sim),
+        sim_check(sim, !other || sim->n_starts > 1 || !is_calm(sim),
                 "daemon %s fetches params that another one fetches for it", d->info.name);
 }
 

@@ -61,6 +61,7 @@ static const char *const bugs[] = {
         "a group's sum has the weight of its leader only",
         "a daemon that leaves gets new work",
         "a daemon that is sent away keeps its work",
+        "an upload that stalls keeps its slot, and is not asked for again",
 };
 #define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
 

@@ -11,15 +11,40 @@ struct sim_job *sim_job(struct sim *sim, const char *id)
         sim_fail(sim, "no job %s", id);
 }
 
+/* Its state directory is gone; whoever had jobs there submits them anew, and they get the same ids. */
+static void lose_state(struct sim *sim)
+{
+        sim_line(sim, "server", "has lost its state directory");
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct sim_job *job = &sim->job[i];
+                if (job->over)
+                        continue;
+                job->committed = 0;
+                job->pure = true;
+                sim_initial(&job->spec, job->params);
+        }
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                sim->daemon[i].left_boot = 0;
+}
+
 void sim_server_start(struct sim *sim)
 {
         if (sim->core)
                 return;
-        struct mfl_core_options options = {.server_instance = ++sim->serial,
-                .boot = ++sim->boot,
+        /* A start's number is a time in seconds: after a loss it may be the one of before. */
+        bool lost = sim->lost_state, same_second = lost && sim_chance(sim, 50);
+        if (lost)
+                lose_state(sim);
+        sim->lost_state = false;
+        sim->boot += !same_second;
+        sim->n_starts++;
+        struct mfl_core_options options = {
+                .server_instance = ++sim->serial | (lost ? (uint64_t)sim_below(sim, UINT32_MAX) << 32 : 0),
+                .boot = sim->boot,
                 .heartbeat_ms = 500,
                 .dead_ms = 1600,
-                .reconnect_grace_ms = 1500};
+                .reconnect_grace_ms = 1500,
+                .upload_stall_ms = 1500};
         mfl_assert(mfl_core_new(&options, &sim->core, NULL) == 0);
         sim->server_tick_at = UINT64_MAX;
         sim->server_restarting = false;
@@ -122,7 +147,7 @@ static struct mfl_core_event *answer(
         struct sim *sim, const struct sim_job *job, uint64_t delay, enum mfl_core_event_kind kind)
 {
         struct sim_event *e = sim_at(sim, delay, SIM_WORK);
-        e->a = sim->boot;
+        e->a = sim->n_starts;
         e->core = calloc(1, sizeof *e->core);
         e->core->kind = kind;
         e->core->ok = true;
@@ -369,7 +394,7 @@ static void check_task_to(struct sim *sim, uint32_t conn, const struct mfl_msg *
         sim->newest_task = MFL_MAX(sim->newest_task, msg->task.task);
 }
 
-/* The shell refuses a Hello by the rules; the core hears nothing of it. */
+/* The shell refuses a Hello by the rules; the core only hears that it did. */
 static bool refuse(struct sim *sim, uint32_t conn, const struct mfl_daemon_info *hello)
 {
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
@@ -378,6 +403,8 @@ static bool refuse(struct sim *sim, uint32_t conn, const struct mfl_daemon_info 
                 struct mfl_msg bye = {.kind = MFL_MSG_BYE, .bye = {"it is denied", true}};
                 send_packet(sim, conn, &bye);
                 close_conn(sim, conn);
+                sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_REFUSED,
+                                             .daemon = (struct mfl_daemon_info *)hello});
                 return true;
         }
         return false;
@@ -450,6 +477,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 commit(sim, job, &action->record);
                 break;
         case MFL_ACT_COST:
+        case MFL_ACT_JOB_DATA: /* the simulated data have no meaning */
                 break;
         case MFL_ACT_TRACE:
                 sim_line(sim, "server", "%s", action->reason);
@@ -491,7 +519,7 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
         uint64_t next = sim->core ? mfl_core_next_ms(sim->core) : UINT64_MAX;
         if (next != UINT64_MAX && (next < sim->server_tick_at || sim->server_tick_at <= sim->now)) {
                 sim->server_tick_at = MFL_MAX(next, sim->now + 1);
-                sim_at(sim, sim->server_tick_at - sim->now, SIM_TICK_SERVER)->a = sim->boot;
+                sim_at(sim, sim->server_tick_at - sim->now, SIM_TICK_SERVER)->a = sim->n_starts;
         } else if (next == UINT64_MAX)
                 sim->server_tick_at = UINT64_MAX;
 }
@@ -500,7 +528,7 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
 
 static void take_chunk(struct sim *sim, uint32_t conn, const struct sim_packet *packet)
 {
-        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_HEARD, .conn = conn});
+        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = conn});
         for (uint32_t j = 0; j < sim->n_jobs && sim->core; j++)
                 for (uint32_t s = 0; s < sim->job[j].n_slots; s++) {
                         struct sim_slot *slot = &sim->job[j].slots[s];

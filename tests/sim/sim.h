@@ -195,6 +195,7 @@ struct sim_daemon {
         uint32_t left_boot;  /* the server's, when it took its Leaving; 0: it did not */
         uint64_t left_task;  /* the newest task that the server had sent to anybody then */
         uint64_t stalled_to; /* the process stands still (SIGSTOP) */
+        uint64_t mute_to;    /* it lives, and nothing of its uploads goes out */
 };
 
 struct sim {
@@ -226,6 +227,7 @@ struct sim {
         struct sim_daemon daemon[SIM_DAEMONS];
         uint32_t n_daemons;
         struct mfl_core *core;
+        uint32_t n_starts;       /* of the server's process */
         uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
         uint64_t server_tick_at, newest_task;
         uint32_t disk_fail, disk_slow;   /* of 100; factor */
@@ -234,6 +236,7 @@ struct sim {
         bool crash_ahead; /* the server dies soon, while a round is trained and the one before not committed
                            */
         bool quiet, server_restarting; /* quiet: faults are over */
+        bool lost_state;               /* the server finds an empty state directory when it starts again */
         bool barred;                   /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
         bool node_faults; /* most faults are those of groups */

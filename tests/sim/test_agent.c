@@ -102,6 +102,37 @@ static void test_no_memory(void **state)
         sweep_memory(train_and_reuse);
 }
 
+/* A server that has lost its state directory gives the same id to another job, whose params may be the same:
+ * what was made for the one before is no answer. */
+static void test_another_job_of_the_same_id(void **state)
+{
+        (void)state;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task((uint64_t)7 << 32 | 1, 1);
+        compute((uint64_t)7 << 32 | 1);
+        assert_non_null(sent(MFL_MSG_ANNOUNCE));
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
+        tick(mfl_agent_next_ms(agent));
+        go_online();
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_JOB_CHANGED, .job = "j-000002"});
+        assert_null(action(MFL_AGENT_ACT_RESULT_FREE));
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_JOB_CHANGED, .job = "j-000001"});
+        assert_non_null(action(MFL_AGENT_ACT_RESULT_FREE));
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        send_task((uint64_t)7 << 32 | 9, 1);
+        assert_null(sent(MFL_MSG_ANNOUNCE));
+        assert_non_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
+        /* What is being computed is given up, and its number means nothing any more. */
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        assert_non_null(action(MFL_AGENT_ACT_COMPUTE));
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_JOB_CHANGED, .job = "j-000001"});
+        assert_true(action(MFL_AGENT_ACT_ABORT)->task_number == ((uint64_t)7 << 32 | 9));
+        end();
+}
+
 /* What it has is brought to its end; what comes later goes back; then it says goodbye. */
 static void test_leave(void **state)
 {
@@ -216,6 +247,7 @@ int main(void)
                 cmocka_unit_test(test_bye),
                 cmocka_unit_test(test_reuse),
                 cmocka_unit_test(test_no_memory),
+                cmocka_unit_test(test_another_job_of_the_same_id),
                 cmocka_unit_test(test_leave),
                 cmocka_unit_test(test_leave_with_a_result),
                 cmocka_unit_test(test_leave_in_time),

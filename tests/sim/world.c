@@ -217,7 +217,7 @@ static void on_connected(struct sim *sim, uint32_t i)
 
 static void on_work(struct sim *sim, struct sim_event *event)
 {
-        if (!sim->core || event->a != sim->boot)
+        if (!sim->core || event->a != sim->n_starts)
                 return;
         if (event->core->kind == MFL_EV_UPLOAD_COMPLETE) {
                 struct sim_job *job = sim_job(sim, event->core->job);
@@ -272,7 +272,7 @@ static void handle(struct sim *sim, struct sim_event *event)
         bool mine = d->agent && d->generation == event->b;
         switch (event->kind) {
         case SIM_TICK_SERVER:
-                if (sim->core && event->a == sim->boot)
+                if (sim->core && event->a == sim->n_starts)
                         sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_TICK});
                 break;
         case SIM_TICK_DAEMON:

@@ -15,7 +15,8 @@
         "\"params\":7,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,\"finished_ms\":"     \
         "null,"                                                                                              \
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
-        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null,\"per_token\":false}"
+        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null,\"per_token\":false,"          \
+        "\"evaluated\":" ROUND_2 "}"
 
 static Mfl__RoundInfo round_2(void)
 {
@@ -47,6 +48,10 @@ static void send_list(struct fake_conn *c, const Mfl__Envelope *request)
         Mfl__RoundInfo last = round_2();
         Mfl__JobInfo b = job_2(&last);
         Mfl__JobInfo a = fake_job("j-000001", "a", MFL__JOB_STATE__JOB_DONE);
+        Mfl__RoundInfo before = fake_round(17, 0.75), newest = fake_round(19, 0);
+        newest.evaluated = false;
+        a.last = &newest;
+        a.evaluated = &before;
         Mfl__JobInfo a2 = fake_job("j-000010", "twice", MFL__JOB_STATE__JOB_FAILED);
         Mfl__JobInfo a3 = fake_job("j-000003", "twice", MFL__JOB_STATE__JOB_WAITING);
         Mfl__JobInfo *jobs[] = {&a2, &b, &a, &a3};
@@ -173,6 +178,10 @@ static void answer_all(struct fake *f, struct fake_conn *c, const Mfl__Envelope 
                 note("stop", e->stop_job->job);
                 send_done(c, e, "stopping");
                 return;
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
+                note("after", e->stop_after_round->job);
+                send_done(c, e, "stops after round 3");
+                return;
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 note("delete", e->delete_job->job);
                 send_done(c, e, "");
@@ -220,6 +229,8 @@ static void test_json(void **state)
                 "show j-000002");
         check(&f, "models b --json", 0, "{\"job\":\"j-000002\",\"models\":[" ROUND_2 "]}", "models j-000002");
         check(&f, "stop last --json", 0, "{\"job\":\"j-000010\",\"text\":\"stopping\"}", "stop j-000010");
+        check(&f, "stop last --after-round --json", 0,
+                "{\"job\":\"j-000010\",\"text\":\"stops after round 3\"}", "after j-000010");
         check(&f, "delete a --json", 0, "{\"job\":\"j-000001\",\"text\":\"\"}", "delete j-000001");
         check(&f, "clone j-000001 --json", 0, "{\"job\":\"j-000011\",\"existed\":false}", "clone j-000001");
         check(&f, "clone j-000001 --json --token known", 0, "{\"job\":\"j-000011\",\"existed\":true}",
@@ -284,7 +295,8 @@ static void test_list(void **state)
         r = fake_run(&f, "list");
         assert_int_equal(r->status, 0);
         assert_non_null(strstr(r->out, "j-000002"));
-        assert_non_null(strstr(r->out, "0.5000"));
+        assert_non_null(strstr(r->out, "      0.5000  "));
+        assert_non_null(strstr(r->out, " 0.7500 (17)  ")); /* of a round before the last */
         assert_string_equal(r->err, "");
         fake_close(&f);
 }

@@ -19,7 +19,7 @@ static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: ml
 
 struct world {
         /* of the test */
-        bool cut_once, corrupt_once;
+        bool cut_once, corrupt_once, grant_twice;
         uint64_t budget_bytes;
         struct mfl_dataset *dataset;
         struct mfl_device *device;
@@ -45,7 +45,7 @@ struct world {
         uint64_t get_offset[4];
         struct mfl_announce announce;
         uint8_t *upload;
-        uint64_t n_uploaded, n_chunks;
+        uint64_t n_uploaded, n_chunks, uploaded_to, n_at_end; /* n_at_end: when the last byte came first */
         char failed[MFL_REASON_BYTES];
         bool failed_permanent;
 };
@@ -114,7 +114,8 @@ static void grant_all(struct world *w)
         struct mfl_range ranges[] = {{0, half}, {half, w->announce.bytes - half}};
         struct mfl_msg grant = {
                 .kind = MFL_MSG_GRANT, .update = {.task = w->announce.task, .n_ranges = 2, .ranges = ranges}};
-        w->upload = mfl_calloc(1, w->announce.bytes);
+        if (!w->upload)
+                w->upload = mfl_calloc(1, w->announce.bytes);
         send_to_daemon(w, &grant, NULL);
 }
 
@@ -124,6 +125,7 @@ static int on_server_payload(struct mfl_stream *stream, const Mfl__Envelope *env
         struct world *w = stream->owner;
         assert_int_equal(envelope->body_case, MFL__ENVELOPE__BODY_CHUNK);
         assert_true(envelope->chunk->offset + payload_bytes <= w->announce.bytes);
+        w->uploaded_to = envelope->chunk->offset + payload_bytes;
         *ret_dst = w->upload + envelope->chunk->offset;
         return 0;
 }
@@ -132,8 +134,9 @@ static void take_chunk(struct world *w, size_t bytes)
 {
         w->n_uploaded += bytes;
         w->n_chunks++;
-        if (w->n_uploaded < w->announce.bytes)
+        if (w->uploaded_to < w->announce.bytes)
                 return;
+        w->n_at_end = w->n_at_end ? w->n_at_end : w->n_uploaded;
         struct mfl_msg accepted = {.kind = MFL_MSG_ACCEPTED, .update = {.task = w->announce.task}};
         send_to_daemon(w, &accepted, NULL);
         mfl_link_stop(w->link);
@@ -162,6 +165,8 @@ static int on_server_frame(struct mfl_stream *stream, const Mfl__Envelope *envel
                 w->announce = msg.announce;
                 assert_int_equal(msg.announce.n_rejected, 0);
                 grant_all(w);
+                if (w->grant_twice)
+                        grant_all(w);
         } else if (msg.kind == MFL_MSG_TASK_FAILED) {
                 mfl_strcpy(w->failed, sizeof(w->failed), msg.failed.reason);
                 w->failed_permanent = msg.failed.permanent;
@@ -393,6 +398,20 @@ static void wrong_params_are_fetched_anew(void **state)
         end_world(&w);
 }
 
+/* A server that has heard nothing for long asks for all of it again: what was still to be sent of the same
+ * goes only once. */
+static void a_second_grant_takes_the_place_of_the_first(void **state)
+{
+        struct world w = {.grant_twice = true};
+        run_world(&w);
+        uint64_t bytes = w.announce.bytes;
+        assert_true(bytes > 64 * 1024);
+        assert_in_range(w.n_at_end, bytes + 1, bytes + 32 * 1024); /* what was on its way, and all of it */
+        w.n_uploaded = bytes;
+        check_upload(&w);
+        end_world(&w);
+}
+
 static void params_that_do_not_fit_fail_the_task(void **state)
 {
         struct world w = {.budget_bytes = 1000};
@@ -409,6 +428,7 @@ int main(void)
                 cmocka_unit_test(a_task_goes_from_hello_to_accepted),
                 cmocka_unit_test(a_cut_download_goes_on_where_it_was),
                 cmocka_unit_test(wrong_params_are_fetched_anew),
+                cmocka_unit_test(a_second_grant_takes_the_place_of_the_first),
                 cmocka_unit_test(params_that_do_not_fit_fail_the_task),
         };
         return cmocka_run_group_tests_name("client_link", tests, NULL, NULL);

@@ -498,6 +498,41 @@ static void every_failed_allocation_is_reported(void **state)
         }
 }
 
+static uint64_t meaning_of(const char *format, const char *rest)
+{
+        struct mfl_dataset *d = load(format, rest);
+        uint64_t meaning = 0;
+        struct mfl_error err = {""};
+        if (mfl_dataset_meaning(d, &meaning, &err))
+                fail_msg("%s", err.text);
+        mfl_dataset_free(d);
+        return meaning;
+}
+
+/* The same for other samples of the same classes or symbols, another one for others, and 0 where nothing has
+ * a name. */
+static void what_labels_mean(void **state)
+{
+        put("a.csv", "x,kind\n1,cat\n2,dog\n3,cat\n");
+        put("b.csv", "x,kind\n9,dog\n8,cat\n7,dog\n6,dog\n");
+        put("c.csv", "x,kind\n1,cat\n2,emu\n3,cat\n");
+        put("d.csv", "x,kind\n1,0\n2,1\n3,0\n");
+        uint64_t a = meaning_of("csv", "%s/a.csv,test_fraction=0.3");
+        assert_true(a != 0 && a == meaning_of("csv", "%s/b.csv,test_fraction=0.3"));
+        uint64_t c = meaning_of("csv", "%s/c.csv,test_fraction=0.3");
+        assert_true(c != 0 && c != a);
+        assert_int_equal(meaning_of("csv", "%s/d.csv,test_fraction=0.3"), 0);
+        put("m.txt", "abcabcabcabcabcabc");
+        put("n.txt", "cbacbacbacbacbacbacbacba");
+        put("o.txt", "abdabdabdabdabdabd");
+        uint64_t m = meaning_of("text", "%s/m.txt,length=3,test_fraction=0.3");
+        assert_true(m != 0 && m == meaning_of("text", "%s/n.txt,length=3,test_fraction=0.3"));
+        assert_true(m != meaning_of("text", "%s/o.txt,length=3,test_fraction=0.3"));
+        uint64_t bytes = meaning_of("text", "%s/m.txt,length=3,unit=bytes,test_fraction=0.3");
+        assert_true(
+                bytes != 0 && bytes == meaning_of("text", "%s/o.txt,length=3,unit=bytes,test_fraction=0.3"));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -514,6 +549,7 @@ int main(void)
                 cmocka_unit_test(the_same_size_changes_nothing),
                 cmocka_unit_test(folders_of_images),
                 cmocka_unit_test(truncated_images_are_refused),
+                cmocka_unit_test(what_labels_mean),
                 cmocka_unit_test(every_failed_allocation_is_reported),
         };
         return cmocka_run_group_tests_name("data sources", tests, set_up, tear_down);

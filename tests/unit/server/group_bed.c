@@ -150,8 +150,11 @@ static void feed(struct bed *bed, struct mfl_core_event event)
 
 void bed_start(struct bed *bed, uint32_t clients)
 {
-        struct mfl_core_options options = {
-                .boot = 1, .heartbeat_ms = 100000, .dead_ms = 300000, .reconnect_grace_ms = 10000};
+        struct mfl_core_options options = {.boot = 1,
+                .heartbeat_ms = 100000,
+                .dead_ms = 300000,
+                .reconnect_grace_ms = 10000,
+                .upload_stall_ms = 15000};
         *bed = (struct bed){.n_slots = 4, .n_params = 4};
         strcpy(bed->spec.data.name, "d");
         bed->spec.rounds = 1;
@@ -279,6 +282,11 @@ void bed_combine_failed(struct bed *bed, uint32_t i, uint64_t group)
         struct mfl_msg msg = {
                 .kind = MFL_MSG_COMBINE_FAILED, .cancel = {.task = group, .reason = "it broke"}};
         bed_send(bed, i, &msg);
+}
+
+void bed_chunk(struct bed *bed, uint32_t i)
+{
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = bed->conn[i]});
 }
 
 void bed_complete(struct bed *bed, uint32_t slot)

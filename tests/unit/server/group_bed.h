@@ -59,6 +59,7 @@ void bed_announce(struct bed *bed, uint32_t i, bool grouped);
 void bed_announce_as(struct bed *bed, uint32_t i, const struct mfl_announce *announce);
 struct mfl_announce bed_announcement(struct bed *bed, uint32_t i, bool grouped);
 void bed_combine_failed(struct bed *bed, uint32_t i, uint64_t group);
+void bed_chunk(struct bed *bed, uint32_t i); /* some bytes of an upload come from daemon i */
 void bed_complete(struct bed *bed, uint32_t slot);
 void bed_added(struct bed *bed, uint32_t slot, bool ok);
 void bed_job_event(struct bed *bed, enum mfl_core_event_kind kind);

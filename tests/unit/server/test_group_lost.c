@@ -239,6 +239,29 @@ static void test_sum_takes_too_long(void **state)
         bed_end(&bed);
 }
 
+/* The leader lives, but its sum stops coming: long before the time of the whole sum the members upload
+ * singly. */
+static void test_leader_stalls(void **state)
+{
+        (void)state;
+        struct bed bed;
+        bed_start(&bed, 6);
+        bed.n_params = 4u << 20;
+        bed_run(&bed, 3);
+        for (uint32_t i = 0; i < 3; i++)
+                bed_announce(&bed, i, true);
+        bed.log[0] = '\0';
+        bed_wait(&bed, 10500 + 14000); /* the time to combine, and nearly enough after it */
+        bed_chunk(&bed, 0);
+        bed_wait(&bed, 14900);
+        assert_string_equal(bed.log, "");
+        bed_wait(&bed, 200);
+        const char *alone = strstr(bed.log, "free 0 of 4\nd00: alone 1: its leader sends nothing\n");
+        assert_non_null(alone);
+        assert_non_null(strstr(alone, "d02: grant 2 for 3\n"));
+        bed_end(&bed);
+}
+
 /* The runtime has no slot for what was announced, and says so at once. */
 static void test_no_slot(void **state)
 {
@@ -314,6 +337,7 @@ int main(void)
                 cmocka_unit_test(test_refused_sum),
                 cmocka_unit_test(test_combine_fails),
                 cmocka_unit_test(test_sum_takes_too_long),
+                cmocka_unit_test(test_leader_stalls),
                 cmocka_unit_test(test_no_slot),
                 cmocka_unit_test(test_task_fails),
                 cmocka_unit_test(test_job_stops),

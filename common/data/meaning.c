@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the labels and tokens of a data set mean: sites that train one model must agree in it. */
+#include "common/data/dataset.h"
+#include "common/digest.h"
+
+static int add_number(struct mfl_sha256 *sha, uint32_t v, struct mfl_error *err)
+{
+        const uint8_t bytes[4] = {(uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24)};
+        return mfl_sha256_update(sha, bytes, sizeof bytes, err);
+}
+
+static int add_text(struct mfl_sha256 *sha, const char *text, struct mfl_error *err)
+{
+        return mfl_sha256_update(sha, text, strlen(text) + 1, err);
+}
+
+static int add_meaning(struct mfl_sha256 *sha, const struct mfl_dataset *d, struct mfl_error *err)
+{
+        int r = add_text(sha, d->symbols ? "symbols" : d->vocabulary ? "bytes" : "classes", err);
+        for (int i = 0; !r && d->symbols && i < d->vocabulary; i++)
+                r = add_number(sha, d->symbols[i], err);
+        for (int i = 0; !r && d->class_names && i < d->classes; i++)
+                r = add_text(sha, d->class_names[i], err);
+        return r;
+}
+
+int mfl_dataset_meaning(const struct mfl_dataset *dataset, uint64_t *ret_meaning, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        uint8_t digest[MFL_SHA256_BYTES];
+        uint64_t v = 0;
+        if (!dataset->vocabulary && !dataset->class_names) {
+                *ret_meaning = 0;
+                return 0;
+        }
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = add_meaning(&sha, dataset, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        if (r)
+                return r;
+        for (int i = 7; i >= 0; i--)
+                v = v << 8 | digest[i];
+        *ret_meaning = v ? v : 1;
+        return 0;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which data sets fit a job, who decided that, and whom a job that waits lacks, and why. See core.h, "Data".
+ */
+#include "server/core_internal.h"
+
+/* ---- what fits ---- */
+
+enum fit {
+        FIT,
+        FIT_SHAPE, /* and so on: it differs in that */
+        FIT_CLASSES,
+        FIT_MEANING,
+        FIT_CONTENT,
+};
+
+/* What a daemon of which that is said has; the plural says the same. */
+static const char *const difference[] = {
+        [FIT_SHAPE] = "samples of another shape",
+        [FIT_CLASSES] = "another number of classes",
+        [FIT_MEANING] = "other classes or symbols",
+        [FIT_CONTENT] = "other samples",
+};
+
+/* Simulated populations are cut from one data set, so every daemon must hold the same bytes; a `local` job
+ * only needs samples of the same form, whose labels mean the same. */
+static enum fit compare(const struct mfl_data_info *have, const struct core_job *job)
+{
+        const struct mfl_data_info *want = &job->data;
+        if (!want->name[0])
+                return FIT; /* the first one decides */
+        if (!mfl_shape_equal(&have->shape, &want->shape))
+                return FIT_SHAPE;
+        if (have->classes != want->classes)
+                return FIT_CLASSES;
+        if (have->meaning && want->meaning && have->meaning != want->meaning)
+                return FIT_MEANING;
+        bool local = job->spec->data.partition == MFL_PARTITION_LOCAL;
+        return local || have->fingerprint == want->fingerprint ? FIT : FIT_CONTENT;
+}
+
+static const struct mfl_data_info *find_data(const struct core_daemon *daemon, const struct core_job *job)
+{
+        for (uint32_t i = 0; i < daemon->info.n_data_sets; i++)
+                if (strcmp(daemon->info.data_sets[i].name, job->spec->data.name) == 0)
+                        return &daemon->info.data_sets[i];
+        return NULL;
+}
+
+const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct mfl_data_info *data = find_data(daemon, job);
+        return data && compare(data, job) == FIT ? data : NULL;
+}
+
+/* ---- who decides ---- */
+
+static void act_data(struct mfl_core *core, struct core_job *job)
+{
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_JOB_DATA, job);
+        action->prepare.data = job->data;
+        mfl_strcpy(action->prepare.data_from, sizeof action->prepare.data_from, job->data_from);
+}
+
+/* Said once to people who look: in the job's log, and beside the daemon. */
+static void tell_unfit(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
+{
+        const struct mfl_data_info *data = find_data(daemon, job);
+        enum fit fit = data && daemon->conn ? compare(data, job) : FIT;
+        struct core_relation *relation = fit == FIT ? NULL : mfl_core_relation(core, daemon, job);
+        if (!relation || relation->unfit_told)
+                return;
+        relation->unfit_told = true;
+        const char *other = job->data_from[0] ? job->data_from : "this job";
+        mfl_snprintf(daemon->note, sizeof daemon->note, "%s: its data set %s has %s than that of %s", job->id,
+                data->name, difference[fit], other);
+        mfl_core_trace(core, job, "daemon %s can't take part: its data set %s has %s than that of %s",
+                daemon->info.name, data->name, difference[fit], other);
+}
+
+static void take_meaning(struct mfl_core *core, struct core_job *job, const struct core_daemon *daemon)
+{
+        const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
+        if (job->data.meaning || !data || !data->meaning || !mfl_core_daemon_takes_work(daemon))
+                return;
+        job->data.meaning = data->meaning;
+        mfl_strcpy(job->data_from, sizeof job->data_from, daemon->info.name);
+        act_data(core, job);
+}
+
+bool mfl_core_data_decide(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
+                if (!data || !mfl_core_daemon_takes_work(daemon))
+                        continue;
+                if (!job->data.name[0]) {
+                        job->data = *data;
+                        mfl_strcpy(job->data_from, sizeof job->data_from, daemon->info.name);
+                }
+                return true;
+        }
+        return false;
+}
+
+void mfl_core_data_arrived(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
+{
+        if (job->phase <= PHASE_PREPARE || job->phase == PHASE_OVER)
+                return; /* what is stored with it is under way to the disk */
+        take_meaning(core, job, daemon);
+        tell_unfit(core, job, daemon);
+}
+
+void mfl_core_data_ready(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; i < core->n_daemons; i++)
+                take_meaning(core, job, core->daemons[i]);
+        for (uint32_t i = 0; i < core->n_daemons && !core->error; i++)
+                tell_unfit(core, job, core->daemons[i]);
+}
+
+/* ---- daemons that the shell has turned away ---- */
+
+static struct core_refused *find_refused(const struct mfl_core *core, const char *name)
+{
+        for (uint32_t i = 0; i < core->n_refused; i++)
+                if (strcmp(core->refused[i].name, name) == 0)
+                        return &core->refused[i];
+        return NULL;
+}
+
+/* The one that was turned away the longest ago makes room. */
+static struct core_refused *new_refused(struct mfl_core *core)
+{
+        if (core->n_refused == CORE_REFUSED_MAX) {
+                struct core_refused *oldest = core->refused;
+                for (uint32_t i = 1; i < core->n_refused; i++)
+                        if (core->refused[i].at_ms < oldest->at_ms)
+                                oldest = &core->refused[i];
+                return oldest;
+        }
+        struct core_refused *v = mfl_realloc(core->refused, (core->n_refused + 1) * sizeof *v);
+        if (!v) {
+                core->error = -ENOMEM;
+                return NULL;
+        }
+        core->refused = v;
+        return &v[core->n_refused++];
+}
+
+void mfl_core_refused(struct mfl_core *core, const struct mfl_daemon_info *info, enum mfl_refusal why)
+{
+        struct core_refused *refused = find_refused(core, info->name);
+        if (!refused)
+                refused = new_refused(core);
+        if (!refused)
+                return;
+        *refused = (struct core_refused){.why = why,
+                .at_ms = core->now_ms,
+                .n_data_sets = MFL_MIN(info->n_data_sets, MFL_DATA_SETS_MAX)};
+        mfl_strcpy(refused->name, sizeof refused->name, info->name);
+        for (uint32_t i = 0; i < refused->n_data_sets; i++)
+                refused->data_sets[i] = mfl_core_name_key(info->data_sets[i].name);
+        core->sched_dirty = true;
+}
+
+void mfl_core_refused_forget(struct mfl_core *core, const char *name)
+{
+        struct core_refused *refused = find_refused(core, name);
+        if (refused)
+                *refused = core->refused[--core->n_refused];
+}
+
+static bool offers(const struct mfl_core *core, const struct core_refused *refused, uint64_t data_set)
+{
+        if (core->now_ms - refused->at_ms > CORE_REFUSED_KEPT_MS)
+                return false;
+        for (uint32_t i = 0; i < refused->n_data_sets; i++)
+                if (refused->data_sets[i] == data_set)
+                        return true;
+        return false;
+}
+
+/* ---- whom a job lacks ---- */
+
+enum lack {
+        LACK_RULE,
+        LACK_VERSION,
+        LACK_DRAINED,
+        LACK_LEAVING,
+        LACK_LOST,
+        LACK_SHAPE,
+        LACK_CLASSES,
+        LACK_MEANING,
+        LACK_CONTENT,
+        LACK_BARRED,
+        LACK_RESTS,
+        LACKS_,
+        LACK_NOTHING = LACKS_,
+};
+
+/* Of one daemon, and of more. Those about data follow difference[]. */
+static const char *const lacking[LACKS_][2] = {
+        [LACK_RULE] = {"is disabled by a rule", "are disabled by a rule"},
+        [LACK_VERSION] = {"speaks another version of the protocol", "speak another version of the protocol"},
+        [LACK_DRAINED] = {"is drained", "are drained"},
+        [LACK_LEAVING] = {"is about to end", "are about to end"},
+        [LACK_LOST] = {"is lost and waited for", "are lost and waited for"},
+        [LACK_SHAPE] = {"has", "have"},
+        [LACK_CLASSES] = {"has", "have"},
+        [LACK_MEANING] = {"has", "have"},
+        [LACK_CONTENT] = {"has", "have"},
+        [LACK_BARRED] = {"can't do this job", "can't do this job"},
+        [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
+};
+
+struct count {
+        uint32_t n, n_of[LACKS_];
+        const char *first[LACKS_];
+        const char *note; /* of the first that can't do the job */
+};
+
+static enum lack lack_of(const struct core_daemon *daemon, const struct core_job *job)
+{
+        enum fit fit = compare(find_data(daemon, job), job);
+        if (fit != FIT)
+                return (enum lack)(LACK_SHAPE + (int)fit - FIT_SHAPE);
+        if (!daemon->conn)
+                return LACK_LOST;
+        if (mfl_core_daemon_barred(daemon, job))
+                return LACK_BARRED;
+        if (!mfl_core_daemon_takes_work(daemon))
+                return daemon->leaving ? LACK_LEAVING : LACK_DRAINED;
+        return mfl_core_daemon_usable(daemon, job) ? LACK_NOTHING : LACK_RESTS;
+}
+
+static void add(struct count *count, enum lack lack, const char *name)
+{
+        count->n++;
+        if (lack == LACK_NOTHING)
+                return;
+        /* The first by name, so that the text does not change when daemons come and go. */
+        if (!count->n_of[lack]++ || strcmp(name, count->first[lack]) < 0)
+                count->first[lack] = name;
+}
+
+static void count_daemons(const struct mfl_core *core, const struct core_job *job, struct count *count)
+{
+        uint64_t data_set = mfl_core_name_key(job->spec->data.name);
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (!find_data(daemon, job) || (!daemon->conn && find_refused(core, daemon->info.name)))
+                        continue; /* it is counted among those below */
+                enum lack lack = lack_of(daemon, job);
+                add(count, lack, daemon->info.name);
+                size_t n = strlen(job->id);
+                bool own = strncmp(daemon->note, job->id, n) == 0 && daemon->note[n] == ':';
+                if (lack == LACK_BARRED && own && strcmp(count->first[lack], daemon->info.name) == 0)
+                        count->note = daemon->note + n;
+        }
+        for (uint32_t i = 0; i < core->n_refused; i++)
+                if (offers(core, &core->refused[i], data_set))
+                        add(count, core->refused[i].why == MFL_REFUSAL_RULE ? LACK_RULE : LACK_VERSION,
+                                core->refused[i].name);
+}
+
+static int add_text(char *text, int at, const char *fmt, ...) MFL_PRINTF(3, 4);
+static int add_text(char *text, int at, const char *fmt, ...)
+{
+        va_list ap;
+        va_start(ap, fmt);
+        int n = mfl_vsnprintf(text + at, (size_t)(MFL_REASON_BYTES - at), fmt, ap);
+        va_end(ap);
+        return MFL_MIN(at + n, MFL_REASON_BYTES - 1);
+}
+
+static int describe(const struct count *count, const struct core_job *job, char *text, int at)
+{
+        const char *sep = "";
+        for (int l = 0; l < LACKS_; l++) {
+                uint32_t n = count->n_of[l];
+                if (!n)
+                        continue;
+                at = add_text(text, at, "%s%s", sep, count->first[l]);
+                if (n > 1)
+                        at = add_text(text, at, " and %u more", n - 1);
+                at = add_text(text, at, " %s", lacking[l][n > 1]);
+                if (l >= LACK_SHAPE && l <= LACK_CONTENT)
+                        at = add_text(text, at, " %s than %s", difference[FIT_SHAPE + l - LACK_SHAPE],
+                                job->data_from[0] ? job->data_from : "the job began with");
+                if (l == LACK_BARRED && n == 1 && count->note)
+                        at = add_text(text, at, "%.100s", count->note);
+                sep = ", ";
+        }
+        return at;
+}
+
+void mfl_core_data_lack(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
+{
+        struct count count = {0};
+        count_daemons(core, job, &count);
+        if (!count.n) {
+                mfl_snprintf(ret_text, MFL_REASON_BYTES, "no daemon with data set %s is connected",
+                        job->spec->data.name);
+                return;
+        }
+        int at = mfl_snprintf(ret_text, MFL_REASON_BYTES, "%u daemon%s offer%s %s: ", count.n,
+                count.n > 1 ? "s" : "", count.n > 1 ? "" : "s", job->spec->data.name);
+        describe(&count, job, ret_text, at);
+}
+
+void mfl_core_data_missing(const struct mfl_core *core, const struct core_job *job, uint32_t usable,
+        uint32_t need, char ret_text[MFL_REASON_BYTES])
+{
+        struct count count = {0};
+        char rest[MFL_REASON_BYTES] = "";
+        if (core->n_daemons <= CORE_COUNT_MAX)
+                count_daemons(core, job, &count);
+        describe(&count, job, rest, 0);
+        mfl_snprintf(ret_text, MFL_REASON_BYTES, "waits for daemons: %u of %u are connected%s%.200s", usable,
+                need, *rest ? "; " : "", rest);
+}

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server core and sites that differ: whose data fit a job, whom a job lacks, uploads that stall, and jobs
+ * that end after a round. */
+#include "tests/lib/test.h"
+
+#include "server/core.h"
+
+#include <stdio.h>
+
+#define JOB "j-000001"
+
+struct bed {
+        struct mfl_core *core;
+        struct mfl_job spec;
+        uint64_t now;
+        /* of the last of each */
+        struct mfl_data_info data;
+        char data_from[MFL_NAME_BYTES], reason[MFL_REASON_BYTES];
+        enum mfl_job_state state;
+        uint32_t n_data, n_commits, n_evals, released;
+        uint32_t granted[8], n_granted; /* connections, in order */
+        uint32_t slot_of[8];            /* by connection */
+        struct mfl_task task[8];        /* by connection; items are not kept */
+        uint32_t n_tasks;
+        char traces[16384];
+};
+
+static void feed(struct bed *bed, struct mfl_core_event event);
+
+static void job_event(struct bed *bed, enum mfl_core_event_kind kind)
+{
+        struct mfl_core_event event = {.kind = kind, .ok = true, .job = JOB};
+        if (kind == MFL_EV_JOB_READY) {
+                event.job_ready.n_params = 4;
+                event.job_ready.n_slots = 1;
+        }
+        feed(bed, event);
+}
+
+static void take(struct bed *bed, const struct mfl_core_action *a)
+{
+        switch (a->kind) {
+        case MFL_ACT_JOB_PREPARE:
+        case MFL_ACT_JOB_DATA:
+                bed->data = a->prepare.data;
+                strcpy(bed->data_from, a->prepare.data_from);
+                bed->n_data++;
+                if (a->kind == MFL_ACT_JOB_PREPARE)
+                        job_event(bed, MFL_EV_JOB_READY);
+                break;
+        case MFL_ACT_JOB_STATE:
+                bed->state = a->job_state.state;
+                strcpy(bed->reason, a->reason);
+                break;
+        case MFL_ACT_JOB_RELEASE:
+                bed->released++;
+                break;
+        case MFL_ACT_SEND:
+                if (a->msg.kind != MFL_MSG_TASK)
+                        break;
+                bed->task[a->conn] = a->msg.task;
+                bed->n_tasks++;
+                bed->n_evals += a->msg.task.kind == MFL_TASK_EVAL;
+                break;
+        case MFL_ACT_GRANT:
+                bed->granted[bed->n_granted++ % 8] = a->conn;
+                bed->slot_of[a->conn] = a->slot.slot;
+                break;
+        case MFL_ACT_SLOT_ADD:
+                feed(bed, (struct mfl_core_event){
+                                  .kind = MFL_EV_ADDED, .ok = true, .job = JOB, .slot = a->slot.slot});
+                break;
+        case MFL_ACT_APPLY:
+                job_event(bed, MFL_EV_APPLIED);
+                break;
+        case MFL_ACT_CHECKPOINT:
+                job_event(bed, MFL_EV_CHECKPOINTED);
+                break;
+        case MFL_ACT_COMMIT:
+                bed->n_commits++;
+                job_event(bed, MFL_EV_COMMITTED);
+                break;
+        case MFL_ACT_TRACE:
+                strncat(bed->traces, a->reason, sizeof bed->traces - strlen(bed->traces) - 2);
+                strcat(bed->traces, "\n");
+                break;
+        default:
+                break;
+        }
+}
+
+static void feed(struct bed *bed, struct mfl_core_event event)
+{
+        struct mfl_core_actions actions = {0};
+        event.now_ms = bed->now;
+        assert_int_equal(mfl_core_step(bed->core, &event, &actions), 0);
+        for (uint32_t i = 0; i < actions.n; i++)
+                take(bed, &actions.v[i]);
+        mfl_core_actions_deinit(&actions);
+        mfl_core_check(bed->core);
+}
+
+static void tick(struct bed *bed, uint64_t ms)
+{
+        bed->now += ms;
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+}
+
+static void start(struct bed *bed, enum mfl_partition_kind partition)
+{
+        struct mfl_core_options options = {.boot = 1,
+                .heartbeat_ms = 100000,
+                .dead_ms = 300000,
+                .reconnect_grace_ms = 10000,
+                .upload_stall_ms = 15000};
+        *bed = (struct bed){0};
+        strcpy(bed->spec.data.name, "pets");
+        bed->spec.rounds = 3;
+        bed->spec.data.partition = partition;
+        bed->spec.data.clients = partition == MFL_PARTITION_LOCAL ? 0 : 4;
+        bed->spec.aggregation.delta_max = 16;
+        bed->spec.aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        bed->spec.limits.quorum = 1;
+        bed->spec.limits.deadline_ms = 3600000;
+        bed->spec.limits.retries = 3;
+        bed->spec.selection.daemons_min = 1;
+        assert_int_equal(mfl_core_new(&options, &bed->core, NULL), 0);
+}
+
+static void end(struct bed *bed)
+{
+        mfl_core_free(bed->core);
+}
+
+/* kept: what an earlier server had of the job. */
+static void add_job(struct bed *bed, const struct mfl_data_info *kept, const char *from)
+{
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_JOB_ADD, .job = JOB, .job_add = {&bed->spec, 0, kept, from}});
+}
+
+static struct mfl_data_info pets(uint32_t classes, uint64_t meaning, uint64_t fingerprint)
+{
+        return (struct mfl_data_info){.name = "pets",
+                .shape = {.rank = 1, .dim = {4}},
+                .classes = classes,
+                .train_samples = 100,
+                .meaning = meaning,
+                .fingerprint = fingerprint};
+}
+
+static struct mfl_daemon_info info_of(uint32_t i, struct mfl_data_info *data)
+{
+        struct mfl_daemon_info info = {.instance = i, .workers = 1, .n_data_sets = 1, .data_sets = data};
+        snprintf(info.name, sizeof info.name, "site-%c", 'a' + (int)i - 1);
+        return info;
+}
+
+/* Daemon i on connection i is "site-a" for 1, and so on. */
+static void up(struct bed *bed, uint32_t i, struct mfl_data_info data)
+{
+        struct mfl_daemon_info info = info_of(i, &data);
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = i, .daemon = &info});
+}
+
+static void refuse(struct bed *bed, uint32_t i, struct mfl_data_info data, enum mfl_refusal why)
+{
+        struct mfl_daemon_info info = info_of(i, &data);
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_REFUSED, .daemon = &info, .refusal = why});
+}
+
+static void drain(struct bed *bed, const char *name, bool on)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_DRAIN, .drain = {.on = on}};
+        strcpy(event.drain.name, name);
+        feed(bed, event);
+}
+
+static const char *note_of(const struct bed *bed, uint32_t i, char *buf)
+{
+        struct mfl_core_daemon_view view;
+        mfl_core_daemon_view(bed->core, i, &view);
+        return strcpy(buf, view.note);
+}
+
+/* Sites of one kind of sample whose labels mean other things are not mixed; both are named. */
+static void test_other_meaning(void **state)
+{
+        struct bed bed;
+        char note[MFL_REASON_BYTES];
+        start(&bed, MFL_PARTITION_LOCAL);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 77, 1));
+        up(&bed, 2, pets(2, 78, 2));
+        up(&bed, 3, pets(2, 0, 3)); /* an older release, which does not tell */
+        tick(&bed, 2000);
+        assert_true(bed.task[1].task && !bed.task[2].task && bed.task[3].task);
+        assert_true(bed.data.meaning == 77);
+        assert_string_equal(bed.data_from, "site-a");
+        assert_string_equal(note_of(&bed, 1, note),
+                JOB ": its data set pets has other classes or symbols than that of site-a");
+        assert_non_null(strstr(bed.traces,
+                "daemon site-b can't take part: its data set pets has other classes or symbols than that of "
+                "site-a\n"));
+        end(&bed);
+}
+
+/* After a restart it is not the next daemon that decides; populations' content likewise. */
+static void test_kept_over_restarts(void **state)
+{
+        struct bed bed;
+        struct mfl_data_info kept = pets(2, 77, 1);
+        start(&bed, MFL_PARTITION_LOCAL);
+        add_job(&bed, &kept, "site-a");
+        up(&bed, 2, pets(2, 78, 2));
+        tick(&bed, 2000);
+        assert_int_equal(bed.n_data + bed.n_tasks, 0);
+        assert_string_equal(
+                bed.reason, "1 daemon offers pets: site-b has other classes or symbols than site-a");
+        up(&bed, 1, pets(2, 77, 1));
+        tick(&bed, 2000);
+        assert_true(bed.task[1].task && !bed.task[2].task);
+        end(&bed);
+
+        start(&bed, MFL_PARTITION_IID);
+        add_job(&bed, &kept, "");
+        up(&bed, 2, pets(2, 77, 2));
+        tick(&bed, 2000);
+        assert_int_equal(bed.n_data + bed.n_tasks, 0);
+        assert_string_equal(
+                bed.reason, "1 daemon offers pets: site-b has other samples than the job began with");
+        end(&bed);
+}
+
+/* Where the first does not tell what its labels mean, the first that does decides it, and that is kept. */
+static void test_meaning_comes_later(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_LOCAL);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 0, 1));
+        assert_int_equal(bed.n_data, 1);
+        assert_true(bed.data.meaning == 0);
+        up(&bed, 2, pets(2, 78, 2));
+        up(&bed, 3, pets(2, 79, 3));
+        tick(&bed, 2000);
+        assert_int_equal(bed.n_data, 2);
+        assert_true(bed.data.meaning == 78);
+        assert_string_equal(bed.data_from, "site-b");
+        assert_true(bed.task[1].task && bed.task[2].task && !bed.task[3].task);
+        end(&bed);
+}
+
+static void test_whom_it_lacks(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        struct mfl_data_info kept = pets(2, 77, 1);
+        add_job(&bed, &kept, "site-z");
+        assert_string_equal(bed.reason, "no daemon with data set pets is connected");
+        refuse(&bed, 1, pets(2, 77, 1), MFL_REFUSAL_RULE);
+        assert_string_equal(bed.reason, "1 daemon offers pets: site-a is disabled by a rule");
+        up(&bed, 2, pets(3, 77, 1));
+        assert_string_equal(bed.reason, "2 daemons offer pets: site-a is disabled by a rule, site-b has "
+                                        "another number of classes than "
+                                        "site-z");
+        refuse(&bed, 3, pets(2, 77, 1), MFL_REFUSAL_VERSION);
+        up(&bed, 4, pets(4, 77, 1));
+        assert_string_equal(bed.reason,
+                "4 daemons offer pets: site-a is disabled by a rule, site-c speaks another version of the "
+                "protocol, site-b and 1 more have another number of classes than site-z");
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 4});
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 2});
+        tick(&bed, 20000); /* what was said of refused ones holds for ten minutes */
+        up(&bed, 1, pets(2, 77, 1));
+        drain(&bed, "site-a", true);
+        tick(&bed, 2000);
+        assert_string_equal(bed.reason,
+                "2 daemons offer pets: site-c speaks another version of the protocol, site-a is drained");
+        drain(&bed, "site-a", false);
+        tick(&bed, 2000);
+        assert_int_equal(bed.state, MFL_JOB_RUNNING);
+        end(&bed);
+}
+
+/* Of two that it needs one can't do it: which, and why. */
+static void test_too_few(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.selection.daemons_min = 2;
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 77, 1));
+        tick(&bed, 2000);
+        assert_string_equal(bed.reason, "waits for daemons: 1 of 2 are connected");
+        up(&bed, 2, pets(2, 77, 2));
+        tick(&bed, 2000);
+        assert_string_equal(
+                bed.reason, "waits for daemons: 1 of 2 are connected; site-b has other samples than site-a");
+        up(&bed, 3, pets(2, 77, 1));
+        tick(&bed, 2000);
+        assert_int_equal(bed.state, MFL_JOB_RUNNING);
+        struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                .failed = {.task = bed.task[3].task, .permanent = true, .reason = "no bf16 here"}};
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 3, .msg = &msg});
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        struct mfl_core_job_view view;
+        assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
+        assert_string_equal(view.reason,
+                "3 daemons offer pets: site-a is lost and waited for, site-b has other samples than site-a, "
+                "site-c can't do this job: no bf16 here");
+        refuse(&bed, 1, pets(2, 77, 1), MFL_REFUSAL_RULE); /* it comes back, and counts once */
+        assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
+        assert_string_equal(view.reason,
+                "3 daemons offer pets: site-a is disabled by a rule, site-b has other samples than site-a, "
+                "site-c can't do this job: no bf16 here");
+        end(&bed);
+}
+
+static void announce(struct bed *bed, uint32_t conn)
+{
+        const struct mfl_task *t = &bed->task[conn];
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE,
+                .announce = {.task = t->task,
+                        .round = t->round,
+                        .item_count = t->n_items,
+                        .weight = t->n_items,
+                        .bytes = 4 * 8,
+                        .encoding = MFL_ENCODING_I64,
+                        .job = JOB}};
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
+}
+
+static void complete(struct bed *bed, uint32_t conn)
+{
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_UPLOAD_COMPLETE, .job = JOB, .slot = bed->slot_of[conn]});
+}
+
+static uint32_t last_granted(const struct bed *bed)
+{
+        return bed->n_granted ? bed->granted[(bed->n_granted - 1) % 8] : 0;
+}
+
+/* One slot, whose daemon lives and sends nothing: the other has it after 15 s, and then that one again. */
+static void test_an_upload_stalls(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 77, 1));
+        up(&bed, 2, pets(2, 77, 1));
+        tick(&bed, 2000);
+        announce(&bed, 1);
+        assert_int_equal(last_granted(&bed), 1);
+        tick(&bed, 15000); /* nobody waits for it: it is asked again */
+        assert_int_equal(bed.n_granted, 2);
+        tick(&bed, 14900);
+        announce(&bed, 2);
+        assert_int_equal(bed.n_granted, 2);
+        tick(&bed, 100); /* now somebody does */
+        assert_int_equal(bed.n_granted, 3);
+        assert_int_equal(last_granted(&bed), 2);
+        tick(&bed, 14000);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = 2});
+        assert_true(mfl_core_next_ms(bed.core) <= bed.now + 15000);
+        tick(&bed, 14900);
+        assert_int_equal(bed.n_granted, 3);
+        tick(&bed, 200);
+        assert_int_equal(last_granted(&bed), 1);
+        complete(&bed, 1);
+        assert_int_equal(last_granted(&bed), 2);
+        complete(&bed, 2);
+        assert_int_equal(bed.n_granted, 5);
+        assert_int_equal(bed.n_commits, 1);
+        end(&bed);
+}
+
+static void stop_after_round(struct bed *bed)
+{
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_JOB_STOP, .job = JOB, .after_round = true, .reason = "ann"});
+}
+
+static void start_first_round(struct bed *bed)
+{
+        start(bed, MFL_PARTITION_IID);
+        bed->spec.evaluation.every = 2;
+        bed->spec.evaluation.batch = 10;
+        add_job(bed, NULL, NULL);
+        struct mfl_data_info data = pets(2, 77, 1);
+        data.test_samples = 10;
+        up(bed, 1, data);
+        tick(bed, 2000);
+        assert_int_equal(bed->task[1].round, 1);
+}
+
+/* The round under way is evaluated and committed, and no other begins. */
+static void test_stop_after_a_round(void **state)
+{
+        struct bed bed;
+        start_first_round(&bed);
+        stop_after_round(&bed);
+        assert_int_equal(bed.state, MFL_JOB_RUNNING);
+        assert_string_equal(bed.reason, "stops after round 1");
+        announce(&bed, 1);
+        complete(&bed, 1);
+        assert_int_equal(bed.n_evals, 1); /* which would not be its turn */
+        struct mfl_eval_item item = {.item = 0, .samples = 10};
+        struct mfl_msg msg = {.kind = MFL_MSG_EVAL_RESULT, .eval = {bed.task[1].task, 1, &item}};
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
+        assert_int_equal(bed.n_commits, 1);
+        assert_int_equal(bed.state, MFL_JOB_STOPPED);
+        assert_string_equal(bed.reason, "stopped after round 1, as it was asked to");
+        assert_int_equal(bed.released, 1);
+        assert_int_equal(bed.n_tasks, 2);
+        end(&bed);
+}
+
+/* With nothing under way it is over at once; a stop goes before it; after a restart it is known. */
+static void test_stop_after_no_round(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        add_job(&bed, NULL, NULL);
+        stop_after_round(&bed);
+        assert_int_equal(bed.state, MFL_JOB_STOPPED);
+        assert_string_equal(bed.reason, "ann");
+        end(&bed);
+
+        start_first_round(&bed);
+        stop_after_round(&bed);
+        job_event(&bed, MFL_EV_JOB_STOP);
+        assert_int_equal(bed.state, MFL_JOB_STOPPED);
+        assert_int_equal(bed.n_commits, 0);
+        end(&bed);
+
+        start(&bed, MFL_PARTITION_IID);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_JOB_ADD,
+                           .job = JOB,
+                           .job_add = {.spec = &bed.spec, .committed = 2, .stop_after = 2}});
+        assert_int_equal(bed.state, MFL_JOB_STOPPED);
+        assert_int_equal(bed.released, 1);
+        end(&bed);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_other_meaning),
+                cmocka_unit_test(test_kept_over_restarts),
+                cmocka_unit_test(test_meaning_comes_later),
+                cmocka_unit_test(test_whom_it_lacks),
+                cmocka_unit_test(test_too_few),
+                cmocka_unit_test(test_an_upload_stalls),
+                cmocka_unit_test(test_stop_after_a_round),
+                cmocka_unit_test(test_stop_after_no_round),
+        };
+        return cmocka_run_group_tests_name("sites", tests, NULL, NULL);
+}
