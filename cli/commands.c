@@ -54,8 +54,13 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl show last --partition\n"
                 "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
         {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout", mfl_cmd_watch,
-                "On a terminal a live display, elsewhere one line per round and change of state. When the "
-                "server\n"
+                "On a terminal a live display, elsewhere one line per round and change of state. Below the "
+                "curves, or at\n"
+                "the end of a round's line, stands what the job's daemons did in the last ten seconds: the "
+                "samples that\n"
+                "they trained, and the shares of their time that went into computing, getting data ready, "
+                "params and\n"
+                "updates on their way (network) while nothing was computed, and waiting. When the server\n"
                 "goes away, watch waits for it to come back: a restart loses nothing. Exits with 0 when the "
                 "job is\n"
                 "done and with 1 when it failed or was stopped. Ctrl-C ends the watching, not the job.\n"

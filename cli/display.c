@@ -271,3 +271,20 @@ char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_sty
         }
         return l.text;
 }
+
+char *mfl_display_cut(const char *text, const struct mfl_style *style)
+{
+        struct lines l = {.style = style};
+        while (*text && !l.failed) {
+                size_t n = strcspn(text, "\n");
+                MFL_CLEANUP_FREE char *line = mfl_asprintf("%.*s", (int)n, text);
+                if (line)
+                        add_line(&l, line);
+                l.failed |= !line;
+                text += n + (text[n] == '\n');
+        }
+        if (!l.failed)
+                return l.text ? l.text : mfl_strdup("");
+        free(l.text);
+        return NULL;
+}

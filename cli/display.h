@@ -38,6 +38,10 @@ struct mfl_display_job {
 /* Lines, each no wider than the style's columns and ended by '\n'. NULL when out of memory; caller frees. */
 char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style);
 
+/* The same lines, cut where they are wider than the style's columns. NULL when out of memory; caller frees.
+ */
+char *mfl_display_cut(const char *text, const struct mfl_style *style);
+
 /* Drawing in place: the lines of the last drawing are replaced. The cursor is hidden from the first drawing
  * to mfl_screen_end, which is idempotent; an abnormal exit through exit() shows it again, too. */
 struct mfl_screen {
@@ -52,5 +56,7 @@ void mfl_screen_clear(struct mfl_screen *screen);
 void mfl_screen_end(struct mfl_screen *screen);
 /* Width of the terminal on fd; 80 when not known. */
 int mfl_screen_columns(int fd);
+/* Its height; 24 when not known. */
+int mfl_screen_rows(int fd);
 
 #endif

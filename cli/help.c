@@ -76,7 +76,8 @@ static const char json_text[] =
         "\"memory_used\",\n"
         "                   \"memory_total\", \"temperature\", \"power_watts\"},   (bytes, degrees "
         "Celsius)\n"
-        "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\", \"numerics\"}]}\n"
+        "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\", \"numerics\",\n"
+        "                   \"activity\": ACTIVITY}]}\n"
         "                   collective: solo shm nccl; alone: why it is not better\n"
         "  probe           {\"status\": 200, \"text\": T}\n"
         "  daemons disable, enable, allow, disallow\n"
@@ -105,6 +106,10 @@ static const char json_text[] =
         "  logs            {\"event\": \"log\", \"seq\", \"time_ms\", \"text\"}\n"
         "  watch, run      {\"event\": \"state\" or \"progress\", \"job\": JOB}\n"
         "                  {\"event\": \"round\", \"job\": id, \"round\": ROUND}\n"
+        "                  {\"event\": \"crew\", \"job\": id, \"daemons\": [{\"name\", \"state\", "
+        "\"items_done\",\n"
+        "                   \"items_total\", \"activity\": ACTIVITY}], \"more\": not listed}    (every ten "
+        "seconds)\n"
         "                  {\"event\": \"note\", \"text\"}    (a child or the server went away or came "
         "back)\n"
         "  run, last line  {\"event\": \"result\", \"job\", \"state\", \"accuracy\", \"loss\", \"rounds\", "
@@ -129,7 +134,14 @@ static const char json_text[] =
         "          \"daemons\", \"committed_ms\", \"kept\", \"bytes_up_alone\", "
         "\"bytes_down_alone\"}\n"
         "          bytes_..._alone: what it would have been without nodes; accuracies are null with squared "
-        "loss\n";
+        "loss\n"
+        "  ACTIVITY {\"workers\", \"samples_per_second\", \"compute\", \"data\", \"network\", \"wait\": "
+        "shares of the\n"
+        "          workers' time, together 1; of the last ten seconds. Since the daemon's start: \"samples\" "
+        "trained,\n"
+        "          \"compute_seconds\", \"data_seconds\", \"network_seconds\", \"wait_seconds\" of all "
+        "workers}\n"
+        "          null: a daemon of before, or not heard of for a minute\n";
 
 struct topic {
         const char *name, *text;

@@ -150,12 +150,23 @@ static json_t *make_gpu(const Mfl__DaemonInfo *d)
                 number_or_null(t->has_power_case, t->power_mw / 1000.0));
 }
 
+json_t *mfl_json_activity(const Mfl__Activity *a)
+{
+        if (!a)
+                return json_null();
+        return json_pack("{sI sf sf sf sf sf sI sf sf sf sf}", "workers", (json_int_t)a->workers,
+                "samples_per_second", a->samples_per_second, "compute", a->compute, "data", a->data,
+                "network", a->network, "wait", a->wait, "samples", (json_int_t)a->samples, "compute_seconds",
+                (double)a->compute_us / 1e6, "data_seconds", (double)a->data_us / 1e6, "network_seconds",
+                (double)a->network_us / 1e6, "wait_seconds", (double)a->wait_us / 1e6);
+}
+
 json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
 {
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf so}", "name",
+        return json_pack("{ss so so so so sI ss so sI sI sI sf sI so so so so so sb so sf so so}", "name",
                 d->name, "node", text_or_null(d->node), "address", text_or_null(d->address), "backend",
                 text_or_null(d->backend), "device", text_or_null(d->device), "workers",
                 (json_int_t)d->workers, "state", d->state, "job", text_or_null(d->job), "round",
@@ -165,7 +176,7 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
                 text_or_null(d->note), "gpu", make_gpu(d), "collective",
                 text_or_null(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
                 (int)d->leader, "alone", text_or_null(d->alone), "clients_per_second", d->clients_per_second,
-                "numerics", text_or_null(d->numerics));
+                "numerics", text_or_null(d->numerics), "activity", mfl_json_activity(d->activity));
 }
 
 json_t *mfl_json_event(const char *kind)

@@ -14,6 +14,7 @@ json_t *mfl_json_round(const Mfl__RoundInfo *round);
 json_t *mfl_json_job(const Mfl__JobInfo *info);
 json_t *mfl_json_node(const Mfl__NodeCost *cost);
 json_t *mfl_json_partition(const Mfl__JobPartition *partition);
+json_t *mfl_json_activity(const Mfl__Activity *activity); /* NULL: null */
 json_t *mfl_json_daemon(const Mfl__DaemonInfo *daemon);
 /* {"event": kind} to add members to. */
 json_t *mfl_json_event(const char *kind);

@@ -53,12 +53,23 @@ void mfl_screen_end(struct mfl_screen *s)
         s->hidden = false;
 }
 
+static int number_of(const char *variable, int otherwise)
+{
+        const char *text = getenv(variable);
+        int n = text ? atoi(text) : 0;
+        return n > 0 && n < 10000 ? n : otherwise;
+}
+
 int mfl_screen_columns(int fd)
 {
         struct winsize size;
-        const char *columns = getenv("COLUMNS");
-        if (!ioctl(fd, TIOCGWINSZ, &size) && size.ws_col)
-                return size.ws_col;
-        int n = columns ? atoi(columns) : 0;
-        return n > 0 && n < 10000 ? n : 80;
+        bool known = !ioctl(fd, TIOCGWINSZ, &size) && size.ws_col;
+        return known ? size.ws_col : number_of("COLUMNS", 80);
+}
+
+int mfl_screen_rows(int fd)
+{
+        struct winsize size;
+        bool known = !ioctl(fd, TIOCGWINSZ, &size) && size.ws_row;
+        return known ? size.ws_row : number_of("LINES", 24);
 }

@@ -2,6 +2,7 @@
 /* Daemons as a table, node by node. */
 #include <stdio.h>
 
+#include "cli/crew.h"
 #include "cli/display.h"
 #include "cli/json.h"
 #include "cli/table.h"
@@ -46,6 +47,7 @@ enum column {
         WORK,
         CLIENTS,
         SAMPLES,
+        ACTIVITY,
         GPU,
         MEMORY,
         TEMPERATURE,
@@ -64,6 +66,7 @@ static const struct mfl_table_column columns_of[COLUMNS_] = {
         [WORK] = {"WORK", false, 3},
         [CLIENTS] = {"CLIENTS/S", true, 2},
         [SAMPLES] = {"SAMPLES/S", true, 7},
+        [ACTIVITY] = {"COMPUTE/DATA/NETWORK/WAIT", true, 12},
         [GPU] = {"GPU", true, 4},
         [MEMORY] = {"MEMORY", true, 5},
         [TEMPERATURE] = {"TEMP", true, 9},
@@ -97,6 +100,15 @@ static void fill_gpu(struct cells *cells, const Mfl__Telemetry *t)
                 SET(cells, POWER, "%.0f W", t->power_mw / 1000.0);
 }
 
+/* "91/1/2/6%" */
+static void fill_activity(struct cells *cells, const Mfl__Activity *activity)
+{
+        int p[MFL_ACTIVITY_STATES];
+        mfl_crew_apportion(activity, 100, p);
+        SET(cells, ACTIVITY, "%d/%d/%d/%d%%", p[MFL_ACTIVITY_COMPUTE], p[MFL_ACTIVITY_DATA],
+                p[MFL_ACTIVITY_NETWORK], p[MFL_ACTIVITY_WAIT]);
+}
+
 static void add_daemon(struct mfl_table *table, const Mfl__DaemonInfo *d, bool first_of_node)
 {
         struct cells cells = {{0}};
@@ -118,6 +130,8 @@ static void add_daemon(struct mfl_table *table, const Mfl__DaemonInfo *d, bool f
         SET(&cells, SAMPLES, "%s", "-");
         if (d->samples_per_second > 0)
                 SET(&cells, SAMPLES, "%.0f", d->samples_per_second);
+        if (d->activity)
+                fill_activity(&cells, d->activity);
         if (d->telemetry)
                 fill_gpu(&cells, d->telemetry);
         SET(&cells, DEVICE, "%s", d->device);

@@ -54,9 +54,11 @@ void mfl_watch_deinit(struct mfl_watch *w)
 
 static int take_event(struct mfl_watch *w, const Mfl__Event *event, struct mfl_error *err)
 {
+        int r;
         switch (event->what_case) {
         case MFL__EVENT__WHAT_INFO:
-                return mfl_watch_take_info(w, event->info, err);
+                r = mfl_watch_take_info(w, event->info, err);
+                return r || !event->crew ? r : mfl_watch_take_crew(w, event->crew, err);
         case MFL__EVENT__WHAT_ROUND:
                 return mfl_watch_take_round(w, event->round, err);
         default:
@@ -70,6 +72,7 @@ static int ask(struct mfl_watch *w, struct mfl_client *client, struct mfl_error 
         Mfl__Watch watch = MFL__WATCH__INIT;
         watch.job = w->job;
         watch.all_rounds = w->all_rounds;
+        watch.crew = w->output != MFL_WATCH_SILENT;
         watch.rounds_from = w->n ? w->all[w->n - 1].info.round : w->after;
         request.body_case = MFL__ENVELOPE__BODY_WATCH;
         request.watch = &watch;

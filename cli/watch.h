@@ -8,6 +8,7 @@
 #define MFL_CLI_WATCH_H
 
 #include "cli/client.h"
+#include "cli/crew.h"
 #include "cli/display.h"
 #include "cli/json.h"
 
@@ -50,9 +51,10 @@ struct mfl_watch {
         bool no_accuracy, per_token; /* as in RoundInfo and JobInfo */
         double bytes_up, bytes_down;
         json_t *info; /* the last JobInfo as JSON, for the last word */
+        struct mfl_crew crew;
 
         /* Private. */
-        uint64_t started_ms, lost_ms, waiting_ms;
+        uint64_t started_ms, lost_ms, waiting_ms, crew_ms; /* crew_ms: when an event told of the crew */
         bool connected_once, ended;
         char notice[256];
         struct mfl_screen screen;

@@ -25,6 +25,17 @@ double mfl_watch_left(const struct mfl_watch *w)
         return rounds > 0 ? seconds / (double)n * rounds : 0;
 }
 
+/* Below the job's own lines, as far as the terminal goes: what is higher can't be drawn in place. */
+static char *add_crew(const struct mfl_watch *w, const char *text, const struct mfl_style *style)
+{
+        int left = mfl_screen_rows(STDOUT_FILENO) - 1; /* the cursor's line is below */
+        for (const char *c = text; *c; c++)
+                left -= *c == '\n';
+        bool works = !mfl_state_is_final(w->state) && !w->notice[0];
+        MFL_CLEANUP_FREE char *crew = mfl_view_crew(&w->crew, works ? left : 0, style);
+        return crew ? mfl_asprintf("%s%s", text, crew) : NULL;
+}
+
 void mfl_watch_draw(struct mfl_watch *w)
 {
         struct mfl_style style = {.utf8 = w->cli->utf8, .colour = w->cli->colour};
@@ -54,8 +65,9 @@ void mfl_watch_draw(struct mfl_watch *w)
                 .per_token = w->per_token};
         style.columns = mfl_screen_columns(STDOUT_FILENO);
         MFL_CLEANUP_FREE char *text = mfl_display_render(&job, &style);
-        if (text)
-                mfl_screen_draw(&w->screen, text);
+        MFL_CLEANUP_FREE char *both = text ? add_crew(w, text, &style) : NULL;
+        if (both)
+                mfl_screen_draw(&w->screen, both);
 }
 
 static int show_state(struct mfl_watch *w, bool changed, bool moved, struct mfl_error *err)
@@ -117,8 +129,28 @@ static int make_room(struct mfl_watch *w, struct mfl_error *err)
         return 0;
 }
 
+#define CREW_EVERY_MS (MFL_ACTIVITY_SECONDS * 1000) /* each event is of the time since the one before */
+
+int mfl_watch_take_crew(struct mfl_watch *w, const Mfl__Crew *crew, struct mfl_error *err)
+{
+        Mfl__Activity sum;
+        uint64_t now_ms = mfl_now_ms();
+        mfl_crew_take(&w->crew, crew);
+        bool due = !w->crew_ms || now_ms - w->crew_ms >= CREW_EVERY_MS;
+        if (w->output != MFL_WATCH_JSON || !due || !mfl_crew_sum(&w->crew, &sum))
+                return 0;
+        w->crew_ms = now_ms;
+        json_t *event = mfl_json_event("crew");
+        json_object_set_new(event, "job", json_string(w->job));
+        json_object_set_new(event, "daemons", mfl_crew_json(&w->crew));
+        json_object_set_new(event, "more", json_integer(w->crew.more));
+        return mfl_json_print(stdout, event, err);
+}
+
 static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_error *err)
 {
+        Mfl__Activity sum;
+        char crew[128];
         if (w->output == MFL_WATCH_JSON) {
                 json_t *event = mfl_json_event("round");
                 json_object_set_new(event, "job", json_string(w->job));
@@ -141,7 +173,10 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
         printf("  train loss %.4f  clients %u", r->train_loss, r->clients);
         if (r->clients_rejected)
                 printf(" (%u rejected)", r->clients_rejected);
-        printf("  %.1f s\n", r->seconds);
+        printf("  %.1f s", r->seconds);
+        if (mfl_crew_sum(&w->crew, &sum))
+                printf("  %s", mfl_crew_line(&sum, crew, sizeof crew));
+        putchar('\n');
         return mfl_cli_flush(err);
 }
 

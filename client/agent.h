@@ -165,6 +165,8 @@ int mfl_agent_step(
 uint64_t mfl_agent_next_ms(const struct mfl_agent *agent);
 /* True when connected and greeted; for status lines. */
 bool mfl_agent_online(const struct mfl_agent *agent);
+/* True when connected and while params of a task are on their way; for figures. */
+bool mfl_agent_fetches(const struct mfl_agent *agent);
 void mfl_agent_check(const struct mfl_agent *agent);
 
 #endif

@@ -84,6 +84,11 @@ bool mfl_agent_busy(const struct mfl_agent *agent)
         return false;
 }
 
+bool mfl_agent_fetches(const struct mfl_agent *agent)
+{
+        return mfl_agent_online(agent) && find_state(agent, TASK_PARAMS);
+}
+
 void mfl_agent_abort_all(struct mfl_agent *agent)
 {
         for (struct agent_task *task = agent->tasks, *next; task; task = next) {

@@ -253,6 +253,24 @@ static void tell_online(struct mfl_link *link)
                 link->options.on_online(link, online);
 }
 
+static bool combine_runs(const struct mfl_link *link)
+{
+        for (const struct link_combine *combine = link->combines; combine; combine = combine->next)
+                if (combine->running)
+                        return true;
+        return false;
+}
+
+void link_tell_transfer(struct mfl_link *link)
+{
+        bool transfer = mfl_agent_fetches(link->agent) || link->uploads || link->chunks_in_flight ||
+                        combine_runs(link);
+        if (transfer == link->transfer || !link->options.activity)
+                return;
+        link->transfer = transfer;
+        mfl_activity_transfer(link->options.activity, transfer, mfl_now_ns());
+}
+
 void link_post(struct mfl_link *link, const struct mfl_agent_event *event)
 {
         if (link->exited || link->closing)
@@ -273,6 +291,7 @@ void link_post(struct mfl_link *link, const struct mfl_agent_event *event)
         link->stepping = false;
         if (link->exited)
                 return;
+        link_tell_transfer(link);
         tell_online(link);
         arm_timer(link);
 }

@@ -39,12 +39,13 @@ struct mfl_link_options {
                                      the link; ca NULL: plain TCP */
         struct mfl_agent_options agent;
         const struct mfl_compute_ops *ops;
-        void *compute;             /* outlives the link */
-        struct mfl_worker *hasher; /* outlives the link; may be shared by links */
-        struct mfl_budget *budget; /* params are charged to it; outlives the link; NULL: no limit */
-        struct mfl_share *share;   /* outlives the link; NULL: none */
-        uint32_t chunk_bytes;      /* 0: 1 MiB; a multiple of 8 */
-        uint32_t chunks_max;       /* in flight; 0: 4 */
+        void *compute;                 /* outlives the link */
+        struct mfl_worker *hasher;     /* outlives the link; may be shared by links */
+        struct mfl_budget *budget;     /* params are charged to it; outlives the link; NULL: no limit */
+        struct mfl_share *share;       /* outlives the link; NULL: none */
+        struct mfl_activity *activity; /* is told of transfers; outlives the link; NULL: none */
+        uint32_t chunk_bytes;          /* 0: 1 MiB; a multiple of 8 */
+        uint32_t chunks_max;           /* in flight; 0: 4 */
         void *user;
         /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (here, if
          * it likes). status: exit status of a program. */
@@ -63,7 +64,7 @@ void mfl_link_stop(struct mfl_link *link);
 void mfl_link_leave(struct mfl_link *link, uint64_t within_ms);
 /* Cancels what runs, closes everything, calls closed (may be NULL), and frees the link. Idempotent. */
 void mfl_link_close(struct mfl_link *link, void (*closed)(void *user));
-/* Tells the server how the device is; nothing while offline. */
+/* Tells the server how the device is and what the workers do; nothing while offline. */
 void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry);
 void *mfl_link_user(const struct mfl_link *link);
 bool mfl_link_online(const struct mfl_link *link);

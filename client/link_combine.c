@@ -114,6 +114,7 @@ static void on_combined(struct mfl_combine_call *call)
                 post_combined(link, task, ok, ok ? "" : err.text);
         if (ok && link_upload_pump(link))
                 link_poll(link, LINK_POLL_MS);
+        link_tell_transfer(link);
         link_pending_done(link);
 }
 

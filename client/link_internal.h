@@ -109,6 +109,7 @@ struct mfl_link {
         bool stream_open;  /* from init to on_closed */
         bool connect_next; /* when the stream at hand has closed */
         bool online;
+        bool transfer; /* as the activity was told */
         uint64_t heard_ms;
         char close_reason[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];
         struct link_job *jobs;
@@ -138,6 +139,9 @@ void link_post(struct mfl_link *link, const struct mfl_agent_event *event);
 /* The process can't go on. */
 void link_fatal(struct mfl_link *link, const struct mfl_error *err);
 void link_pending_done(struct mfl_link *link);
+/* Tells the activity whether anything is on its way. After every event; else only where something ends
+ * without one. */
+void link_tell_transfer(struct mfl_link *link);
 void link_trace(struct mfl_link *link, const char *fmt, ...) MFL_PRINTF(2, 3);
 /* Looks again in at most so many ms, and goes on until nothing is waited for. */
 void link_poll(struct mfl_link *link, uint32_t ms);

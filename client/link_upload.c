@@ -167,6 +167,7 @@ static void on_chunk_sent(struct mfl_stream *stream, int status, void *arg)
         }
         if (!status && link_upload_pump(link))
                 link_poll(link, LINK_POLL_MS);
+        link_tell_transfer(link);
 }
 
 /* How many bytes of its range can go now: a whole chunk, or none while the sum is not that far. */

@@ -27,6 +27,7 @@
 #include "client/gpu_sample.h"
 #include "client/link.h"
 #include "client/node.h"
+#include "client/report.h"
 #include "client/service.h"
 #include "client/supervise.h"
 #include "common/budget.h"
@@ -46,7 +47,8 @@ struct client {
         struct mfl_data_info infos[MFL_DATA_SETS_MAX];
         struct mfl_gpu_pin pin; /* the backend, its device, and the GPU that this is */
         struct mfl_gpu_sampler sampler;
-        struct mfl_telemetry telemetry; /* the newest figures, sent again when a connection is new */
+        struct mfl_activity activity;
+        struct mfl_client_report report;
         uint32_t workers;
         uint64_t instance; /* of this process */
         struct mfl_client_node node;
@@ -152,6 +154,9 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 limit = limit / 5 * 4 / MFL_MAX(c->config.instances, 1u);
         }
         mfl_budget_init(&c->budget, limit);
+        int r = mfl_activity_init(&c->activity, c->workers, mfl_now_ns(), err);
+        if (r)
+                return r;
         struct mfl_trainer_options options = {.ops = c->pin.ops,
                 .device = c->pin.device,
                 .workers = c->workers,
@@ -163,7 +168,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .fingerprints = c->fingerprints,
                 .share = c->node.share,
                 .shm = c->node.shm,
-                .nccl = c->node.nccl};
+                .nccl = c->node.nccl,
+                .activity = &c->activity};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -321,6 +327,7 @@ static void on_link_closed(void *user)
         mfl_compute_close(&c->compute, NULL);
         mfl_worker_close(&c->hasher, NULL);
         mfl_gpu_sampler_close(&c->sampler);
+        mfl_client_report_close(&c->report);
         mfl_client_service_close(&c->service);
         uv_close((uv_handle_t *)&c->sigterm, NULL);
         uv_close((uv_handle_t *)&c->sigint, NULL);
@@ -345,15 +352,13 @@ static void on_online(struct mfl_link *link, bool online)
         if (!online)
                 return;
         mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
-        if (c->telemetry.known)
-                mfl_link_telemetry(link, &c->telemetry);
+        mfl_client_report_online(&c->report);
 }
 
 static void on_sample(struct mfl_gpu_sampler *sampler, const struct mfl_telemetry *telemetry)
 {
         struct client *c = sampler->user;
-        c->telemetry = *telemetry;
-        mfl_link_telemetry(c->link, telemetry);
+        mfl_client_report_gpu(&c->report, telemetry);
 }
 
 static void on_trace(struct mfl_link *link, const char *line)
@@ -392,6 +397,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .hasher = &c->hasher,
                 .budget = &c->budget,
                 .share = c->node.share,
+                .activity = &c->activity,
                 .user = c,
                 .on_exit = on_exit_wanted,
                 .on_online = on_online,
@@ -414,7 +420,14 @@ static int open_link(struct client *c, struct mfl_error *err)
         info->has_reach = c->node.has_reach;
         info->reach = c->node.reach;
         int r = random_u64(&options.agent.seed, err);
-        return r ? r : mfl_link_open(&c->loop, &options, &c->link, err);
+        if (!r)
+                r = mfl_link_open(&c->loop, &options, &c->link, err);
+        if (r)
+                return r;
+        c->report.activity = &c->activity;
+        c->report.link = c->link;
+        mfl_client_report_open(&c->report, &c->loop);
+        return 0;
 }
 
 static int open_loop(struct client *c, struct mfl_error *err)
@@ -451,6 +464,7 @@ static void close_node(struct client *c)
 static void deinit(struct client *c)
 {
         close_node(c);
+        mfl_activity_deinit(&c->activity);
         mfl_gpu_pin_close(&c->pin);
         for (uint32_t i = 0; i < c->n_data; i++)
                 mfl_dataset_free(c->data[i]);

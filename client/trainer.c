@@ -40,6 +40,7 @@ static int fill_trainer(
         trainer->share = options->share;
         trainer->shm = options->shm;
         trainer->nccl = options->nccl;
+        trainer->activity = options->activity;
         int r = mfl_trainer_local_item(options->name, &trainer->local_item, err);
         if (r)
                 return r;
@@ -118,6 +119,19 @@ void trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error 
 bool trainer_run_stopped(struct trainer_run *run)
 {
         return atomic_load(&run->stop) || atomic_load(&run->request->control->cancel);
+}
+
+void trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
+        uint64_t now_ns, uint64_t *told_ns)
+{
+        struct mfl_trainer *trainer = run->trainer;
+        if (!trainer->activity)
+                return;
+        uint64_t gathers_ns = trainer->ops->gather_ns ? trainer->ops->gather_ns(net) : 0;
+        /* The network's other threads wait meanwhile. */
+        reads_ns = (reads_ns + gathers_ns - *told_ns) * trainer_width(run);
+        *told_ns = gathers_ns;
+        mfl_activity_count(trainer->activity, samples, reads_ns, now_ns);
 }
 
 /* ---- results ---- */
@@ -203,7 +217,9 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         run->unprepared = r && trainer->no_room;
         if (r)
                 return r;
+        trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE); /* those of the pool work now */
         trainer_pool_run(&trainer->pool, n, fn, run);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         if (run->code) {
                 if (err)
                         *err = run->err;
@@ -234,22 +250,35 @@ static int run_eval(struct trainer_run *run, struct mfl_error *err)
         return r ? r : run_threads(run, run->n_units, trainer_eval_worker, err);
 }
 
+/* What a task does before and after its threads takes one worker, that reads until the job is there. */
+static int get_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err)
+{
+        trainer_turn(trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_READS);
+        int r = trainer_job_get(trainer, request, ret_job, err);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_READS, r ? MFL_ACTIVITY_IDLE : MFL_ACTIVITY_COMPUTES);
+        return r;
+}
+
 /* *ret_crowded: it may fit without a place that the group reaches. */
 static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request *request, bool alone,
         struct mfl_train_result **ret_result, bool *ret_crowded, struct mfl_error *err)
 {
         struct trainer_job *job;
-        int r = trainer_job_get(trainer, request, &job, err);
-        if (r)
-                return r;
         struct trainer_result *owned = mfl_calloc(1, sizeof(*owned));
         if (!owned)
                 return mfl_fail_memory(err, sizeof(*owned), "a result");
+        int r = get_job(trainer, request, &job, err);
+        if (r) {
+                free(owned);
+                return r;
+        }
         struct trainer_run run = {
                 .trainer = trainer, .job = job, .request = request, .result = &owned->base, .alone = alone};
         init_run(&run);
         r = request->task->kind == MFL_TASK_TRAIN ? run_train(&run, owned, err) : run_eval(&run, err);
         deinit_run(&run);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r) {
                 *ret_crowded = r == MFL_INVALID && run.unprepared && owned->base.grouped;
                 mfl_trainer_result_free(trainer, &owned->base);

@@ -37,6 +37,7 @@
 
 #include <stdatomic.h>
 
+#include "client/activity.h"
 #include "client/collective.h"
 #include "client/population.h"
 #include "common/base.h"
@@ -69,6 +70,7 @@ struct mfl_trainer_options {
          */
         struct mfl_share *share;
         struct mfl_collective *shm, *nccl;
+        struct mfl_activity *activity; /* of `workers` workers; outlives the trainer; NULL: none is kept */
 };
 
 /* What the task's starter may watch and do meanwhile. Zeroed before the task. */

@@ -67,12 +67,12 @@ int trainer_eval_units(struct trainer_run *run, struct mfl_error *err)
         return cut_units(run, run->units, &run->n_units, err);
 }
 
-static int evaluate_unit(
-        struct trainer_run *run, struct mfl_net *net, const struct trainer_unit *unit, struct mfl_error *err)
+static int evaluate_unit(struct trainer_run *run, struct trainer_slot *slot, const struct trainer_unit *unit,
+        struct mfl_error *err)
 {
         struct mfl_score score;
-        int r = run->trainer->ops->eval(
-                net, 0, run->job->data->test, run->job->test_index + unit->first, unit->n, &score, err);
+        int r = run->trainer->ops->eval(slot->eval, 0, run->job->data->test,
+                run->job->test_index + unit->first, unit->n, &score, err);
         if (r)
                 return r;
         struct mfl_eval_item *item = &run->result->eval[unit->item];
@@ -83,21 +83,24 @@ static int evaluate_unit(
         pthread_mutex_unlock(&run->eval_lock);
         atomic_fetch_add(&run->request->control->samples_done, unit->n);
         atomic_fetch_add(&run->request->control->loss_sum, score.loss_sum);
+        trainer_count(run, slot->eval, 0, 0, mfl_now_ns(), &slot->eval_told_ns);
         return 0;
 }
 
 void trainer_eval_worker(void *arg, uint32_t worker)
 {
         struct trainer_run *run = arg;
-        struct mfl_net *net = run->job->slots[worker].eval;
+        struct trainer_slot *slot = &run->job->slots[worker];
         struct mfl_error err = {{0}};
-        int r = run->trainer->ops->params_set(net, 0, run->request->params, &err);
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        int r = run->trainer->ops->params_set(slot->eval, 0, run->request->params, &err);
         while (!r && !trainer_run_stopped(run)) {
                 uint32_t i = atomic_fetch_add(&run->next, 1);
                 if (i >= run->n_units)
-                        return;
-                r = evaluate_unit(run, net, &run->units[i], &err);
+                        break;
+                r = evaluate_unit(run, slot, &run->units[i], &err);
         }
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 trainer_run_fail(run, r, &err);
 }

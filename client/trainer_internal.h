@@ -106,14 +106,15 @@ struct trainer_slot {
         uint32_t n_wanted; /* clients that it was made for */
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
-        uint64_t *weight, *n_bad; /* each lane's, in sum_add */
-        float *after;             /* params after a training, then the delta */
-        float *lr_scale;          /* n_lanes * steps_max; NULL: the learning rate is constant */
-        uint32_t *index;          /* n_lanes * steps_max * rows of a step */
-        uint32_t *count;          /* n_lanes * steps_max */
-        uint32_t steps_max;       /* of one call of the backend */
-        uint32_t chunk_steps;     /* adapts to CHUNK_NS */
-        bool sum_used;            /* the network's own sum may hold something */
+        uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
+        float *after;                         /* params after a training, then the delta */
+        float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
+        uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
+        uint32_t *count;                      /* n_lanes * steps_max */
+        uint32_t steps_max;                   /* of one call of the backend */
+        uint32_t chunk_steps;                 /* adapts to CHUNK_NS */
+        bool sum_used;                        /* the network's own sum may hold something */
+        uint64_t train_told_ns, eval_told_ns; /* what the networks have spent on batches and was counted */
 };
 
 struct trainer_data {
@@ -152,6 +153,7 @@ struct mfl_trainer {
         struct trainer_pool pool;
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct mfl_activity *activity;     /* NULL: none */
         struct trainer_job *jobs;          /* last used first */
         bool no_room;                      /* why the last trainer_job_prepare failed, if it did */
 };
@@ -219,6 +221,23 @@ struct trainer_result {
  * nothing changes. Negative: this process can't go on. */
 int trainer_group_place(struct trainer_run *run, struct trainer_result *result, struct mfl_error *err);
 void trainer_group_leave(struct mfl_trainer *trainer, struct trainer_result *result);
+
+/* n of the daemon's workers turn from one thing to another. */
+static inline void trainer_turn(
+        struct mfl_trainer *trainer, uint32_t n, enum mfl_activity_work from, enum mfl_activity_work to)
+{
+        if (trainer->activity)
+                mfl_activity_move(trainer->activity, n, from, to, mfl_now_ns());
+}
+/* How many of the daemon's workers one network takes. */
+static inline uint32_t trainer_width(const struct trainer_run *run)
+{
+        return MFL_MIN(run->trainer->workers, MFL_MAX(1u, run->job->spec->training.threads));
+}
+/* A network has been at work until now: samples it trained, and what it has spent on batches (all calls so
+ * far), of which *told_ns was counted before; reads_ns: what the trainer has spent on their indices. */
+void trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
+        uint64_t now_ns, uint64_t *told_ns);
 
 /* Keeps the first failure and tells the other threads to stop. */
 void trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);

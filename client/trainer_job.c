@@ -406,7 +406,9 @@ int trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, en
         if (kind == MFL_TASK_TRAIN && outgrown(job, wanted) &&
                 (job->spec->training.fuse || trainer->ops->fuse))
                 empty_slots(trainer, job);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(trainer, job->data, kind, err);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
         for (uint32_t i = 0; !r && i < n; i++)
                 r = prepare_slot(trainer, job, kind, &job->slots[i], wanted, err);
         /* Half-made memory is not kept: the next try starts from nothing. */

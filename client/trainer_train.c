@@ -112,11 +112,12 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 fill_lane(run, slot, i, n);
                 n_active += slot->lanes[i].active;
         }
+        uint64_t filled_ns = mfl_now_ns(), samples = 0;
         int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err)
                   : 0;
         if (r)
                 return r;
-        uint64_t ns = mfl_now_ns() - start_ns;
+        uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
                 struct trainer_lane *lane = &slot->lanes[i];
                 const struct mfl_group_steps *group = &slot->groups[i];
@@ -127,9 +128,11 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 item->correct += group->score.n_correct;
                 item->samples += group->score.n_scored;
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
+                samples += group->n_samples;
                 atomic_fetch_add(&control->samples_done, group->n_samples);
                 atomic_fetch_add(&control->loss_sum, group->score.loss_sum);
         }
+        trainer_count(run, slot->train, samples, filled_ns - start_ns, end_ns, &slot->train_told_ns);
         adapt_chunk(slot, n, ns);
         return 0;
 }
@@ -340,6 +343,7 @@ void trainer_train_worker(void *arg, uint32_t worker)
         struct trainer_run *run = arg;
         struct trainer_slot *slot = &run->job->slots[worker];
         struct mfl_error err = {{0}};
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         int r = begin_worker(run, slot, &err);
         while (!r && !trainer_run_stopped(run)) {
                 uint32_t n_active;
@@ -353,6 +357,7 @@ void trainer_train_worker(void *arg, uint32_t worker)
                 if (!r)
                         r = end_lanes(run, slot, worker, &err);
         }
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 trainer_run_fail(run, r, &err);
 }

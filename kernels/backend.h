@@ -29,7 +29,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 4
+#define MFL_BACKEND_ABI 5
 
 struct mfl_device;
 struct mfl_net;
@@ -270,6 +270,9 @@ struct mfl_backend_ops {
         /* Nanoseconds that the device worked on the steps of this network so far, by the device's own clock;
          * what a call of step takes longer is the host's share. NULL: host and device are one. */
         uint64_t (*busy_ns)(struct mfl_net *net);
+        /* Nanoseconds of this network's steps and evaluations so far that went into putting batches together,
+         * while nothing was computed. NULL: that is a part of the computing, or hidden behind it. */
+        uint64_t (*gather_ns)(struct mfl_net *net);
 
         /* For conformance. x: batch * input floats per group, group-major; y: the last layer's output, NCHW,
          * batch * output floats per group. dropout: G keys for training mode at step 0 (which updates the

@@ -32,6 +32,12 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_LEAVING] = "Leaving",
 };
 
+const char *mfl_activity_state_name(enum mfl_activity_state state)
+{
+        static const char *const states[] = {"compute", "data", "network", "wait"};
+        return states[state];
+}
+
 const char *mfl_msg_name(enum mfl_msg_kind kind)
 {
         return (unsigned)kind < MFL_MSG_COUNT_ ? names[kind] : "unknown";

@@ -26,6 +26,7 @@
 #define MFL_PARTITION_SHOWN_MAX 256
 #define MFL_PARTITION_CLASSES_MAX 64
 #define MFL_PARTITION_BYTES_MAX (64 * 1024)
+#define MFL_CREW_MAX 100 /* members of a Crew */
 #define MFL_BACKEND_BYTES 16
 #define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
@@ -69,18 +70,39 @@ struct mfl_daemon_info {
         struct mfl_data_info *data_sets;
 };
 
-/* How a GPU is. A value counts where its bit is in `known`; the others are 0. */
+/* How a GPU is, and what a daemon's workers do. A value counts where its bit is in `known`; the others are 0.
+ */
 enum {
         MFL_TELEMETRY_GPU = 1u << 0,
         MFL_TELEMETRY_MEMORY_USED = 1u << 1,
         MFL_TELEMETRY_MEMORY_TOTAL = 1u << 2,
         MFL_TELEMETRY_TEMPERATURE = 1u << 3,
         MFL_TELEMETRY_POWER = 1u << 4,
+        MFL_TELEMETRY_ACTIVITY = 1u << 5,
 };
+#define MFL_TELEMETRY_OF_GPU (MFL_TELEMETRY_ACTIVITY - 1u)
+
+/* What a worker's time goes to (mfl.proto, Activity); one of them at each moment. */
+enum mfl_activity_state {
+        MFL_ACTIVITY_COMPUTE,
+        MFL_ACTIVITY_DATA,
+        MFL_ACTIVITY_NETWORK,
+        MFL_ACTIVITY_WAIT,
+        MFL_ACTIVITY_STATES
+};
+#define MFL_ACTIVITY_SECONDS 10u /* that shares and samples_per_second are of */
+const char *mfl_activity_state_name(enum mfl_activity_state state); /* "compute", ... */
+struct mfl_activity_figures {
+        uint64_t workers;
+        uint64_t total_us[MFL_ACTIVITY_STATES], samples; /* since the start */
+        double samples_per_second, share[MFL_ACTIVITY_STATES];
+};
+
 struct mfl_telemetry {
-        unsigned known;
+        uint32_t known;
         uint32_t gpu_percent, temperature_c, power_mw;
         uint64_t memory_used, memory_total; /* bytes */
+        struct mfl_activity_figures activity;
 };
 
 enum mfl_task_kind {

@@ -32,9 +32,14 @@ int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, stru
 int mfl_wire_pack_msg(const struct mfl_msg *msg, const char *job_text, uint8_t **ret_bytes, size_t *ret_n,
         struct mfl_error *err);
 
-/* The two forms of a Telemetry, of which DaemonInfo has one too. */
+/* The two forms of a Telemetry, of which DaemonInfo has one too. What is made from one that has an activity
+ * points to *ret_activity (NULL: it is left out). */
 void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry);
-void mfl_wire_from_telemetry(const struct mfl_telemetry *telemetry, Mfl__Telemetry *ret_wire);
+void mfl_wire_from_telemetry(
+        const struct mfl_telemetry *telemetry, Mfl__Telemetry *ret_wire, Mfl__Activity *ret_activity);
+void mfl_wire_from_activity(const struct mfl_activity_figures *figures, Mfl__Activity *ret_wire);
+/* The share of one of the states. */
+double mfl_wire_activity_share(const Mfl__Activity *activity, enum mfl_activity_state state);
 
 /* True for Params, Chunk and Initial: the only ones with a payload. */
 bool mfl_wire_has_payload(const Mfl__Envelope *envelope);

@@ -258,6 +258,23 @@ static int check_eval_item(const void *message, struct mfl_error *err)
         return 0;
 }
 
+static int check_activity(const void *message, struct mfl_error *err)
+{
+        const Mfl__Activity *m = message;
+        double sum = 0;
+        if (m->samples_per_second < 0)
+                return INVALID("Activity.samples_per_second: %g is below 0", m->samples_per_second);
+        for (int s = 0; s < MFL_ACTIVITY_STATES; s++) {
+                double share = mfl_wire_activity_share(m, s);
+                if (!(share >= 0 && share <= 1))
+                        return INVALID("Activity.%s: %g is not in 0..1", mfl_activity_state_name(s), share);
+                sum += share;
+        }
+        if (!(fabs(sum - 1) < 1e-6))
+                return INVALID("Activity.wait: the shares are %g together, expected 1", sum);
+        return 0;
+}
+
 static int check_telemetry(const void *message, struct mfl_error *err)
 {
         const Mfl__Telemetry *m = message;
@@ -404,7 +421,12 @@ static const struct message_rules messages[] = {
         MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},
                 {"loss_sum", NOT_NEGATIVE}),
         MESSAGE(telemetry, check_telemetry, {"gpu_percent", 0, 100}, {"memory_used", DEVICE_BYTES},
-                {"memory_total", DEVICE_BYTES}, {"temperature", 0, 1000}, {"power_mw", 0, 1000000000}),
+                {"memory_total", DEVICE_BYTES}, {"temperature", 0, 1000}, {"power_mw", 0, 1000000000},
+                {"activity", OPTIONAL}),
+        MESSAGE(activity, check_activity, {"workers", 1, MFL_ITEMS_MAX}, {"compute_us", ANY},
+                {"data_us", ANY}, {"network_us", ANY}, {"wait_us", ANY}, {"samples", ANY},
+                {"samples_per_second", FLOAT}, {"compute", FLOAT}, {"data", FLOAT}, {"network", FLOAT},
+                {"wait", FLOAT}),
         MESSAGE(partition, check_partition, {"job", JOB}, {"clients", 1, UINT32_MAX}, {"samples", ANY},
                 {"samples_min", ANY}, {"samples_max", ANY}, {"classes", 0, 1 << 24},
                 {"shown", 1, MFL_PARTITION_SHOWN_MAX}),
@@ -434,10 +456,14 @@ static const struct message_rules messages[] = {
         MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX}, {"rounds", 0, 1000},
                 {"nodes", 0, 1000}),
         MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY},
-                {"all_rounds", BOOL}),
+                {"all_rounds", BOOL}, {"crew", BOOL}),
         MESSAGE(get_partition, NULL, {"job", JOB}),
         MESSAGE(job_partition, NULL, {"job", JOB}, {"local", BOOL}, {"partition", OPTIONAL}),
-        MESSAGE(event, check_event, {"info", OPTIONAL}, {"round", OPTIONAL}, {"log", OPTIONAL}),
+        MESSAGE(event, check_event, {"info", OPTIONAL}, {"round", OPTIONAL}, {"log", OPTIONAL},
+                {"crew", OPTIONAL}),
+        MESSAGE(crew, NULL, {"members", 0, MFL_CREW_MAX}, {"more", ANY}),
+        MESSAGE(crew_member, NULL, {"daemon", NAME}, {"state", NAME_OR_EMPTY}, {"items_done", ANY},
+                {"items_total", ANY}, {"activity", OPTIONAL}),
         MESSAGE(log_line, NULL, {"seq", ANY}, {"time_ms", ANY}, {"text", NOTE}),
         MESSAGE(stop_job, NULL, {"job", JOB}),
         MESSAGE(stop_after_round, NULL, {"job", JOB}),
@@ -455,7 +481,8 @@ static const struct message_rules messages[] = {
                 {"samples_per_second", FLOAT}, {"connected_ms", ANY}, {"data_sets", 0, MFL_DATA_SETS_MAX},
                 {"software", NAME_OR_EMPTY}, {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL},
                 {"collective", ENUM_OR_NONE}, {"leader", BOOL}, {"alone", REASON},
-                {"clients_per_second", FLOAT}, {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
+                {"clients_per_second", FLOAT}, {"activity", OPTIONAL},
+                {"numerics", 0, MFL_NUMERICS_BYTES - 1}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),

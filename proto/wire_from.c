@@ -156,6 +156,39 @@ static int eval_to_msg(const Mfl__EvalResult *e, struct mfl_msg *m)
         return 0;
 }
 
+static void to_activity(const Mfl__Activity *wire, struct mfl_activity_figures *ret_figures)
+{
+        *ret_figures = (struct mfl_activity_figures){.workers = wire->workers,
+                .total_us = {wire->compute_us, wire->data_us, wire->network_us, wire->wait_us},
+                .samples = wire->samples,
+                .samples_per_second = wire->samples_per_second,
+                .share = {wire->compute, wire->data, wire->network, wire->wait}};
+}
+
+void mfl_wire_from_activity(const struct mfl_activity_figures *figures, Mfl__Activity *ret_wire)
+{
+        const uint64_t *us = figures->total_us;
+        const double *share = figures->share;
+        mfl__activity__init(ret_wire);
+        ret_wire->workers = (uint32_t)figures->workers;
+        ret_wire->compute_us = us[MFL_ACTIVITY_COMPUTE];
+        ret_wire->data_us = us[MFL_ACTIVITY_DATA];
+        ret_wire->network_us = us[MFL_ACTIVITY_NETWORK];
+        ret_wire->wait_us = us[MFL_ACTIVITY_WAIT];
+        ret_wire->samples = figures->samples;
+        ret_wire->samples_per_second = figures->samples_per_second;
+        ret_wire->compute = share[MFL_ACTIVITY_COMPUTE];
+        ret_wire->data = share[MFL_ACTIVITY_DATA];
+        ret_wire->network = share[MFL_ACTIVITY_NETWORK];
+        ret_wire->wait = share[MFL_ACTIVITY_WAIT];
+}
+
+double mfl_wire_activity_share(const Mfl__Activity *activity, enum mfl_activity_state state)
+{
+        const double share[] = {activity->compute, activity->data, activity->network, activity->wait};
+        return share[state];
+}
+
 void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry)
 {
         struct mfl_telemetry t = {0};
@@ -163,16 +196,20 @@ void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret
                   (wire->has_memory_used_case ? MFL_TELEMETRY_MEMORY_USED : 0) |
                   (wire->has_memory_total_case ? MFL_TELEMETRY_MEMORY_TOTAL : 0) |
                   (wire->has_temperature_case ? MFL_TELEMETRY_TEMPERATURE : 0) |
-                  (wire->has_power_case ? MFL_TELEMETRY_POWER : 0);
+                  (wire->has_power_case ? MFL_TELEMETRY_POWER : 0) |
+                  (wire->activity ? MFL_TELEMETRY_ACTIVITY : 0);
         t.gpu_percent = wire->has_gpu_percent_case ? wire->gpu_percent : 0;
         t.memory_used = wire->has_memory_used_case ? wire->memory_used : 0;
         t.memory_total = wire->has_memory_total_case ? wire->memory_total : 0;
         t.temperature_c = wire->has_temperature_case ? wire->temperature : 0;
         t.power_mw = wire->has_power_case ? wire->power_mw : 0;
+        if (wire->activity)
+                to_activity(wire->activity, &t.activity);
         *ret_telemetry = t;
 }
 
-void mfl_wire_from_telemetry(const struct mfl_telemetry *t, Mfl__Telemetry *ret_wire)
+void mfl_wire_from_telemetry(
+        const struct mfl_telemetry *t, Mfl__Telemetry *ret_wire, Mfl__Activity *ret_activity)
 {
         Mfl__Telemetry wire = MFL__TELEMETRY__INIT;
 #define SET(bit, NAME, name, case_, value)                                                                   \
@@ -189,6 +226,10 @@ void mfl_wire_from_telemetry(const struct mfl_telemetry *t, Mfl__Telemetry *ret_
                 t->temperature_c)
         SET(MFL_TELEMETRY_POWER, HAS_POWER_POWER_MW, power_mw, has_power_case, t->power_mw)
 #undef SET
+        if (ret_activity && (t->known & MFL_TELEMETRY_ACTIVITY)) {
+                mfl_wire_from_activity(&t->activity, ret_activity);
+                wire.activity = ret_activity;
+        }
         *ret_wire = wire;
 }
 

@@ -212,7 +212,8 @@ static int pack_telemetry(
 {
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Telemetry telemetry;
-        mfl_wire_from_telemetry(t, &telemetry);
+        Mfl__Activity activity;
+        mfl_wire_from_telemetry(t, &telemetry, &activity);
         e.body_case = MFL__ENVELOPE__BODY_TELEMETRY;
         e.telemetry = &telemetry;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

@@ -333,6 +333,17 @@ void mfl_core_node(const struct mfl_core *core, uint32_t conn, char ret_node[MFL
 uint32_t mfl_core_daemon_count(const struct mfl_core *core);
 void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_core_daemon_view *ret_view);
 
+/* One of the mfl_core_job_view.daemons daemons that work for a job; their order says nothing. */
+struct mfl_core_crew_view {
+        const struct mfl_daemon_info *info;
+        uint32_t conn;     /* 0: lost, in its grace time */
+        const char *state; /* as DaemonInfo.state */
+        uint32_t items_done, items_total;
+};
+/* MFL_NOT_FOUND: no such job, or it has no i-th. */
+int mfl_core_job_crew(
+        const struct mfl_core *core, const char *job, uint32_t i, struct mfl_core_crew_view *ret_view);
+
 /* Asserts every internal invariant (tests, simulator). */
 void mfl_core_check(const struct mfl_core *core);
 

@@ -96,22 +96,43 @@ static const char *task_state(const struct core_daemon *daemon)
         return state;
 }
 
+static const char *daemon_state(const struct core_daemon *daemon)
+{
+        const char *state = task_state(daemon);
+        if (!daemon->conn)
+                return "lost";
+        if (!mfl_core_daemon_takes_work(daemon))
+                return strcmp(state, "idle") ? "draining" : "drained";
+        return state;
+}
+
+int mfl_core_job_crew(
+        const struct mfl_core *core, const char *id, uint32_t i, struct mfl_core_crew_view *ret_view)
+{
+        const struct core_job *job = mfl_core_job(core, id);
+        if (!job || i >= job->n_leased)
+                return MFL_NOT_FOUND;
+        const struct core_daemon *daemon = job->leased[i];
+        *ret_view = (struct mfl_core_crew_view){.info = &daemon->info,
+                .conn = daemon->conn,
+                .state = daemon_state(daemon),
+                .items_done = daemon->items_done,
+                .items_total = daemon->items_total};
+        return 0;
+}
+
 void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_core_daemon_view *ret_view)
 {
         mfl_assert(i < core->n_daemons);
         const struct core_daemon *daemon = core->daemons[i];
         struct mfl_core_daemon_view view = {.info = &daemon->info,
                 .conn = daemon->conn,
-                .state = task_state(daemon),
+                .state = daemon_state(daemon),
                 .items_done = daemon->items_done,
                 .items_total = daemon->items_total,
                 .samples_per_second = daemon->samples_per_second,
                 .clients_per_second = daemon->clients_per_second,
                 .connected_ms = daemon->connected_ms};
-        if (!daemon->conn)
-                view.state = "lost";
-        else if (!mfl_core_daemon_takes_work(daemon))
-                view.state = strcmp(view.state, "idle") ? "draining" : "drained";
         if (daemon->job) {
                 mfl_strcpy(view.job, sizeof view.job, daemon->job->id);
                 view.round = daemon->job->round;

@@ -351,13 +351,39 @@ function partitionSection() {
 
 // ---- daemons ----
 
-const DAEMON_COLUMNS = [['Daemon', ''], ['State', ''], ['Job', ''], ['Clients', 'num'], ['Clients/s', 'num extra'],
+const DAEMON_COLUMNS = [['Daemon', ''], ['State', ''], ['Job', ''], ['Clients', 'num'], ['Samples/s', 'num'], ['Time', ''],
   ['GPU', ''], ['Memory', 'extra'], ['', 'num extra'], ['Device', 'extra']];
+const ACTIVITIES = ['compute', 'data', 'network', 'wait'];
 
 function makeDaemonRow(tr, d) {
   tr.append(el('td', {}, d.daemon), el('td', {}), el('td', {}, el('a', {})), el('td', { class: 'num' }),
-    el('td', { class: 'num extra' }), el('td', {}), el('td', { class: 'extra' }), el('td', { class: 'num extra' }),
+    el('td', { class: 'num' }), el('td', {}), el('td', {}), el('td', { class: 'extra' }), el('td', { class: 'num extra' }),
     el('td', { class: 'text extra' }));
+}
+
+// Where the time of a daemon's workers went in the last ten seconds: a bar of four parts, and the figures where there is room.
+function activityBar(cell, d) {
+  const a = d.activity;
+  if (!a) {
+    setText(cell, '-');
+    return;
+  }
+  if (!cell.firstElementChild) {
+    const bar = svg('svg', { class: 'activity', viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img' }, svg('title', {}),
+      ...ACTIVITIES.map((name) => svg('rect', { class: name, y: 0, height: 10 })));
+    cell.replaceChildren(bar, el('span', { class: 'extra' }));
+  }
+  const bar = cell.firstChild, words = ACTIVITIES.map((name) => `${name} ${fixed(a[name] * 100, 0)} %`).join(', ');
+  let x = 0;
+  ACTIVITIES.forEach((name, i) => {
+    const rect = bar.children[i + 1];
+    rect.setAttribute('x', x);
+    rect.setAttribute('width', a[name] * 100);
+    x += a[name] * 100;
+  });
+  setText(bar.firstChild, words);
+  bar.setAttribute('aria-label', `${d.daemon}: ${words}`);
+  setText(cell.lastChild, ACTIVITIES.map((name) => fixed(a[name] * 100, 0)).join('/') + ' %');
 }
 
 function gauge(cell, part, text, label) {
@@ -378,20 +404,24 @@ function updateDaemonRow(tr, d) {
   else link.removeAttribute('href');
   setText(link, d.job);
   setText(cell[3], d.job ? `${d.items_done}/${d.items_total}` : '');
-  setText(cell[4], d.clients_per_second ? fixed(d.clients_per_second, d.clients_per_second < 10 ? 2 : 0) : '');
-  gauge(cell[5], gpu.percent / 100, `${gpu.percent} %`, 'GPU load of ' + d.daemon);
-  gauge(cell[6], gpu.memory_used / gpu.memory_total, `${bytes(gpu.memory_used || 0)}`, 'GPU memory of ' + d.daemon);
-  setText(cell[7], [Number.isFinite(gpu.temperature) ? `${gpu.temperature} °C` : '',
+  setText(cell[4], d.activity ? fixed(d.activity.samples_per_second, d.activity.samples_per_second < 10 ? 1 : 0) : '');
+  activityBar(cell[5], d);
+  gauge(cell[6], gpu.percent / 100, `${gpu.percent} %`, 'GPU load of ' + d.daemon);
+  gauge(cell[7], gpu.memory_used / gpu.memory_total, `${bytes(gpu.memory_used || 0)}`, 'GPU memory of ' + d.daemon);
+  setText(cell[8], [Number.isFinite(gpu.temperature) ? `${gpu.temperature} °C` : '',
     Number.isFinite(gpu.watts) ? `${gpu.watts.toFixed(0)} W` : ''].filter(Boolean).join(' '));
-  setText(cell[8], d.note ? `${d.device} (${d.note})` : d.device);
+  setText(cell[9], d.note ? `${d.device} (${d.note})` : d.device);
 }
 
 function daemonsSection() {
   const box = table(DAEMON_COLUMNS, 'daemons'), all = box.querySelector('table'), note = el('p', { class: 'note' });
   const bodies = new Map();
   all.querySelector('tbody').remove();
+  const legend = el('ul', { class: 'legend' }, ...ACTIVITIES.map((name) => el('li', {},
+    svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' }, svg('rect', { class: name, width: 12, height: 12 })), name)));
+  legend.append(el('li', {}, 'of the last ten seconds, as are samples/s'));
   return {
-    node: el('section', { id: 'daemons' }, el('h2', {}, 'Daemons'), box, note),
+    node: el('section', { id: 'daemons' }, el('h2', {}, 'Daemons'), box, legend, note),
     draw(data) {
       const nodes = new Map();
       for (const d of data.daemons) nodes.set(d.node, [...(nodes.get(d.node) || []), d]);

@@ -315,6 +315,24 @@ static const struct {
         {"mfl_daemon_gpu_power_watts", "Power that its GPU draws.", get_power},
 };
 
+/* Since the daemon's process began; a daemon of before tells none. */
+static void put_activity(struct mfl_exposition *out, const struct mfl_daemon_row *rows, uint32_t n)
+{
+        mfl_exposition_family(out, COUNTER, "mfl_daemon_activity_seconds_total",
+                "Time of its workers, all together, by what it went to.");
+        for (uint32_t i = 0; i < n; i++)
+                for (int s = 0; s < MFL_ACTIVITY_STATES && knows(&rows[i], MFL_TELEMETRY_ACTIVITY); s++)
+                        mfl_exposition_double(out, (double)rows[i].telemetry->activity.total_us[s] / 1e6,
+                                MFL_LABELS("daemon", rows[i].view.info->name, "state",
+                                        mfl_activity_state_name(s)));
+        mfl_exposition_family(
+                out, COUNTER, "mfl_daemon_trained_samples_total", "Samples that it has trained.");
+        for (uint32_t i = 0; i < n; i++)
+                if (knows(&rows[i], MFL_TELEMETRY_ACTIVITY))
+                        mfl_exposition_u64(out, rows[i].telemetry->activity.samples,
+                                MFL_LABELS("daemon", rows[i].view.info->name));
+}
+
 static void put_daemon_info(struct mfl_exposition *out, const struct mfl_daemon_row *rows, uint32_t n)
 {
         mfl_exposition_family(out, GAUGE, "mfl_daemon_info", "What a daemon says of itself; always 1.");
@@ -352,6 +370,7 @@ static void put_daemons_of(struct mfl_server *server, struct mfl_exposition *out
                                         out, value, MFL_LABELS("daemon", rows[i].view.info->name));
                 }
         }
+        put_activity(out, rows, n);
 }
 
 /* ---- the server ---- */

@@ -4,13 +4,12 @@
 
 #include <stdio.h>
 
-#define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
-
 /* ---- daemons ---- */
 
 struct daemon_entry {
         Mfl__DaemonInfo info;
         Mfl__Telemetry telemetry;
+        Mfl__Activity activity;
         struct mfl_core_daemon_view view;
         Mfl__DataSet sets[MFL_DATA_SETS_MAX];
         Mfl__DataSet *set_pointers[MFL_DATA_SETS_MAX];
@@ -74,10 +73,14 @@ static void fill_daemon(struct mfl_server *server, struct daemon_entry *entry)
         out->device_pci = (char *)view->info->device_pci;
         out->device_memory = view->info->device_memory;
         out->numerics = (char *)view->info->numerics;
-        if (session && session->telemetry.known &&
-                uv_now(&server->loop) - session->telemetry_ms <= TELEMETRY_MS_MAX) {
-                mfl_wire_from_telemetry(&session->telemetry, &entry->telemetry);
+        const struct mfl_telemetry *told = mfl_session_telemetry(server, view->conn);
+        if (told && (told->known & MFL_TELEMETRY_OF_GPU)) {
+                mfl_wire_from_telemetry(told, &entry->telemetry, NULL);
                 out->telemetry = &entry->telemetry;
+        }
+        if (told && (told->known & MFL_TELEMETRY_ACTIVITY)) {
+                mfl_wire_from_activity(&told->activity, &entry->activity);
+                out->activity = &entry->activity;
         }
         fill_data_sets(entry);
 }

@@ -6,8 +6,7 @@
 #include "server/dashboard.h"
 #include "server/partition.h"
 
-#define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
-#define ROUNDS_READ_MAX 2000    /* the newest: a query of a few milliseconds */
+#define ROUNDS_READ_MAX 2000 /* the newest: a query of a few milliseconds */
 
 #define TYPE_JSON "application/json"
 #define TYPE_HTML "text/html; charset=utf-8"
@@ -44,9 +43,7 @@ struct mfl_daemon_row *mfl_daemon_rows(struct mfl_server *server, uint32_t max, 
                         mfl_strcpy(row->view.node, sizeof row->view.node, row->view.info->node);
                 const struct mfl_session *s =
                         row->view.conn ? mfl_session_find(server, row->view.conn) : NULL;
-                bool known = s && s->telemetry.known &&
-                             mfl_server_now(server) - s->telemetry_ms <= TELEMETRY_MS_MAX;
-                row->telemetry = known ? &s->telemetry : NULL;
+                row->telemetry = mfl_session_telemetry(server, row->view.conn);
                 row->address = s ? s->peer : "";
         }
         if (rows)

@@ -81,13 +81,28 @@ static void put_jobs(struct mfl_server *server, struct mfl_text *text)
         mfl_text_put(text, "</tbody></table></div></section>\n");
 }
 
+/* Two cells: figures of the last ten seconds. */
+static void put_activity(struct mfl_text *text, const struct mfl_telemetry *telemetry)
+{
+        if (!telemetry || !(telemetry->known & MFL_TELEMETRY_ACTIVITY)) {
+                mfl_text_put(text, "<td></td><td></td>");
+                return;
+        }
+        const double *share = telemetry->activity.share;
+        mfl_text_format(text, "<td class=num>%.0f</td><td>%.0f %%, %.0f %%, %.0f %%, %.0f %%</td>",
+                telemetry->activity.samples_per_second, 100 * share[MFL_ACTIVITY_COMPUTE],
+                100 * share[MFL_ACTIVITY_DATA], 100 * share[MFL_ACTIVITY_NETWORK],
+                100 * share[MFL_ACTIVITY_WAIT]);
+}
+
 static void put_daemons(struct mfl_server *server, struct mfl_text *text)
 {
         uint32_t n;
         struct mfl_daemon_row *rows = mfl_daemon_rows(server, MFL_PAGES_DAEMONS_MAX, &n);
         text->failed |= !rows;
         mfl_text_put(text, "<section id=daemons><h2>Daemons</h2>\n<div class=wide><table><thead><tr><th>Node"
-                           "<th>Daemon<th>State<th>Job<th class=num>Clients<th>Device<th>GPU</tr></thead>"
+                           "<th>Daemon<th>State<th>Job<th class=num>Clients<th class=num>Samples/s"
+                           "<th>Compute, data, network, wait<th>Device<th>GPU</tr></thead>"
                            "<tbody>\n");
         for (uint32_t i = 0; i < n; i++) {
                 const struct mfl_core_daemon_view *view = &rows[i].view;
@@ -98,6 +113,7 @@ static void put_daemons(struct mfl_server *server, struct mfl_text *text)
                 put_cell(text, view->state);
                 put_cell(text, view->job);
                 mfl_text_format(text, "<td class=num>%u/%u</td>", view->items_done, view->items_total);
+                put_activity(text, gpu);
                 put_cell(text, view->info->device);
                 if (gpu && (gpu->known & MFL_TELEMETRY_GPU))
                         mfl_text_format(text, "<td class=num>%u %%</td>", gpu->gpu_percent);

@@ -130,9 +130,22 @@ void mfl_json_job(struct mfl_server_job *job, const struct mfl_store_rounds *rou
 
 /* ---- daemons ---- */
 
+static void put_activity(struct mfl_text *text, const struct mfl_activity_figures *activity)
+{
+        mfl_text_format(text, ",\"activity\":{\"workers\":%u", (unsigned)activity->workers);
+        put_double(text, "samples_per_second", activity->samples_per_second);
+        for (int s = 0; s < MFL_ACTIVITY_STATES; s++)
+                put_double(text, mfl_activity_state_name(s), activity->share[s]);
+        mfl_text_put(text, "}");
+}
+
 static void put_telemetry(struct mfl_text *text, const struct mfl_telemetry *telemetry)
 {
-        mfl_text_format(text, ",\"gpu\":{\"known\":%u", telemetry->known);
+        if (telemetry->known & MFL_TELEMETRY_ACTIVITY)
+                put_activity(text, &telemetry->activity);
+        if (!(telemetry->known & MFL_TELEMETRY_OF_GPU))
+                return;
+        mfl_text_format(text, ",\"gpu\":{\"known\":%u", telemetry->known & MFL_TELEMETRY_OF_GPU);
         if (telemetry->known & MFL_TELEMETRY_GPU)
                 put_u64(text, "percent", telemetry->gpu_percent);
         if (telemetry->known & MFL_TELEMETRY_MEMORY_USED)

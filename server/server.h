@@ -209,6 +209,9 @@ void mfl_server_reload(struct mfl_server *server);
 /* session.c */
 void mfl_session_on_connection(uv_stream_t *listener, int status);
 struct mfl_session *mfl_session_find(struct mfl_server *server, uint32_t conn); /* NULL: gone */
+/* What the daemon of a connection has told of itself; NULL: nothing, or nothing of late. Valid until the loop
+ * goes on. */
+const struct mfl_telemetry *mfl_session_telemetry(struct mfl_server *server, uint32_t conn);
 /* Puts work on the disk worker that a peer has asked for. A peer may have MFL_SESSION_WORK_MAX waiting, and
  * all peers together half of the queue: the other half is for the server's own, whose commits must never find
  * it full. False: that is too much, and it was not taken. From the done of work that was taken, whether or
@@ -327,5 +330,10 @@ struct mfl_job_info_buffers {
 void mfl_watch_job_info(
         struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers);
 void mfl_watch_round_info(const struct mfl_store_round *info, Mfl__RoundInfo *ret_info);
+
+/* watch_crew.c: the daemons that work for a job; freed by the caller as one block. NULL: out of memory. */
+struct mfl_crew;
+struct mfl_crew *mfl_crew_new(struct mfl_server_job *job);
+Mfl__Crew *mfl_crew_wire(struct mfl_crew *crew);
 
 #endif

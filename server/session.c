@@ -15,6 +15,8 @@
 #include "server/partition.h"
 #include "server/server.h"
 
+#define TELEMETRY_MS_MAX 60000u /* a sampler that hangs must not show old figures as new ones */
+
 static struct mfl_session **bucket_of(struct mfl_server *server, uint32_t conn)
 {
         return &server->buckets[conn % MFL_SESSION_BUCKETS];
@@ -303,6 +305,14 @@ static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
         envelope.params_gone = &body;
         mfl_session_send(session, &envelope);
+}
+
+const struct mfl_telemetry *mfl_session_telemetry(struct mfl_server *server, uint32_t conn)
+{
+        const struct mfl_session *session = conn ? mfl_session_find(server, conn) : NULL;
+        bool known = session && session->telemetry.known &&
+                     uv_now(&server->loop) - session->telemetry_ms <= TELEMETRY_MS_MAX;
+        return known ? &session->telemetry : NULL;
 }
 
 static int daemon_frame(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err)

@@ -8,6 +8,7 @@
 #define ROUNDS_AT_START 1000 /* a watcher gets so many of the past at most */
 #define LOG_LINES_AT_START 10000
 #define WATCHERS_MAX 256 /* of a connection */
+#define CREW_EVERY_MS 1000
 #define QUEUE_LIMIT_BYTES                                                                                    \
         (8u << 20) /* a watcher that reads no faster than this misses progress, never rounds */
 
@@ -16,9 +17,10 @@ struct mfl_watcher {
         struct mfl_session *session;
         uint64_t request;
         char job[MFL_JOB_ID_BYTES];
-        bool logs, follow, all_rounds;
-        bool more;    /* of the past is to be read */
-        bool started; /* the past was sent */
+        bool logs, follow, all_rounds, crew;
+        uint64_t crew_ms; /* when the crew was sent last */
+        bool more;        /* of the past is to be read */
+        bool started;     /* the past was sent */
         bool ended;
         uint64_t log_seq;    /* last line sent */
         uint32_t round_sent; /* last round sent */
@@ -112,6 +114,20 @@ static void send_event(struct mfl_watcher *watcher, Mfl__Event *event)
         mfl_session_send(watcher->session, &envelope);
 }
 
+/* Who works for the job, where and when that is to be told; NULL: not now. Between two phases nobody does for
+ * a moment, which is nothing to tell. */
+static struct mfl_crew *crew_of(
+        struct mfl_watcher *watcher, struct mfl_server_job *job, const Mfl__JobInfo *info)
+{
+        uint64_t now_ms = mfl_server_now(job->server);
+        bool between = !info->daemons && (!strcmp(info->phase, "apply") || !strcmp(info->phase, "commit"));
+        if (!watcher->crew || between || job->state != MFL_JOB_RUNNING ||
+                (watcher->crew_ms && now_ms - watcher->crew_ms < CREW_EVERY_MS))
+                return NULL;
+        watcher->crew_ms = now_ms;
+        return mfl_crew_new(job);
+}
+
 static void send_info(struct mfl_watcher *watcher, struct mfl_server_job *job)
 {
         Mfl__JobInfo info;
@@ -120,6 +136,8 @@ static void send_info(struct mfl_watcher *watcher, struct mfl_server_job *job)
         mfl_watch_job_info(job, &info, &buffers);
         event.what_case = MFL__EVENT__WHAT_INFO;
         event.info = &info;
+        MFL_CLEANUP_FREE struct mfl_crew *crew = crew_of(watcher, job, &info);
+        event.crew = crew ? mfl_crew_wire(crew) : NULL;
         send_event(watcher, &event);
         if (job->state >= MFL_JOB_DONE)
                 watcher->ended = true;
@@ -316,6 +334,7 @@ void mfl_watch_start(
                 .logs = watch->logs,
                 .follow = watch->follow,
                 .all_rounds = watch->all_rounds,
+                .crew = watch->crew,
                 .round_sent = watch->rounds_from};
         mfl_strcpy(watcher->job, sizeof watcher->job, job->id);
         session->watchers = watcher;

@@ -54,6 +54,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .sum_take = mfl_cpu_sum_take,
         .step = mfl_cpu_step,
         .eval = mfl_cpu_eval,
+        .gather_ns = mfl_cpu_gather_ns,
         .forward = mfl_cpu_forward,
         .backward = mfl_cpu_backward,
 };

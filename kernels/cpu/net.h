@@ -63,6 +63,7 @@ struct mfl_net {
         int64_t *sum;  /* n_wide: of updates, in the wide vector's order */
         float *second; /* the same, of optimizers that need it; not touched, and so no memory, before */
         bool second_used;
+        uint64_t gather_ns;   /* spent on batches so far */
         float *grads;         /* n_wide */
         float *part;          /* n_wide: of one batch of a step that accumulates */
         float *share[2];      /* the share of an input's gradient that is added to it afterwards */
@@ -150,6 +151,7 @@ int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const ui
 int mfl_cpu_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
+uint64_t mfl_cpu_gather_ns(struct mfl_net *net);
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
 int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,

@@ -7,8 +7,8 @@
 
 /* Samples into the first layer; rows that a partial batch lacks are zero. key: of the step; NULL: samples as
  * they are. */
-static void gather(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_rng_key *key,
-        const uint32_t *index, uint32_t first_row, uint32_t rows)
+static void gather_rows(struct mfl_net *net, const struct mfl_device_data *data,
+        const struct mfl_rng_key *key, const uint32_t *index, uint32_t first_row, uint32_t rows)
 {
         struct mfl_shape image;
         float *x = mfl_cpu_act(net, 0);
@@ -32,6 +32,19 @@ static void gather(struct mfl_net *net, const struct mfl_device_data *data, cons
                 for (int64_t c = 0; c < data->n_planes; c++, from += data->plane, x += data->plane)
                         net->device->loops->gather_u8(data->plane, from, set->scale[c], set->shift[c], x);
         }
+}
+
+static void gather(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_rng_key *key,
+        const uint32_t *index, uint32_t first_row, uint32_t rows)
+{
+        uint64_t start_ns = mfl_now_ns();
+        gather_rows(net, data, key, index, first_row, rows);
+        net->gather_ns += mfl_now_ns() - start_ns;
+}
+
+uint64_t mfl_cpu_gather_ns(struct mfl_net *net)
+{
+        return net->gather_ns;
 }
 
 /* mfl_host_loss for cross entropy of many classes, whose exponentials would take longer than the layers. */

@@ -195,18 +195,22 @@ static void update(
         }
 }
 
-static void gather(const struct pass *pass, const struct mfl_device_data *data, struct mfl_rng_key key,
+/* key: of the step; NULL: samples as they are. */
+static void gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
         const uint32_t *index)
 {
         struct mfl_net *net = pass->net;
         struct mfl_shape image;
         float *x = mfl_ref_act(net, 0);
         uint32_t rows = (uint32_t)pass->rows;
-        if (!mfl_host_augments(&net->options.augment) || mfl_host_image_shape(net->graph, data, &image, NULL))
+        uint64_t start_ns = mfl_now_ns();
+        if (!key || !mfl_host_augments(&net->options.augment) ||
+                mfl_host_image_shape(net->graph, data, &image, NULL))
                 mfl_host_gather(data, index, rows, x);
         else
                 mfl_host_gather_augmented(
-                        data, &image, &net->options.augment, key, (uint32_t)pass->first_row, index, rows, x);
+                        data, &image, &net->options.augment, *key, (uint32_t)pass->first_row, index, rows, x);
+        net->gather_ns += mfl_now_ns() - start_ns;
 }
 
 /* One batch of a step: its share of the gradient, added to net->grads. */
@@ -215,7 +219,8 @@ static void step_part(struct pass *pass, const struct mfl_device_data *data, str
 {
         struct mfl_net *net = pass->net;
         int last = net->graph->n_layers - 1;
-        gather(pass, data, mfl_rng_augment_key(steps->augment, pass->step), index);
+        struct mfl_rng_key key = mfl_rng_augment_key(steps->augment, pass->step);
+        gather(pass, data, &key, index);
         mfl_ref_forward(pass);
         mfl_host_loss(data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, scale,
                 mfl_ref_act(net, last), mfl_ref_grad(net, last), &steps->score);
@@ -280,13 +285,18 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
                 rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
                 struct pass pass = {
                         .net = net, .params = net->params + net->graph->n * (uint64_t)group, .rows = rows};
-                mfl_host_gather(data, index + at, rows, mfl_ref_act(net, 0));
+                gather(&pass, data, NULL, index + at);
                 mfl_ref_forward(&pass);
                 mfl_host_loss(data, net->graph, &loss, index + at, rows, 0.0f,
                         mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
         }
         *ret_score = score;
         return 0;
+}
+
+static uint64_t gather_ns(struct mfl_net *net)
+{
+        return net->gather_ns;
 }
 
 /* Group g's forward over the samples kept in net->x; only the first time are the running statistics updated.
@@ -356,6 +366,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .sum_take = sum_take,
         .step = step,
         .eval = eval,
+        .gather_ns = gather_ns,
         .forward = forward,
         .backward = backward,
 };

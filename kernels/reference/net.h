@@ -19,6 +19,7 @@ struct mfl_net {
         float *x;                                /* G * batch * input: what forward was given */
         struct mfl_rng_key *keys;                /* G: what forward was given */
         bool dropout;                            /* forward was given keys */
+        uint64_t gather_ns;                      /* spent on batches so far */
 };
 
 /* One group's pass through the arena. */

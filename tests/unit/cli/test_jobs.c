@@ -248,7 +248,7 @@ static void test_json(void **state)
                 "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
                 "null,"
                 "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
-                "\"because\",\"clients_per_second\":12.5,\"numerics\":null}]}",
+                "\"because\",\"clients_per_second\":12.5,\"numerics\":null,\"activity\":null}]}",
                 "");
         fake_close(&f);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables to the letter: daemons node by node and the network's costs, at several widths. */
 #include "cli/table.h"
+#include "cli/crew.h"
 #include "cli/views.h"
 #include "tests/lib/test.h"
 
@@ -178,6 +179,15 @@ static void test_daemons_unlimited(void **state)
                 "    alone: no other daemon of its node is connected\n");
 }
 
+static const char *check_wide(const Mfl__DaemonList *list)
+{
+        static char kept[1024];
+        MFL_CLEANUP_FREE char *text = mfl_view_daemons(list, 0);
+        assert_non_null(text);
+        mfl_strcpy(kept, sizeof kept, text);
+        return kept;
+}
+
 /* A reason that daemons share is said once; a server of before says nothing of collectives. */
 static void test_daemons_reasons(void **state)
 {
@@ -193,12 +203,137 @@ static void test_daemons_reasons(void **state)
                                                 "n     *  a     training  shm           12.3\n"
                                                 "         b     training  shm           12.3\n"
                                                 "    shm, not nccl: versions of NCCL differ\n");
+        Mfl__Activity activity = MFL__ACTIVITY__INIT;
+        activity.compute = 0.905;
+        activity.network = 0.095;
+        a.activity = &activity;
+        a.samples_per_second = b.samples_per_second = 0;
+        assert_non_null(strstr(check_wide(&list), "  COMPUTE/DATA/NETWORK/WAIT  DEVICE\n"));
+        assert_non_null(strstr(check_wide(&list), "                91/0/9/0%  Some CPU, 4 threads\n"));
+        a.activity = NULL;
         a.leader = false;
         a.alone = b.alone = "";
         a.collective = b.collective = MFL__COLLECTIVE__COLLECTIVE_UNSPECIFIED;
         check_text(mfl_view_daemons(&list, 40), "NODE  NAME  STATE     CLIENTS/S\n"
                                                 "n     a     training       12.3\n"
                                                 "      b     training       12.3\n");
+}
+
+/* ---- crew ---- */
+
+static void join(
+        struct mfl_crew *crew, const char *name, double speed, double compute, double data, double network)
+{
+        struct mfl_crew_member *m = &crew->member[crew->n++];
+        mfl_strcpy(m->daemon, sizeof m->daemon, name);
+        m->known = true;
+        m->activity = (Mfl__Activity){.workers = 1,
+                .samples_per_second = speed,
+                .compute = compute,
+                .data = data,
+                .network = network,
+                .wait = 1 - compute - data - network};
+}
+
+static void make_crew(struct mfl_crew *crew)
+{
+        *crew = (struct mfl_crew){0};
+        join(crew, "d1", 2510.4, 0.907, 0.013, 0.02);
+        join(crew, "d2", 3.14, 0, 0, 0);
+        mfl_strcpy(crew->member[crew->n++].daemon, MFL_NAME_BYTES, "of-before");
+}
+
+static void check_crew(
+        const struct mfl_crew *crew, int lines_max, int columns, bool utf8, const char *expected)
+{
+        struct mfl_style style = {.columns = columns, .utf8 = utf8};
+        check_text(mfl_view_crew(crew, lines_max, &style), expected);
+}
+
+static void test_crew(void **state)
+{
+        struct mfl_crew crew;
+        make_crew(&crew);
+        check_crew(&crew, 24, 80, false,
+                "daemon     samples/s  compute  data  network  wait\n"
+                "d1              2510      91%    1%       2%    6%  ###############.\n"
+                "d2               3.1       0%    0%       0%  100%  ................\n"
+                "of-before          -        -     -        -     -  -\n");
+        check_crew(&crew, 4, 60, true,
+                "daemon     samples/s  compute  data  network  wait\n"
+                "d1              2510      91%    1%       2%    6%\n"
+                "d2               3.1       0%    0%       0%  100%\n"
+                "of-before          -        -     -        -     -\n");
+        check_crew(&crew, 4, 16, true,
+                "daemon     sampl\nd1              \nd2              \nof-before       \n");
+        crew.member[0].activity.data = 0.263;
+        crew.member[0].activity.compute = 0.657;
+        crew.n = 1;
+        check_crew(&crew, 2, 80, true,
+                "daemon  samples/s  compute  data  network  wait\n"
+                "d1           2510      66%   26%       2%    6%  "
+                "\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u2593\u2593\u2593\u2593"
+                "\u2591\n");
+}
+
+/* Those who have no room are counted; nothing where not even one has. */
+static void test_crew_of_many(void **state)
+{
+        struct mfl_crew crew;
+        make_crew(&crew);
+        check_crew(&crew, 3, 60, false,
+                "daemon  samples/s  compute  data  network  wait\n"
+                "d1           2510      91%    1%       2%    6%\n"
+                "and 2 more\n");
+        check_crew(&crew, 2, 60, false, "");
+        check_crew(&crew, -5, 60, false, "");
+        crew.more = 900;
+        crew.n = 2;
+        check_crew(&crew, 5, 60, false,
+                "daemon  samples/s  compute  data  network  wait\n"
+                "d1           2510      91%    1%       2%    6%\n"
+                "d2            3.1       0%    0%       0%  100%\n"
+                "and 900 more\n");
+        crew.n = crew.more = 0;
+        check_crew(&crew, 24, 60, false, "");
+}
+
+/* Percents are 100 together, whatever rounding does; a sum weighs by workers. */
+static void test_crew_sums(void **state)
+{
+        struct mfl_crew crew = {0};
+        Mfl__Activity sum;
+        int parts[MFL_ACTIVITY_STATES];
+        char line[128];
+        assert_false(mfl_crew_sum(&crew, &sum));
+        join(&crew, "a", 100, 1.0 / 3, 1.0 / 3, 1.0 / 3);
+        mfl_crew_apportion(&crew.member[0].activity, 100, parts);
+        assert_int_equal(parts[0] + parts[1] + parts[2] + parts[3], 100);
+        assert_in_range(parts[1], 33, 34);
+        join(&crew, "b", 50, 1, 0, 0);
+        crew.member[1].activity.workers = 3;
+        crew.n++; /* whose activity is not known */
+        assert_true(mfl_crew_sum(&crew, &sum));
+        assert_int_equal(sum.workers, 4);
+        assert_string_equal(mfl_crew_line(&sum, line, sizeof line),
+                "150 samples/s  compute 84%  data 8%  network 8%  wait 0%");
+}
+
+static void test_crew_memory(void **state)
+{
+        struct mfl_style style = {.columns = 80};
+        struct mfl_crew crew;
+        make_crew(&crew);
+        for (long n = 0;; n++) {
+                mfl_alloc_fail_at(n);
+                char *text = mfl_view_crew(&crew, 3, &style);
+                bool struck = mfl_alloc_failed();
+                mfl_alloc_fail_at(-1);
+                assert_int_equal(text == NULL, struck);
+                free(text);
+                if (!struck)
+                        return;
+        }
 }
 
 /* ---- network ---- */
@@ -271,6 +406,10 @@ int main(void)
                 cmocka_unit_test(test_daemons_50),
                 cmocka_unit_test(test_daemons_unlimited),
                 cmocka_unit_test(test_daemons_reasons),
+                cmocka_unit_test(test_crew),
+                cmocka_unit_test(test_crew_of_many),
+                cmocka_unit_test(test_crew_sums),
+                cmocka_unit_test(test_crew_memory),
                 cmocka_unit_test(test_network),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,6 +80,68 @@ static void test_failed(void **state)
         fake_close(&f);
 }
 
+/* A server that knows what the crew does; a later round's line has it, and one event of those that come. */
+static void answer_crew(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__JobInfo info = fake_job("j-000001", "demo", MFL__JOB_STATE__JOB_RUNNING);
+        Mfl__Event event = MFL__EVENT__INIT;
+        Mfl__Crew crew = MFL__CREW__INIT;
+        Mfl__CrewMember a = MFL__CREW_MEMBER__INIT, b = a, *members[] = {&a, &b};
+        Mfl__Activity activity = MFL__ACTIVITY__INIT;
+        assert_true(e->watch->crew);
+        send_round(c, e, 1, 0.25);
+        activity.workers = 2;
+        activity.samples_per_second = 1234.5;
+        activity.compute = 0.75;
+        activity.network = 0.25;
+        activity.samples = 5;
+        activity.compute_us = 1500000;
+        a.daemon = "d1";
+        a.state = "training";
+        a.items_done = 3;
+        a.items_total = 4;
+        a.activity = &activity;
+        b.daemon = "d2";
+        crew.n_members = 2;
+        crew.members = members;
+        crew.more = 7;
+        event.what_case = MFL__EVENT__WHAT_INFO;
+        event.info = &info;
+        event.crew = &crew;
+        fake_send(c, e, MFL__ENVELOPE__BODY_EVENT, &event);
+        fake_send(c, e, MFL__ENVELOPE__BODY_EVENT, &event);
+        send_round(c, e, 2, 0.75);
+        send_info(c, e, MFL__JOB_STATE__JOB_DONE, "");
+}
+
+static int count(const char *text, const char *part);
+
+static void test_crew(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_crew;
+        const struct fake_result *r = fake_run(&f, "watch j-000001");
+        assert_int_equal(r->status, 0);
+        assert_non_null(strstr(r->out, "clients 4  0.0 s\nj-000001 demo: running\nround 2"));
+        assert_non_null(strstr(r->out,
+                "clients 4  0.0 s  1234 samples/s  compute 75%  data 0%  network 25%  wait 0%\n"
+                "j-000001 demo: done\n"));
+        r = fake_run(&f, "watch j-000001 --json");
+        assert_int_equal(count(r->out, "{\"event\":\"crew\""), 1);
+        assert_non_null(
+                strstr(r->out, "{\"event\":\"crew\",\"job\":\"j-000001\",\"daemons\":[{\"name\":\"d1\","
+                               "\"state\":\"training\","
+                               "\"items_done\":3,\"items_total\":4,\"activity\":{\"workers\":2,\"samples_per_"
+                               "second\":1234.5,"
+                               "\"compute\":0.75,\"data\":0.0,\"network\":0.25,\"wait\":0.0,\"samples\":5,"
+                               "\"compute_seconds\":1.5,"
+                               "\"data_seconds\":0.0,\"network_seconds\":0.0,\"wait_seconds\":0.0}},{"
+                               "\"name\":\"d2\",\"state\":\"\","
+                               "\"items_done\":0,\"items_total\":0,\"activity\":null}],\"more\":7}\n"));
+        fake_close(&f);
+}
+
 static int count(const char *text, const char *part)
 {
         int n = 0;
@@ -222,6 +284,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_lines),
+                cmocka_unit_test(test_crew),
                 cmocka_unit_test(test_failed),
                 cmocka_unit_test(test_json),
                 cmocka_unit_test(test_reconnect),

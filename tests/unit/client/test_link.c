@@ -31,6 +31,7 @@ struct world {
         uv_timer_t watchdog;
         /* the daemon */
         struct mfl_budget budget;
+        struct mfl_activity activity;
         struct mfl_trainer *trainer;
         struct mfl_compute compute;
         struct mfl_worker hasher;
@@ -248,7 +249,9 @@ static void make_trainer(struct world *w)
                 .name = "d",
                 .n_data_sets = 1,
                 .data_sets = (const struct mfl_dataset *const *)&w->dataset,
-                .fingerprints = &fingerprint};
+                .fingerprints = &fingerprint,
+                .activity = &w->activity};
+        assert_int_equal(mfl_activity_init(&w->activity, 2, mfl_now_ns(), &err), 0);
         assert_int_equal(mfl_trainer_new(&options, &w->trainer, &err), 0);
 }
 
@@ -306,6 +309,7 @@ static void open_link(struct world *w)
                 .compute = &w->compute,
                 .hasher = &w->hasher,
                 .budget = &w->budget,
+                .activity = &w->activity,
                 .chunk_bytes = 1024,
                 .user = w,
                 .on_exit = on_exit_wanted,
@@ -336,6 +340,8 @@ static void run_world(struct world *w)
         assert_int_equal(w->exit_status, 0);
         assert_true(w->got_bye);
         assert_int_equal(mfl_budget_used(&w->budget), 0);
+        assert_false(w->activity.transfer);
+        assert_int_equal(w->activity.n[MFL_ACTIVITY_IDLE], 2);
 }
 
 /* What arrived is what the trainer gives when it is asked directly. */
@@ -350,6 +356,7 @@ static void check_upload(struct world *w)
         assert_int_equal(w->n_uploaded, w->graph->n * sizeof(int64_t));
         assert_int_equal(w->announce.weight, 60);
         assert_memory_equal(w->upload, result->data[0], w->n_uploaded);
+        assert_true(w->activity.total_ns[MFL_ACTIVITY_NETWORK] > 0);
         assert_true(w->n_chunks >= w->n_uploaded / 1024);
         mfl_trainer_result_free(w->trainer, result);
 }
@@ -362,6 +369,7 @@ static void end_world(struct world *w)
         mfl_trainer_free(w->trainer);
         mfl_backend_reference.device_close(w->device);
         mfl_dataset_free(w->dataset);
+        mfl_activity_deinit(&w->activity);
 }
 
 static void a_task_goes_from_hello_to_accepted(void **state)

@@ -80,21 +80,28 @@ static void close_world(struct world *w)
         mfl_backend_reference.device_close(w->device);
 }
 
-static struct mfl_trainer *new_trainer(struct world *w, uint32_t workers)
+static struct mfl_trainer *new_trainer_of(
+        struct world *w, const struct mfl_backend_ops *ops, uint32_t workers, struct mfl_activity *activity)
 {
         struct mfl_error err;
         const struct mfl_dataset *data_sets[] = {&w->set};
         uint64_t fingerprint = 77;
-        struct mfl_trainer_options options = {.ops = &mfl_backend_reference,
+        struct mfl_trainer_options options = {.ops = ops,
                 .device = w->device,
                 .workers = workers,
                 .name = NAME,
                 .n_data_sets = 1,
                 .data_sets = data_sets,
-                .fingerprints = &fingerprint};
+                .fingerprints = &fingerprint,
+                .activity = activity};
         struct mfl_trainer *trainer;
         assert_int_equal(mfl_trainer_new(&options, &trainer, &err), 0);
         return trainer;
+}
+
+static struct mfl_trainer *new_trainer(struct world *w, uint32_t workers)
+{
+        return new_trainer_of(w, &mfl_backend_reference, workers, NULL);
 }
 
 static int run_kind(struct world *w, struct mfl_trainer *trainer, const char *text, enum mfl_task_kind kind,
@@ -378,6 +385,107 @@ static void what_does_not_go_together_is_refused(void **state)
         close_world(&w);
 }
 
+/* ---- where the time goes ---- */
+
+/* Everybody is idle after a task, however it ended; what was trained is counted, and no time is lost. */
+static struct mfl_activity_figures check_idle(struct mfl_activity *activity, uint64_t begin_ns)
+{
+        struct mfl_activity_figures f;
+        uint64_t now_ns = mfl_now_ns(), sum_us = 0;
+        mfl_activity_read(activity, now_ns, &f);
+        assert_int_equal(activity->n[MFL_ACTIVITY_IDLE], f.workers);
+        for (int s = 0; s < MFL_ACTIVITY_STATES; s++)
+                sum_us += f.total_us[s];
+        uint64_t all_us = f.workers * (now_ns - begin_ns) / 1000;
+        assert_in_range(sum_us, all_us - MFL_ACTIVITY_STATES, all_us);
+        return f;
+}
+
+static void time_is_accounted_for(void **state)
+{
+#define TIMED(training)                                                                                      \
+        LABELLED "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 0.1, batch: 4" training "}"  \
+                 "\n"
+        struct world w;
+        struct mfl_error err;
+        struct mfl_activity activity;
+        struct mfl_train_result *result;
+        uint64_t items[] = {0, 1, 2, 3}, begin_ns = mfl_now_ns(), nowhere = 99;
+        open_world(&w, &labelled, local_adam);
+        assert_int_equal(mfl_activity_init(&activity, 5, begin_ns, &err), 0);
+        struct mfl_trainer *trainer = new_trainer_of(&w, &mfl_backend_reference, 5, &activity);
+        result = train(&w, trainer, TIMED(", epochs: 3"), items, 4);
+        struct mfl_activity_figures first = check_idle(&activity, begin_ns);
+        assert_int_equal(first.samples, result->updates[0].samples);
+        assert_int_equal(first.samples, 3 * N_TRAIN);
+        assert_true(first.total_us[MFL_ACTIVITY_COMPUTE] > 0 && first.total_us[MFL_ACTIVITY_DATA] > 0);
+        assert_int_equal(first.total_us[MFL_ACTIVITY_NETWORK], 0);
+        mfl_trainer_result_free(trainer, result);
+        /* Of the same job, and of one whose networks take three of the workers each. */
+        assert_int_equal(
+                run_kind(&w, trainer, TIMED(", epochs: 3"), MFL_TASK_EVAL, items, 1, &result, &err), 0);
+        mfl_trainer_result_free(trainer, result);
+        struct mfl_activity_figures f = check_idle(&activity, begin_ns);
+        assert_int_equal(f.samples, first.samples);
+        assert_true(f.total_us[MFL_ACTIVITY_COMPUTE] > first.total_us[MFL_ACTIVITY_COMPUTE]);
+        mfl_trainer_result_free(trainer, train(&w, trainer, TIMED(", threads: 3"), items, 4));
+        assert_int_equal(check_idle(&activity, begin_ns).samples, 4 * N_TRAIN);
+        /* It fails before and after its job is there. */
+        assert_int_equal(
+                run_kind(&w, trainer, TIMED(", precision: bf16"), MFL_TASK_TRAIN, items, 4, &result, &err),
+                MFL_INVALID);
+        check_idle(&activity, begin_ns);
+        assert_int_equal(
+                run_kind(&w, trainer, TIMED(""), MFL_TASK_TRAIN, &nowhere, 1, &result, &err), MFL_INVALID);
+        check_idle(&activity, begin_ns);
+        assert_int_equal(
+                run_kind(&w, trainer, "nonsense", MFL_TASK_TRAIN, items, 4, &result, &err), MFL_INVALID);
+        check_idle(&activity, begin_ns);
+        mfl_trainer_free(trainer);
+        mfl_activity_deinit(&activity);
+        close_world(&w);
+}
+
+/* A backend that says of every call that it was an hour of gathering: so nothing computed is left when it is
+ * asked again, for totals stand still in between. */
+static struct {
+        struct mfl_activity activity;
+        uint64_t said_ns, most_left_ns;
+        uint32_t n_asked;
+} hours;
+
+static uint64_t say_an_hour(struct mfl_net *net)
+{
+        if (hours.n_asked++)
+                hours.most_left_ns =
+                        MFL_MAX(hours.most_left_ns, hours.activity.total_ns[MFL_ACTIVITY_COMPUTE]);
+        return hours.said_ns += 3600 * 1000000000ull;
+}
+
+static void gathering_is_data(void **state)
+{
+        struct world w;
+        struct mfl_error err;
+        struct mfl_train_result *result;
+        uint64_t items[] = {0, 1, 2, 3};
+        struct mfl_backend_ops ops = mfl_backend_reference;
+        ops.gather_ns = say_an_hour;
+        open_world(&w, &labelled, local_adam);
+        assert_int_equal(mfl_activity_init(&hours.activity, 1, mfl_now_ns(), &err), 0);
+        struct mfl_trainer *trainer = new_trainer_of(&w, &ops, 1, &hours.activity);
+        mfl_trainer_result_free(trainer, train(&w, trainer, TIMED(", epochs: 3"), items, 4));
+        assert_true(hours.n_asked >= 4);
+        assert_int_equal(hours.most_left_ns, 0);
+        hours.n_asked = 0; /* what the ends of a task took stays computed, until a unit is counted */
+        assert_int_equal(
+                run_kind(&w, trainer, TIMED(", epochs: 3"), MFL_TASK_EVAL, items, 1, &result, &err), 0);
+        assert_int_equal(hours.n_asked, 1);
+        mfl_trainer_result_free(trainer, result);
+        mfl_trainer_free(trainer);
+        mfl_activity_deinit(&hours.activity);
+        close_world(&w);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -386,6 +494,8 @@ int main(void)
                 cmocka_unit_test(tokens_are_scored_one_by_one),
                 cmocka_unit_test(targets_are_met_by_either_loss),
                 cmocka_unit_test(what_does_not_go_together_is_refused),
+                cmocka_unit_test(time_is_accounted_for),
+                cmocka_unit_test(gathering_is_data),
         };
         return cmocka_run_group_tests_name("trainer kinds", tests, NULL, NULL);
 }

@@ -74,6 +74,19 @@ static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
         }
 }
 
+static void random_activity(struct mfl_rng *r, struct mfl_activity_figures *ret)
+{
+        double left = 1;
+        ret->workers = 1 + mfl_rng_below(r, 65536);
+        ret->samples = mfl_rng_u64(r);
+        ret->samples_per_second = mfl_rng_u32(r) / 7.0;
+        for (int s = 0; s < MFL_ACTIVITY_STATES; s++) {
+                ret->total_us[s] = mfl_rng_u64(r);
+                ret->share[s] = s + 1 < MFL_ACTIVITY_STATES ? left * mfl_rng_below(r, 1000) / 1000 : left;
+                left -= ret->share[s];
+        }
+}
+
 static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg *m)
 {
         memset(m, 0, sizeof *m);
@@ -195,13 +208,15 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 RANDOM_TEXT(r, m->failed.reason);
                 break;
         case MFL_MSG_TELEMETRY:
-                m->telemetry.known = mfl_rng_below(r, 32);
+                m->telemetry.known = mfl_rng_below(r, 64);
 #define KNOWN(bit, value) (m->telemetry.known & MFL_TELEMETRY_##bit ? (value) : 0)
                 m->telemetry.gpu_percent = KNOWN(GPU, mfl_rng_below(r, 101));
                 m->telemetry.memory_used = KNOWN(MEMORY_USED, mfl_rng_u32(r));
                 m->telemetry.memory_total = KNOWN(MEMORY_TOTAL, (1ull << 32) + mfl_rng_u32(r));
                 m->telemetry.temperature_c = KNOWN(TEMPERATURE, mfl_rng_below(r, 100));
                 m->telemetry.power_mw = KNOWN(POWER, mfl_rng_below(r, 1000000));
+                if (m->telemetry.known & MFL_TELEMETRY_ACTIVITY)
+                        random_activity(r, &m->telemetry.activity);
                 break;
         default:
                 m->progress.task = mfl_rng_u64(r);
@@ -313,6 +328,28 @@ static void each_broken_field_is_named(void **state)
                 "Telemetry.memory_used: 2 of 1");
         ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.memory_total = 1ull << 61),
                 "Telemetry.memory_total");
+#define ACTIVITY(break_)                                                                                     \
+        (m.telemetry.known = 63, m.telemetry.memory_total = UINT32_MAX, m.telemetry.memory_used = 0,         \
+                m.telemetry.activity =                                                                       \
+                        (struct mfl_activity_figures){.workers = 2, .share = {0.25, 0.25, 0, 0.5}},          \
+                break_)
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.workers = 0), "Activity.workers");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.workers = 65537), "Activity.workers");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.samples_per_second = -1),
+                "Activity.samples_per_second: -1 is below 0");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.samples_per_second = (double)INFINITY),
+                "Activity.samples_per_second: not finite");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_DATA] = (double)NAN),
+                "Activity.data: not finite");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_COMPUTE] = -0.25),
+                "Activity.compute: -0.25 is not in 0..1");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_NETWORK] = 1.5),
+                "Activity.network: 1.5 is not in 0..1");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_WAIT] = 0.6),
+                "Activity.wait: the shares are 1.1 together");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_WAIT] = 0),
+                "Activity.wait: the shares are 0.5 together");
+#undef ACTIVITY
         ROW(MFL_MSG_HELLO, (m.hello.has_reach = true, m.hello.reach.nccl_reason[0] = (char)0xff),
                 "Reach.nccl_reason: not UTF-8");
 #define GROUP(n)                                                                                             \
