@@ -1,23 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training speed of one network, and the peak that it could reach.
  *
- *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS    median microseconds of a training step
+ *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS [PRECISION]
+ *                                                          median microseconds of a training step
  *     mfl-bench-train peak THREADS                         measured GFLOP/s of fused multiply-adds
  *     mfl-bench-train flops MODEL                          operations of one sample's training step
- * The data, 60 random images for each row of a batch, are resident as bytes; each step gathers a batch,
- * computes loss and gradients and takes a step of SGD (lr 0.05), as bench/train_torch.py does.
+ * The data, 60 random images (or texts of 64 tokens) for each row of a batch, are resident; each step gathers
+ * a batch, computes loss and gradients and takes a step of SGD (lr 0.05), as bench/train_torch.py does.
  */
 #include <stdio.h>
 #include <pthread.h>
 #include <time.h>
 
 #include "kernels/backend.h"
+#include "kernels/host.h"
 
 #define BATCHES 60
+#define POSITIONS 64
+#define LETTERS 65
+
+static bool is_text(const char *model)
+{
+        return !strncmp(model, "char-", 5);
+}
+
+static int classes_of(const char *model)
+{
+        return is_text(model) ? LETTERS : 10;
+}
 
 static struct mfl_shape input_of(const char *model)
 {
-        bool cifar = !strcmp(model, "pfl-cnn") || !strncmp(model, "resnet", 6);
+        bool cifar = !strcmp(model, "pfl-cnn") || !strncmp(model, "resnet", 6) || !strcmp(model, "vit-tiny");
+        if (is_text(model))
+                return (struct mfl_shape){1, {POSITIONS}};
         return cifar ? (struct mfl_shape){3, {3, 32, 32}} : (struct mfl_shape){3, {1, 28, 28}};
 }
 
@@ -51,6 +67,24 @@ static void make_set(struct mfl_dataset *set, const struct mfl_shape *shape, uin
                 set->scale[c] = 1.0f / 255.0f;
 }
 
+/* Texts whose labels, one at each position, are as random. */
+static void make_text(struct mfl_dataset *set, const struct mfl_shape *shape, uint32_t n)
+{
+        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
+        size_t count = (size_t)n * POSITIONS;
+        int32_t *tokens = mfl_malloc(count * sizeof *tokens), *labels = mfl_malloc(count * sizeof *labels);
+        mfl_assert(tokens && labels);
+        for (size_t i = 0; i < count; i++) {
+                tokens[i] = (int32_t)mfl_rng_below(&rng, LETTERS);
+                labels[i] = (int32_t)mfl_rng_below(&rng, LETTERS);
+        }
+        *set = (struct mfl_dataset){.shape = *shape,
+                .classes = LETTERS,
+                .vocabulary = LETTERS,
+                .labels_per_sample = POSITIONS,
+                .train = {n, MFL_I32, tokens, labels}};
+}
+
 /* Times single steps, over batches in a random order of samples. */
 static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         const struct mfl_device_data *data, uint32_t batch, uint32_t n_steps, uint64_t *times)
@@ -73,7 +107,8 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         free(index);
 }
 
-static int train(const char *backend, const char *model, int batch, int threads, uint32_t n_steps)
+static int train(const char *backend, const char *model, int batch, int threads, uint32_t n_steps,
+        enum mfl_precision precision)
 {
         struct mfl_error err;
         const struct mfl_backend_ops *ops;
@@ -83,12 +118,13 @@ static int train(const char *backend, const char *model, int batch, int threads,
         struct mfl_net *net;
         struct mfl_dataset set;
         struct mfl_shape shape = input_of(model);
-        struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = threads, .training = true};
+        struct mfl_net_options options = {
+                .batch = batch, .groups = 1, .threads = threads, .training = true, .precision = precision};
         must(mfl_backend_open(backend, &ops, &err), &err);
         must(ops->device_open(&device, &err), &err);
-        must(mfl_graph_preset(model, &shape, 10, &graph, &err), &err);
+        must(mfl_graph_preset(model, &shape, classes_of(model), &graph, &err), &err);
         must(ops->net_new(device, graph, &options, &net, &err), &err);
-        make_set(&set, &shape, BATCHES * (uint32_t)batch);
+        (is_text(model) ? make_text : make_set)(&set, &shape, BATCHES * (uint32_t)batch);
         must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);
         uint64_t *times = mfl_malloc(n_steps * sizeof *times);
@@ -193,22 +229,35 @@ static int flops(const char *model)
         struct mfl_graph *graph;
         struct mfl_shape shape = input_of(model);
         uint64_t forward, training;
-        must(mfl_graph_preset(model, &shape, 10, &graph, &err), &err);
+        must(mfl_graph_preset(model, &shape, classes_of(model), &graph, &err), &err);
         mfl_graph_flops(graph, &forward, &training);
         printf("%llu\n", (unsigned long long)training);
         mfl_graph_free(graph);
         return 0;
 }
 
+/* MFL_PRECISION_COUNT_ for no precision's name. */
+static enum mfl_precision precision_of(const char *name)
+{
+        enum mfl_precision p = MFL_PRECISION_FP32;
+        while (p < MFL_PRECISION_COUNT_ && strcmp(name, mfl_precision_name(p)))
+                p++;
+        return p;
+}
+
 int main(int argc, char **argv)
 {
+        enum mfl_precision precision = argc == 7 ? precision_of(argv[6]) : MFL_PRECISION_FP32;
         if (argc == 3 && !strcmp(argv[1], "peak"))
                 return peak(atoi(argv[2]));
         if (argc == 3 && !strcmp(argv[1], "flops"))
                 return flops(argv[2]);
-        if (argc == 6 && atoi(argv[3]) > 0 && atoi(argv[4]) > 0 && atoi(argv[5]) > 0)
-                return train(argv[1], argv[2], atoi(argv[3]), atoi(argv[4]), (uint32_t)atoi(argv[5]));
+        if ((argc == 6 || argc == 7) && atoi(argv[3]) > 0 && atoi(argv[4]) > 0 && atoi(argv[5]) > 0 &&
+                precision < MFL_PRECISION_COUNT_)
+                return train(
+                        argv[1], argv[2], atoi(argv[3]), atoi(argv[4]), (uint32_t)atoi(argv[5]), precision);
         fprintf(stderr,
-                "usage: mfl-bench-train BACKEND MODEL BATCH THREADS STEPS | peak THREADS | flops MODEL\n");
+                "usage: mfl-bench-train BACKEND MODEL BATCH THREADS STEPS [PRECISION] | peak THREADS | flops "
+                "MODEL\n");
         return 2;
 }
