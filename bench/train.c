@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training speed of one network, and the peak that it could reach.
  *
- *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS    median microseconds of a training step: by the
+ *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS [PRECISION]
+ *                                                          median microseconds of a training step: by the
  *                                                          clock, and of processor time (of all threads)
  *     mfl-bench-train peak THREADS                         measured GFLOP/s of fused multiply-adds
  *     mfl-bench-train flops MODEL                          operations of one sample's training step
@@ -15,6 +16,7 @@
 
 #include "bench/samples.h"
 #include "kernels/backend.h"
+#include "kernels/host.h"
 
 #define BATCHES 60
 
@@ -75,7 +77,8 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         free(index);
 }
 
-static int train(const char *backend, const char *model, int batch, int threads, uint32_t n_steps)
+static int train(const char *backend, const char *model, int batch, int threads, uint32_t n_steps,
+        enum mfl_precision precision)
 {
         struct mfl_error err;
         const struct mfl_backend_ops *ops;
@@ -84,7 +87,8 @@ static int train(const char *backend, const char *model, int batch, int threads,
         struct mfl_graph *graph;
         struct mfl_net *net;
         struct mfl_dataset set;
-        struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = threads, .training = true};
+        struct mfl_net_options options = {
+                .batch = batch, .groups = 1, .threads = threads, .training = true, .precision = precision};
         bench_samples_init(model, BATCHES * (uint32_t)batch, &set);
         must(mfl_backend_open(backend, &ops, &err), &err);
         must(ops->device_open(&device, &err), &err);
@@ -195,15 +199,28 @@ static int flops(const char *model)
         return 0;
 }
 
+/* MFL_PRECISION_COUNT_ for no precision's name. */
+static enum mfl_precision precision_of(const char *name)
+{
+        enum mfl_precision p = MFL_PRECISION_FP32;
+        while (p < MFL_PRECISION_COUNT_ && strcmp(name, mfl_precision_name(p)))
+                p++;
+        return p;
+}
+
 int main(int argc, char **argv)
 {
+        enum mfl_precision precision = argc == 7 ? precision_of(argv[6]) : MFL_PRECISION_FP32;
         if (argc == 3 && !strcmp(argv[1], "peak"))
                 return peak(atoi(argv[2]));
         if (argc == 3 && !strcmp(argv[1], "flops"))
                 return flops(argv[2]);
-        if (argc == 6 && atoi(argv[3]) > 0 && atoi(argv[4]) > 0 && atoi(argv[5]) > 0)
-                return train(argv[1], argv[2], atoi(argv[3]), atoi(argv[4]), (uint32_t)atoi(argv[5]));
+        if ((argc == 6 || argc == 7) && atoi(argv[3]) > 0 && atoi(argv[4]) > 0 && atoi(argv[5]) > 0 &&
+                precision < MFL_PRECISION_COUNT_)
+                return train(
+                        argv[1], argv[2], atoi(argv[3]), atoi(argv[4]), (uint32_t)atoi(argv[5]), precision);
         fprintf(stderr,
-                "usage: mfl-bench-train BACKEND MODEL BATCH THREADS STEPS | peak THREADS | flops MODEL\n");
+                "usage: mfl-bench-train BACKEND MODEL BATCH THREADS STEPS [PRECISION] | peak THREADS | flops "
+                "MODEL\n");
         return 2;
 }

@@ -159,10 +159,12 @@ int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
                         doc, mfl_job_find_key(training, "steps"), err, "epochs is given too; keep one");
         if (!job->training.epochs && !job->training.steps)
                 job->training.epochs = 1;
-        const char *backend = job->training.backend;
-        if (job->training.precision && (!strcmp(backend, "cpu") || !strcmp(backend, "reference")))
+        const char *backend = job->training.backend, *precision = precision_names[job->training.precision];
+        bool cpu = !strcmp(backend, "cpu"), bf16 = !strcmp(precision, "bf16");
+        if (job->training.precision && (!strcmp(backend, "reference") || (cpu && !bf16)))
                 return mfl_yaml_fail(doc, mfl_job_find_key(training, "precision"), err,
-                        "backend %s computes in fp32; the others need backend cuda", backend);
+                        "backend %s computes in fp32%s; %s needs backend cuda%s", backend,
+                        cpu ? " or bf16" : "", precision, !cpu && bf16 ? " or cpu" : "");
         if ((uint64_t)job->training.batch * job->training.accumulate > ROWS_MAX)
                 return mfl_yaml_fail(doc, mfl_job_find_key(training, "accumulate"), err,
                         "%u batches of %u samples are more than %u samples a step", job->training.accumulate,

@@ -55,7 +55,8 @@ enum mfl_precision {
         MFL_PRECISION_TF32, /* operands of convolutions and dense layers rounded to 10 bits of mantissa, to
                                nearest; float sums */
         MFL_PRECISION_BF16, /* activations and copies of weights in bfloat16, float sums, float master
-                               weights; normalisation statistics, softmax and loss in float */
+                               weights; normalisation statistics, softmax and loss in float. On the CPU
+                               activations are float between products: kernels/cpu/bf16.h */
         MFL_PRECISION_FP16, /* the same in IEEE half, with a loss scale per group that starts at 2^16, halves
                                on an overflow (that step is left out) and doubles after 2000 good steps
                                (Micikevicius et al. 2018) */

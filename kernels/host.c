@@ -228,8 +228,11 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
                 return mfl_fail(err, MFL_INVALID, "batch %d, groups %d, threads %d: each must be at least 1",
                         options->batch, options->groups, options->threads);
         if (options->precision != MFL_PRECISION_FP32)
-                return mfl_fail(err, MFL_INVALID, "precision %s needs the cuda backend",
-                        mfl_precision_name(options->precision));
+                return mfl_fail(err, MFL_INVALID, "precision %s needs the cuda backend%s",
+                        mfl_precision_name(options->precision),
+                        options->precision == MFL_PRECISION_BF16
+                                ? ", or cpu on a processor with avx512_bf16 or amx_bf16"
+                                : "");
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);

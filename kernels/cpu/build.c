@@ -101,7 +101,7 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
                 own->gemm = is_product(graph, i);
                 if (mfl_cpu_is_conv(layer->op)) {
                         int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, graph, i, &net->options,
-                                in, own->relu, &own->layout, err);
+                                net->bf16, in, own->relu, &own->layout, err);
                         if (rc)
                                 return rc;
                 } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE ||
@@ -237,7 +237,8 @@ static int bind_convolutions(struct mfl_net *net, struct mfl_error *err)
                 const struct mfl_plan_layer *out = &net->plan->layers[i];
                 void *diff_src = out->writes_grad ? (void *)(net->arena + in->grad) : (void *)net->share[0];
                 int rc = mfl_cpu_conv_bind(&net->layers[i].conv, net->device->engine, net->arena + in->act,
-                        net->arena + out->act, diff_src, net->arena + out->grad, net->scratch, err);
+                        net->arena + out->act, diff_src, net->arena + out->grad, net->scratch, net->staging,
+                        err);
                 if (rc)
                         return rc;
         }
@@ -254,6 +255,7 @@ static int make_backward(struct mfl_net *net, struct mfl_error *err)
                 if (rc)
                         return rc;
                 net->scratch_bytes = MFL_MAX(net->scratch_bytes, conv->scratch_bytes);
+                net->staging_bytes = MFL_MAX(net->staging_bytes, conv->staging_bytes);
         }
         return 0;
 }
@@ -289,13 +291,24 @@ static int build(struct mfl_net *net, struct mfl_error *err)
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
-        int rc = mfl_host_check_options(options, err);
+        bool bf16 = options->precision == MFL_PRECISION_BF16;
+        struct mfl_net_options rest = *options;
+        if (bf16)
+                rest.precision = MFL_PRECISION_FP32;
+        int rc = mfl_host_check_options(&rest, err);
+        if (!rc && bf16 && !device->bf16)
+                rc = mfl_cpu_bf16_refuse(err);
         if (rc)
                 return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);
         if (!net)
                 return mfl_fail_memory(err, sizeof *net, "network");
-        net->device = device;
+        net->own_device = *device;
+        net->device = &net->own_device;
+        if (bf16) {
+                net->bf16 = device->bf16;
+                net->own_device.loops = mfl_loops_bf16(device->loops, device->bf16 == MFL_CPU_BF16_LIBRARY);
+        }
         net->graph = graph;
         net->options = *options;
         rc = build(net, err);
@@ -320,6 +333,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->wide);
         free(net->arena);
         free(net->scratch);
+        free(net->staging);
         free(net->params);
         free(net->first);
         if (net->base != net->first)

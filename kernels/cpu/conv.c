@@ -2,6 +2,9 @@
 /* oneDNN convolutions: creation with one layout throughout where the library is fast in it. */
 #include "kernels/cpu/conv.h"
 
+#define STAGE_ALIGN ((size_t)64)
+#define ROUND_ALONE 65536 /* numbers: fewer are rounded before another thread is awake */
+
 static int fail(dnnl_status_t status, const char *what, struct mfl_error *err)
 {
         if (status == dnnl_success)
@@ -56,6 +59,7 @@ struct making {
         dnnl_engine_t engine;
         enum kind kind;
         bool training;
+        enum mfl_cpu_bf16 bf16; /* of this primitive */
         struct mfl_md any_src, any_weights, any_dst;
         struct mfl_dnnl_conv geometry;
         dnnl_primitive_attr_t attr;
@@ -64,8 +68,11 @@ struct making {
 static dnnl_status_t create(const struct mfl_cpu_conv *conv, const struct making *m, const struct attempt *a,
         dnnl_primitive_desc_t *ret_pd)
 {
-        MFL_MD_IN src = mfl_md_in(a->any_src ? &m->any_src : &conv->src);
-        MFL_MD_IN dst = mfl_md_in(a->any_dst ? &m->any_dst : &conv->dst);
+        bool low = m->bf16 == MFL_CPU_BF16_LIBRARY;
+        const struct mfl_md *own_src = low && m->kind != DATA ? &conv->low_src : &conv->src;
+        const struct mfl_md *own_dst = low && m->kind != FORWARD ? &conv->low_dst : &conv->dst;
+        MFL_MD_IN src = mfl_md_in(a->any_src ? &m->any_src : own_src);
+        MFL_MD_IN dst = mfl_md_in(a->any_dst ? &m->any_dst : own_dst);
         MFL_MD_IN weights = mfl_md_in(a->any_weights ? &m->any_weights : &conv->weights);
         MFL_MD_IN bias = conv->has_bias ? mfl_md_in(&conv->bias) : NULL;
         const struct mfl_dnnl_conv *c = &m->geometry;
@@ -112,6 +119,7 @@ static void making_deinit(struct making *m)
         mfl_md_free(&m->any_dst);
         if (m->attr)
                 dnnl_primitive_attr_destroy(m->attr);
+        m->attr = NULL;
 }
 
 /* Weights have a dimension of groups in front where there are several; a transposed convolution's are
@@ -156,10 +164,35 @@ static dnnl_status_t making_init(struct making *m, dnnl_engine_t engine, enum ki
                 m->geometry.padding[a] = v->p[a];
                 m->geometry.padding_r[a] = conv->transposed ? whole - v->p[a] - out[a] : v->p[a];
         }
-        dnnl_status_t s = mfl_md_by_tag(&m->any_src, 4, src, dnnl_format_tag_any);
-        s = s ? s : mfl_md_by_tag(&m->any_weights, n_weights, weights, dnnl_format_tag_any);
-        s = s ? s : mfl_md_by_tag(&m->any_dst, 4, dst, dnnl_format_tag_any);
+        /* What the primitive reads is low, what it writes is float. */
+        dnnl_data_type_t low = m->bf16 == MFL_CPU_BF16_LIBRARY ? dnnl_bf16 : dnnl_f32;
+        dnnl_status_t s =
+                mfl_md_of_type(&m->any_src, 4, src, kind == DATA ? dnnl_f32 : low, dnnl_format_tag_any);
+        s = s ? s
+              : mfl_md_of_type(&m->any_weights, n_weights, weights, kind == GRADIENT ? dnnl_f32 : low,
+                        dnnl_format_tag_any);
+        s = s ? s
+              : mfl_md_of_type(&m->any_dst, 4, dst, kind == FORWARD ? dnnl_f32 : low, dnnl_format_tag_any);
         return s ? s : attr_new(relu, &m->attr);
+}
+
+/* A primitive of the conv's precision; one that the library has no fast bfloat16 for takes rounded floats. */
+static dnnl_status_t make(struct making *m, dnnl_engine_t engine, enum kind kind,
+        const struct mfl_cpu_conv *conv, int64_t batch, bool relu, const struct attempt *attempts, int n,
+        dnnl_primitive_desc_t *ret_pd)
+{
+        m->bf16 = conv->bf16;
+        dnnl_status_t s = making_init(m, engine, kind, conv, batch, relu);
+        s = s ? s : create_best(conv, m, attempts, n, ret_pd);
+        if (m->bf16 != MFL_CPU_BF16_LIBRARY || s == dnnl_out_of_memory || (!s && !is_slow(*ret_pd)))
+                return s;
+        if (*ret_pd)
+                dnnl_primitive_desc_destroy(*ret_pd);
+        *ret_pd = NULL;
+        making_deinit(m);
+        m->bf16 = MFL_CPU_BF16_ROUNDED;
+        s = making_init(m, engine, kind, conv, batch, relu);
+        return s ? s : create_best(conv, m, attempts, n, ret_pd);
 }
 
 static dnnl_status_t memory_new(dnnl_engine_t engine, MFL_MD_IN md, void *handle, dnnl_memory_t *ret_memory)
@@ -179,14 +212,54 @@ static dnnl_status_t reorder_new(
         return s;
 }
 
-/* inward: the primitive reads the tensor; else it writes it. */
+/* inward: the primitive reads the tensor, in its low precision; else it writes it. */
 static dnnl_status_t stage(
-        struct mfl_cpu_staged *staged, dnnl_engine_t engine, MFL_MD_IN own, MFL_MD_IN wanted, bool inward)
+        struct mfl_cpu_staged *staged, const struct making *m, MFL_MD_IN own, MFL_MD_IN wanted, bool inward)
 {
-        if (mfl_md_same(own, wanted))
-                return dnnl_success;
-        dnnl_status_t s = memory_new(engine, wanted, DNNL_MEMORY_ALLOCATE, &staged->memory);
-        return s ? s : reorder_new(engine, inward ? own : wanted, inward ? wanted : own, &staged->reorder);
+        bool shared = m->bf16 != MFL_CPU_BF16_NONE;
+        dnnl_status_t s = dnnl_success;
+        if (inward && m->bf16 == MFL_CPU_BF16_ROUNDED) {
+                staged->rounded_bytes = mfl_md_bytes(own);
+                s = memory_new(m->engine, own, DNNL_MEMORY_NONE, &staged->rounded);
+        }
+        if (s || mfl_md_same(own, wanted))
+                return s;
+        staged->memory_bytes = shared ? mfl_md_bytes(wanted) : 0;
+        s = memory_new(m->engine, wanted, shared ? DNNL_MEMORY_NONE : DNNL_MEMORY_ALLOCATE, &staged->memory);
+        return s ? s : reorder_new(m->engine, inward ? own : wanted, inward ? wanted : own, &staged->reorder);
+}
+
+/* Places a primitive's copies one after the other, base NULL: only counts their bytes, which are added up in
+ * the conv's. */
+static dnnl_status_t place(struct mfl_cpu_conv *conv, struct mfl_cpu_staged *const staged[3], char *base)
+{
+        size_t at = 0;
+        dnnl_status_t s = dnnl_success;
+        for (int i = 0; i < 3; i++) {
+                const struct mfl_cpu_staged *v = staged[i];
+                const struct {
+                        dnnl_memory_t memory;
+                        size_t bytes;
+                } parts[] = {{v->rounded, v->rounded_bytes}, {v->memory, v->memory_bytes}};
+                for (int k = 0; k < 2; k++) {
+                        if (base && parts[k].bytes)
+                                s = s ? s : dnnl_memory_set_data_handle(parts[k].memory, base + at);
+                        at += (parts[k].bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
+                }
+        }
+        conv->staging_bytes = MFL_MAX(conv->staging_bytes, at);
+        return s;
+}
+
+/* The output's gradient comes first in both, so that they can share it. */
+static dnnl_status_t place_all(struct mfl_cpu_conv *c, char *base)
+{
+        struct mfl_cpu_staged *const forward[] = {&c->forward_src, &c->forward_weights, &c->forward_dst};
+        struct mfl_cpu_staged *const data[] = {&c->data_dst, &c->data_weights, &c->data_src};
+        struct mfl_cpu_staged *const gradient[] = {&c->gradient_dst, &c->gradient_src, &c->gradient_weights};
+        dnnl_status_t s = place(c, forward, base);
+        s = s ? s : place(c, data, base);
+        return s ? s : place(c, gradient, base);
 }
 
 static dnnl_status_t scratch_new(
@@ -208,7 +281,8 @@ static dnnl_status_t adopt_output(struct mfl_cpu_conv *conv, MFL_MD_IN chosen, c
         dims_of(conv, batch, src, weights, dst);
         mfl_layout_tag(chosen, dst, &tag);
         *ret_out = mfl_layout_of(shape, tag);
-        return mfl_md_by_tag(&conv->dst, 4, dst, tag);
+        dnnl_status_t s = mfl_md_of_type(&conv->low_dst, 4, dst, dnnl_bf16, tag);
+        return s ? s : mfl_md_by_tag(&conv->dst, 4, dst, tag);
 }
 
 static dnnl_status_t flat_new(struct mfl_cpu_conv *conv, dnnl_engine_t engine)
@@ -224,21 +298,31 @@ static dnnl_status_t flat_new(struct mfl_cpu_conv *conv, dnnl_engine_t engine)
         return s;
 }
 
+/* The weights' layout is what forward chose; in a bf16 network the flat one, from which the library makes
+ * those of bfloat16 fastest. */
+static dnnl_status_t adopt_weights(struct mfl_cpu_conv *conv)
+{
+        dnnl_dims_t src, weights, dst;
+        if (!conv->bf16)
+                return mfl_md_copy(&conv->weights, query(conv->hint, dnnl_query_weights_md));
+        int n_weights = dims_of(conv, 1, src, weights, dst);
+        return mfl_md_by_tag(&conv->weights, n_weights, weights, flat_tag(conv));
+}
+
 static dnnl_status_t init_forward(struct mfl_cpu_conv *conv, const struct making *m,
         const struct mfl_shape *shape, int64_t batch, struct mfl_layout *ret_out)
 {
-        static const struct attempt attempts[] = {{false, true, true}, {true, true, true}};
-        dnnl_status_t s = create_best(conv, m, attempts, MFL_ARRAY_SIZE(attempts), &conv->hint);
-        if (s)
-                return s;
-        s = mfl_md_copy(&conv->weights, query(conv->hint, dnnl_query_weights_md));
+        dnnl_status_t s = adopt_weights(conv);
         s = s ? s : adopt_output(conv, query(conv->hint, dnnl_query_dst_md), shape, batch, ret_out);
         s = s ? s
-              : stage(&conv->forward_src, m->engine, mfl_md_in(&conv->src),
-                        query(conv->hint, dnnl_query_src_md), true);
+              : stage(&conv->forward_src, m, mfl_md_in(&conv->src), query(conv->hint, dnnl_query_src_md),
+                        true);
         s = s ? s
-              : stage(&conv->forward_dst, m->engine, mfl_md_in(&conv->dst),
-                        query(conv->hint, dnnl_query_dst_md), false);
+              : stage(&conv->forward_weights, m, mfl_md_in(&conv->weights),
+                        query(conv->hint, dnnl_query_weights_md), true);
+        s = s ? s
+              : stage(&conv->forward_dst, m, mfl_md_in(&conv->dst), query(conv->hint, dnnl_query_dst_md),
+                        false);
         s = s ? s : dnnl_primitive_create(&conv->forward, conv->hint);
         s = s ? s : scratch_new(conv, m->engine, conv->hint, &conv->s_forward);
         s = s ? s : memory_new(m->engine, mfl_md_in(&conv->weights), DNNL_MEMORY_NONE, &conv->m_weights);
@@ -251,9 +335,10 @@ static dnnl_status_t init_forward(struct mfl_cpu_conv *conv, const struct making
 }
 
 int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
-        int layer, const struct mfl_net_options *options, const struct mfl_layout *in, bool relu,
-        struct mfl_layout *ret_out, struct mfl_error *err)
+        int layer, const struct mfl_net_options *options, enum mfl_cpu_bf16 bf16, const struct mfl_layout *in,
+        bool relu, struct mfl_layout *ret_out, struct mfl_error *err)
 {
+        static const struct attempt attempts[] = {{false, true, true}, {true, true, true}};
         struct making m = {.training = options->training};
         dnnl_dims_t src, weights, dst;
         conv->window = mfl_window_of(graph, layer);
@@ -261,10 +346,15 @@ int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const str
         conv->has_bias = graph->layers[layer].param_bias >= 0;
         dims_of(conv, options->batch, src, weights, dst);
         const dnnl_dims_t outputs = {conv->window.o};
-        dnnl_status_t s = making_init(&m, engine, FORWARD, conv, options->batch, relu);
-        s = s ? s : mfl_md_by_tag(&conv->src, 4, src, in->tag);
+        conv->bf16 = bf16;
+        dnnl_status_t s = mfl_md_by_tag(&conv->src, 4, src, in->tag);
+        s = s ? s : mfl_md_of_type(&conv->low_src, 4, src, dnnl_bf16, in->tag);
         s = s ? s : mfl_md_by_tag(&conv->bias, 1, outputs, dnnl_a);
+        s = s ? s
+              : make(&m, engine, FORWARD, conv, options->batch, relu, attempts, MFL_ARRAY_SIZE(attempts),
+                        &conv->hint);
         s = s ? s : init_forward(conv, &m, &graph->layers[layer].out, options->batch, ret_out);
+        s = s ? s : place_all(conv, NULL);
         making_deinit(&m);
         return fail(s, "convolution", err);
 }
@@ -274,19 +364,16 @@ static dnnl_status_t init_data(struct mfl_cpu_conv *conv, dnnl_engine_t engine, 
         static const struct attempt attempts[] = {{false, true, false}, {true, true, true}};
         struct making m = {0};
         dnnl_primitive_desc_t pd = NULL;
-        dnnl_status_t s = making_init(&m, engine, DATA, conv, batch, false);
-        s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
+        dnnl_status_t s = make(&m, engine, DATA, conv, batch, false, attempts, MFL_ARRAY_SIZE(attempts), &pd);
         s = s ? s : dnnl_primitive_create(&conv->data, pd);
         s = s ? s : scratch_new(conv, engine, pd, &conv->s_data);
         s = s ? s
-              : stage(&conv->data_weights, engine, mfl_md_in(&conv->weights),
-                        query(pd, dnnl_query_weights_md), true);
-        s = s ? s
-              : stage(&conv->data_src, engine, mfl_md_in(&conv->src), query(pd, dnnl_query_diff_src_md),
-                        false);
-        s = s ? s
-              : stage(&conv->data_dst, engine, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md),
+              : stage(&conv->data_weights, &m, mfl_md_in(&conv->weights), query(pd, dnnl_query_weights_md),
                         true);
+        s = s ? s
+              : stage(&conv->data_src, &m, mfl_md_in(&conv->src), query(pd, dnnl_query_diff_src_md), false);
+        s = s ? s
+              : stage(&conv->data_dst, &m, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md), true);
         if (pd)
                 dnnl_primitive_desc_destroy(pd);
         making_deinit(&m);
@@ -299,17 +386,16 @@ static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engi
                 {false, false, false}, {false, true, false}, {true, true, true}};
         struct making m = {0};
         dnnl_primitive_desc_t pd = NULL;
-        dnnl_status_t s = making_init(&m, engine, GRADIENT, conv, batch, false);
-        s = s ? s : create_best(conv, &m, attempts, MFL_ARRAY_SIZE(attempts), &pd);
+        dnnl_status_t s =
+                make(&m, engine, GRADIENT, conv, batch, false, attempts, MFL_ARRAY_SIZE(attempts), &pd);
         s = s ? s : dnnl_primitive_create(&conv->gradient, pd);
         s = s ? s : scratch_new(conv, engine, pd, &conv->s_gradient);
+        s = s ? s : stage(&conv->gradient_src, &m, mfl_md_in(&conv->src), query(pd, dnnl_query_src_md), true);
         s = s ? s
-              : stage(&conv->gradient_src, engine, mfl_md_in(&conv->src), query(pd, dnnl_query_src_md), true);
-        s = s ? s
-              : stage(&conv->gradient_dst, engine, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md),
+              : stage(&conv->gradient_dst, &m, mfl_md_in(&conv->dst), query(pd, dnnl_query_diff_dst_md),
                         true);
         s = s ? s
-              : stage(&conv->gradient_weights, engine, mfl_md_in(&conv->weights),
+              : stage(&conv->gradient_weights, &m, mfl_md_in(&conv->weights),
                         query(pd, dnnl_query_diff_weights_md), false);
         if (pd)
                 dnnl_primitive_desc_destroy(pd);
@@ -317,16 +403,32 @@ static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engi
         return s;
 }
 
+/* Whether two primitives read copies of a tensor that are alike. */
+static bool is_same_copy(const struct mfl_cpu_staged *a, const struct mfl_cpu_staged *b)
+{
+        MFL_MD_IN a_md = NULL;
+        MFL_MD_IN b_md = NULL;
+        if (a->rounded_bytes != b->rounded_bytes || a->memory_bytes != b->memory_bytes ||
+                a->rounded_bytes + a->memory_bytes == 0)
+                return false;
+        if (!a->memory_bytes)
+                return true;
+        return !dnnl_memory_get_memory_desc(a->memory, &a_md) &&
+               !dnnl_memory_get_memory_desc(b->memory, &b_md) && mfl_md_same(a_md, b_md);
+}
+
 int mfl_cpu_conv_backward(
         struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch, struct mfl_error *err)
 {
         dnnl_status_t s = init_data(conv, engine, batch);
         s = s ? s : init_gradient(conv, engine, batch);
+        conv->shares_dst = !s && is_same_copy(&conv->data_dst, &conv->gradient_dst);
+        s = s ? s : place_all(conv, NULL);
         return fail(s, "convolution's backward", err);
 }
 
 int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src, void *dst, void *diff_src,
-        void *diff_dst, void *scratch, struct mfl_error *err)
+        void *diff_dst, void *scratch, char *staging, struct mfl_error *err)
 {
         dnnl_memory_t pads[] = {conv->s_forward, conv->s_data, conv->s_gradient};
         dnnl_status_t s = memory_new(engine, mfl_md_in(&conv->src), src, &conv->m_src);
@@ -336,6 +438,7 @@ int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src
         for (size_t i = 0; i < MFL_ARRAY_SIZE(pads) && !s; i++)
                 if (pads[i])
                         s = dnnl_memory_set_data_handle(pads[i], scratch);
+        s = s ? s : place_all(conv, staging);
         return fail(s, "memory", err);
 }
 
@@ -343,18 +446,21 @@ static void staged_free(struct mfl_cpu_staged *staged)
 {
         if (staged->memory)
                 dnnl_memory_destroy(staged->memory);
+        if (staged->rounded)
+                dnnl_memory_destroy(staged->rounded);
         if (staged->reorder)
                 dnnl_primitive_destroy(staged->reorder);
 }
 
 void mfl_cpu_conv_deinit(struct mfl_cpu_conv *c)
 {
-        struct mfl_cpu_staged *staged[] = {&c->forward_src, &c->forward_dst, &c->data_weights, &c->data_src,
-                &c->data_dst, &c->gradient_src, &c->gradient_dst, &c->gradient_weights};
+        struct mfl_cpu_staged *staged[] = {&c->forward_src, &c->forward_weights, &c->forward_dst,
+                &c->data_weights, &c->data_src, &c->data_dst, &c->gradient_src, &c->gradient_dst,
+                &c->gradient_weights};
         dnnl_primitive_t primitives[] = {c->forward, c->data, c->gradient, c->to_wide, c->to_flat};
         dnnl_memory_t memories[] = {c->m_src, c->m_dst, c->m_diff_src, c->m_diff_dst, c->m_weights, c->m_bias,
                 c->m_dweights, c->m_dbias, c->m_flat, c->s_forward, c->s_data, c->s_gradient};
-        struct mfl_md *mds[] = {&c->src, &c->dst, &c->weights, &c->bias};
+        struct mfl_md *mds[] = {&c->src, &c->dst, &c->weights, &c->bias, &c->low_src, &c->low_dst};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(staged); i++)
                 staged_free(staged[i]);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(primitives); i++)
@@ -382,12 +488,37 @@ static dnnl_status_t reorder(
         return dnnl_primitive_execute(primitive, stream, 2, args);
 }
 
+static dnnl_status_t round_tensor(dnnl_memory_t from, dnnl_memory_t to, size_t bytes)
+{
+        void *in = NULL, *out = NULL;
+        int64_t n = (int64_t)(bytes / sizeof(float));
+        dnnl_status_t s = dnnl_memory_get_data_handle(from, &in);
+        s = s ? s : dnnl_memory_get_data_handle(to, &out);
+        const float *restrict x = in;
+        uint32_t *restrict y = out;
+        if (s)
+                return s;
+#pragma omp parallel for schedule(static) if (n >= ROUND_ALONE)
+        for (int64_t i = 0; i < n; i++)
+                y[i] = mfl_bf16_bits(x[i]);
+        return s;
+}
+
+static dnnl_memory_t copy_of(const struct mfl_cpu_staged *staged, dnnl_memory_t own)
+{
+        dnnl_memory_t same = staged->rounded ? staged->rounded : own;
+        return staged->memory ? staged->memory : same;
+}
+
 /* What the primitive is given for a tensor that it reads. */
 static dnnl_status_t read_tensor(
         struct mfl_cpu_staged *staged, dnnl_stream_t stream, dnnl_memory_t own, dnnl_memory_t *ret_memory)
 {
-        *ret_memory = staged->memory ? staged->memory : own;
-        return staged->memory ? reorder(staged->reorder, stream, own, staged->memory) : dnnl_success;
+        dnnl_memory_t from = staged->rounded ? staged->rounded : own;
+        *ret_memory = copy_of(staged, own);
+        dnnl_status_t s =
+                staged->rounded ? round_tensor(own, staged->rounded, staged->rounded_bytes) : dnnl_success;
+        return s || !staged->memory ? s : reorder(staged->reorder, stream, from, staged->memory);
 }
 
 static dnnl_memory_t target_of(const struct mfl_cpu_staged *staged, dnnl_memory_t own)
@@ -415,12 +546,13 @@ static dnnl_status_t execute(
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err)
 {
-        dnnl_memory_t src = NULL;
+        dnnl_memory_t src = NULL, w = NULL;
         dnnl_status_t s = read_tensor(&c->forward_src, stream, c->m_src, &src);
         s = s ? s : point(c->m_weights, weights);
+        s = s ? s : read_tensor(&c->forward_weights, stream, c->m_weights, &w);
         if (c->m_bias)
                 s = s ? s : point(c->m_bias, bias);
-        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, c->m_weights},
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, w},
                 {DNNL_ARG_BIAS, c->m_bias}, {DNNL_ARG_DST, target_of(&c->forward_dst, c->m_dst)},
                 {DNNL_ARG_SCRATCHPAD, c->s_forward}};
         s = s ? s : execute(c->forward, stream, args, MFL_ARRAY_SIZE(args));
@@ -439,6 +571,7 @@ int mfl_cpu_conv_run_data(
                 {DNNL_ARG_DIFF_SRC, target_of(&c->data_src, c->m_diff_src)},
                 {DNNL_ARG_SCRATCHPAD, c->s_data}};
         s = s ? s : execute(c->data, stream, args, MFL_ARRAY_SIZE(args));
+        c->dst_copied = !s && c->shares_dst;
         s = s ? s : write_back(&c->data_src, stream, c->m_diff_src);
         return fail(s, "convolution's backward", err);
 }
@@ -451,7 +584,11 @@ int mfl_cpu_conv_run_gradient(
         if (c->m_dbias)
                 s = s ? s : point(c->m_dbias, dbias);
         s = s ? s : read_tensor(&c->gradient_src, stream, c->m_src, &src);
-        s = s ? s : read_tensor(&c->gradient_dst, stream, c->m_diff_dst, &dst);
+        if (c->dst_copied)
+                dst = copy_of(&c->gradient_dst, c->m_diff_dst);
+        else
+                s = s ? s : read_tensor(&c->gradient_dst, stream, c->m_diff_dst, &dst);
+        c->dst_copied = false;
         const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, dst},
                 {DNNL_ARG_DIFF_WEIGHTS, target_of(&c->gradient_weights, c->m_dweights)},
                 {DNNL_ARG_DIFF_BIAS, c->m_dbias}, {DNNL_ARG_SCRATCHPAD, c->s_gradient}};

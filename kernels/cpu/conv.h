@@ -4,21 +4,26 @@
  * The library chooses the output's and the weights' layout; the input's is that of the layer before. Backward
  * primitives are asked for these same layouts; one that has no fast implementation for them gets what it
  * wants instead, and the tensors are reordered around it (on AVX-512 that is the weights of backward-data
- * only: 16i16o against 16o16i). Errors: MFL_INVALID for a convolution that the library does not do; -ENOMEM;
- * -EIO when a primitive fails.
+ * only: 16i16o against 16o16i). In a bf16 network the weights lie as in the flat vector, and each primitive
+ * gets its operands in bfloat16 through such reorders, or rounded in float (bf16.h); these copies lie in
+ * memory that all convolutions share. Errors: MFL_INVALID for a convolution that the library does not do;
+ * -ENOMEM; -EIO when a primitive fails.
  */
 #ifndef MFL_KERNELS_CPU_CONV_H
 #define MFL_KERNELS_CPU_CONV_H
 
 #include "kernels/backend.h"
+#include "kernels/cpu/bf16.h"
 #include "kernels/cpu/layout.h"
 #include "kernels/plan.h"
 
-/* A tensor in the layout that a primitive wants, and the way there from the tensor's own; memory NULL: its
- * own will do. */
+/* A tensor in the layout and type that a primitive wants, and the way there from the tensor's own; memory
+ * NULL: its own will do. rounded: a copy in its own layout, rounded, which then takes its place. Bytes are of
+ * what is to be placed in shared memory. */
 struct mfl_cpu_staged {
-        dnnl_memory_t memory;
+        dnnl_memory_t memory, rounded;
         dnnl_primitive_t reorder;
+        size_t memory_bytes, rounded_bytes;
 };
 
 struct mfl_cpu_conv {
@@ -27,12 +32,16 @@ struct mfl_cpu_conv {
         struct mfl_md weights, bias; /* of forward; bias unused where the layer has none */
         bool has_bias;
         bool transposed;
+        enum mfl_cpu_bf16 bf16;
+        struct mfl_md low_src, low_dst; /* own layouts, in bfloat16 */
+        bool shares_dst;            /* backward's two primitives read the output's gradient from one copy */
+        bool dst_copied;            /* which is there */
         dnnl_primitive_desc_t hint; /* the forward descriptor, until the backward ones are made */
-        size_t scratch_bytes;
+        size_t scratch_bytes, staging_bytes;
 
         dnnl_primitive_t forward, data, gradient;
-        struct mfl_cpu_staged forward_src, forward_dst, data_weights, data_src, data_dst, gradient_src,
-                gradient_dst, gradient_weights;
+        struct mfl_cpu_staged forward_src, forward_weights, forward_dst, data_weights, data_src, data_dst,
+                gradient_src, gradient_dst, gradient_weights;
         dnnl_memory_t m_src, m_dst, m_diff_src, m_diff_dst;   /* in the arena */
         dnnl_memory_t m_weights, m_bias, m_dweights, m_dbias; /* handles are set at each use */
         dnnl_memory_t m_flat;                                 /* OIHW, the same */
@@ -42,18 +51,19 @@ struct mfl_cpu_conv {
 
 /* Makes the forward primitive for an input of that layout, and tells the output's. */
 int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
-        int layer, const struct mfl_net_options *options, const struct mfl_layout *in, bool relu,
-        struct mfl_layout *ret_out, struct mfl_error *err);
-/* Makes the rest. Tensors lie at these addresses from now on; scratch has at least scratch_bytes (which init
- * and mfl_cpu_conv_backward raise). */
+        int layer, const struct mfl_net_options *options, enum mfl_cpu_bf16 bf16, const struct mfl_layout *in,
+        bool relu, struct mfl_layout *ret_out, struct mfl_error *err);
+/* Makes the rest. Tensors lie at these addresses from now on; scratch and staging have at least scratch_bytes
+ * and staging_bytes (which init and mfl_cpu_conv_backward raise). */
 int mfl_cpu_conv_backward(
         struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch, struct mfl_error *err);
 int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src, void *dst, void *diff_src,
-        void *diff_dst, void *scratch, struct mfl_error *err);
+        void *diff_dst, void *scratch, char *staging, struct mfl_error *err);
 void mfl_cpu_conv_deinit(struct mfl_cpu_conv *conv);
 
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err);
+/* In this order: data may be left out, or the gradient. */
 int mfl_cpu_conv_run_data(
         struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights, struct mfl_error *err);
 int mfl_cpu_conv_run_gradient(struct mfl_cpu_conv *conv, dnnl_stream_t stream, float *dweights, float *dbias,

@@ -14,6 +14,7 @@ static int device_open(struct mfl_device **ret_device, struct mfl_error *err)
                 return mfl_fail(err, -ENODEV, "cpu: oneDNN gives no CPU engine");
         }
         device->loops = mfl_loops_choose();
+        device->bf16 = mfl_cpu_bf16_choose();
         *ret_device = device;
         return 0;
 }
@@ -31,8 +32,9 @@ static void device_info(const struct mfl_device *device, struct mfl_device_info 
         const dnnl_version_t *v = dnnl_version();
         *ret_info = (struct mfl_device_info){.backend = "cpu"};
         mfl_host_device_info(ret_info);
-        snprintf(ret_info->library, sizeof ret_info->library, "oneDNN %d.%d.%d, own loops %s", v->major,
-                v->minor, v->patch, device->loops->name);
+        snprintf(ret_info->library, sizeof ret_info->library, "oneDNN %d.%d.%d, own loops %s%s%s", v->major,
+                v->minor, v->patch, device->loops->name, device->bf16 ? ", bf16 " : "",
+                mfl_cpu_bf16_name(device->bf16));
 }
 
 __attribute__((visibility("default"))) extern const struct mfl_backend_ops mfl_backend_module;

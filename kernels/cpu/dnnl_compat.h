@@ -31,10 +31,10 @@ static inline MFL_MD_IN mfl_md_in(const struct mfl_md *m)
         return m->md;
 }
 
-static inline dnnl_status_t mfl_md_by_tag(
-        struct mfl_md *m, int n, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+static inline dnnl_status_t mfl_md_of_type(
+        struct mfl_md *m, int n, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag)
 {
-        return dnnl_memory_desc_create_with_tag(&m->md, n, dims, dnnl_f32, tag);
+        return dnnl_memory_desc_create_with_tag(&m->md, n, dims, type, tag);
 }
 
 static inline dnnl_status_t mfl_md_copy(struct mfl_md *m, MFL_MD_IN from)
@@ -114,10 +114,10 @@ static inline MFL_MD_IN mfl_md_in(const struct mfl_md *m)
         return &m->md;
 }
 
-static inline dnnl_status_t mfl_md_by_tag(
-        struct mfl_md *m, int n, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+static inline dnnl_status_t mfl_md_of_type(
+        struct mfl_md *m, int n, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag)
 {
-        return dnnl_memory_desc_init_by_tag(&m->md, n, dims, dnnl_f32, tag);
+        return dnnl_memory_desc_init_by_tag(&m->md, n, dims, type, tag);
 }
 
 static inline dnnl_status_t mfl_md_copy(struct mfl_md *m, MFL_MD_IN from)
@@ -199,6 +199,12 @@ static inline dnnl_status_t mfl_deconv_backward_weights(dnnl_primitive_desc_t *p
 }
 
 #endif
+
+static inline dnnl_status_t mfl_md_by_tag(
+        struct mfl_md *m, int n, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+{
+        return mfl_md_of_type(m, n, dims, dnnl_f32, tag);
+}
 
 static inline bool mfl_md_same(MFL_MD_IN a, MFL_MD_IN b)
 {

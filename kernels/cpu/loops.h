@@ -235,11 +235,14 @@ struct mfl_loops {
         void (*gather_u8)(int64_t n, const uint8_t *src, float scale, float shift, float *x);
 };
 
-extern const struct mfl_loops mfl_loops_base;
+extern const struct mfl_loops mfl_loops_base, mfl_loops_base_bf16;
 #if defined(__x86_64__)
 extern const struct mfl_loops mfl_loops_avx2, mfl_loops_avx512;
+extern const struct mfl_loops mfl_loops_avx2_bf16, mfl_loops_avx512_bf16;
 #endif
 /* The best that this processor runs. */
 const struct mfl_loops *mfl_loops_choose(void);
+/* Their like with matrix products of bfloat16; instructions: the processor's own may be used. */
+const struct mfl_loops *mfl_loops_bf16(const struct mfl_loops *loops, bool instructions);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loops, for one instruction set: a file defines LANES (floats of a vector), TILE_ROWS (rows of a
- * register tile), LOOPS (the table's symbol) and LOOPS_NAME, is compiled with that set's flags, and includes
- * this. Vectors are GCC's vector extensions, so that gcc and clang compile the same text for every processor.
- * Products and sums contract to FMA here: this backend, like the library beside it, promises equal results on
- * equal processors only.
+ * register tile), LOOPS (the table's symbol), LOOPS_NAME, and LOOPS_BF16 where matrix products take their
+ * operands in bfloat16 (bf16.h), is compiled with that set's flags, and includes this. Vectors are GCC's
+ * vector extensions, so that gcc and clang compile the same text for every processor. Products and sums
+ * contract to FMA here: this backend, like the library beside it, promises equal results on equal processors
+ * only.
  */
 #include <math.h>
 
@@ -431,7 +432,12 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
         DIVIDE(threads, n, update_range(g, apply, begin, end));
 }
 
+#include "kernels/cpu/loops_gemm_common.h"
+#ifdef LOOPS_BF16
+#include "kernels/cpu/loops_gemm_bf16.h"
+#else
 #include "kernels/cpu/loops_gemm.h"
+#endif
 #include "kernels/cpu/loops_pool.h"
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"

@@ -58,33 +58,6 @@ static void pack_columns(
                         out + j / GEMM_PANEL * stride);
 }
 
-/* The place of a tile in the result: rows and columns that there are, and what is there before. */
-struct gemm_place {
-        float *c;
-        int64_t ldc, rows, cols;
-        const float *bias;
-        bool add;
-};
-
-/* A tile's sums, one row of GEMM_PANEL after the other, to their place. */
-static void gemm_finish(const struct gemm_place *p, const float *sums)
-{
-        int64_t whole = p->cols / LANES * LANES, rest = p->cols - whole;
-        for (int64_t r = 0; r < p->rows; r++, sums += GEMM_PANEL) {
-                float *c = p->c + r * p->ldc;
-                for (int64_t j = 0; j < whole; j += LANES) {
-                        vec sum = load(sums + j);
-                        if (p->bias)
-                                sum += load(p->bias + j);
-                        if (p->add)
-                                sum += load(c + j);
-                        store(c + j, sum);
-                }
-                for (int64_t j = whole; j < whole + rest; j++)
-                        c[j] = sums[j] + (p->bias ? p->bias[j] : 0.0f) + (p->add ? c[j] : 0.0f);
-        }
-}
-
 /* The sums leave through memory: conditions here would cost the compiler its registers. */
 INLINE void gemm_tile(const float *a, const float *b, int64_t depth, float *sums, const int nr, const int nv)
 {
@@ -136,7 +109,7 @@ static void gemm_direct(
                 gemm_tile_direct(a, stride, b, depth, sums, 2);
         else
                 gemm_tile_direct(a, stride, b, depth, sums, GEMM_VECS);
-        gemm_finish(p, sums);
+        gemm_finish(p, GEMM_PANEL, sums);
 }
 
 INLINE void gemm_rows(const float *a, const float *b, int64_t depth, int64_t rows, float *sums, const int nv)
@@ -160,8 +133,9 @@ static void gemm_any(const float *a, const float *b, int64_t depth, const struct
                 gemm_rows(a, b, depth, p->rows, sums, 2);
         else
                 gemm_rows(a, b, depth, p->rows, sums, GEMM_VECS);
-        gemm_finish(p, sums);
+        gemm_finish(p, GEMM_PANEL, sums);
 }
+
 /* Columns [first, first + n) and depths [k, k + depth) of the product; b: the packed panel of the first
  * column from depth k on, panels `stride` floats apart. */
 static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64_t first, int64_t n,
@@ -190,23 +164,9 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
         }
 }
 
-static int64_t depth_of(int64_t k)
-{
-        int64_t blocks = (k + MFL_GEMM_DEPTH - 1) / MFL_GEMM_DEPTH;
-        return (k + blocks - 1) / MFL_MAX(blocks, 1);
-}
-
-/* Equal blocks of columns, so that none is left with a few for which all of a is packed once more. */
-static int64_t width_of(int64_t n)
-{
-        int64_t blocks = (n + MFL_GEMM_WIDTH - 1) / MFL_GEMM_WIDTH;
-        int64_t width = (n + blocks - 1) / MFL_MAX(blocks, 1);
-        return (width + GEMM_PANEL - 1) / GEMM_PANEL * GEMM_PANEL;
-}
-
 static void gemm(const struct mfl_gemm *g, float *work)
 {
-        int64_t block = depth_of(g->k), width = width_of(g->n);
+        int64_t block = depth_of(g->k), width = width_of(g->n, GEMM_PANEL);
         float *columns = work + MFL_GEMM_HEIGHT * MFL_GEMM_DEPTH;
         for (int64_t j = 0; j < g->n; j += width)
                 for (int64_t k = 0; k < g->k; k += block) {

@@ -105,6 +105,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         net->arena = tensors_new((size_t)net->plan->arena_bytes);
         net->work = tensors_new(find_work(net) * sizeof(float));
         net->scratch = tensors_new(net->scratch_bytes);
+        net->staging = tensors_new(net->staging_bytes);
         net->params = tensors_new(wide);
         net->logits = tensors_new(outputs);
         net->dlogits = tensors_new(outputs);
@@ -113,8 +114,8 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         /* Only the conformance program touches this one; untouched pages cost nothing. */
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
-        bool ok = net->arena && net->work && net->scratch && net->params && net->logits && net->dlogits &&
-                  net->plain[0] && net->plain[1] && net->x && net->keys;
+        bool ok = net->arena && net->work && net->scratch && net->staging && net->params && net->logits &&
+                  net->dlogits && net->plain[0] && net->plain[1] && net->x && net->keys;
         if (ok && (!net->options.training || allocate_training(net, wide, share, plain)))
                 return 0;
         return mfl_fail_memory(err, (size_t)mfl_cpu_net_bytes(net->graph, &net->options), "network");
@@ -153,7 +154,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
 {
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
                  wide = 0;
-        uint64_t largest = 0, work = 0;
+        uint64_t largest = 0, heaviest = 0, work = 0;
         for (int i = 0; i < graph->n_layers; i++) {
                 uint64_t own = 0;
                 const struct mfl_shape *out = &graph->layers[i].out;
@@ -172,6 +173,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 if (conv) {
                         uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
                         rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
+                        heaviest = MFL_MAX(heaviest, rest);
                 }
                 wide += rest + MFL_CPU_WIDE_ALIGN;
         }
@@ -181,5 +183,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 floats += ((options->shared_start ? 2 : 3) * groups + 4 + (options->accumulate > 1)) * wide;
         for (int i = 0; i < graph->n_params; i++)
                 floats += graph->params[i].count; /* places */
+        if (options->precision == MFL_PRECISION_BF16)
+                floats += 4 * largest + 3 * heaviest; /* copies of a convolution's operands */
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

@@ -22,6 +22,7 @@
 struct mfl_device {
         dnnl_engine_t engine;
         const struct mfl_loops *loops;
+        enum mfl_cpu_bf16 bf16; /* that networks of it get */
 };
 
 /* Where a parameter tensor lies in a wide vector, in floats. */
@@ -45,7 +46,9 @@ struct mfl_cpu_layer {
 struct mfl_net {
         const struct mfl_graph *graph;
         struct mfl_net_options options;
-        struct mfl_device *device;
+        struct mfl_device *device;    /* own_device */
+        struct mfl_device own_device; /* the engine, with the loops of the network's precision */
+        enum mfl_cpu_bf16 bf16;
         dnnl_stream_t stream;
         struct mfl_plan *plan;
         struct mfl_cpu_layer *layers;
@@ -54,6 +57,8 @@ struct mfl_net {
         uint32_t *place;       /* graph->n: where the flat vector's elements lie in the wide one */
         char *arena, *scratch; /* scratch: the primitives' own */
         size_t scratch_bytes;
+        char *staging; /* operands of a convolution in bfloat16 */
+        size_t staging_bytes;
         float *params, *momentum; /* G * n_wide */
         bool momentum_used;       /* by some step, so that a start has to clear it */
         /* What clients started from: G * n_wide, with options.shared_start n_wide, all of them then being

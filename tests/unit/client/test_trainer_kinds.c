@@ -374,7 +374,8 @@ static void what_does_not_go_together_is_refused(void **state)
         assert_refused(&w,
                 LABELLED
                 "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 1, precision: bf16}\n",
-                "backend reference: precision bf16 needs the cuda backend");
+                "backend reference: precision bf16 needs the cuda backend, or cpu on a processor with "
+                "avx512_bf16 or amx_bf16");
         close_world(&w);
         open_world(&w, &tokens, TOKENS("partition: local", ""));
         assert_refused(&w,

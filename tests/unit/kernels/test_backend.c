@@ -129,9 +129,9 @@ static void check_refusal(const struct mfl_backend_ops *ops, struct mfl_device *
         assert_int_equal(ops->net_new(device, graph, &options, &net, &err), MFL_INVALID);
         assert_null(net);
         options.batch = 1;
-        options.precision = MFL_PRECISION_BF16;
+        options.precision = MFL_PRECISION_FP16;
         assert_int_equal(ops->net_new(device, graph, &options, &net, &err), MFL_INVALID);
-        assert_string_equal(err.text, "precision bf16 needs the cuda backend");
+        assert_string_equal(err.text, "precision fp16 needs the cuda backend");
         assert_null(net);
         mfl_graph_free(graph);
 }

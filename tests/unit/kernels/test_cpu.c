@@ -182,6 +182,9 @@ struct run {
         struct mfl_rng_key keys[GROUPS];
 };
 
+/* A device whose networks are bf16, whatever the processor has: see kernels/cpu/bf16.h. */
+static struct mfl_device *bf16_device;
+
 static void run_new(struct run *r, const struct mfl_graph *graph, int batch)
 {
         *r = (struct run){
@@ -211,8 +214,11 @@ static void run_free(struct run *r)
 static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device,
         const struct mfl_graph *graph, struct run *r, int batch, size_t first, int groups, int threads)
 {
-        struct mfl_net_options options = {
-                .batch = batch, .groups = groups, .threads = threads, .training = true};
+        struct mfl_net_options options = {.batch = batch,
+                .groups = groups,
+                .threads = threads,
+                .training = true,
+                .precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32};
         struct mfl_net *net = NULL;
         struct mfl_error err = {""};
         if (ops->net_new(device, graph, &options, &net, &err))
@@ -299,18 +305,17 @@ static void operators_agree(void **state)
 
 /* What net_new takes of the heap is within the estimate that budgets are made with. (Under a sanitizer the
  * heap does not tell, and this says nothing.) */
-static void estimates_hold(void **state)
+static void check_estimates(struct mfl_device *device)
 {
-        if (!cpu)
-                skip();
         for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++) {
                 const struct op_case *kase = &op_cases[i];
                 struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
                 struct mfl_net_options options = {
                         .batch = 8, .groups = GROUPS, .threads = 2, .training = true, .accumulate = 2};
                 struct mfl_net *net = NULL;
+                options.precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
                 struct mallinfo2 before = mallinfo2(), after;
-                assert_int_equal(cpu->net_new(cpu_device, graph, &options, &net, NULL), 0);
+                assert_int_equal(cpu->net_new(device, graph, &options, &net, NULL), 0);
                 after = mallinfo2();
                 uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
                 if (taken > cpu->net_bytes(graph, &options))
@@ -319,6 +324,14 @@ static void estimates_hold(void **state)
                 cpu->net_free(net);
                 mfl_graph_free(graph);
         }
+}
+
+static void estimates_hold(void **state)
+{
+        if (!cpu)
+                skip();
+        check_estimates(cpu_device);
+        check_estimates(bf16_device);
 }
 
 static void memory_may_run_out(void **state)
@@ -344,12 +357,114 @@ static void memory_may_run_out(void **state)
         mfl_graph_free(graph);
 }
 
+static int open_all(void **state)
+{
+        int rc = open_devices(state);
+        assert_int_equal(setenv("MFL_CPU_BF16", "rounded", 1), 0);
+        if (cpu)
+                assert_int_equal(cpu->device_open(&bf16_device, NULL), 0);
+        assert_int_equal(unsetenv("MFL_CPU_BF16"), 0);
+        return rc;
+}
+
+static int close_all(void **state)
+{
+        if (cpu)
+                cpu->device_close(bf16_device);
+        return close_devices(state);
+}
+
+/* One weight and one input, both of which bfloat16 has not: y = w x, dx = w dy and dw = x dy are products of
+ * the nearest that it has. 1 + 2^-8 and 1 + 3 2^-8 are half way between two, of which 1 and 1 + 2^-6 are
+ * even. */
+static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape *input)
+{
+        struct mfl_graph *graph = graph_of(input, layer, 1, 0);
+        struct run r;
+        run_new(&r, graph, 1);
+        for (size_t g = 0; g < GROUPS; g++) {
+                r.params[g] = 1 + 3 * 0x1p-8f;
+                r.x[g] = g ? -1 - 0x1p-8f : 1 + 0x1p-8f;
+                r.dy[g] = 3 + 0x1p-6f + 0x1p-20f; /* a little too much */
+        }
+        execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
+        for (size_t g = 0; g < GROUPS; g++) {
+                float w = 1 + 0x1p-6f, x = g ? -1 : 1, dy = 3 + 0x1p-6f;
+                assert_true(r.y[g] == w * x && r.dx[g] == w * dy && r.dparams[g] == x * dy);
+        }
+        r.x[0] = NAN;
+        r.x[1] = INFINITY;
+        r.x[2] = 0x1.ffp127f; /* nearest is 2^128, which there is not */
+        execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
+        assert_true(isnan(r.y[0]) && r.y[1] == INFINITY && r.y[2] == INFINITY);
+        run_free(&r);
+        mfl_graph_free(graph);
+}
+
+static void bf16_operands_are_rounded(void **state)
+{
+        static const struct mfl_layer conv = {.op = MFL_OP_CONV2D, .out_channels = 1, .kernel = {1, 1}};
+        static const struct mfl_layer dense = {.op = MFL_OP_DENSE, .out_channels = 1};
+        if (!cpu)
+                skip();
+        check_rounding(&conv, &(struct mfl_shape)IN3(1, 1, 1));
+        check_rounding(&dense, &(struct mfl_shape)IN2(1, 1));
+}
+
+/* Every thread count gives the bits of one. Widths and lengths are odd: a pair lacks its second. */
+static void bf16_products_do_not_depend_on_threads(void **state)
+{
+        static const struct mfl_layer layers[] = {{.op = MFL_OP_DENSE, .out_channels = 3 * 66, .bias = true},
+                {.op = MFL_OP_ATTENTION, .input = 1, .heads = 2, .causal = true},
+                {.op = MFL_OP_GRU, .input = 2, .out_channels = 35, .bias = true}};
+        struct mfl_shape input = IN2(57, 31);
+        struct run one, three;
+        if (!cpu)
+                skip();
+        struct mfl_graph *graph = graph_of(&input, layers, MFL_ARRAY_SIZE(layers), 0);
+        run_new(&one, graph, 5);
+        run_new(&three, graph, 5);
+        execute(cpu, bf16_device, graph, &one, 5, 0, GROUPS, 1);
+        execute(cpu, bf16_device, graph, &three, 5, 0, GROUPS, 3);
+        assert_same("bf16 on threads", &three, &one);
+        run_free(&one);
+        run_free(&three);
+        mfl_graph_free(graph);
+}
+
+/* Without the tests' variable, what the processor has decides, and the device says so. */
+static void bf16_needs_a_processor_that_has_it(void **state)
+{
+        struct mfl_net_options options = {
+                .batch = 1, .groups = 1, .threads = 1, .precision = MFL_PRECISION_BF16};
+        struct mfl_shape input = IN2(5, 6);
+        struct mfl_layer layer = {.op = MFL_OP_DENSE, .out_channels = 2};
+        struct mfl_device_info info;
+        struct mfl_net *net = NULL;
+        struct mfl_error err = {""};
+        if (!cpu)
+                skip();
+        struct mfl_graph *graph = graph_of(&input, &layer, 1, 0);
+        cpu->device_info(bf16_device, &info);
+        assert_non_null(strstr(info.library, ", bf16 rounded"));
+        cpu->device_info(cpu_device, &info);
+        int rc = cpu->net_new(cpu_device, graph, &options, &net, &err);
+        assert_int_equal(rc, strstr(info.library, ", bf16 a") ? 0 : MFL_INVALID);
+        assert_true(!rc || strstr(err.text, "precision bf16 needs "));
+        assert_true(!rc || strstr(err.text, "avx512_bf16 or amx_bf16"));
+        cpu->net_free(net);
+        mfl_graph_free(graph);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(operators_agree),
                 cmocka_unit_test(estimates_hold),
                 cmocka_unit_test(memory_may_run_out),
+                cmocka_unit_test(bf16_operands_are_rounded),
+                cmocka_unit_test(bf16_products_do_not_depend_on_threads),
+                cmocka_unit_test(bf16_needs_a_processor_that_has_it),
         };
-        return cmocka_run_group_tests_name("cpu", tests, open_devices, close_devices);
+        return cmocka_run_group_tests_name("cpu", tests, open_all, close_all);
 }

@@ -211,6 +211,14 @@ static void keys_that_contradict_are_refused(void **state)
                 "j.yaml:5: training.steps: epochs is given too; keep one");
         assert_refused(document(NULL, NULL, "{lr: 1, nesterov: true}", NULL),
                 "j.yaml:5: training.nesterov: needs momentum above 0, for example 0.9");
+        assert_refused(document(NULL, NULL, "{lr: 1, backend: cpu, precision: fp16}", NULL),
+                "j.yaml:5: training.precision: backend cpu computes in fp32 or bf16; fp16 needs backend "
+                "cuda");
+        assert_refused(document(NULL, NULL, "{lr: 1, backend: reference, precision: bf16}", NULL),
+                "j.yaml:5: training.precision: backend reference computes in fp32; bf16 needs backend cuda "
+                "or "
+                "cpu");
+        mfl_job_free(parse(document(NULL, NULL, "{lr: 1, backend: cpu, precision: bf16}", NULL)));
         assert_refused(document(NULL, NULL, NULL, "selection: {clients: 11}"),
                 "j.yaml:6: selection.clients: 11 clients a round of a population of 10 (data.clients)");
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),

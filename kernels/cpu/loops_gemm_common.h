@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What matrix products of floats and of bfloat16 share; part of loops_body.h. */
+
+/* The place of a tile in the result: rows and columns that there are, and what is there before. */
+struct gemm_place {
+        float *c;
+        int64_t ldc, rows, cols;
+        const float *bias;
+        bool add;
+};
+
+/* A tile's sums, one row of `panel` after the other, to their place. */
+static void gemm_finish(const struct gemm_place *p, const int panel, const float *sums)
+{
+        int64_t whole = p->cols / LANES * LANES, rest = p->cols - whole;
+        for (int64_t r = 0; r < p->rows; r++, sums += panel) {
+                float *c = p->c + r * p->ldc;
+                for (int64_t j = 0; j < whole; j += LANES) {
+                        vec sum = load(sums + j);
+                        if (p->bias)
+                                sum += load(p->bias + j);
+                        if (p->add)
+                                sum += load(c + j);
+                        store(c + j, sum);
+                }
+                for (int64_t j = whole; j < whole + rest; j++)
+                        c[j] = sums[j] + (p->bias ? p->bias[j] : 0.0f) + (p->add ? c[j] : 0.0f);
+        }
+}
+
+/* Equal blocks along k. */
+static int64_t depth_of(int64_t k)
+{
+        int64_t blocks = (k + MFL_GEMM_DEPTH - 1) / MFL_GEMM_DEPTH;
+        return (k + blocks - 1) / MFL_MAX(blocks, 1);
+}
+
+/* Equal blocks of columns, so that none is left with a few for which all of a is packed once more. */
+static int64_t width_of(int64_t n, const int panel)
+{
+        int64_t blocks = (n + MFL_GEMM_WIDTH - 1) / MFL_GEMM_WIDTH;
+        int64_t width = (n + blocks - 1) / MFL_MAX(blocks, 1);
+        return (width + panel - 1) / panel * panel;
+}
