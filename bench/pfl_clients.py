@@ -8,8 +8,9 @@ thread, in eager and in channels_last format, and the faster one counts. Each ro
 another, so that what else the machine does falls on all of them alike; the table shows medians over the rounds.
 $TORCH_PYTHON names the interpreter whose torch to compare with (default /usr/bin/python3); $MFL_BUILD the build.
 
-"floor": the client's operations at the core's measured peak, or its bytes at the measured rate of copying within the second
-cache, whichever is longer.
+"floor": the client's operations (MFLOP, taking `ops` us) at the core's measured peak, or its bytes (MB, `bytes` us) at the
+measured rate of copying within the second cache, whichever is longer; "of floor": how many times that mfl takes. Where other
+work runs beside it on the machine, peak and copying are measured under it too, and the ratios to PyTorch say more.
 """
 import argparse
 import os
@@ -65,8 +66,9 @@ def measure(model, rounds, seconds):
     return {name: statistics.median(t) for name, t in times.items()}
 
 
-def floor_us(count, gflops, gbytes):
-    return max(count["client_flops"] / gflops, count["client_bytes"] / gbytes) * 1e-3
+def floors_us(count, gflops, gbytes):
+    """Of operations, of bytes."""
+    return count["client_flops"] / gflops * 1e-3, count["client_bytes"] / gbytes * 1e-3
 
 
 def main():
@@ -81,17 +83,18 @@ def main():
     for model in options.models:
         count, t = pairs(mfl("count", model)), measure(model, options.rounds, options.seconds)
         best = min(v for k, v in t.items() if k in ("eager", "last"))
-        floor = floor_us(count, gflops, gbytes)
-        rows.append([model, f"{count['client_flops'] / 1e6:.1f}", f"{count['client_bytes'] / 1e6:.1f}", f"{floor:.0f}",
-                     f"{t['one']:.0f}", f"{t['one'] / floor:.1f}", f"{t['eager']:.0f}", f"{t.get('last', 0):.0f}",
-                     f"{best / t['one']:.1f}", f"{1e6 / t['one']:.0f}", f"{STEPS * 1e6 / t['one']:.0f}",
+        floors = floors_us(count, gflops, gbytes)
+        floor = max(floors)
+        rows.append([model, f"{count['client_flops'] / 1e6:.1f}", f"{floors[0]:.0f}", f"{count['client_bytes'] / 1e6:.1f}",
+                     f"{floors[1]:.0f}", f"{floor:.0f}", f"{t['one']:.0f}", f"{t['one'] / floor:.1f}", f"{t['eager']:.0f}",
+                     f"{t.get('last', 0):.0f}", f"{best / t['one']:.1f}", f"{1e6 / t['one']:.0f}", f"{STEPS * 1e6 / t['one']:.0f}",
                      f"{1e6 / best:.0f}", f"{2e6 / t['two']:.0f}"])
         p = pairs(mfl("parts", model))
         rest = t["one"] - p["start"] - p["steps"] - p["end"]
         parts.append([model, *(f"{p[k]:.0f}" for k in ("start", "forward", "steps", "end")), f"{rest:.0f}"])
     print(f"microseconds of CPU time of a client, median of {options.rounds} rounds; peak {gflops:.0f} GFLOP/s, copying {gbytes:.0f} GB/s")
-    bench.table(["model", "MFLOP", "MB", "floor", "mfl", "of floor", "eager", "last", "ratio", "clients/s", "steps/s",
-                 "torch's clients/s", "mfl x 2 clients/s"], rows)
+    bench.table(["model", "MFLOP", "ops", "MB", "bytes", "floor", "mfl", "of floor", "eager", "last", "ratio",
+                 "clients/s", "steps/s", "torch's clients/s", "mfl x 2 clients/s"], rows)
     print("of these: start, forward (with gathering and loss), all steps, end, and what the daemon adds")
     bench.table(["model", "start", "forward", "steps", "end", "rest"], parts)
 

@@ -100,8 +100,8 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
                 own->plain = i > 0 && works_plain(net, i);
                 own->gemm = is_product(graph, i);
                 if (mfl_cpu_is_conv(layer->op)) {
-                        int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, graph, i, &net->options,
-                                net->bf16, in, own->relu, &own->layout, err);
+                        int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, net->device->loops, graph,
+                                i, &net->options, net->bf16, in, own->relu, &own->layout, err);
                         if (rc)
                                 return rc;
                 } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE ||

@@ -40,12 +40,13 @@ static MFL_MD_IN query(const_dnnl_primitive_desc_t pd, dnnl_query_t what)
         return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
-/* An implementation for any case, of plain loops: hundreds of times slower. */
-static bool is_slow(dnnl_primitive_desc_t pd)
+/* An implementation for any case, of plain loops: hundreds of times slower. Of several groups in plain order,
+ * one product after another of matrices that hold a channel or a few: tens of times. */
+static bool is_slow(const struct mfl_cpu_conv *conv, dnnl_primitive_desc_t pd)
 {
         const char *name = "";
         dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
-        return !strncmp(name, "ref", 3);
+        return !strncmp(name, "ref", 3) || (conv->window.groups > 1 && strstr(name, "gemm"));
 }
 
 enum kind { FORWARD, DATA, GRADIENT };
@@ -105,7 +106,7 @@ static dnnl_status_t create_best(const struct mfl_cpu_conv *conv, const struct m
                 if (best)
                         dnnl_primitive_desc_destroy(best);
                 best = pd;
-                if (!is_slow(pd))
+                if (!is_slow(conv, pd))
                         break;
         }
         *ret_pd = best;
@@ -334,9 +335,10 @@ static dnnl_status_t init_forward(struct mfl_cpu_conv *conv, const struct making
         return s ? s : flat_new(conv, m->engine);
 }
 
-int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
-        int layer, const struct mfl_net_options *options, enum mfl_cpu_bf16 bf16, const struct mfl_layout *in,
-        bool relu, struct mfl_layout *ret_out, struct mfl_error *err)
+int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_loops *loops,
+        const struct mfl_graph *graph, int layer, const struct mfl_net_options *options,
+        enum mfl_cpu_bf16 bf16, const struct mfl_layout *in, bool relu, struct mfl_layout *ret_out,
+        struct mfl_error *err)
 {
         static const struct attempt attempts[] = {{false, true, true}, {true, true, true}};
         struct making m = {.training = options->training};
@@ -344,6 +346,9 @@ int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const str
         conv->window = mfl_window_of(graph, layer);
         conv->transposed = graph->layers[layer].op == MFL_OP_CONVTRANSPOSE2D;
         conv->has_bias = graph->layers[layer].param_bias >= 0;
+        if (!bf16 && !conv->transposed && mfl_small_conv_takes(&conv->window, in, loops->lanes))
+                return mfl_small_conv_init(
+                        conv, loops, &graph->layers[layer].out, options, relu, ret_out, err);
         dims_of(conv, options->batch, src, weights, dst);
         const dnnl_dims_t outputs = {conv->window.o};
         conv->bf16 = bf16;
@@ -420,6 +425,8 @@ static bool is_same_copy(const struct mfl_cpu_staged *a, const struct mfl_cpu_st
 int mfl_cpu_conv_backward(
         struct mfl_cpu_conv *conv, dnnl_engine_t engine, int64_t batch, struct mfl_error *err)
 {
+        if (conv->loops)
+                return 0;
         dnnl_status_t s = init_data(conv, engine, batch);
         s = s ? s : init_gradient(conv, engine, batch);
         conv->shares_dst = !s && is_same_copy(&conv->data_dst, &conv->gradient_dst);
@@ -430,6 +437,14 @@ int mfl_cpu_conv_backward(
 int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src, void *dst, void *diff_src,
         void *diff_dst, void *scratch, char *staging, struct mfl_error *err)
 {
+        if (conv->loops) {
+                conv->x = src;
+                conv->y = dst;
+                conv->dx = diff_src;
+                conv->dy = diff_dst;
+                conv->small.work = scratch;
+                return 0;
+        }
         dnnl_memory_t pads[] = {conv->s_forward, conv->s_data, conv->s_gradient};
         dnnl_status_t s = memory_new(engine, mfl_md_in(&conv->src), src, &conv->m_src);
         s = s ? s : memory_new(engine, mfl_md_in(&conv->dst), dst, &conv->m_dst);
@@ -546,6 +561,10 @@ static dnnl_status_t execute(
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err)
 {
+        if (c->loops) {
+                c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
+                return 0;
+        }
         dnnl_memory_t src = NULL, w = NULL;
         dnnl_status_t s = read_tensor(&c->forward_src, stream, c->m_src, &src);
         s = s ? s : point(c->m_weights, weights);
@@ -563,6 +582,10 @@ int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const
 int mfl_cpu_conv_run_data(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights, struct mfl_error *err)
 {
+        if (c->loops) {
+                c->loops->small_data(&c->small, weights, c->dy, c->dx);
+                return 0;
+        }
         dnnl_memory_t dst = NULL, w = NULL;
         dnnl_status_t s = point(c->m_weights, weights);
         s = s ? s : read_tensor(&c->data_dst, stream, c->m_diff_dst, &dst);
@@ -579,6 +602,10 @@ int mfl_cpu_conv_run_data(
 int mfl_cpu_conv_run_gradient(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, float *dweights, float *dbias, struct mfl_error *err)
 {
+        if (c->loops) {
+                c->loops->small_gradient(&c->small, c->x, c->dy, dweights, dbias);
+                return 0;
+        }
         dnnl_memory_t src = NULL, dst = NULL;
         dnnl_status_t s = point(c->m_dweights, dweights);
         if (c->m_dbias)
@@ -600,6 +627,10 @@ int mfl_cpu_conv_run_gradient(
 int mfl_cpu_conv_to_wide(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *flat, float *wide, struct mfl_error *err)
 {
+        if (c->loops) {
+                mfl_small_conv_to_wide(&c->window, flat, wide);
+                return 0;
+        }
         dnnl_status_t s = point(c->m_flat, flat);
         s = s ? s : point(c->m_weights, wide);
         s = s ? s : reorder(c->to_wide, stream, c->m_flat, c->m_weights);
@@ -609,6 +640,10 @@ int mfl_cpu_conv_to_wide(
 int mfl_cpu_conv_to_flat(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *wide, float *flat, struct mfl_error *err)
 {
+        if (c->loops) {
+                mfl_small_conv_to_flat(&c->window, wide, flat);
+                return 0;
+        }
         dnnl_status_t s = point(c->m_flat, flat);
         s = s ? s : point(c->m_weights, wide);
         s = s ? s : reorder(c->to_flat, stream, c->m_weights, c->m_flat);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A convolution, grouped or transposed too, by oneDNN: its primitives, made once, and their execution.
+/* A convolution, grouped or transposed too, by oneDNN: its primitives, made once, and their execution; or,
+ * where it has few channels, by the own loops of loops_conv.h, see small_conv.c.
  *
  * The library chooses the output's and the weights' layout; the input's is that of the layer before. Backward
  * primitives are asked for these same layouts; one that has no fast implementation for them gets what it
@@ -15,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/bf16.h"
 #include "kernels/cpu/layout.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/plan.h"
 
 /* A tensor in the layout and type that a primitive wants, and the way there from the tensor's own; memory
@@ -47,12 +49,18 @@ struct mfl_cpu_conv {
         dnnl_memory_t m_flat;                                 /* OIHW, the same */
         dnnl_memory_t s_forward, s_data, s_gradient;          /* scratchpads */
         dnnl_primitive_t to_wide, to_flat;
+
+        const struct mfl_loops *loops; /* own loops do it, and nothing above but window and weights is used */
+        struct mfl_small_conv small;
+        const float *x, *dy;
+        float *y, *dx;
 };
 
 /* Makes the forward primitive for an input of that layout, and tells the output's. */
-int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_graph *graph,
-        int layer, const struct mfl_net_options *options, enum mfl_cpu_bf16 bf16, const struct mfl_layout *in,
-        bool relu, struct mfl_layout *ret_out, struct mfl_error *err);
+int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_loops *loops,
+        const struct mfl_graph *graph, int layer, const struct mfl_net_options *options,
+        enum mfl_cpu_bf16 bf16, const struct mfl_layout *in, bool relu, struct mfl_layout *ret_out,
+        struct mfl_error *err);
 /* Makes the rest. Tensors lie at these addresses from now on; scratch and staging have at least scratch_bytes
  * and staging_bytes (which init and mfl_cpu_conv_backward raise). */
 int mfl_cpu_conv_backward(
@@ -72,5 +80,15 @@ int mfl_cpu_conv_to_wide(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const 
         struct mfl_error *err);
 int mfl_cpu_conv_to_flat(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *wide, float *flat,
         struct mfl_error *err);
+
+/* small_conv.c: whether the own loops take convolution `window` of an input of that layout. A fixed rule, so
+ * that bits depend on the shape and the processor alone. */
+bool mfl_small_conv_takes(const struct mfl_window *window, const struct mfl_layout *in, int lanes);
+/* What mfl_cpu_conv_init does then, window being set; floats of `work` are in scratch_bytes. */
+int mfl_small_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_shape *out,
+        const struct mfl_net_options *options, bool relu, struct mfl_layout *ret_out, struct mfl_error *err);
+/* Between the flat vector's [o][c][r][s] and [c][r][s][o]. */
+void mfl_small_conv_to_wide(const struct mfl_window *v, const float *flat, float *wide);
+void mfl_small_conv_to_flat(const struct mfl_window *v, const float *wide, float *flat);
 
 #endif

@@ -58,6 +58,20 @@ static inline int64_t mfl_gemm_packed_floats(int64_t k, int64_t n)
         return k * (n + MFL_GEMM_PANEL_MAX);
 }
 
+/* A convolution of few channels, all strides and dilations 1, one group, padding smaller than the window; its
+ * input is plain, its output plain or in blocks of which a vector is a part. w and dw lie as [c][r][s][o].
+ * The loops work in `work`, mfl_small_conv_work floats of each thread. */
+struct mfl_small_conv {
+        struct mfl_window window;
+        struct mfl_layout out;
+        int64_t rows;
+        bool relu; /* y = max(y, 0) */
+        int threads;
+        float *work;
+        int64_t work_floats;
+};
+#define MFL_LANES_MAX 16
+
 struct mfl_pool {
         struct mfl_window window;
         struct mfl_layout in, out; /* of equal block */
@@ -149,6 +163,7 @@ struct mfl_axis {
 
 struct mfl_loops {
         const char *name;
+        int lanes; /* floats of a vector */
         void (*dense_forward)(
                 const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y);
         /* dx (NULL: not wanted) is computed from the weights before they are stepped. */
@@ -165,6 +180,13 @@ struct mfl_loops {
         void (*gemm_pack)(int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_j, float *packed);
         void (*gemm_packed)(
                 const struct mfl_gemm *g, const float *packed, int64_t packed_k, int64_t row, float *work);
+
+        /* bias, dbias: NULL where there is none. */
+        void (*small_forward)(
+                const struct mfl_small_conv *v, const float *x, const float *w, const float *bias, float *y);
+        void (*small_data)(const struct mfl_small_conv *v, const float *w, const float *dy, float *dx);
+        void (*small_gradient)(
+                const struct mfl_small_conv *v, const float *x, const float *dy, float *dw, float *dbias);
 
         /* argmax: which tap of the window won, one per output float. relu: backward takes the gradient only
          * where y > 0. */

@@ -438,6 +438,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #else
 #include "kernels/cpu/loops_gemm.h"
 #endif
+#include "kernels/cpu/loops_conv.h"
 #include "kernels/cpu/loops_pool.h"
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"
@@ -469,6 +470,7 @@ static void scale(int64_t n, float factor, float *x)
 
 const struct mfl_loops LOOPS = {
         .name = LOOPS_NAME,
+        .lanes = LANES,
         .dense_forward = dense_forward,
         .dense_backward = dense_backward,
         .dense_backward_bias = dense_backward_bias,
@@ -476,6 +478,9 @@ const struct mfl_loops LOOPS = {
         .gemm = gemm,
         .gemm_pack = gemm_pack,
         .gemm_packed = gemm_packed,
+        .small_forward = small_forward,
+        .small_data = small_data,
+        .small_gradient = small_gradient,
         .maxpool_forward = maxpool_forward,
         .maxpool_backward = maxpool_backward,
         .avgpool_forward = avgpool_forward,

@@ -120,8 +120,10 @@ INLINE void gemm_rows(const float *a, const float *b, int64_t depth, int64_t row
                 gemm_tile(a, b, depth, sums, LANES == 16 ? 10 : 4, nv);
         else if (rows > 4)
                 gemm_tile(a, b, depth, sums, LANES == 16 ? 8 : 4, nv);
-        else
+        else if (rows > 2)
                 gemm_tile(a, b, depth, sums, 4, nv);
+        else
+                gemm_tile(a, b, depth, sums, 2, nv); /* of a batch of 10 behind two tiles of 4 */
 }
 
 static void gemm_any(const float *a, const float *b, int64_t depth, const struct gemm_place *p)

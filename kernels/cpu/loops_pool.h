@@ -30,6 +30,12 @@ typedef uint16_t short16 __attribute__((vector_size(32)));
 typedef float lanes16_unaligned __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t short16_unaligned __attribute__((vector_size(32), aligned(2), may_alias));
 
+typedef float lanes8 __attribute__((vector_size(32)));
+typedef int32_t index8 __attribute__((vector_size(32)));
+typedef uint16_t short8 __attribute__((vector_size(16)));
+typedef float lanes8_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t short8_unaligned __attribute__((vector_size(16), aligned(2), may_alias));
+
 INLINE void choose16(const index16 *mask, const lanes16 *yes, const lanes16 *no, lanes16 *ret_chosen)
 {
         *ret_chosen = (lanes16)((*mask & (index16)*yes) | (~*mask & (index16)*no));
@@ -94,6 +100,78 @@ static void max_grad_plane_2x2(
                         max_grad_2x2(dy + at, y ? y + at : NULL, argmax + at, p->in.stride_h,
                                 dx + 2 * oh * p->in.stride_h + 2 * ow * 16);
                 }
+}
+
+/* The same of plain images: a row of windows, vectors along it. */
+static inline bool is_plain_2x2(const struct mfl_pool *p)
+{
+        return p->in.block == 1 && is_tiling(&p->window) && p->window.k[0] == 2 && p->window.k[1] == 2;
+}
+
+static void max_row_2x2(int64_t n, const float *restrict x, const float *restrict x2, float *restrict y,
+        uint16_t *restrict argmax)
+{
+        for (int64_t i = 0; i < n; i++) {
+                float best = x[2 * i];
+                int32_t at = 0;
+                const float others[] = {x[2 * i + 1], x2[2 * i], x2[2 * i + 1]};
+                UNROLL for (int tap = 0; tap < 3; tap++)
+                {
+                        bool wins = others[tap] > best;
+                        best = wins ? others[tap] : best;
+                        at = wins ? tap + 1 : at;
+                }
+                y[i] = best;
+                if (argmax)
+                        argmax[i] = (uint16_t)at;
+        }
+}
+
+/* Windows [i, i + 8) of a row. */
+INLINE void max_grad_eight_2x2(const float *dy, const float *y, const uint16_t *argmax, float *dx, float *dx2)
+{
+        lanes8 g = *(const lanes8_unaligned *)dy;
+        index8 at = __builtin_convertvector(*(const short8_unaligned *)argmax, index8);
+        if (y)
+                g = (lanes8)((index8)g & (*(const lanes8_unaligned *)y > 0.0f));
+        UNROLL for (int row = 0; row < 2; row++)
+        {
+                float *to = row ? dx2 : dx;
+                lanes8 left = (lanes8)((index8)g & (at == 2 * row));
+                lanes8 right = (lanes8)((index8)g & (at == 2 * row + 1));
+                *(lanes8_unaligned *)to = __builtin_shufflevector(left, right, 0, 8, 1, 9, 2, 10, 3, 11);
+                *(lanes8_unaligned *)(to + 8) =
+                        __builtin_shufflevector(left, right, 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+}
+
+/* The last eight windows may overlap those before, which gives the same gradients twice. */
+static void max_grad_row_2x2(
+        int64_t n, const float *dy, const float *y, const uint16_t *argmax, float *dx, float *dx2)
+{
+        for (int64_t i = 0; n >= 8 && i < n; i += 8) {
+                int64_t at = MFL_MIN(i, n - 8);
+                max_grad_eight_2x2(dy + at, y ? y + at : NULL, argmax + at, dx + 2 * at, dx2 + 2 * at);
+        }
+        for (int64_t i = 0; n < 8 && i < n; i++) {
+                float g = !y || y[i] > 0.0f ? dy[i] : 0.0f;
+                for (int k = 0; k < 2; k++) {
+                        dx[2 * i + k] = argmax[i] == k ? g : 0.0f;
+                        dx2[2 * i + k] = argmax[i] == k + 2 ? g : 0.0f;
+                }
+        }
+}
+
+static void avg_row_2x2(int64_t n, const float *restrict x, const float *restrict x2, float *restrict y)
+{
+        for (int64_t i = 0; i < n; i++)
+                y[i] = (x[2 * i] + x[2 * i + 1] + x2[2 * i] + x2[2 * i + 1]) / 4.0f;
+}
+
+static void avg_grad_row_2x2(int64_t n, const float *restrict dy, float *restrict dx, float *restrict dx2)
+{
+        for (int64_t i = 0; i < n; i++)
+                dx[2 * i] = dx[2 * i + 1] = dx2[2 * i] = dx2[2 * i + 1] = dy[i] / 4.0f;
 }
 
 INLINE void max_point(const struct mfl_pool *p, const float *x, struct taps th, struct taps tw, float *y,
@@ -166,6 +244,10 @@ static void max_range(
                 uint16_t *at = argmax ? argmax + q * p->out.stride_block : NULL;
                 if (is_2x2(p))
                         max_plane_2x2(p, from, to, at);
+                else if (is_plain_2x2(p))
+                        for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
+                                max_row_2x2(ow, from + 2 * r * w, from + (2 * r + 1) * w, to + r * ow,
+                                        at ? at + r * ow : NULL);
                 else
                         WITH_LANES(p->in.block, max_plane(p, from, to, at, lanes));
         }
@@ -227,6 +309,10 @@ static void max_grad_range(const struct mfl_pool *p, const float *dy, const floa
                         memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
                 if (is_2x2(p))
                         max_grad_plane_2x2(p, dy + at, y ? y + at : NULL, argmax + at, to);
+                else if (is_plain_2x2(p))
+                        for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
+                                max_grad_row_2x2(ow, dy + at + r * ow, y ? y + at + r * ow : NULL,
+                                        argmax + at + r * ow, to + 2 * r * w, to + (2 * r + 1) * w);
                 else
                         WITH_LANES(p->in.block,
                                 max_grad_plane(p, dy + at, y ? y + at : NULL, argmax + at, once, to, lanes));
@@ -271,7 +357,11 @@ static void avg_range(const struct mfl_pool *p, const float *x, float *y, int64_
         for (int64_t q = begin; q < end; q++) {
                 const float *from = x + q * p->in.stride_block;
                 float *to = y + q * p->out.stride_block;
-                WITH_LANES(p->in.block, avg_plane(p, from, to, lanes));
+                if (is_plain_2x2(p))
+                        for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
+                                avg_row_2x2(ow, from + 2 * r * w, from + (2 * r + 1) * w, to + r * ow);
+                else
+                        WITH_LANES(p->in.block, avg_plane(p, from, to, lanes));
         }
 }
 
@@ -313,7 +403,11 @@ static void avg_grad_range(const struct mfl_pool *p, const float *dy, float *dx,
                 float *to = dx + q * p->in.stride_block;
                 if (zeros)
                         memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
-                WITH_LANES(p->in.block, avg_grad_plane(p, from, once, to, lanes));
+                if (is_plain_2x2(p))
+                        for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
+                                avg_grad_row_2x2(ow, from + r * ow, to + 2 * r * w, to + (2 * r + 1) * w);
+                else
+                        WITH_LANES(p->in.block, avg_grad_plane(p, from, once, to, lanes));
         }
 }
 

@@ -303,6 +303,38 @@ static void operators_agree(void **state)
                                 test_op(&op_cases[i], batches[k]);
 }
 
+/* Convolutions of few channels have own loops, whose bits depend neither on the threads nor on the rows
+ * beside. */
+static void few_channels_keep_their_bits(void **state)
+{
+        static const struct op_case cases[] = {
+                {"plain", IN3(3, 9, 21), 0, {CONV(0, 6), {.op = MFL_OP_RELU, .input = 1}, CONV(2, 5)}},
+                {"blocks", IN3(5, 7, 11), 0, {CONV(0, 16), {.op = MFL_OP_TANH, .input = 1}}},
+        };
+        enum { batch = 7 };
+        if (!cpu)
+                skip();
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                const struct op_case *kase = &cases[i];
+                struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
+                struct run one, more, alone;
+                run_new(&one, graph, batch);
+                run_new(&more, graph, batch);
+                run_new(&alone, graph, 1);
+                execute(cpu, cpu_device, graph, &one, batch, 0, GROUPS, 1);
+                for (int threads = 2; threads <= 6; threads += 2) {
+                        execute(cpu, cpu_device, graph, &more, batch, 0, GROUPS, threads);
+                        assert_same(kase->name, &more, &one);
+                }
+                execute(cpu, cpu_device, graph, &alone, 1, 0, 1, 1);
+                assert_memory_equal(alone.y, one.y, alone.out * sizeof(float));
+                run_free(&one);
+                run_free(&more);
+                run_free(&alone);
+                mfl_graph_free(graph);
+        }
+}
+
 /* What net_new takes of the heap is within the estimate that budgets are made with. (Under a sanitizer the
  * heap does not tell, and this says nothing.) */
 static void check_estimates(struct mfl_device *device)
@@ -460,6 +492,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(operators_agree),
+                cmocka_unit_test(few_channels_keep_their_bits),
                 cmocka_unit_test(estimates_hold),
                 cmocka_unit_test(memory_may_run_out),
                 cmocka_unit_test(bf16_operands_are_rounded),
