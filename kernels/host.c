@@ -230,6 +230,9 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
         if (options->precision != MFL_PRECISION_FP32)
                 return mfl_fail(err, MFL_INVALID, "precision %s needs the cuda backend",
                         mfl_precision_name(options->precision));
+        if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%d segments are outside 0 to %d", options->segments,
+                        MFL_SEGMENTS_MAX);
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
