@@ -153,7 +153,7 @@ struct mfl_job {
                 bool fast;           /* default false: deterministic */
                 uint32_t fuse;       /* clients trained at once on one device; 0: auto */
                 int checkpointing;   /* segments whose activations are computed again
-                                        (mfl_net_options.segments):   0: off (default), -1: auto */
+                                        (mfl_net_options.segments): 0: off (default), -1: auto */
         } training;
         struct {
                 enum mfl_strategy_kind strategy;

@@ -16,9 +16,8 @@
 
 struct cutter {
         struct mfl_plan_draft *draft;
-        int n_places; /* cuts may be before layer place[1 .. n_places - 1]; place[0] = 0, place[n_places] = n
-                       */
-        int *place;   /* n + 1 */
+        int n_places;
+        int *place;      /* n + 1: first 0, then the layers before which a cut may be; n at n_places */
         uint64_t *bytes; /* n + 1: that the layers before the place make, by place */
         uint64_t *cross; /* n + 1: that cross a cut there; 0 at the ends */
         /* By number of segments and place: the fewest bytes that cross, and where the last of them begins. */
