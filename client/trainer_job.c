@@ -2,6 +2,7 @@
 /* Jobs that the trainer keeps warm: the parsed file, graph, partition and, per worker, networks and scratch.
  */
 #include "client/trainer_internal.h"
+#include "common/log.h"
 #include "kernels/check.h"
 
 static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
@@ -274,6 +275,7 @@ static struct mfl_net_options net_options(
         if (training) {
                 options.loss.smoothing = spec->training.label_smoothing;
                 options.accumulate = (int)spec->training.accumulate;
+                options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
                         .crop = (int)spec->data.augment.crop, .flip = spec->data.augment.flip};
         }
@@ -341,6 +343,20 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         return r ? mfl_fail_memory(err, bytes, "a worker's scratch") : 0;
 }
 
+/* What a job's training takes, for the person who wonders how much larger its batch may be. */
+static void log_network(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, const struct mfl_net *net)
+{
+        char whole[16], tensors[16], cut[64] = "all kept";
+        struct mfl_net_plan plan;
+        trainer->ops->net_plan(net, &plan);
+        if (plan.segments > 1)
+                mfl_snprintf(cut, sizeof cut, "in %d segments that are computed again", plan.segments);
+        mfl_log_job(MFL_LOG_INFO, job->id, "%s: a training network of %s for %d at once: activations %s, %s",
+                job->id, mfl_format_bytes(trainer->ops->net_bytes(job->graph, options), whole),
+                options->groups, mfl_format_bytes(plan.tensor_bytes, tensors), cut);
+}
+
 static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         uint32_t wanted, struct mfl_error *err)
 {
@@ -353,6 +369,8 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         options.groups = (int)slot->n_lanes;
         if (!r)
                 r = make_net(trainer, job, &options, &slot->train, err);
+        if (!r && slot == job->slots)
+                log_network(trainer, job, &options, slot->train);
         slot->n_wanted = wanted;
         return r;
 }

@@ -152,6 +152,8 @@ struct mfl_job {
                 int precision;       /* as enum mfl_precision (kernels/backend.h): 0 fp32, tf32, bf16, fp16 */
                 bool fast;           /* default false: deterministic */
                 uint32_t fuse;       /* clients trained at once on one device; 0: auto */
+                int checkpointing;   /* segments whose activations are computed again
+                                        (mfl_net_options.segments): 0: off (default), -1: auto */
         } training;
         struct {
                 enum mfl_strategy_kind strategy;

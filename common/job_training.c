@@ -39,6 +39,30 @@ static int read_fuse(
         return mfl_yaml_read_value(doc, node, &field, fuse, err);
 }
 
+#define SEGMENTS_AUTO (-1) /* MFL_SEGMENTS_AUTO, MFL_SEGMENTS_MAX (kernels/backend.h) */
+#define SEGMENTS_MAX 64
+
+/* off: 0; auto: -1; or a number of segments, of which one would be off. */
+static int read_checkpointing(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 0, .max = UINT32_MAX};
+        int *segments = value;
+        uint32_t n;
+        bool word = node->type == MFL_YAML_SCALAR;
+        if (word && !strcmp(node->text, "off"))
+                *segments = 0;
+        else if (word && !strcmp(node->text, "auto"))
+                *segments = SEGMENTS_AUTO;
+        else if (mfl_yaml_read_value(doc, node, &field, &n, NULL) || n < 2 || n > SEGMENTS_MAX)
+                return mfl_yaml_fail(doc, node, err, "expected 'off', 'auto', or 2 to %d segments%s%.64s%s",
+                        SEGMENTS_MAX, word ? ", got '" : "", word ? node->text : "", word ? "'" : "");
+        else
+                *segments = (int)n;
+        return 0;
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, training.member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, training.member), .read = read_
@@ -71,7 +95,8 @@ const struct mfl_yaml_field mfl_job_training_fields[] = {
         {.key = "threads", AT(U32, threads), .min = 1, .max = 256},
         {.key = "backend", CALL_AT(backend, read_backend)},
         {.key = "precision", AT(ENUM, precision), .names = precision_names}, {.key = "fast", AT(BOOL, fast)},
-        {.key = "fuse", CALL_AT(fuse, read_fuse)}, {0}};
+        {.key = "fuse", CALL_AT(fuse, read_fuse)},
+        {.key = "checkpointing", CALL_AT(checkpointing, read_checkpointing)}, {0}};
 
 static const struct mfl_job_usage optimizer_usage[] = {
         {"momentum", MFL_JOB_BIT(SGD)},

@@ -29,7 +29,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 5
+#define MFL_BACKEND_ABI 6
 
 struct mfl_device;
 struct mfl_net;
@@ -89,6 +89,9 @@ struct mfl_loss {
         float smoothing; /* [0, 1) */
 };
 
+#define MFL_SEGMENTS_AUTO (-1)
+#define MFL_SEGMENTS_MAX 64
+
 struct mfl_net_options {
         int batch;                    /* rows of a batch, the largest */
         int groups;                   /* G >= 1 */
@@ -106,6 +109,19 @@ struct mfl_net_options {
          * of the step, then the optimizer steps once (0: 1). Batch norm sees each batch by itself. Rows of
          * dropout and augmentation are numbered over the step. */
         int accumulate;
+        /* Training: the graph is cut into at most so many segments (2 to MFL_SEGMENTS_MAX, or
+         * MFL_SEGMENTS_AUTO), and what backward reads within one is computed again when its backward comes
+         * (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"), so that only what crosses a
+         * cut is kept through the step. Bits stay the same: randomness is a function of step and layer, and
+         * running statistics move at the first forward only. 0, 1: everything is kept. */
+        int segments;
+};
+
+/* How a network's tensors of a step lie. */
+struct mfl_net_plan {
+        uint64_t tensor_bytes; /* of activations, their gradients and what layers keep, of all groups that
+                                  have room at once */
+        int segments;          /* 1: everything is kept */
 };
 
 /* One step of a parameter p with gradient g, as in PyTorch; t counts a group's steps from 1 on, since its
@@ -223,6 +239,7 @@ struct mfl_backend_ops {
         /* Bytes that net_new would allocate (of the device's own memory where it has one), for budgets; the
          * graph is assumed valid. */
         uint64_t (*net_bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
+        void (*net_plan)(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 
         /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed.
          * With params_base (NULL: not there), clients that all start from the same params cost one transfer:

@@ -182,6 +182,7 @@ static void run_precision(const char *mode, struct conf_backend *b, const char *
         } else {
                 conf_test_operators(b, filter);
                 conf_test_training(b, filter);
+                conf_test_checkpoint(b, filter);
         }
 }
 

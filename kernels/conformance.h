@@ -71,6 +71,8 @@ void conf_must(int rc, const struct mfl_error *err);
 void conf_test_operators(const struct conf_backend *backend, const char *filter);
 void conf_test_gradients(const char *filter); /* reference against central differences */
 void conf_test_training(const struct conf_backend *backend, const char *filter);
+/* Small versions of presets with some numbers of segments, against everything kept. */
+void conf_test_checkpoint(const struct conf_backend *backend, const char *filter);
 void conf_perf(const struct conf_backend *backend, const char *filter);
 
 #endif

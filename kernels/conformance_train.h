@@ -37,6 +37,7 @@ struct conf_training {
         struct mfl_dataset set;
         struct mfl_graph *graph;
         int threads;  /* 0: one */
+        int segments; /* see mfl_net_options */
         bool refused; /* nothing was trained */
         uint32_t index[CONF_GROUPS][CONF_STEPS * CONF_BATCH * CONF_PARTS], count[CONF_GROUPS][CONF_STEPS];
         float lr_scale[CONF_GROUPS][CONF_STEPS];
@@ -46,8 +47,15 @@ struct conf_training {
         struct mfl_group_steps groups[CONF_GROUPS];
         struct mfl_score eval;
         bool moved; /* see moves_agree */
+        struct mfl_net_plan plan;
 };
 void conf_training_init(struct conf_training *t, const struct conf_train_case *kase);
 void conf_training_deinit(struct conf_training *t);
+/* Trains groups [first, first + groups); results of group first + g are at place g. A refusal is reported. */
+void conf_train(const struct conf_backend *b, struct conf_training *t, const struct conf_train_case *kase,
+        size_t first, size_t groups);
+/* Whether groups [0, groups) of `a` have the bits of groups [first, first + groups) of `b`. */
+bool conf_training_same(
+        const struct conf_training *a, const struct conf_training *b, size_t first, size_t groups);
 
 #endif

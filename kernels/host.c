@@ -233,6 +233,9 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
                         options->precision == MFL_PRECISION_BF16
                                 ? ", or cpu on a processor with avx512_bf16 or amx_bf16"
                                 : "");
+        if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%d segments are outside 0 to %d", options->segments,
+                        MFL_SEGMENTS_MAX);
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);

@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes of a step's tensors and a first-fit placement of them in one arena. */
-#include "kernels/plan.h"
-
-struct span {
-        uint64_t bytes, offset;
-        int first, last; /* times of use, both included */
-        bool used;
-};
-
-static bool reads(const struct mfl_graph *graph, int j, int i)
-{
-        return graph->layers[j].input == i || graph->layers[j].input2 == i;
-}
+/* What a graph's layers need, and how gradients flow through it. */
+#include "kernels/plan_internal.h"
 
 int mfl_plan_readers(const struct mfl_graph *graph, int i)
 {
         int n = 0;
         for (int j = i + 1; j < graph->n_layers; j++)
-                n += reads(graph, j, i);
+                n += mfl_plan_reads(graph, j, i);
         return n;
 }
 
@@ -85,100 +74,6 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
         }
 }
 
-static void extend(struct span *span, int time)
-{
-        if (!span->used) {
-                span->first = span->last = time;
-                span->used = true;
-        }
-        span->first = MFL_MIN(span->first, time);
-        span->last = MFL_MAX(span->last, time);
-}
-
-static int root_of(const struct mfl_plan_need *needs, int i)
-{
-        while (needs[i].alias >= 0)
-                i = needs[i].alias;
-        return i;
-}
-
-/* What layer i reads and, in backward, gives gradients to. */
-static void use_inputs(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs, int i,
-        struct span *spans)
-{
-        const int inputs[] = {graph->layers[i].input, graph->layers[i].input2};
-        int n = graph->n_layers, backward = 2 * n - i;
-        for (size_t k = 0; k < MFL_ARRAY_SIZE(inputs); k++) {
-                if (inputs[k] < 0)
-                        continue;
-                int r = root_of(needs, inputs[k]);
-                extend(&spans[r], i);
-                if (training && (k == 0 ? needs[i].uses_input : needs[i].uses_input2))
-                        extend(&spans[r], backward);
-                if (training)
-                        extend(&spans[n + r], backward);
-        }
-}
-
-/* spans: n activations, n gradients, n auxiliary buffers, by layer. */
-static void find_lifetimes(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
-        const struct mfl_plan *plan, struct span *spans)
-{
-        int n = graph->n_layers;
-        for (int i = 0; i < n; i++) {
-                if (!plan->layers[i].live)
-                        continue;
-                int r = root_of(needs, i), backward = 2 * n - i;
-                struct span *act = &spans[r], *grad = &spans[n + r], *aux = &spans[2 * n + i];
-                act->bytes = MFL_MAX(act->bytes, needs[i].act_bytes);
-                extend(act, i);
-                if (i == n - 1)
-                        extend(act, n);
-                use_inputs(graph, training, needs, i, spans);
-                if (needs[i].aux_bytes) {
-                        aux->bytes = needs[i].aux_bytes;
-                        extend(aux, i);
-                }
-                if (!training)
-                        continue;
-                if (needs[i].uses_output)
-                        extend(act, backward);
-                grad->bytes = MFL_MAX(grad->bytes, needs[i].act_bytes);
-                extend(grad, i == n - 1 ? n : backward);
-                extend(grad, backward);
-                if (needs[i].aux_bytes)
-                        extend(aux, backward);
-        }
-}
-
-/* Puts a span at the lowest offset where no span placed before it and alive at the same time lies. */
-static uint64_t place(struct span *const *placed, int n_placed, struct span *span)
-{
-        uint64_t at = 0;
-        for (bool moved = true; moved;) {
-                moved = false;
-                for (int i = 0; i < n_placed; i++) {
-                        const struct span *other = placed[i];
-                        bool together = other->first <= span->last && span->first <= other->last;
-                        if (together && other->offset < at + span->bytes &&
-                                at < other->offset + other->bytes) {
-                                at = other->offset + other->bytes;
-                                moved = true;
-                        }
-                }
-        }
-        span->offset = at;
-        return at + span->bytes;
-}
-
-static int compare_spans(const void *a, const void *b)
-{
-        const struct span *x = *(struct span *const *)a, *y = *(struct span *const *)b;
-        if (x->bytes != y->bytes)
-                return x->bytes < y->bytes ? 1 : -1;
-        return x < y ? -1 : x > y;
-}
-
 static bool is_trained(const struct mfl_graph *graph, int i)
 {
         const struct mfl_layer *layer = &graph->layers[i];
@@ -199,7 +94,7 @@ static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
                 layer->live = i == n - 1;
                 layer->out_count = mfl_shape_count(&graph->layers[i].out);
                 for (int j = i + 1; j < n; j++) {
-                        if (!reads(graph, j, i) || !plan->layers[j].live)
+                        if (!mfl_plan_reads(graph, j, i) || !plan->layers[j].live)
                                 continue;
                         layer->live = true;
                         layer->n_readers++;
@@ -219,46 +114,28 @@ static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
         }
 }
 
-static int place_all(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
-        struct mfl_plan *plan, struct mfl_error *err)
+int mfl_plan_new(const struct mfl_graph *graph, bool training, int segments,
+        const struct mfl_plan_need *needs, struct mfl_plan **ret_plan, struct mfl_error *err)
 {
-        int n = graph->n_layers, n_order = 0;
-        MFL_CLEANUP_FREE struct span *spans = mfl_calloc(3 * (size_t)n, sizeof *spans);
-        MFL_CLEANUP_FREE struct span **order = mfl_calloc(3 * (size_t)n, sizeof *order);
-        if (!spans || !order)
-                return mfl_fail_memory(err, 3 * (size_t)n * sizeof *spans, "plan of a network");
-        find_lifetimes(graph, training, needs, plan, spans);
-        for (int i = 0; i < 3 * n; i++)
-                if (spans[i].used && spans[i].bytes) {
-                        spans[i].bytes =
-                                (spans[i].bytes + MFL_PLAN_ALIGN - 1) / MFL_PLAN_ALIGN * MFL_PLAN_ALIGN;
-                        order[n_order++] = &spans[i];
-                }
-        qsort(order, (size_t)n_order, sizeof *order, compare_spans);
-        for (int i = 0; i < n_order; i++) {
-                uint64_t end = place(order, i, order[i]);
-                plan->arena_bytes = MFL_MAX(plan->arena_bytes, end);
-        }
-        for (int i = 0; i < n; i++) {
-                int r = root_of(needs, i);
-                plan->layers[i].act = spans[r].offset;
-                plan->layers[i].grad = spans[n + r].offset;
-                plan->layers[i].aux = spans[2 * n + i].offset;
-        }
-        return 0;
-}
-
-int mfl_plan_new(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
-        struct mfl_plan **ret_plan, struct mfl_error *err)
-{
-        size_t n = (size_t)graph->n_layers;
-        struct mfl_plan *plan = mfl_calloc(1, sizeof *plan + n * sizeof *plan->layers);
+        size_t n = (size_t)graph->n_layers, n_steps = training ? 2 * n : 0;
+        size_t bytes = n * sizeof(struct mfl_plan_layer) + n_steps * sizeof(struct mfl_plan_step);
+        struct mfl_plan *plan = mfl_calloc(1, sizeof *plan + bytes);
         if (!plan)
-                return mfl_fail_memory(err, n * sizeof *plan->layers, "plan of a network");
+                return mfl_fail_memory(err, bytes, "plan of a network");
         plan->n_layers = graph->n_layers;
+        plan->n_segments = 1;
         plan->layers = (struct mfl_plan_layer *)(plan + 1);
+        plan->backward = (struct mfl_plan_step *)(plan->layers + n);
         find_flow(graph, plan);
-        int rc = place_all(graph, training, needs, plan, err);
+        struct mfl_plan_draft draft = {.graph = graph, .training = training, .needs = needs, .plan = plan};
+        int rc = mfl_plan_draft_init(&draft, err);
+        if (!rc && training && (segments > 1 || segments == MFL_SEGMENTS_AUTO))
+                rc = mfl_plan_cut(&draft, segments, err);
+        if (!rc) {
+                mfl_plan_live(&draft);
+                mfl_plan_place(&draft);
+        }
+        mfl_plan_draft_deinit(&draft);
         if (rc) {
                 free(plan);
                 return rc;

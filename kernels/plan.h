@@ -3,9 +3,18 @@
  * one arena.
  *
  * Time runs over one training step of a graph of L layers: layer i computes forward at time i, the loss at
- * time L, layer i backward at time 2L - i. A tensor occupies its range of the arena from its first to its
- * last use only; tensors whose times do not meet share memory. Pure functions; a plan is one heap object; any
- * thread may read it.
+ * time L, step k of backward at time L + 1 + k. A tensor occupies its range of the arena from its first to
+ * its last use only; tensors whose times do not meet share memory. Pure functions; a plan is one heap object;
+ * any thread may read it.
+ *
+ * Segments (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). The layers of a training step
+ * may be cut into segments of neighbours. Backward goes from the last segment to the first; before a
+ * segment's own backward (but the last one's, which follows its forward) its layers are computed again, as
+ * far as their backward needs them. What a later segment still needs is kept from its forward on, and so are
+ * the input and the last segment; any other activation has its place in the arena twice, at the same offset:
+ * while forward reads it, and from its second computation to its last use in backward. Between the two,
+ * others lie there. Layers that share memory (alias) are in one segment and computed again together, for each
+ * changes what the one before it left.
  *
  * Gradients of a tensor that several layers read are added up. Backward runs the layers from the last to the
  * first, so of the readers of a tensor the one with the largest number comes first: it writes the gradient
@@ -18,6 +27,7 @@
 
 #include "common/base.h"
 #include "common/model/graph.h"
+#include "kernels/backend.h"
 
 #define MFL_PLAN_ALIGN 64
 
@@ -46,19 +56,30 @@ struct mfl_plan_layer {
         bool writes_grad; /* the first in backward order to give the gradient of `input`: writes, else adds */
         bool writes_grad2;       /* the same of `input2`; false where there is none */
         int n_readers;           /* live layers that read it */
+        int segment;             /* from 0 on */
+        bool again;              /* computed twice: in forward, and before its segment's backward */
         uint64_t act, grad, aux; /* offsets in the arena */
 };
 
-struct mfl_plan {
-        int n_layers;
-        uint64_t arena_bytes;
-        struct mfl_plan_layer *layers;
+struct mfl_plan_step {
+        int layer;
+        bool again; /* its forward once more; false: its backward */
 };
 
-/* needs has graph->n_layers entries. training: room for gradients of all live layers, the input's too. An
- * alias must be single-reader (mfl_plan_readers). Errors: -ENOMEM. */
-int mfl_plan_new(const struct mfl_graph *graph, bool training, const struct mfl_plan_need *needs,
-        struct mfl_plan **ret_plan, struct mfl_error *err);
+struct mfl_plan {
+        int n_layers, n_segments;
+        int n_backward; /* training; else 0 */
+        uint64_t arena_bytes;
+        struct mfl_plan_layer *layers;
+        struct mfl_plan_step
+                *backward; /* what follows the loss, in this order: live layers, without the input */
+};
+
+/* needs has graph->n_layers entries. training: room for gradients of all live layers, the input's too.
+ * segments: mfl_net_options.segments, which is ignored without training. An alias must be single-reader
+ * (mfl_plan_readers). Errors: -ENOMEM. */
+int mfl_plan_new(const struct mfl_graph *graph, bool training, int segments,
+        const struct mfl_plan_need *needs, struct mfl_plan **ret_plan, struct mfl_error *err);
 void mfl_plan_free(struct mfl_plan *plan);
 
 /* The needs of plain float tensors of `batch` samples, no aliases; n_layers entries. */

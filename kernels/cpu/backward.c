@@ -213,9 +213,13 @@ static int layer_backward(const struct pass *pass, int i)
 
 int mfl_cpu_run_backward(const struct pass *pass)
 {
+        const struct mfl_plan *plan = pass->net->plan;
+        struct pass again = *pass;
         int rc = 0;
-        for (int i = pass->net->graph->n_layers - 1; !rc && i > 0; i--)
-                if (pass->net->plan->layers[i].live)
-                        rc = layer_backward(pass, i);
+        again.running = false;
+        for (int k = 0; !rc && k < plan->n_backward; k++) {
+                int i = plan->backward[k].layer;
+                rc = plan->backward[k].again ? mfl_cpu_layer_forward(&again, i) : layer_backward(pass, i);
+        }
         return rc;
 }

@@ -280,7 +280,7 @@ static int build(struct mfl_net *net, struct mfl_error *err)
                 return rc;
         describe_needs(net, needs);
         place_params(net);
-        rc = mfl_plan_new(net->graph, net->options.training, needs, &net->plan, err);
+        rc = mfl_plan_new(net->graph, net->options.training, net->options.segments, needs, &net->plan, err);
         if (!rc)
                 rc = mfl_cpu_allocate(net, err);
         if (!rc)

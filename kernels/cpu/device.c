@@ -49,6 +49,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .net_new = mfl_cpu_net_new,
         .net_free = mfl_cpu_net_free,
         .net_bytes = mfl_cpu_net_bytes,
+        .net_plan = mfl_cpu_net_plan,
         .params_base = mfl_cpu_params_base,
         .params_set = mfl_cpu_params_set,
         .params_get = mfl_cpu_params_get,

@@ -115,7 +115,7 @@ static void flatten_forward(const struct mfl_net *net, int i, const float *x, fl
                 memcpy(y, x, (size_t)mfl_cpu_floats(net, i) * sizeof *y);
 }
 
-static int layer_forward(const struct pass *pass, int i)
+int mfl_cpu_layer_forward(const struct pass *pass, int i)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
@@ -178,6 +178,6 @@ int mfl_cpu_run_forward(const struct pass *pass)
         int rc = 0;
         for (int i = 1; !rc && i < pass->net->graph->n_layers; i++)
                 if (pass->net->plan->layers[i].live)
-                        rc = layer_forward(pass, i);
+                        rc = mfl_cpu_layer_forward(pass, i);
         return rc;
 }

@@ -148,8 +148,51 @@ static uint64_t extra_floats(
         }
 }
 
+void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan)
+{
+        *ret_plan = (struct mfl_net_plan){
+                .tensor_bytes = net->plan->arena_bytes, .segments = net->plan->n_segments};
+}
+
+/* Of a sample's output, channels padded to 16. */
+static uint64_t padded_count(const struct mfl_shape *out)
+{
+        uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
+        return out->rank == 3 ? count / channels * ((channels + 15) / 16 * 16) : count;
+}
+
+/* Floats of a step's tensors where segments are computed again, by a plan of plain layers, each with a place
+ * of its own. 0: no room for the plan. */
+static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc((size_t)graph->n_layers, sizeof *needs);
+        struct mfl_plan *plan = NULL;
+        if (!needs)
+                return 0;
+        mfl_plan_plain_needs(graph, options->batch, needs);
+        for (int i = 0; i < graph->n_layers; i++) {
+                uint64_t batch = (uint64_t)options->batch, work;
+                enum mfl_op op = graph->layers[i].op;
+                bool keeps = op == MFL_OP_DROPOUT || op == MFL_OP_MAXPOOL2D ||
+                             op == MFL_OP_GLOBAL_MAXPOOL2D || op == MFL_OP_BATCHNORM ||
+                             op == MFL_OP_GROUPNORM || op == MFL_OP_DENSE || mfl_cpu_is_sequence(op) ||
+                             mfl_cpu_is_recurrent(op);
+                needs[i].act_bytes = padded_count(&graph->layers[i].out) * batch * sizeof(float);
+                if (keeps)
+                        needs[i].aux_bytes =
+                                extra_floats(graph, i, batch, (uint64_t)options->threads, &work) *
+                                sizeof(float);
+        }
+        if (mfl_plan_new(graph, true, options->segments, needs, &plan, NULL))
+                return 0;
+        uint64_t floats = plan->arena_bytes / sizeof(float);
+        mfl_plan_free(plan);
+        return floats;
+}
+
 /* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad and the buffers between layers as large as the largest activation. */
+ * side, a scratchpad and the buffers between layers as large as the largest activation. Where that is three
+ * times the activations, a plan, whose gradients are in it, counts one and a half times. */
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
@@ -157,10 +200,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         uint64_t largest = 0, heaviest = 0, work = 0;
         for (int i = 0; i < graph->n_layers; i++) {
                 uint64_t own = 0;
-                const struct mfl_shape *out = &graph->layers[i].out;
-                uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
-                if (out->rank == 3)
-                        count = count / channels * ((channels + 15) / 16 * 16);
+                uint64_t count = padded_count(&graph->layers[i].out);
                 activations +=
                         count * batch + extra_floats(graph, i, batch, (uint64_t)options->threads, &own);
                 work = MFL_MAX(work, own);
@@ -177,7 +217,10 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 }
                 wide += rest + MFL_CPU_WIDE_ALIGN;
         }
-        uint64_t floats = activations * (options->training ? 3 : 1) + 6 * largest + work + groups * wide +
+        uint64_t tensors = activations * (options->training ? 3 : 1);
+        if (options->training && (options->segments > 1 || options->segments == MFL_SEGMENTS_AUTO))
+                tensors = planned_floats(graph, options) / 2 * 3;
+        uint64_t floats = tensors + 6 * largest + work + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
                 floats += ((options->shared_start ? 2 : 3) * groups + 4 + (options->accumulate > 1)) * wide;

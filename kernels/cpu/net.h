@@ -92,6 +92,7 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
 void mfl_cpu_net_free(struct mfl_net *net);
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
+void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 
 /* norm.c: batch and group norm of layer i, and what they keep between forward and backward. `params` and
  * `grads` are wide vectors; running: whether the running statistics, which are params, are updated. */

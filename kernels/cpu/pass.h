@@ -10,7 +10,7 @@ struct pass {
         int group;
         int64_t rows, first_row;           /* that hold samples; number of the first within the step */
         const struct mfl_rng_key *dropout; /* NULL: inference */
-        bool running;                      /* running statistics are updated */
+        bool running;                      /* a forward updates running statistics, once */
         uint32_t step;
         /* Taken on a tensor as soon as its gradient is there; NULL: gradients are wanted, in `grads`. */
         const struct mfl_optimizer *opt;
@@ -86,6 +86,7 @@ void mfl_cpu_shape_backward(const struct pass *pass, int i, float *dx, float *dx
 
 /* All layers. */
 int mfl_cpu_run_forward(const struct pass *pass);
+int mfl_cpu_layer_forward(const struct pass *pass, int i);
 int mfl_cpu_run_backward(const struct pass *pass);
 
 #endif

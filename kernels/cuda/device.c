@@ -130,6 +130,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .net_new = mfl_cuda_net_new,
         .net_free = mfl_cuda_net_free,
         .net_bytes = mfl_cuda_net_bytes,
+        .net_plan = mfl_cuda_net_plan,
         .params_base = mfl_cuda_params_base,
         .params_set = mfl_cuda_params_set,
         .params_get = mfl_cuda_params_get,

@@ -81,8 +81,12 @@ static int make_key(const struct mfl_graph *graph, const struct mfl_net_options 
         if (rc)
                 return rc;
         mfl_hex(digest, 12, hex);
-        snprintf(key, bytes, "step %s %s batch %d%s", hex, names[options->precision], options->batch,
+        int at = snprintf(key, bytes, "step %s %s batch %d%s", hex, names[options->precision], options->batch,
                 options->fast ? " fast" : "");
+        if (options->segments > 1)
+                snprintf(key + at, bytes - (size_t)at, " segments %d", options->segments);
+        else if (options->segments == MFL_SEGMENTS_AUTO)
+                snprintf(key + at, bytes - (size_t)at, " segments auto");
         return 0;
 }
 

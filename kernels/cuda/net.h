@@ -196,6 +196,7 @@ struct mfl_cuda_run {
         struct mfl_net *net;
         bool training;       /* dropout is on, batch normalisation takes the batch's statistics */
         bool input_too;      /* backward: the gradient of the input is wanted */
+        bool again;          /* forward for the second time: running statistics stay */
         const float *params; /* of group 0 */
         const void *low;     /* what products read, of group 0: low or params */
         uint64_t stride;     /* from a group's params to the next one's; 0: all read the same */
@@ -203,6 +204,7 @@ struct mfl_cuda_run {
         struct mfl_error *err;
 };
 int mfl_cuda_run_forward(const struct mfl_cuda_run *pass);
+int mfl_cuda_layer_forward(const struct mfl_cuda_run *pass, int i);
 int mfl_cuda_run_backward(const struct mfl_cuda_run *pass);
 /* Launches for the pass's params of all groups. */
 struct mfl_cuda_run mfl_cuda_run_of(struct mfl_net *net, bool training, struct mfl_error *err);
@@ -271,6 +273,7 @@ int mfl_cuda_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err);
 void mfl_cuda_net_free(struct mfl_net *net);
 uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
+void mfl_cuda_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_error *err);
 int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
 int mfl_cuda_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);

@@ -280,6 +280,9 @@ static int check_options(
         if (options->precision < 0 || options->precision >= MFL_PRECISION_COUNT_)
                 return mfl_fail(
                         err, MFL_INVALID, "the cuda backend has no precision %d", (int)options->precision);
+        if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%d segments are outside 0 to %d", options->segments,
+                        MFL_SEGMENTS_MAX);
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
@@ -311,7 +314,7 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
                 rc = mfl_cuda_model_fuse(model, err);
         if (!rc) {
                 describe_needs(model, needs);
-                rc = mfl_plan_new(graph, options->training, needs, &model->plan, err);
+                rc = mfl_plan_new(graph, options->training, options->segments, needs, &model->plan, err);
         }
         if (!rc)
                 rc = mfl_cuda_model_place_params(model, err);
@@ -335,6 +338,12 @@ void mfl_cuda_model_deinit(struct mfl_cuda_model *model)
         free(model->layers);
         free(model->at);
         *model = (struct mfl_cuda_model){0};
+}
+
+void mfl_cuda_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan)
+{
+        *ret_plan = (struct mfl_net_plan){
+                .tensor_bytes = net->model.plan->arena_bytes, .segments = net->model.plan->n_segments};
 }
 
 uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)

@@ -111,8 +111,8 @@ struct mfl_cuda_norm mfl_cuda_norm_of(const struct mfl_cuda_run *pass, int i)
                 .act = own->act,
                 .workspace = mfl_cuda_at(net, MFL_CUDA_WORKSPACE),
                 .steps = pass->steps};
-        /* Statistics are params that forward itself moves. */
-        if (layer->param_mean >= 0) {
+        /* Statistics are params that forward itself moves, once. */
+        if (layer->param_mean >= 0 && !(pass->training && pass->again)) {
                 a.running_mean = (float *)pass->params + model->at[layer->param_mean];
                 a.running_var = (float *)pass->params + model->at[layer->param_var];
         }
@@ -216,17 +216,20 @@ static cudaError_t launch_forward(const struct mfl_cuda_run *pass, int i)
         }
 }
 
-int mfl_cuda_run_forward(const struct mfl_cuda_run *pass)
+int mfl_cuda_layer_forward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_cuda_model *model = &pass->net->model;
+        if (!model->layers[i].live || model->layers[i].carried)
+                return 0;
+        return mfl_cuda_is_conv(&model->graph->layers[i])
+                       ? conv_forward(pass, i)
+                       : mfl_cuda_check_layer(pass, i, "forward", launch_forward(pass, i));
+}
+
+int mfl_cuda_run_forward(const struct mfl_cuda_run *pass)
+{
         int rc = 0;
-        for (int i = 1; !rc && i < model->graph->n_layers; i++) {
-                if (!model->layers[i].live || model->layers[i].carried)
-                        continue;
-                if (mfl_cuda_is_conv(&model->graph->layers[i]))
-                        rc = conv_forward(pass, i);
-                else
-                        rc = mfl_cuda_check_layer(pass, i, "forward", launch_forward(pass, i));
-        }
+        for (int i = 1; !rc && i < pass->net->model.graph->n_layers; i++)
+                rc = mfl_cuda_layer_forward(pass, i);
         return rc;
 }

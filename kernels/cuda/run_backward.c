@@ -196,9 +196,16 @@ static int layer_backward(const struct mfl_cuda_run *pass, int i)
 int mfl_cuda_run_backward(const struct mfl_cuda_run *pass)
 {
         const struct mfl_cuda_model *model = &pass->net->model;
+        const struct mfl_plan *plan = model->plan;
+        struct mfl_cuda_run again = *pass;
         int rc = 0;
-        for (int i = model->graph->n_layers - 1; !rc && i > 0; i--)
-                if (model->layers[i].live && !model->layers[i].folded)
+        again.again = true;
+        for (int k = 0; !rc && k < plan->n_backward; k++) {
+                int i = plan->backward[k].layer;
+                if (plan->backward[k].again)
+                        rc = mfl_cuda_layer_forward(&again, i);
+                else if (!model->layers[i].folded)
                         rc = layer_backward(pass, i);
+        }
         return rc;
 }

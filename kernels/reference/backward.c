@@ -291,10 +291,15 @@ void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads)
                 [FAMILY_SHAPE] = shape_backward,
         };
         const struct mfl_net *net = pass->net;
+        struct pass again = *pass;
+        again.running = NULL;
         memset(grads, 0, (size_t)net->graph->n * sizeof(float));
-        for (int i = net->graph->n_layers - 1; i > 0; i--) {
-                if (!net->plan->layers[i].live)
+        for (int k = 0; k < net->plan->n_backward; k++) {
+                int i = net->plan->backward[k].layer;
+                if (net->plan->backward[k].again) {
+                        mfl_ref_layer_forward(&again, i);
                         continue;
+                }
                 struct wanted g = wanted_of(pass, i, input_too, grads);
                 backward[families[net->graph->layers[i].op]](pass, i, mfl_ref_grad(net, i), &g);
         }

@@ -211,7 +211,7 @@ static void window_forward(const struct pass *pass, int i, const float *x, float
         }
 }
 
-static void layer_forward(const struct pass *pass, int i)
+void mfl_ref_layer_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -247,5 +247,5 @@ void mfl_ref_forward(const struct pass *pass)
 {
         for (int i = 1; i < pass->net->graph->n_layers; i++)
                 if (pass->net->plan->layers[i].live)
-                        layer_forward(pass, i);
+                        mfl_ref_layer_forward(pass, i);
 }

@@ -28,19 +28,38 @@ static void device_info(const struct mfl_device *device, struct mfl_device_info 
         mfl_host_device_info(ret_info);
 }
 
+/* The plan of a network that is not there yet. Errors: -ENOMEM. */
+static int make_plan(const struct mfl_graph *graph, const struct mfl_net_options *options,
+        struct mfl_plan **ret_plan, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc((size_t)graph->n_layers, sizeof *needs);
+        if (!needs)
+                return mfl_fail_memory(err, sizeof *needs, "plan of a network");
+        mfl_plan_plain_needs(graph, options->batch, needs);
+        for (int i = 0; i < graph->n_layers; i++)
+                needs[i].aux_bytes = mfl_ref_aux_bytes(graph, i, options->batch);
+        return mfl_plan_new(graph, options->training, options->segments, needs, ret_plan, err);
+}
+
 static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
-        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0;
-        for (int i = 0; i < graph->n_layers; i++)
-                activations += (uint64_t)mfl_shape_count(&graph->layers[i].out) * batch;
+        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
+        struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats = activations * (options->training ? 2 : 1) + input + graph->n * groups * 2;
+        uint64_t floats = input + graph->n * groups * 2;
         if (options->training)
                 floats += graph->n * (2 * groups + 4); /* the sum counts double */
-        uint64_t bytes = floats * sizeof(float);
-        for (int i = 0; i < graph->n_layers; i++)
-                bytes += mfl_ref_aux_bytes(graph, i, options->batch);
+        if (make_plan(graph, options, &plan, NULL))
+                return 0; /* net_new says why */
+        uint64_t bytes = plan->arena_bytes + floats * sizeof(float);
+        mfl_plan_free(plan);
         return bytes;
+}
+
+static void net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan)
+{
+        *ret_plan = (struct mfl_net_plan){
+                .tensor_bytes = net->plan->arena_bytes, .segments = net->plan->n_segments};
 }
 
 static void net_free(struct mfl_net *net)
@@ -66,13 +85,7 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         const struct mfl_graph *graph = net->graph;
         size_t groups = (size_t)net->options.groups, n = (size_t)graph->n * groups;
         size_t input = (size_t)mfl_shape_count(&graph->input) * (size_t)net->options.batch;
-        MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc((size_t)graph->n_layers, sizeof *needs);
-        if (!needs)
-                return mfl_fail_memory(err, sizeof *needs, "plan of a network");
-        mfl_plan_plain_needs(graph, net->options.batch, needs);
-        for (int i = 0; i < graph->n_layers; i++)
-                needs[i].aux_bytes = mfl_ref_aux_bytes(graph, i, net->options.batch);
-        int rc = mfl_plan_new(graph, net->options.training, needs, &net->plan, err);
+        int rc = make_plan(graph, &net->options, &net->plan, err);
         if (rc)
                 return rc;
         net->arena = mfl_alloc_aligned(net->plan->arena_bytes);
@@ -360,6 +373,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .net_new = net_new,
         .net_free = net_free,
         .net_bytes = net_bytes,
+        .net_plan = net_plan,
         .params_set = params_set,
         .params_get = params_get,
         .sum_add = sum_add,

@@ -26,8 +26,9 @@ struct mfl_net {
 struct pass {
         struct mfl_net *net;
         const float *params;
-        float *running;                    /* params whose running statistics are updated; NULL: they stay */
-        int64_t rows, first_row;           /* of the step's rows, those that pass now */
+        float *running;          /* params whose running statistics a forward updates, once; NULL: they
+                                    stay */
+        int64_t rows, first_row; /* of the step's rows, those that pass now */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
 };
@@ -37,6 +38,7 @@ uint64_t mfl_ref_aux_bytes(const struct mfl_graph *graph, int i, int batch);
 float *mfl_ref_act(const struct mfl_net *net, int i);
 float *mfl_ref_grad(const struct mfl_net *net, int i);
 void mfl_ref_forward(const struct pass *pass);
+void mfl_ref_layer_forward(const struct pass *pass, int i);
 /* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
  * gradient 0. Once for each forward. */
 void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads);

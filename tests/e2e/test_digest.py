@@ -117,6 +117,16 @@ def test_cpu_backend(cluster):
     assert digests[0] == digests[1]
 
 
+def test_activations_again(cluster):
+    """What is kept of a step and what is computed again is nobody's business but the memory's."""
+    c = cluster(1, workers=2, backend='cpu')
+    c.wait_daemons(1)
+    found = [c.run_job(rounds=2, training={'momentum': 0.9, 'fuse': 4, 'accumulate': 2, 'checkpointing': n})[1]
+             for n in ('off', 'auto', 3)]
+    assert found[0] == found[1] == found[2]
+    assert any('in 3 segments that are computed again' in d.log() for d in c.daemons.values())
+
+
 @pytest.mark.parametrize('backend', ['reference', 'cpu'])
 def test_fused(cluster, backend):
     """Any number of clients trained at once, on any number of daemons, whose clients come in any order."""

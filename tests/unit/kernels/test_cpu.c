@@ -366,6 +366,36 @@ static void estimates_hold(void **state)
         check_estimates(bf16_device);
 }
 
+/* The same where activations are computed again: the estimate follows the plan, and is above what is taken.
+ */
+static void estimates_follow_segments(void **state)
+{
+        static const int segments[] = {0, 2, MFL_SEGMENTS_AUTO};
+        struct mfl_shape shape = {3, {3, 32, 32}};
+        struct mfl_graph *graph = NULL;
+        uint64_t last = UINT64_MAX;
+        if (!cpu)
+                skip();
+        assert_int_equal(mfl_graph_preset("resnet20", &shape, 10, &graph, NULL), 0);
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(segments); k++) {
+                struct mfl_net_options options = {
+                        .batch = 32, .groups = 1, .threads = 1, .training = true, .segments = segments[k]};
+                struct mfl_net *net = NULL;
+                struct mfl_net_plan plan;
+                struct mallinfo2 before = mallinfo2(), after;
+                assert_int_equal(cpu->net_new(cpu_device, graph, &options, &net, NULL), 0);
+                after = mallinfo2();
+                uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+                uint64_t estimate = cpu->net_bytes(graph, &options);
+                cpu->net_plan(net, &plan);
+                assert_true(plan.tensor_bytes < estimate && taken <= estimate && estimate < last);
+                assert_int_equal(plan.segments > 1, segments[k] != 0);
+                last = estimate;
+                cpu->net_free(net);
+        }
+        mfl_graph_free(graph);
+}
+
 static void memory_may_run_out(void **state)
 {
         static const struct mfl_layer layers[] = {{.op = MFL_OP_DENSE, .out_channels = 12, .lora_rank = 2},
@@ -494,6 +524,7 @@ int main(void)
                 cmocka_unit_test(operators_agree),
                 cmocka_unit_test(few_channels_keep_their_bits),
                 cmocka_unit_test(estimates_hold),
+                cmocka_unit_test(estimates_follow_segments),
                 cmocka_unit_test(memory_may_run_out),
                 cmocka_unit_test(bf16_operands_are_rounded),
                 cmocka_unit_test(bf16_products_do_not_depend_on_threads),

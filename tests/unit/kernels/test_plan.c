@@ -58,7 +58,7 @@ static void tensors_alive_together_lie_apart(void **state)
                 struct tensor tensors[192];
                 struct mfl_plan *plan = NULL;
                 mfl_plan_plain_needs(graph, BATCH, needs);
-                assert_int_equal(mfl_plan_new(graph, true, needs, &plan, NULL), 0);
+                assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
                 int n = tensors_of(graph, needs, plan, tensors);
                 for (int i = 0; i < n; i++) {
                         const struct tensor *a = &tensors[i];
@@ -83,7 +83,7 @@ static void memory_is_reused(void **state)
         struct mfl_plan *plan = NULL;
         uint64_t sum = 0, most = 0;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, false, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, false, 0, needs, &plan, NULL), 0);
         for (int i = 0; i < graph->n_layers; i++) {
                 sum += needs[i].act_bytes;
                 most = MFL_MAX(most, needs[i].act_bytes);
@@ -104,7 +104,7 @@ static void an_alias_shares_memory(void **state)
         assert_int_equal(graph->layers[2].op, MFL_OP_RELU);
         assert_int_equal(mfl_plan_readers(graph, 1), 1);
         needs[2].alias = 1;
-        assert_int_equal(mfl_plan_new(graph, true, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
         assert_int_equal(plan->layers[2].act, plan->layers[1].act);
         assert_int_equal(plan->layers[2].grad, plan->layers[1].grad);
         assert_int_not_equal(plan->layers[2].act, plan->layers[2].grad);
@@ -118,7 +118,7 @@ static void gradients_are_wanted_behind_params_only(void **state)
         struct mfl_plan_need needs[32];
         struct mfl_plan *plan = NULL;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
         assert_false(plan->layers[0].wants_grad);
         for (int i = 1; i < graph->n_layers; i++) {
                 assert_true(plan->layers[i].wants_grad);
@@ -137,7 +137,7 @@ static void the_last_reader_writes_the_gradient(void **state)
         struct mfl_plan *plan = NULL;
         int n_shared = 0;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
         for (int i = 0; i < graph->n_layers; i++) {
                 int n_readers = 0, n_writers = 0, writer = -1, last = -1;
                 for (int j = i + 1; j < graph->n_layers; j++) {
@@ -174,13 +174,236 @@ static void gradients_flow_through_both_inputs(void **state)
         struct mfl_plan *plan = NULL;
         assert_int_equal(mfl_graph_build("m", layers, 5, 6, &graph, NULL), 0);
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
         assert_false(plan->layers[1].wants_grad || plan->layers[3].wants_grad);
         assert_true(plan->layers[2].wants_grad && plan->layers[4].wants_grad);
         assert_true(plan->layers[4].writes_grad && plan->layers[4].writes_grad2);
         assert_true(plan->layers[2].writes_grad);  /* the input's gradient: layer 2 comes before layer 1 */
         assert_false(plan->layers[1].writes_grad); /* which adds */
         mfl_plan_free(plan);
+        mfl_graph_free(graph);
+}
+
+/* ---- segments: a step is run on memory that forgets a tensor when another is written over it ---- */
+
+enum { ACT, GRAD, AUX, KINDS };
+
+struct machine {
+        const struct mfl_graph *graph;
+        const struct mfl_plan_need *needs;
+        const struct mfl_plan *plan;
+        int state[KINDS]
+                 [256]; /* by root (of AUX by layer): the layer that wrote last; -1: nothing is there */
+};
+
+static int root_of(const struct machine *m, int i)
+{
+        while (m->needs[i].alias >= 0)
+                i = m->needs[i].alias;
+        return i;
+}
+
+static uint64_t place_of(const struct machine *m, int kind, int i, uint64_t *ret_bytes)
+{
+        *ret_bytes = kind == AUX ? m->needs[i].aux_bytes : m->needs[i].act_bytes;
+        return kind == ACT    ? m->plan->layers[i].act
+               : kind == GRAD ? m->plan->layers[i].grad
+                              : m->plan->layers[i].aux;
+}
+
+static void write_tensor(struct machine *m, int kind, int i)
+{
+        uint64_t bytes, other_bytes, at = place_of(m, kind, i, &bytes);
+        int r = kind == AUX ? i : root_of(m, i);
+        assert_true(at + bytes <= m->plan->arena_bytes && at % MFL_PLAN_ALIGN == 0);
+        for (int k = 0; k < KINDS; k++)
+                for (int j = 0; j < m->graph->n_layers; j++) {
+                        uint64_t other = place_of(m, k, j, &other_bytes);
+                        if (at < other + other_bytes && other < at + bytes)
+                                m->state[k][j] = -1;
+                }
+        m->state[kind][r] = i;
+}
+
+/* The layer whose output lies in i's memory when forward is over. */
+static int end_of(const struct machine *m, int i)
+{
+        int end = i;
+        for (int j = i + 1; j < m->graph->n_layers; j++)
+                if (root_of(m, j) == root_of(m, i))
+                        end = j;
+        return end;
+}
+
+static void run_forward(struct machine *m, int i)
+{
+        const int inputs[] = {m->graph->layers[i].input, m->graph->layers[i].input2};
+        for (int k = 0; k < 2; k++)
+                if (inputs[k] >= 0)
+                        assert_int_equal(m->state[ACT][root_of(m, inputs[k])], inputs[k]);
+        if (m->needs[i].aux_bytes)
+                write_tensor(m, AUX, i);
+        write_tensor(m, ACT, i);
+}
+
+static void run_backward(struct machine *m, int i)
+{
+        const int inputs[] = {m->graph->layers[i].input, m->graph->layers[i].input2};
+        const bool uses[] = {m->needs[i].uses_input, m->needs[i].uses_input2};
+        assert_int_not_equal(m->state[GRAD][root_of(m, i)], -1);
+        if (m->needs[i].uses_output)
+                assert_int_equal(m->state[ACT][root_of(m, i)], end_of(m, i));
+        if (m->needs[i].aux_bytes)
+                assert_int_equal(m->state[AUX][i], i);
+        for (int k = 0; k < 2; k++) {
+                if (inputs[k] < 0)
+                        continue;
+                bool writes = k ? m->plan->layers[i].writes_grad2 : m->plan->layers[i].writes_grad;
+                int r = root_of(m, inputs[k]);
+                if (uses[k])
+                        assert_int_equal(m->state[ACT][r], end_of(m, inputs[k]));
+                if (r == root_of(m, i))
+                        continue; /* in place */
+                if (!writes)
+                        assert_int_not_equal(m->state[GRAD][r], -1);
+                else
+                        write_tensor(m, GRAD, inputs[k]);
+        }
+}
+
+/* Returns how many layers are computed again. */
+static int run_step(
+        const struct mfl_graph *graph, const struct mfl_plan_need *needs, const struct mfl_plan *plan)
+{
+        struct machine m = {.graph = graph, .needs = needs, .plan = plan};
+        int n = graph->n_layers, next = n - 1, n_again = 0;
+        memset(m.state, 0xff, sizeof m.state);
+        write_tensor(&m, ACT, 0);
+        for (int i = 1; i < n; i++)
+                run_forward(&m, i);
+        assert_int_equal(m.state[ACT][root_of(&m, n - 1)], n - 1);
+        write_tensor(&m, GRAD, n - 1);
+        for (int k = 0; k < plan->n_backward; k++) {
+                int i = plan->backward[k].layer;
+                if (plan->backward[k].again) {
+                        assert_true(plan->layers[i].again && i <= next);
+                        run_forward(&m, i);
+                        n_again++;
+                        continue;
+                }
+                assert_int_equal(i, next--);
+                run_backward(&m, i);
+        }
+        assert_int_equal(next, 0);
+        assert_int_not_equal(m.state[GRAD][0], -1);
+        return n_again;
+}
+
+static void check_segments(
+        const struct mfl_graph *graph, const struct mfl_plan_need *needs, int segments, uint64_t *ret_bytes)
+{
+        struct mfl_plan *plan = NULL;
+        assert_int_equal(mfl_plan_new(graph, true, segments, needs, &plan, NULL), 0);
+        int n_again = run_step(graph, needs, plan);
+        assert_in_range(plan->n_segments, 1, segments > 1 ? segments : MFL_SEGMENTS_MAX);
+        assert_true(segments != 0 || (plan->n_segments == 1 && n_again == 0));
+        for (int i = 0; i < graph->n_layers; i++) {
+                int before = i ? plan->layers[i - 1].segment : 0;
+                assert_in_range(plan->layers[i].segment, before, before + 1);
+                if (needs[i].alias >= 0)
+                        assert_int_equal(plan->layers[i].segment, plan->layers[needs[i].alias].segment);
+                /* The last segment is never computed again. */
+                assert_false(plan->layers[i].again && plan->layers[i].segment == plan->n_segments - 1);
+        }
+        *ret_bytes = plan->arena_bytes;
+        mfl_plan_free(plan);
+}
+
+static void presets_take_less_in_segments(void **state)
+{
+        static const struct {
+                const char *name;
+                struct mfl_shape shape;
+                double share; /* that auto leaves at most */
+        } cases[] = {{"resnet20", {3, {3, 16, 16}}, 0.5}, {"fedavg-cnn", {3, {1, 28, 28}}, 1},
+                {"mobilenet-v2", {3, {3, 16, 16}}, 0.35}, {"vit-tiny", {3, {3, 16, 16}}, 0.2},
+                {"char-gpt", {1, {16}}, 0.35}, {"mlp", {1, {50}}, 1}};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(cases); k++) {
+                struct mfl_graph *graph = NULL;
+                struct mfl_plan_need needs[256];
+                uint64_t all, least, bytes;
+                assert_int_equal(mfl_graph_preset(cases[k].name, &cases[k].shape, 10, &graph, NULL), 0);
+                assert_true(graph->n_layers <= 256);
+                mfl_plan_plain_needs(graph, BATCH, needs);
+                for (int i = 1; i < graph->n_layers; i++) {
+                        enum mfl_op op = graph->layers[i].op;
+                        needs[i].aux_bytes = op == MFL_OP_BATCHNORM || op == MFL_OP_ATTENTION ? 100 : 0;
+                        if (op == MFL_OP_RELU && mfl_plan_readers(graph, i - 1) == 1)
+                                needs[i].alias = i - 1;
+                }
+                check_segments(graph, needs, 0, &all);
+                check_segments(graph, needs, MFL_SEGMENTS_AUTO, &least);
+                assert_true((double)least <= cases[k].share * (double)all);
+                for (int segments = 2; segments <= MFL_SEGMENTS_MAX; segments += 5)
+                        check_segments(graph, needs, segments, &bytes);
+                mfl_graph_free(graph);
+        }
+}
+
+/* A layer reads the one before it, and sums one more. */
+static struct mfl_graph *random_graph(struct mfl_rng *rng, int n)
+{
+        struct mfl_layer layers[64] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}};
+        struct mfl_graph *graph = NULL;
+        for (int i = 1; i < n; i++) {
+                layers[i] = (struct mfl_layer){.op = MFL_OP_TANH, .input = i - 1};
+                if (i > 1 && mfl_rng_below(rng, 3) == 0) {
+                        layers[i].op = MFL_OP_ADD;
+                        layers[i].input2 = (int)mfl_rng_below(rng, (uint32_t)i - 1);
+                }
+        }
+        assert_int_equal(mfl_graph_build("m", layers, n, 4, &graph, NULL), 0);
+        return graph;
+}
+
+static void any_step_finds_what_it_reads(void **state)
+{
+        struct mfl_rng rng = mfl_rng_new(3, MFL_RNG_TEST, 0, 0);
+        for (int t = 0; t < 300; t++) {
+                int n = 3 + (int)mfl_rng_below(&rng, 40);
+                struct mfl_graph *graph = random_graph(&rng, n);
+                struct mfl_plan_need needs[64] = {{.act_bytes = 640, .alias = -1}};
+                uint64_t bytes;
+                for (int i = 1; i < n; i++) {
+                        bool alias = mfl_plan_readers(graph, i - 1) == 1 && mfl_rng_below(&rng, 3) == 0;
+                        needs[i] = (struct mfl_plan_need){.act_bytes = 64 * (1 + mfl_rng_below(&rng, 20)),
+                                .aux_bytes = mfl_rng_below(&rng, 3) ? 0 : 64 * (1 + mfl_rng_below(&rng, 9)),
+                                .alias = alias ? i - 1 : -1,
+                                .uses_input = mfl_rng_below(&rng, 2) && !alias,
+                                .uses_input2 = mfl_rng_below(&rng, 2) && graph->layers[i].input2 >= 0,
+                                .uses_output = mfl_rng_below(&rng, 2)};
+                        if (alias) /* what shares memory is of one size */
+                                needs[i].act_bytes = needs[i - 1].act_bytes;
+                }
+                check_segments(graph, needs, MFL_SEGMENTS_AUTO, &bytes);
+                check_segments(graph, needs, 2 + (int)mfl_rng_below(&rng, MFL_SEGMENTS_MAX - 1), &bytes);
+                mfl_graph_free(graph);
+        }
+}
+
+/* Estimates follow the plan, and evaluation has none of it. */
+static void estimates_follow_segments(void **state)
+{
+        struct mfl_graph *graph = preset("resnet20", 16);
+        struct mfl_net_options options = {.batch = 64, .groups = 1, .threads = 1, .training = true};
+        uint64_t all = mfl_backend_reference.net_bytes(graph, &options);
+        options.segments = MFL_SEGMENTS_AUTO;
+        uint64_t least = mfl_backend_reference.net_bytes(graph, &options);
+        assert_true(least < all * 3 / 4);
+        options.training = false;
+        uint64_t evaluation = mfl_backend_reference.net_bytes(graph, &options);
+        options.segments = 0;
+        assert_int_equal(mfl_backend_reference.net_bytes(graph, &options), evaluation);
         mfl_graph_free(graph);
 }
 
@@ -192,7 +415,7 @@ static void memory_may_run_out(void **state)
         for (long n = 0;; n++) {
                 struct mfl_plan *plan = NULL;
                 mfl_alloc_fail_at(n);
-                int rc = mfl_plan_new(graph, true, needs, &plan, NULL);
+                int rc = mfl_plan_new(graph, true, MFL_SEGMENTS_AUTO, needs, &plan, NULL);
                 bool struck = mfl_alloc_failed();
                 mfl_alloc_fail_at(-1);
                 if (!struck) {
@@ -215,6 +438,9 @@ int main(void)
                 cmocka_unit_test(gradients_are_wanted_behind_params_only),
                 cmocka_unit_test(the_last_reader_writes_the_gradient),
                 cmocka_unit_test(gradients_flow_through_both_inputs),
+                cmocka_unit_test(presets_take_less_in_segments),
+                cmocka_unit_test(any_step_finds_what_it_reads),
+                cmocka_unit_test(estimates_follow_segments),
                 cmocka_unit_test(memory_may_run_out),
         };
         return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

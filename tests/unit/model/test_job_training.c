@@ -62,11 +62,13 @@ static void optimizers_have_pytorchs_defaults(void **state)
 static void every_value_arrives(void **state)
 {
         struct mfl_job *job = parse("{preset: mlp, freeze: [fc1, fc2.*]}",
-                "{lr: 1, optimizer: adam, beta1: 0.5, beta2: 0.25, eps: 0.125, clip_norm: 2, accumulate: 3,\n"
+                "{lr: 1, optimizer: adam, beta1: 0.5, beta2: 0.25, eps: 0.125, clip_norm: 2, accumulate: 3, "
+                "checkpointing: 5,\n"
                 "  loss: binary, schedule: {kind: linear, per: step, warmup: 2, over: 9, min: 0.5}}");
         assert_true(job->training.beta1 == 0.5f && job->training.beta2 == 0.25f);
         assert_true(job->training.eps == 0.125f && job->training.clip_norm == 2);
         assert_int_equal(job->training.accumulate, 3);
+        assert_int_equal(job->training.checkpointing, 5);
         assert_int_equal(job->training.loss, MFL_LOSS_BINARY);
         assert_int_equal(job->training.schedule.kind, MFL_SCHEDULE_LINEAR);
         assert_int_equal(job->training.schedule.per, MFL_SCHEDULE_PER_STEP);
@@ -77,13 +79,16 @@ static void every_value_arrives(void **state)
         assert_string_equal(job->model.freeze.v[1], "fc2.*");
         mfl_job_free(job);
         job = parse("{preset: mlp, lora: {rank: 4, alpha: 8, layers: ['fc*'], train: [fc2]}}",
-                "{lr: 1, loss: squared}");
+                "{lr: 1, loss: squared, checkpointing: auto}");
+        assert_int_equal(job->training.checkpointing, MFL_SEGMENTS_AUTO);
         assert_int_equal(job->training.loss, MFL_LOSS_SQUARED);
         assert_true(job->model.lora.rank == 4 && job->model.lora.alpha == 8);
         assert_string_equal(job->model.lora.layers.v[0], "fc*");
         assert_string_equal(job->model.lora.train.v[0], "fc2");
         mfl_job_free(job);
-        job = parse(NULL, "{lr: 1, label_smoothing: 0.125, schedule: {kind: step, every: 3, factor: 0.5}}");
+        job = parse(NULL, "{lr: 1, checkpointing: off, label_smoothing: 0.125, schedule: {kind: step, every: "
+                          "3, factor: 0.5}}");
+        assert_int_equal(job->training.checkpointing, 0);
         assert_true(job->training.label_smoothing == 0.125f);
         assert_true(job->training.schedule.every == 3 && job->training.schedule.factor == 0.5);
         mfl_job_free(job);
@@ -131,7 +136,12 @@ static void impossible_values_are_refused(void **state)
                 "[embed, 'block*']");
         assert_refused("{lora: {rank: 2}, layers: [{dense: {units: 2, lora_rank: 2}}]}", NULL,
                 "j.yaml:4: model.lora: layers[0] has a lora_rank of its own; keep one of the two");
-        static const char *const bad[] = {"{lr: 1, clip_norm: 0}", "{lr: 1, accumulate: 0}",
+        assert_refused(NULL, "{lr: 1, checkpointing: 1}",
+                "j.yaml:5: training.checkpointing: expected 'off', 'auto', or 2 to 64 segments, got '1'");
+        assert_refused(NULL, "{lr: 1, checkpointing: [2]}",
+                "j.yaml:5: training.checkpointing: expected 'off', 'auto', or 2 to 64 segments");
+        static const char *const bad[] = {"{lr: 1, checkpointing: 65}", "{lr: 1, checkpointing: -1}",
+                "{lr: 1, checkpointing: on}", "{lr: 1, clip_norm: 0}", "{lr: 1, accumulate: 0}",
                 "{lr: 1, label_smoothing: 1}", "{lr: 1, optimizer: adam, beta2: 1}",
                 "{lr: 1, optimizer: adam, eps: 0}", "{lr: 1, schedule: {kind: cosine, min: 1}}",
                 "{lr: 1, schedule: {kind: step, every: 2, factor: 1}}", "{lr: 1, schedule: {warmup: 0}}",
