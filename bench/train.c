@@ -94,7 +94,7 @@ static int train(const char *backend, const char *model, int batch, int threads,
         uint64_t *times = mfl_malloc(n_steps * sizeof *times);
         mfl_assert(params && times);
         mfl_graph_init_params(graph, 1, params);
-        must(ops->params_set(net, 0, params, &err), &err);
+        must(mfl_backend_set(ops, net, graph, 0, params, &err), &err);
         time_steps(ops, net, data, (uint32_t)batch, n_steps, times);
         qsort(times, n_steps, sizeof *times, compare_times);
         printf("%.2f\n", (double)times[n_steps / 2] * 1e-3);

@@ -91,7 +91,7 @@ void trainer_eval_worker(void *arg, uint32_t worker)
         struct trainer_run *run = arg;
         struct mfl_net *net = run->job->slots[worker].eval;
         struct mfl_error err = {{0}};
-        int r = run->trainer->ops->params_set(net, 0, run->request->params, &err);
+        int r = run->trainer->ops->params_set(net, 0, run->request->frozen, run->request->params, &err);
         while (!r && !trainer_run_stopped(run)) {
                 uint32_t i = atomic_fetch_add(&run->next, 1);
                 if (i >= run->n_units)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Daemons: coming, going, their grace time, liveness, drain, leases, and the messages sent to them. */
+#include "proto/version.h"
 #include "server/core_internal.h"
 
 #include "common/digest.h"
@@ -63,7 +64,7 @@ static bool data_fits(const struct mfl_data_info *have, const struct core_job *j
         return job->spec->data.partition == MFL_PARTITION_LOCAL || have->fingerprint == job->data.fingerprint;
 }
 
-const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
+static const struct mfl_data_info *find_data(const struct core_daemon *daemon, const struct core_job *job)
 {
         for (uint32_t i = 0; i < daemon->info.n_data_sets; i++) {
                 const struct mfl_data_info *have = &daemon->info.data_sets[i];
@@ -71,6 +72,21 @@ const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemo
                         return data_fits(have, job) ? have : NULL;
         }
         return NULL;
+}
+
+static bool is_too_old(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return job->n_frozen && daemon->info.protocol < MFL_PROTOCOL_FROZEN;
+}
+
+const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return is_too_old(daemon, job) ? NULL : find_data(daemon, job);
+}
+
+bool mfl_core_daemon_outdated(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return is_too_old(daemon, job) && find_data(daemon, job);
 }
 
 bool mfl_core_daemon_takes_work(const struct core_daemon *daemon)

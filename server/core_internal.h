@@ -180,7 +180,8 @@ struct core_relation {
         /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
         uint32_t held_round, held_items;
         uint64_t held_task;
-        bool told; /* of params: */
+        bool outdated; /* the log has a line that it is */
+        bool told;     /* of params: */
         uint8_t told_digest[MFL_DIGEST_BYTES];
 };
 
@@ -248,8 +249,9 @@ struct core_job {
 
         struct mfl_data_info data;
         struct mfl_fixed fixed;
-        uint64_t n_params;
+        uint64_t n_params, n_frozen; /* updates have the difference */
         uint32_t n_slots;
+        uint8_t frozen_digest[MFL_DIGEST_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];  /* of the newest params, committed or not */
         char numerics[MFL_NUMERICS_BYTES]; /* of the daemon that was first to train here */
         bool has_numerics, numerics_mixed; /* mixed: said so */
@@ -344,8 +346,12 @@ struct mfl_msg *mfl_core_send(struct mfl_core *core, struct core_daemon *daemon,
 /* Never NULL unless memory is out. */
 struct core_relation *mfl_core_relation(
         struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job);
+/* NULL also when it is outdated. */
 const struct mfl_data_info *mfl_core_daemon_data(
         const struct core_daemon *daemon, const struct core_job *job);
+/* It has the data set, but the job has frozen params, which the version of the protocol that it speaks does
+ * not know. */
+bool mfl_core_daemon_outdated(const struct core_daemon *daemon, const struct core_job *job);
 /* Connected, taking work, with the job's data set, and willing. */
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
 /* It said that it can't do this job at all. */

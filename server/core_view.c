@@ -42,13 +42,17 @@ static void tell_lost(const struct mfl_core *core, const struct core_job *job, s
         bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL;
         if (!works || job->n_leased_up || *view->reason)
                 return;
-        for (uint32_t i = 0; i < core->n_daemons; i++)
-                if (mfl_core_daemon_usable(core->daemons[i], job)) {
+        bool outdated = false;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (mfl_core_daemon_usable(daemon, job)) {
                         mfl_strcpy(view->reason, sizeof view->reason, "waits for its turn");
                         return;
                 }
-        mfl_snprintf(view->reason, sizeof view->reason, "no daemon with data set %s is connected",
-                job->spec->data.name);
+                outdated = outdated || (daemon->conn && mfl_core_daemon_outdated(daemon, job));
+        }
+        mfl_snprintf(view->reason, sizeof view->reason, "no daemon with data set %s%s is connected",
+                job->spec->data.name, outdated ? " that knows frozen params (protocol 2)" : "");
 }
 
 int mfl_core_job_view(const struct mfl_core *core, const char *id, struct mfl_core_job_view *ret_view)

@@ -177,6 +177,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->finished_unix_ms = row->finished_ms;
         job->committed = row->committed;
         job->n_params = row->n_params;
+        job->n_frozen = row->n_frozen;
         job->data = row->data;
         job->text = mfl_strdup(row->text ? row->text : "");
         if (!job->text)
@@ -185,6 +186,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         struct mfl_graph *graph;
         if (r || !job->data.name[0]) /* not prepared so far */
                 return r;
+        job->spec->by_layers = !row->n_frozen; /* it goes on as it began, perhaps by an earlier release */
         r = mfl_job_graph(job->spec, &job->data.shape, (int)job->data.classes, &graph, err);
         if (r)
                 return r < 0 ? r : 0; /* what does not fit any more is told when it is prepared */
@@ -299,7 +301,7 @@ static void run_prepare(struct mfl_work *work)
         };
         op->status = mfl_job_graph(job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
         if (!op->status)
-                options.n_slots = slots_for(job, op->prepare.graph->n);
+                options.n_slots = slots_for(job, op->prepare.graph->n_moving);
         if (!op->status)
                 op->status = mfl_core_fixed(
                         job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);
@@ -318,7 +320,8 @@ static void run_prepare(struct mfl_work *work)
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
         if (op->status)
                 return;
-        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.graph->n, &op->err);
+        int r = mfl_store_job_prepared(
+                store, job->id, data, op->prepare.graph->n, op->prepare.graph->n_frozen, &op->err);
         job->prepared_stored = !r;
         if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it
                       then */
@@ -345,6 +348,7 @@ static void done_prepare(struct mfl_work *work)
         job->graph = op->prepare.graph;
         job->data = op->prepare.data;
         job->n_params = job->graph->n;
+        job->n_frozen = job->graph->n_frozen;
         job->per_token = is_per_token(job->graph);
         job->slots = mfl_calloc(n_slots, sizeof *job->slots);
         if (!job->slots) {
@@ -356,6 +360,10 @@ static void done_prepare(struct mfl_work *work)
         job->n_slots = n_slots;
         struct mfl_params *params = mfl_runtime_params(job->runtime, NULL);
         op->event.job_ready.n_params = job->n_params;
+        op->event.job_ready.n_frozen = job->n_frozen;
+        if (job->n_frozen)
+                memcpy(op->event.job_ready.frozen_digest, mfl_runtime_frozen(job->runtime)->digest,
+                        MFL_DIGEST_BYTES);
         op->event.job_ready.n_slots = n_slots;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         mfl_params_unref(params);
@@ -619,7 +627,8 @@ static void run_commit(struct mfl_work *work)
         struct mfl_server_job *job = op->job;
         struct mfl_store *store = job->server->store;
         if (!job->prepared_stored)
-                op->status = mfl_store_job_prepared(store, job->id, &job->data, job->n_params, &op->err);
+                op->status = mfl_store_job_prepared(
+                        store, job->id, &job->data, job->n_params, job->n_frozen, &op->err);
         if (op->status)
                 return;
         job->prepared_stored = true;

@@ -2,6 +2,7 @@
 /* Which job gets which daemons. */
 #include "server/scheduler.h"
 
+#include "proto/version.h"
 #include "server/round.h"
 
 /* One pass: the jobs that want daemons, the longest waiting first, and the daemons that are free. */
@@ -99,9 +100,44 @@ static void take(struct mfl_core *core, struct pass *pass, struct core_job *job,
         }
 }
 
+/* Daemons that would do but for their age: how many, and one of them. Each is told of once, in the job's log
+ * and in the list of daemons. */
+static uint32_t tell_outdated(struct mfl_core *core, const struct core_job *job, const char **ret_name)
+{
+        uint32_t n = 0;
+        *ret_name = "";
+        for (uint32_t i = 0; job->n_frozen && i < core->n_daemons; i++) {
+                struct core_daemon *daemon = core->daemons[i];
+                if (!daemon->conn || !mfl_core_daemon_outdated(daemon, job))
+                        continue;
+                n++;
+                *ret_name = daemon->info.name;
+                struct core_relation *relation = mfl_core_relation(core, daemon, job);
+                if (!relation || relation->outdated)
+                        continue;
+                relation->outdated = true;
+                mfl_snprintf(daemon->note, sizeof daemon->note,
+                        "%s: it has frozen params, which protocol %u does not know: upgrade this daemon",
+                        job->id, daemon->info.protocol);
+                mfl_core_trace(core, job,
+                        "daemon %s gets nothing of this job: it speaks protocol %u, and frozen params need "
+                        "%d; upgrade it",
+                        daemon->info.name, daemon->info.protocol, MFL_PROTOCOL_FROZEN);
+        }
+        return n;
+}
+
 static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usable, uint32_t need)
 {
-        if (!usable)
+        const char *name;
+        uint32_t n = usable < need ? tell_outdated(core, job, &name) : 0;
+        if (n)
+                mfl_round_reason(core, job, MFL_JOB_WAITING,
+                        "waits for daemons: %u of %u are connected; %u more (%s) can't be used: frozen "
+                        "params need "
+                        "protocol %d, upgrade %s",
+                        usable, need, n, name, MFL_PROTOCOL_FROZEN, n == 1 ? "it" : "them");
+        else if (!usable)
                 mfl_round_reason(core, job, MFL_JOB_WAITING, "no daemon with data set %s is connected",
                         job->spec->data.name);
         else if (usable < need)
@@ -116,6 +152,8 @@ static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usab
 static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         bool hopeless;
+        const char *name;
+        tell_outdated(core, job, &name);
         uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, 1u) : 1;
         if (core->by_conn.n < need) { /* while thousands connect, nobody is counted again and again */
                 tell_wait(core, job, core->by_conn.n, need);

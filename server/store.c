@@ -68,6 +68,10 @@ static const char *const schema_steps[] = {
         "CREATE TABLE job_partitions (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " daemon TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, daemon));"
         "PRAGMA user_version = 4;",
+
+        /* Jobs of before have all of their params in the order of layers, and digests of that: 0. */
+        "ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0;"
+        "PRAGMA user_version = 5;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 

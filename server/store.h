@@ -66,6 +66,7 @@ struct mfl_store_job {
         /* Known once the job has been prepared (mfl_store_job_prepared), else zero. */
         struct mfl_data_info data;
         uint64_t n_params;
+        uint64_t n_frozen;  /* of them; 0 also of a job of which all travel in the order of layers */
         uint32_t committed; /* last committed round */
         char *text;         /* the job file; owned; NULL where said so */
 };
@@ -96,7 +97,7 @@ int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *tok
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        uint64_t n_params, struct mfl_error *err);
+        uint64_t n_params, uint64_t n_frozen, struct mfl_error *err);
 /* Rows and files. MFL_BUSY unless it is DONE, FAILED or STOPPED. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* With its text. MFL_NOT_FOUND. */

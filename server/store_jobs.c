@@ -12,7 +12,7 @@
         "data_rank, "                                                                                        \
         "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
         "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0), "              \
-        "owner"
+        "owner, n_frozen"
 
 static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
 {
@@ -23,6 +23,7 @@ static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
                 .has_initial = mfl_db_int(row, 7) != 0,
                 .n_params = (uint64_t)mfl_db_int(row, 15),
                 .committed = (uint32_t)mfl_db_int(row, 16),
+                .n_frozen = (uint64_t)mfl_db_int(row, 18),
         };
         mfl_strcpy(job->id, sizeof job->id, mfl_db_text(row, 0));
         mfl_strcpy(job->name, sizeof job->name, mfl_db_text(row, 1));
@@ -57,8 +58,8 @@ static int on_job(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         struct mfl_store_job *job = user;
         read_job(row, job);
-        job->text = mfl_strdup(mfl_db_text(row, 18));
-        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 18)), "a job file");
+        job->text = mfl_strdup(mfl_db_text(row, 19));
+        return job->text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 19)), "a job file");
 }
 
 static int get_job(
@@ -245,7 +246,7 @@ int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_jo
 }
 
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        uint64_t n_params, struct mfl_error *err)
+        uint64_t n_params, uint64_t n_frozen, struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
         if (r)
@@ -254,10 +255,12 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         if (!r)
                 r = mfl_db_run(store->db, err,
                         "UPDATE jobs SET data_name = ?1, data_rank = ?2, data_dims = ?3, data_classes = ?4, "
-                        "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8 WHERE id = ?9",
-                        "tibiiiiit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
+                        "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8, "
+                        "n_frozen = ?9 WHERE id = ?10",
+                        "tibiiiiiit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
                         sizeof data->shape.dim, (int64_t)data->classes, (int64_t)data->train_samples,
-                        (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params, id);
+                        (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params,
+                        (int64_t)n_frozen, id);
         return mfl_store_end(store, r, err);
 }
 

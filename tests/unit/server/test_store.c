@@ -84,7 +84,7 @@ static void jobs_are_stored_and_listed(void **state)
                 .train_samples = 60000,
                 .test_samples = 10000,
                 .fingerprint = 0xfedcba9876543210u};
-        ok(mfl_store_job_prepared(store, a, &data, 7850, &err), &err);
+        ok(mfl_store_job_prepared(store, a, &data, 7850, 50, &err), &err);
         ok(mfl_store_job_set_state(store, a, MFL_JOB_RUNNING, "", &err), &err);
         ok(mfl_store_job_set_state(store, b, MFL_JOB_FAILED, "no luck", &err), &err);
         assert_int_equal(mfl_store_job_set_state(store, "j-000009", MFL_JOB_DONE, "", &err), MFL_NOT_FOUND);
@@ -97,7 +97,8 @@ static void jobs_are_stored_and_listed(void **state)
         assert_string_equal(job.token, "token");
         assert_int_equal(job.state, MFL_JOB_RUNNING);
         assert_true(mfl_shape_equal(&job.data.shape, &data.shape));
-        assert_true(job.data.fingerprint == data.fingerprint && job.n_params == 7850 && !job.finished_ms);
+        assert_true(job.data.fingerprint == data.fingerprint && job.n_params == 7850 && job.n_frozen == 50 &&
+                    !job.finished_ms);
         mfl_store_job_deinit(&job);
         assert_int_equal(mfl_store_job_get(store, "j-000009", &job, &err), MFL_NOT_FOUND);
         ok(mfl_store_job_list(store, true, &jobs, &err), &err);
