@@ -70,8 +70,7 @@ static const char *const schema_steps[] = {
         "PRAGMA user_version = 4;",
 
         /* Jobs of before have all of their params in the order of layers, and digests of that: 0. */
-        "ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0;"
-        "PRAGMA user_version = 5;",
+        "ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0; PRAGMA user_version = 5;",
 };
 #define SCHEMA_VERSION ((int)MFL_ARRAY_SIZE(schema_steps))
 
