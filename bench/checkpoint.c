@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 
+#include "bench/samples.h"
 #include "kernels/backend.h"
 
 #define ROWS 8 /* batches of data */
@@ -43,31 +44,6 @@ static int compare_times(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-/* Images of CIFAR-10's shape, or windows of 64 of 65 characters. */
-static void make_set(struct mfl_dataset *set, bool text, uint32_t n)
-{
-        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        struct mfl_shape shape = text ? (struct mfl_shape){1, {64}} : (struct mfl_shape){3, {3, 32, 32}};
-        size_t count = (size_t)mfl_shape_count(&shape), labels = text ? count : 1;
-        *set = (struct mfl_dataset){.shape = shape,
-                .classes = text ? 65 : 10,
-                .vocabulary = text ? 65 : 0,
-                .labels_per_sample = (int)labels};
-        set->train = (struct mfl_split){.n = n, .dtype = text ? MFL_I32 : MFL_U8};
-        set->train.samples = mfl_malloc(n * count * sizeof(int32_t));
-        set->train.labels = mfl_malloc(n * labels * sizeof(int32_t));
-        mfl_assert(set->train.samples && set->train.labels);
-        for (size_t i = 0; i < n * count; i++)
-                if (text)
-                        ((int32_t *)set->train.samples)[i] = (int32_t)mfl_rng_below(&rng, 65);
-                else
-                        ((uint8_t *)set->train.samples)[i] = (uint8_t)mfl_rng_u32(&rng);
-        for (size_t i = 0; i < n * labels; i++)
-                set->train.labels[i] = (int32_t)mfl_rng_below(&rng, (uint32_t)set->classes);
-        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
-                set->scale[c] = 1.0f / 255.0f;
-}
-
 static void make_variant(const struct mfl_backend_ops *ops, struct mfl_device *device,
         const struct mfl_graph *graph, const struct options *o, const float *params, struct variant *v)
 {
@@ -75,7 +51,7 @@ static void make_variant(const struct mfl_backend_ops *ops, struct mfl_device *d
         struct mfl_net_options options = {
                 .batch = o->batch, .groups = 1, .threads = 1, .training = true, .segments = v->segments};
         must(ops->net_new(device, graph, &options, &v->net, &err), &err);
-        must(ops->params_set(v->net, 0, params, &err), &err);
+        must(mfl_backend_set(ops, v->net, graph, 0, params, &err), &err);
         ops->net_plan(v->net, &v->plan);
         v->net_bytes = ops->net_bytes(graph, &options);
         v->times = mfl_malloc(o->steps * sizeof *v->times);
@@ -109,7 +85,7 @@ static void measure(const struct mfl_backend_ops *ops, struct mfl_device *device
         struct mfl_device_data *data;
         struct mfl_graph *graph;
         struct variant variants[VARIANTS] = {{0}, {MFL_SEGMENTS_AUTO}, {2}, {3}};
-        make_set(&set, !strncmp(model, "char", 4), ROWS * (uint32_t)o->batch);
+        bench_samples_init(model, ROWS * (uint32_t)o->batch, &set);
         must(mfl_graph_preset(model, &set.shape, set.classes, &graph, &err), &err);
         must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);
@@ -136,8 +112,7 @@ static void measure(const struct mfl_backend_ops *ops, struct mfl_device *device
                 free(variants[k].times);
         ops->data_free(data);
         mfl_graph_free(graph);
-        free(set.train.samples);
-        free(set.train.labels);
+        bench_samples_deinit(&set);
         free(params);
 }
 

@@ -186,7 +186,7 @@ static double since(uint64_t begin)
 static void add_on_host(const struct world *w, struct mfl_net *net, float *after, int64_t *sum)
 {
         struct mfl_error err;
-        must(w->ops->params_get(net, 0, after, &err), &err);
+        must(w->ops->params_get(net, 0, 0, after, &err), &err);
         for (uint64_t i = 0; i < w->graph->n; i++)
                 after[i] -= w->params[i];
         must(mfl_fixed_add_f32(&w->fixed, 1, after, w->graph->n, sum, &err), &err);
@@ -205,7 +205,7 @@ static void time_client(const struct world *w, struct mfl_net *net, struct mfl_d
                 count[t] = BATCH;
         struct mfl_group_steps steps = {.index = index, .count = count};
         uint64_t begin = cpu_ns();
-        must(w->ops->params_set(net, 0, w->ops->params_base ? NULL : w->params, &err), &err);
+        must(mfl_backend_set(w->ops, net, w->graph, 0, w->ops->params_base ? NULL : w->params, &err), &err);
         parts->start[i] = since(begin);
         begin = cpu_ns();
         must(w->ops->step(net, data, &steps, STEPS, &opt, &err), &err);
@@ -246,7 +246,7 @@ static int measure_parts(const char *model)
                 index[i] = i;
         mfl_rng_shuffle(&rng, index, n);
         if (w.ops->params_base)
-                must(w.ops->params_base(net, w.params, &err), &err);
+                must(w.ops->params_base(net, w.params, w.params + w.graph->n_frozen, &err), &err);
         for (int i = 0; i < PARTS_ROUNDS; i++)
                 time_client(&w, net, data, index + (uint32_t)i % n_clients * SAMPLES_PER_CLIENT, after, sum,
                         &parts, i);

@@ -78,9 +78,12 @@ void bench_cohort_start(struct cohort *c)
         struct bench *b = c->bench;
         struct mfl_error err;
         if (b->ops->params_base)
-                bench_must(b->ops->params_base(c->net, b->params, &err), &err);
+                bench_must(
+                        b->ops->params_base(c->net, b->params, b->params + b->graph->n_frozen, &err), &err);
         for (int g = 0; g < c->groups; g++)
-                bench_must(b->ops->params_set(c->net, g, b->ops->params_base ? NULL : b->params, &err), &err);
+                bench_must(mfl_backend_set(
+                                   b->ops, c->net, b->graph, g, b->ops->params_base ? NULL : b->params, &err),
+                        &err);
 }
 
 void bench_cohort_init(struct cohort *c, struct bench *b, int groups, uint32_t n_steps)
@@ -274,7 +277,7 @@ static void digest_of(struct bench *b, struct cohort *c, uint8_t digest[MFL_SHA2
         bench_cohort_start(c);
         bench_cohort_step(c);
         for (int g = 0; g < c->groups; g++)
-                bench_must(b->ops->params_get(c->net, g, all + (size_t)g * n, &err), &err);
+                bench_must(b->ops->params_get(c->net, g, 0, all + (size_t)g * n, &err), &err);
         bench_must(mfl_sha256(all, (size_t)c->groups * n * sizeof *all, digest, &err), &err);
         free(all);
 }

@@ -37,7 +37,7 @@ static void summing_init(struct summing *s, struct bench *b)
 {
         struct mfl_error err;
         size_t groups = (size_t)b->groups;
-        *s = (struct summing){.b = b, .n = b->graph->n};
+        *s = (struct summing){.b = b, .n = b->graph->n_moving};
         bench_cohort_init(&s->cohort, b, b->groups, 4);
         bench_cohort_step(&s->cohort);
         bench_must(b->ops->sum_new(b->device, s->n, &s->sum, &err), &err);

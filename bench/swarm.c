@@ -87,7 +87,7 @@ static bool fill_train(struct swarm *swarm, const struct mfl_task *task, struct 
 {
         bool alone = task->single_updates || task->n_items == 1;
         uint32_t n = alone ? task->n_items : 1;
-        uint64_t bytes = task->n_params * (alone ? sizeof(float) : sizeof(int64_t));
+        uint64_t bytes = (task->n_params - task->n_frozen) * (alone ? sizeof(float) : sizeof(int64_t));
         void *data = zeros_of(swarm, bytes);
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));

@@ -100,7 +100,7 @@ static int train(const char *backend, const char *model, int batch, int threads,
                 mfl_malloc(n_steps * sizeof *times.wall), mfl_malloc(n_steps * sizeof *times.cpu)};
         mfl_assert(params && times.wall && times.cpu);
         mfl_graph_init_params(graph, 1, params);
-        must(ops->params_set(net, 0, params, &err), &err);
+        must(mfl_backend_set(ops, net, graph, 0, params, &err), &err);
         time_steps(ops, net, data, (uint32_t)batch, MFL_MAX(3, n_steps / 10), n_steps, &times);
         printf("%.2f %.2f\n", median_us(times.wall, n_steps), median_us(times.cpu, n_steps));
         ops->data_free(data);

@@ -179,8 +179,11 @@ static int print_detail(
                 return mfl_json_print(stdout, detail_json(d), err);
         printf("job        %s\nname       %s\nstate      %s%s%s\n", j->job, j->name, mfl_state_name(j->state),
                 *j->reason ? ": " : "", j->reason);
-        printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters\n", j->round, j->rounds, j->model,
+        printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters", j->round, j->rounds, j->model,
                 j->n_params);
+        if (j->n_frozen)
+                printf(", %" PRIu64 " of them move", j->n_params - j->n_frozen);
+        putchar('\n');
         printf("data       %s\nstrategy   %s\ncreated    %s\n", j->data, j->strategy,
                 date_text(j->created_ms, date, sizeof date));
         if (*j->owner)

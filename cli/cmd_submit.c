@@ -110,7 +110,9 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
         const struct mfl_job *j = s->job;
         printf("%s: valid\n  name      %s\n  rounds    %u\n  model     %s", s->path, j->name, j->rounds,
                 j->model.preset[0] ? j->model.preset : "layers");
-        if (graph)
+        if (graph && graph->n_frozen)
+                printf(", %" PRIu64 " parameters, %" PRIu64 " of them move\n", graph->n, graph->n_moving);
+        else if (graph)
                 printf(", %" PRIu64 " parameters\n", graph->n);
         else
                 printf(" (parameters depend on the data set)\n");
@@ -123,11 +125,12 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
 static json_t *check_json(const struct mfl_submission *s, const struct mfl_graph *graph)
 {
         const struct mfl_job *j = s->job;
-        return json_pack("{sb ss sI ss so ss ss sI ss}", "valid", 1, "name", j->name, "rounds",
+        return json_pack("{sb ss sI ss so so ss ss sI ss}", "valid", 1, "name", j->name, "rounds",
                 (json_int_t)j->rounds, "model", j->model.preset[0] ? j->model.preset : "layers", "params",
-                graph ? json_integer((json_int_t)graph->n) : json_null(), "data", j->data.name, "partition",
-                mfl_partition_name(j->data.partition), "clients", (json_int_t)j->data.clients, "strategy",
-                mfl_strategy_name(j->aggregation.strategy));
+                graph ? json_integer((json_int_t)graph->n) : json_null(), "moving",
+                graph ? json_integer((json_int_t)graph->n_moving) : json_null(), "data", j->data.name,
+                "partition", mfl_partition_name(j->data.partition), "clients", (json_int_t)j->data.clients,
+                "strategy", mfl_strategy_name(j->aggregation.strategy));
 }
 
 int mfl_cmd_check(struct mfl_cli *cli)

@@ -107,8 +107,11 @@ static char *describe(const Mfl__JobDetail *job)
         FILE *f = open_memstream(&text, &n);
         if (!f)
                 return NULL;
-        fprintf(f, "**%s** (%s): model %s, %" PRIu64 " parameters, data %s, strategy %s, %u rounds\n\n",
-                i->name, i->job, i->model, i->n_params, i->data, i->strategy, i->rounds);
+        fprintf(f,
+                "**%s** (%s): model %s, %" PRIu64 " parameters (%" PRIu64
+                " move), data %s, strategy %s, %u rounds\n\n",
+                i->name, i->job, i->model, i->n_params, i->n_params - i->n_frozen, i->data, i->strategy,
+                i->rounds);
         for (const char *line = job->text; *line;) {
                 int length = (int)strcspn(line, "\n");
                 fprintf(f, "    %.*s\n", length, line);

@@ -106,11 +106,12 @@ static json_t *make_progress(const Mfl__JobInfo *i)
 
 json_t *mfl_json_job(const Mfl__JobInfo *i)
 {
-        return json_pack("{ss ss ss so sI sI sI so so so sI so so so so so sb so}", "job", i->job, "name",
+        return json_pack("{ss ss ss so sI sI sI sI so so so sI so so so so so sb so}", "job", i->job, "name",
                 i->name, "state", mfl_state_name(i->state), "reason", text_or_null(i->reason), "round",
                 (json_int_t)i->round, "rounds", (json_int_t)i->rounds, "params", (json_int_t)i->n_params,
-                "model", text_or_null(i->model), "data", text_or_null(i->data), "strategy",
-                text_or_null(i->strategy), "created_ms", (json_int_t)i->created_ms, "finished_ms",
+                "moving", (json_int_t)(i->n_params - i->n_frozen), "model", text_or_null(i->model), "data",
+                text_or_null(i->data), "strategy", text_or_null(i->strategy), "created_ms",
+                (json_int_t)i->created_ms, "finished_ms",
                 i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
                 mfl_json_round(i->last), "best", mfl_json_round(i->best), "progress", make_progress(i),
                 "owner", text_or_null(i->owner), "per_token", (int)i->per_token, "evaluated",

@@ -26,13 +26,15 @@ static int read_graph(const Mfl__PullBegin *begin, struct mfl_graph **ret_graph,
         int r = mfl_job_parse(begin->text, strlen(begin->text), "job file of the model", &job, err);
         if (r)
                 return r;
+        job->by_layers = !begin->n_frozen;
         r = mfl_job_graph(job, &input, (int)begin->classes, ret_graph, err);
         mfl_job_free(job);
-        if (r || (*ret_graph)->n == begin->n_params)
+        if (r || ((*ret_graph)->n == begin->n_params && (*ret_graph)->n_frozen == begin->n_frozen))
                 return r;
         r = mfl_fail(err, MFL_INVALID,
-                "the job's graph has %" PRIu64 " parameters, the server's model %" PRIu64, (*ret_graph)->n,
-                begin->n_params);
+                "the job's graph has %" PRIu64 " parameters, %" PRIu64
+                " of them frozen; the server's model %" PRIu64 " and %" PRIu64,
+                (*ret_graph)->n, (*ret_graph)->n_frozen, begin->n_params, begin->n_frozen);
         mfl_graph_free(*ret_graph);
         return r;
 }

@@ -87,6 +87,15 @@ static int fill_params(
         return r;
 }
 
+/* What is sent has its tensors in the order of layers. */
+static int sent_graph(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        int r = mfl_job_graph(job, &job->model.input, job->model.classes, ret_graph, err);
+        if (!r && (r = mfl_graph_by_layers(*ret_graph, err)))
+                mfl_graph_free(*ret_graph);
+        return r;
+}
+
 /* The params' order and shapes come from the graph, and the graph needs to know what goes in and comes out.
  */
 static int read_initial(struct mfl_submission *s, struct mfl_error *err)
@@ -99,7 +108,7 @@ static int read_initial(struct mfl_submission *s, struct mfl_error *err)
                         "can be "
                         "checked, e.g. input: [1, 28, 28] and classes: 10",
                         s->path);
-        int r = mfl_job_graph(job, &job->model.input, job->model.classes, &graph, err);
+        int r = sent_graph(job, &graph, err);
         if (r)
                 return r;
         r = fill_params(graph, job->model.initial, s, err);
@@ -111,7 +120,7 @@ static int read_initial(struct mfl_submission *s, struct mfl_error *err)
 static int take_params(struct mfl_submission *s, struct mfl_onnx_job *onnx, struct mfl_error *err)
 {
         struct mfl_graph *graph;
-        int r = mfl_job_graph(s->job, &s->job->model.input, s->job->model.classes, &graph, err);
+        int r = sent_graph(s->job, &graph, err);
         if (r)
                 return r;
         if (graph->n != onnx->model.n)
@@ -142,6 +151,8 @@ static int parse(struct mfl_submission *s, struct mfl_error *err)
         }
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (!r)
+                r = mfl_job_check_moves(s->job, err);
         if (!r && onnx.model.params && !onnx.has_initial)
                 r = take_params(s, &onnx, err);
         mfl_onnx_job_deinit(&onnx);

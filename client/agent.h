@@ -62,8 +62,8 @@ enum mfl_agent_event_kind {
                                         is another job, of a server that has lost its state directory */
         MFL_AGENT_EV_PARAMS_MISSING, /* answers PARAMS_OPEN: floats from `offset` on are wanted; the agent
                                         sends ParamsGet */
-        MFL_AGENT_EV_PARAMS_DONE,  /* all floats of `digest` are here; ok = false: the digest was wrong, fetch
-                                      anew from 0 */
+        MFL_AGENT_EV_PARAMS_DONE,  /* all floats of `digest` are here (of a task's frozen params: the rest is
+                                      ordered next); ok = false: the digest was wrong, fetch  anew from 0 */
         MFL_AGENT_EV_COMPUTED,     /* COMPUTE of task ended: ok with n_updates announces (TRAIN) or eval items
                                       (EVAL); or not ok, reason */
         MFL_AGENT_EV_SENT,         /* an UPLOAD's last byte was written */
@@ -103,12 +103,13 @@ enum mfl_agent_action_kind {
         MFL_AGENT_ACT_CONNECT,
         MFL_AGENT_ACT_CLOSE, /* reason; no CLOSED for that connection may come later than the next CONNECT */
         MFL_AGENT_ACT_SEND,  /* msg; owned */
-        MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digest, n_params): the shell
-                                      answers with exactly one event, PARAMS_DONE when it holds them whole,
-                                      else PARAMS_MISSING with the offset reached (0, or more after a cut).
-                                      Ordered again after a reconnect, and when task->params_from, which tells
-                                      whom to get them from, named another daemon and has changed: the order
-                                      before it, if it is unanswered, need not be answered any more */
+        MFL_AGENT_ACT_PARAMS_OPEN, /* get ready for the params of task (job, digests, n_params, n_frozen): the
+                                      shell answers with exactly one event, of the frozen ones as long as it
+                                      has not got them, else of the rest: PARAMS_DONE when it holds them
+                                      whole, else PARAMS_MISSING with the offset reached (0, or more after a
+                                      cut). Ordered again after a reconnect, and when task->params_from, which
+                                      tells whom to get them from, named another daemon and has changed: the
+                                      order before it, if it is unanswered, need not be answered any more */
         MFL_AGENT_ACT_COMPUTE,     /* task: start on the worker; exactly one COMPUTED follows */
         MFL_AGENT_ACT_ABORT,       /* task: stop computing soon; COMPUTED follows with ok = false */
         MFL_AGENT_ACT_UPLOAD,      /* task, update, ranges: queue these bytes as Chunks on the connection */

@@ -202,7 +202,7 @@ static bool same_work(const struct mfl_task *a, const struct mfl_task *b)
 {
         return strcmp(a->job, b->job) == 0 && (a->round == b->round || MFL_SIM_BUG(3)) &&
                a->kind == b->kind && a->n_items == b->n_items && a->single_updates == b->single_updates &&
-               a->n_params == b->n_params && a->fingerprint == b->fingerprint &&
+               a->n_params == b->n_params && a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
                a->fixed.scale_bits == b->fixed.scale_bits && a->fixed.delta_max == b->fixed.delta_max &&
                (memcmp(a->params_digest, b->params_digest, MFL_DIGEST_BYTES) == 0 || MFL_SIM_BUG(3)) &&
                memcmp(a->items, b->items, a->n_items * sizeof *a->items) == 0;
@@ -332,11 +332,21 @@ static void on_job_spec(struct mfl_agent *agent, const char *job)
         mfl_strcpy(agent->jobs[0], sizeof agent->jobs[0], job);
 }
 
+static bool names_frozen(const struct mfl_task *task, const uint8_t *digest)
+{
+        return task->n_frozen && memcmp(task->frozen_digest, digest, MFL_DIGEST_BYTES) == 0;
+}
+
+static bool names_part(const struct mfl_task *task, const uint8_t *digest)
+{
+        return names_frozen(task, digest) || memcmp(task->params_digest, digest, MFL_DIGEST_BYTES) == 0;
+}
+
 static void on_params_gone(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         struct agent_task *task = find_state(agent, TASK_PARAMS);
         if (!task || strcmp(task->task.job, msg->params.job) != 0 ||
-                memcmp(task->task.params_digest, msg->params.digest, MFL_DIGEST_BYTES) != 0)
+                !names_part(&task->task, msg->params.digest))
                 return;
         fail_task(agent, task, false, "the server has its params no more");
 }
@@ -375,17 +385,18 @@ void mfl_agent_task_message(struct mfl_agent *agent, const struct mfl_msg *msg)
 void mfl_agent_params_event(struct mfl_agent *agent, const struct mfl_agent_event *event)
 {
         struct agent_task *task = find_state(agent, TASK_PARAMS);
-        if (!task || strcmp(task->task.job, event->job) != 0 ||
-                memcmp(task->task.params_digest, event->digest, MFL_DIGEST_BYTES) != 0)
+        if (!task || strcmp(task->task.job, event->job) != 0 || !names_part(&task->task, event->digest))
                 return; /* of a task that was taken back */
         if (event->kind == MFL_AGENT_EV_PARAMS_MISSING) {
                 if (agent->state != AGENT_ONLINE)
                         return; /* asked anew after Welcome */
                 struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_PARAMS_GET);
                 mfl_strcpy(msg->params.job, sizeof msg->params.job, task->task.job);
-                memcpy(msg->params.digest, task->task.params_digest, MFL_DIGEST_BYTES);
+                memcpy(msg->params.digest, event->digest, MFL_DIGEST_BYTES);
                 msg->params.offset = event->offset;
-        } else if (event->ok)
+        } else if (event->ok && names_frozen(&task->task, event->digest))
+                mfl_agent_open_params(agent, task);
+        else if (event->ok)
                 task->state = TASK_READY;
         else if (++task->params_tries < AGENT_PARAMS_TRIES)
                 mfl_agent_open_params(agent, task);

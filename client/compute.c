@@ -10,6 +10,7 @@ static void run_task(struct mfl_work *work)
         struct mfl_compute *compute = call->compute;
         struct mfl_train_request request = {.task = call->task,
                 .job_text = call->job_text,
+                .frozen = call->frozen,
                 .params = call->params,
                 .control = &call->control,
                 .population = &call->population};

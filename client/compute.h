@@ -22,7 +22,7 @@
 struct mfl_compute_call {
         const struct mfl_task *task;
         const char *job_text;
-        const float *params; /* task->n_params floats */
+        const float *frozen, *params; /* as mfl_train_request */
         struct mfl_train_control control;
         void (*done)(struct mfl_compute_call *call);
         /* Set before done: as mfl_trainer_run. The result is freed by result_free. */

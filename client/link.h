@@ -7,7 +7,8 @@
  *   - tasks run through struct mfl_compute_ops; the loop stays free, so Ping is answered while they do;
  *   - granted ranges go out as Chunks straight from the result's buffer, a few in flight at a time;
  *   - sums of a group are added by the same table; what is final of one goes out while the rest is added.
- * At most two versions of a job's params are kept, besides one that a running task reads.
+ * At most two versions of a job's params are kept, besides one that a running task reads, and of a job with
+ * frozen params those, as long as its file.
  *
  * Params of a node: where there is a share, every version that comes from the server lands in shared memory
  * and is published under its digest once that is checked. Always, not only for a task whose params_from is

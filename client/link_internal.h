@@ -24,11 +24,15 @@ struct link_store {
         struct mfl_budget *budget;       /* charged to it; NULL: not charged */
 };
 
-/* One version of a job's params, arriving or here. */
+/* One version of a job's params, arriving or here; or the job's frozen params, which have one version alone
+ * and stay as long as the job's file. */
 struct link_params {
         struct mfl_link *link;
         char job[MFL_JOB_ID_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];
+        bool is_frozen;
+        struct link_params
+                *frozen;          /* what comes before these in the flat vector, referenced; NULL: nothing */
         uint64_t n, have, hashed; /* floats: in all, received, hashed */
         struct link_store store;
         struct link_store copy;          /* what others of the node read, where tasks here read another */
@@ -41,7 +45,9 @@ struct link_params {
         uint32_t refs;                   /* running tasks, a payload on its way, hashing */
         uint64_t used;                   /* for the least recently used */
         char reason[MFL_REASON_BYTES];
-        struct mfl_sha256 sha;
+        struct mfl_sha256 sha; /* begun by the first piece; of params behind frozen ones, of those too */
+        struct mfl_sha256
+                prefix; /* frozen: all of them, for those behind; made when first needed. Hasher alone */
         bool hashing;
         uint64_t hash_end; /* floats; of the piece at work */
         int hash_status;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The link's params: where downloads land, how far they are, and whether they are what their digest says. */
+/* The link's params: where downloads land, how far they are, and whether they are what their digest says. A
+ * job's frozen params come first, once, and stay; then each version of those that move comes in the same way.
+ */
 #include "client/link_internal.h"
 #include "common/log.h"
 
@@ -7,7 +9,10 @@
 
 static void free_params(struct link_params *params)
 {
+        if (params->frozen)
+                link_params_unref(params->frozen);
         mfl_sha256_deinit(&params->sha);
+        mfl_sha256_deinit(&params->prefix);
         link_store_free(&params->store);
         link_store_free(&params->copy);
         mfl_share_buffer_free(params->absent);
@@ -64,13 +69,13 @@ static bool evict(struct mfl_link *link, const struct link_params *keep, struct 
         uint32_t n_versions = 0;
         struct link_params *oldest = NULL;
         for (struct link_params *params = link->params; params; params = params->next) {
-                if (strcmp(params->job, keep->job) || params == keep)
+                if (strcmp(params->job, keep->job) || params == keep || params->is_frozen)
                         continue;
                 n_versions++;
                 if (!oldest || params->used < oldest->used)
                         oldest = params;
         }
-        if (n_versions < VERSIONS_MAX)
+        if (n_versions < VERSIONS_MAX || keep->is_frozen)
                 return false;
         bool reused = false;
         unlink_params(link, oldest);
@@ -164,7 +169,8 @@ static void get_store(struct mfl_link *link, struct link_params *params)
                 refuse(params, err.text);
 }
 
-static struct link_params *new_params(struct mfl_link *link, const struct mfl_task *task)
+static struct link_params *new_params(
+        struct mfl_link *link, const char *job, const uint8_t *digest, uint64_t n)
 {
         struct mfl_error err;
         struct link_params *params = mfl_calloc(1, sizeof(*params));
@@ -174,14 +180,9 @@ static struct link_params *new_params(struct mfl_link *link, const struct mfl_ta
                 return NULL;
         }
         params->link = link;
-        params->n = task->n_params;
-        mfl_strcpy(params->job, sizeof(params->job), task->job);
-        memcpy(params->digest, task->params_digest, MFL_DIGEST_BYTES);
-        if (mfl_sha256_init(&params->sha, &err) < 0) {
-                link_fatal(link, &err);
-                free(params);
-                return NULL;
-        }
+        params->n = n;
+        mfl_strcpy(params->job, sizeof(params->job), job);
+        memcpy(params->digest, digest, MFL_DIGEST_BYTES);
         params->next = link->params;
         link->params = params;
         return params;
@@ -222,7 +223,8 @@ static void drop_older_views(struct link_params *params)
         struct link_params *next;
         for (struct link_params *other = params->link->params; other; other = next) {
                 next = other->next;
-                if (other == params || strcmp(other->job, params->job) || !other->store.view || other->refs)
+                if (other == params || strcmp(other->job, params->job) || !other->store.view || other->refs ||
+                        other->is_frozen)
                         continue;
                 unlink_params(params->link, other);
                 free_params(other);
@@ -232,7 +234,8 @@ static void drop_older_views(struct link_params *params)
 static void take_view(struct link_params *params, struct mfl_share_view *view)
 {
         struct link_store spare = {0};
-        drop_older_views(params);
+        if (!params->is_frozen)
+                drop_older_views(params);
         evict(params->link, params, &spare);
         link_store_free(&spare);
         /* Never written to: all of it has come. */
@@ -321,10 +324,12 @@ uint32_t link_params_poll(struct mfl_link *link)
         return ms;
 }
 
-void link_params_open(struct mfl_link *link, const struct mfl_task *task)
+/* That part of a job's params, as far as it is here. NULL: memory is out. */
+static struct link_params *get_params(struct mfl_link *link, const char *job, const uint8_t *digest,
+        uint64_t n, const struct link_params *frozen)
 {
-        struct link_params *params = link_params_find(link, task->job, task->params_digest);
-        if (params && params->n != task->n_params) {
+        struct link_params *params = link_params_find(link, job, digest);
+        if (params && (params->n != n || params->frozen != frozen)) {
                 /* The same digest can't be of two sizes: one of the tasks is wrong, and this one's will show.
                  */
                 unlink_params(link, params);
@@ -332,11 +337,12 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
                         free_params(params);
                 params = NULL;
         }
-        if (!params)
-                params = new_params(link, task);
-        if (!params)
-                return;
-        params->used = ++link->clock;
+        return params ? params : new_params(link, job, digest, n);
+}
+
+static void open_params(struct link_params *params, const struct mfl_task *task)
+{
+        params->used = ++params->link->clock;
         if (params->ready)
                 offer(params, task);
         if (may_wait(params, task))
@@ -345,13 +351,61 @@ void link_params_open(struct mfl_link *link, const struct mfl_task *task)
                 fetch(params);
 }
 
+void link_params_open(struct mfl_link *link, const struct mfl_task *task)
+{
+        struct link_params *frozen = NULL;
+        if (task->n_frozen) {
+                frozen = get_params(link, task->job, task->frozen_digest, task->n_frozen, NULL);
+                if (!frozen)
+                        return;
+                frozen->is_frozen = true;
+                /* The agent orders again when they are here; with what was refused the task fails when it
+                 * starts. */
+                if (!frozen->ready && !frozen->refused) {
+                        open_params(frozen, task);
+                        return;
+                }
+                offer(frozen, task);
+        }
+        struct link_params *params =
+                get_params(link, task->job, task->params_digest, task->n_params - task->n_frozen, frozen);
+        if (!params)
+                return;
+        if (frozen && !params->frozen) {
+                params->frozen = frozen;
+                frozen->refs++;
+        }
+        open_params(params, task);
+}
+
 /* ---- hashing ---- */
+
+/* The digest of params behind frozen ones goes on where that of those ends. One daemon's view of another's
+ * was never hashed here. */
+static int begin_hash(struct link_params *params, struct mfl_error *err)
+{
+        struct link_params *frozen = params->frozen;
+        if (!frozen)
+                return mfl_sha256_init(&params->sha, err);
+        int r = 0;
+        if (!frozen->prefix.ctx) {
+                r = mfl_sha256_init(&frozen->prefix, err);
+                if (!r)
+                        r = mfl_sha256_update(
+                                &frozen->prefix, frozen->store.data, frozen->n * sizeof(float), err);
+        }
+        return r ? r : mfl_sha256_copy(&frozen->prefix, &params->sha, err);
+}
 
 static void run_hash(struct mfl_work *work)
 {
         struct link_params *params = MFL_CONTAINER_OF(work, struct link_params, work);
-        int r = mfl_sha256_update(&params->sha, params->store.data + params->hashed,
-                (params->hash_end - params->hashed) * sizeof(float), &params->hash_err);
+        int r = params->sha.ctx ? 0 : begin_hash(params, &params->hash_err);
+        if (!r)
+                r = mfl_sha256_update(&params->sha, params->store.data + params->hashed,
+                        (params->hash_end - params->hashed) * sizeof(float), &params->hash_err);
+        if (!r && params->is_frozen && params->hash_end == params->n)
+                r = mfl_sha256_copy(&params->sha, &params->prefix, &params->hash_err);
         if (!r && params->hash_end == params->n)
                 r = mfl_sha256_final(&params->sha, params->hash_digest, &params->hash_err);
         params->hash_status = r;
@@ -385,11 +439,7 @@ static void finish_hash(struct link_params *params)
         if (!ok) {
                 params->have = params->hashed = 0;
                 mfl_sha256_deinit(&params->sha);
-                struct mfl_error err;
-                if (mfl_sha256_init(&params->sha, &err) < 0) {
-                        link_fatal(params->link, &err);
-                        return;
-                }
+                mfl_sha256_deinit(&params->prefix);
         }
         if (ok && params->store.buffer)
                 publish(params, params->store.buffer);

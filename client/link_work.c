@@ -169,6 +169,7 @@ static int start_work(struct mfl_link *link, const struct mfl_task *task, struct
                 .link = link, .task = task->task, .order = *task, .params = params, .text = copy};
         work->call.task = &work->order;
         work->call.job_text = copy;
+        work->call.frozen = params->frozen ? params->frozen->store.data : NULL;
         work->call.params = params->store.data;
         work->call.done = on_computed;
         work->next = link->works;
@@ -189,7 +190,10 @@ void link_work_start(struct mfl_link *link, const struct mfl_task *task)
         while (job && strcmp(job->id, task->job))
                 job = job->next;
         struct link_params *params = link_params_find(link, task->job, task->params_digest);
-        if (params && params->refused)
+        const struct link_params *frozen = params ? params->frozen : NULL;
+        if (frozen && frozen->refused)
+                post_failure(link, task->task, true, frozen->reason);
+        else if (params && params->refused)
                 post_failure(link, task->task, true, params->reason);
         else if (!job || !params || !params->ready)
                 post_failure(

@@ -164,7 +164,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         const struct mfl_task *task = run->request->task;
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
-        result->n = run->job->graph->n;
+        result->n = run->job->graph->n_moving;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)
@@ -192,7 +192,7 @@ static void init_run(struct trainer_run *run)
         pthread_mutex_init(&run->eval_lock, NULL);
         for (uint32_t i = 0; i < STRIPES; i++)
                 pthread_mutex_init(&run->stripes[i], NULL);
-        run->stripe = MFL_MAX(1u, (run->job->graph->n + STRIPES - 1) / STRIPES);
+        run->stripe = MFL_MAX(1u, (run->job->graph->n_moving + STRIPES - 1) / STRIPES);
 }
 
 static void deinit_run(struct trainer_run *run)

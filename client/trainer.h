@@ -84,7 +84,8 @@ struct mfl_train_control {
 struct mfl_train_request {
         const struct mfl_task *task;
         const char *job_text; /* terminated */
-        const float *params;  /* task->n_params floats */
+        const float *frozen;  /* task->n_frozen floats; NULL where that is 0 */
+        const float *params;  /* the other task->n_params - n_frozen, which move */
         struct mfl_train_control *control;
         /* NULL, or where the figures of the job's population go, the caller's then, when this call makes it:
          * the job is new here, or its memory had to make room for others'. Set at any time of the call; may
@@ -95,7 +96,7 @@ struct mfl_train_request {
 /* TRAIN: one update, or one per item with task->single_updates. A task of one client outside a group, and
  * single updates, hold the client's delta (MFL_ENCODING_F32); others the sum (MFL_ENCODING_I64). */
 struct mfl_train_result {
-        uint64_t n;   /* elements of each update */
+        uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 lies where members of groups of task->group.collective's kind reach it */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */

@@ -93,7 +93,8 @@ void trainer_eval_worker(void *arg, uint32_t worker)
         struct trainer_slot *slot = &run->job->slots[worker];
         struct mfl_error err = {{0}};
         trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        int r = run->trainer->ops->params_set(slot->eval, 0, run->request->params, &err);
+        int r = run->trainer->ops->params_set(
+                slot->eval, 0, run->request->frozen, run->request->params, &err);
         while (!r && !trainer_run_stopped(run)) {
                 uint32_t i = atomic_fetch_add(&run->next, 1);
                 if (i >= run->n_units)

@@ -107,7 +107,7 @@ struct trainer_slot {
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
-        float *after;                         /* params after a training, then the delta */
+        float *after;                         /* params that move after a training, then the delta */
         float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
         uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
         uint32_t *count;                      /* n_lanes * steps_max */

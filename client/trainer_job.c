@@ -137,6 +137,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         int r = mfl_job_parse(job->text, strlen(job->text), job->id, &job->spec, err);
         if (r)
                 return r;
+        job->spec->by_layers = !request->task->n_frozen;
         const char *backend = job->spec->training.backend;
         if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
                 return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
@@ -205,7 +206,8 @@ int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request 
 {
         struct trainer_job *job = find_job(trainer, request->task->job);
         /* A server that lost its state may use a number again. */
-        if (job && strcmp(job->text, request->job_text)) {
+        if (job &&
+                (strcmp(job->text, request->job_text) || job->graph->n_frozen != request->task->n_frozen)) {
                 mfl_trainer_forget(trainer, job->id);
                 job = NULL;
         }
@@ -215,6 +217,10 @@ int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (request->task->n_params != job->graph->n)
                 return mfl_fail(err, MFL_INVALID, "the server sends %llu params, the model has %llu here",
                         (unsigned long long)request->task->n_params, (unsigned long long)job->graph->n);
+        if (request->task->n_frozen != job->graph->n_frozen)
+                return mfl_fail(err, MFL_INVALID, "the server freezes %llu params, %llu are frozen here",
+                        (unsigned long long)request->task->n_frozen,
+                        (unsigned long long)job->graph->n_frozen);
         *ret_job = job;
         return 0;
 }
@@ -309,7 +315,7 @@ static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
         slot->lanes = mfl_calloc(slot->n_lanes, sizeof(*slot->lanes));
         slot->groups = mfl_calloc(slot->n_lanes, sizeof(*slot->groups));
         slot->weight = mfl_calloc(2 * (size_t)slot->n_lanes, sizeof(*slot->weight));
-        slot->after = mfl_alloc_aligned(job->graph->n * sizeof(float));
+        slot->after = mfl_alloc_aligned(job->graph->n_moving * sizeof(float));
         size_t n_steps = (size_t)slot->n_lanes * slot->steps_max;
         slot->index = mfl_malloc(n_steps * trainer_step_rows(job->spec) * sizeof(uint32_t));
         slot->count = mfl_malloc(n_steps * sizeof(uint32_t));
@@ -335,7 +341,8 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         slot->chunk_steps = 1;
         uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
                         slot->steps_max * (sizeof(uint32_t) + sizeof(float));
-        uint64_t bytes = job->graph->n * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+        uint64_t bytes =
+                job->graph->n_moving * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
         int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
         if (r)
                 return r;

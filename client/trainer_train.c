@@ -152,7 +152,7 @@ static int take_delta(
         const float *before = run->request->params;
         const struct mfl_graph *graph = run->job->graph;
         float max = run->request->task->fixed.delta_max;
-        uint64_t n = graph->n, n_bad = 0;
+        uint64_t n = graph->n_moving, n_bad = 0;
         for (uint64_t i = 0; i < n; i++) {
                 params[i] -= before[i];
                 n_bad += !(fabsf(params[i]) <= max);
@@ -163,7 +163,7 @@ static int take_delta(
         while (fabsf(params[i]) <= max)
                 i++;
         int t = 0;
-        while (t + 1 < graph->n_params && graph->params[t + 1].offset <= i)
+        while (t + 1 < graph->n_params && graph->params[t + 1].offset <= graph->n_frozen + i)
                 t++;
         return reject(item,
                 mfl_asprintf("%llu elements of the update are not within +-%g (aggregation.delta_max; a "
@@ -177,7 +177,7 @@ static int take_delta(
 static int add_delta(
         struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight, struct mfl_error *err)
 {
-        uint64_t n = run->job->graph->n;
+        uint64_t n = run->job->graph->n_moving;
         uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
         for (uint32_t s = 0; s < n_stripes; s++) {
                 uint32_t i = (s + worker * 7) % n_stripes;
@@ -216,7 +216,8 @@ static int start_lane(
                         err);
         }
         begin_local(&lane->local, spec, task->items[item], samples, n);
-        r = ops->params_set(slot->train, (int)i, ops->params_base ? NULL : run->request->params, err);
+        r = ops->params_set(slot->train, (int)i, run->request->frozen,
+                ops->params_base ? NULL : run->request->params, err);
         lane->item = item;
         lane->weight = weight;
         lane->active = true;
@@ -255,7 +256,7 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
-        int r = run->trainer->ops->params_get(slot->train, (int)i, delta, err);
+        int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
         /* Only what the device finds unfit comes here then, and a sum on the device would miss it. */
@@ -322,7 +323,7 @@ static int begin_worker(struct trainer_run *run, struct trainer_slot *slot, stru
         int r = slot->sum_used ? ops->sum_take(slot->train, NULL, err) : 0;
         slot->sum_used = false;
         if (!r && ops->params_base)
-                r = ops->params_base(slot->train, run->request->params, err);
+                r = ops->params_base(slot->train, run->request->frozen, run->request->params, err);
         return r;
 }
 
@@ -381,7 +382,7 @@ static int announce(
                 update->loss_sum += item->loss_sum;
                 update->train_us += item->train_us;
         }
-        update->bytes = update->n_rejected < count ? run->job->graph->n * element : 0;
+        update->bytes = update->n_rejected < count ? run->job->graph->n_moving * element : 0;
         if (!update->n_rejected)
                 return 0;
         update->rejected = mfl_calloc(update->n_rejected, sizeof(*update->rejected));

@@ -30,6 +30,19 @@ int mfl_sha256_final(struct mfl_sha256 *sha, uint8_t ret_digest[MFL_SHA256_BYTES
         return 0;
 }
 
+int mfl_sha256_copy(const struct mfl_sha256 *from, struct mfl_sha256 *ret_sha, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {EVP_MD_CTX_new()};
+        if (!sha.ctx)
+                return mfl_fail(err, -ENOMEM, "out of memory (SHA-256 context)");
+        if (EVP_MD_CTX_copy_ex(sha.ctx, from->ctx) != 1) {
+                mfl_sha256_deinit(&sha);
+                return mfl_fail(err, -EIO, "OpenSSL: copying SHA-256 failed");
+        }
+        *ret_sha = sha;
+        return 0;
+}
+
 void mfl_sha256_deinit(struct mfl_sha256 *sha)
 {
         EVP_MD_CTX_free(sha->ctx);

@@ -19,6 +19,8 @@ struct mfl_sha256 {
 int mfl_sha256_init(struct mfl_sha256 *sha, struct mfl_error *err);
 int mfl_sha256_update(struct mfl_sha256 *sha, const void *data, size_t bytes, struct mfl_error *err);
 int mfl_sha256_final(struct mfl_sha256 *sha, uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err);
+/* A new object that goes on where `from` stands, which is not finished. */
+int mfl_sha256_copy(const struct mfl_sha256 *from, struct mfl_sha256 *ret_sha, struct mfl_error *err);
 void mfl_sha256_deinit(struct mfl_sha256 *sha);
 
 /* Lower-case hex text of any bytes; hex has room for 2 * n + 1. */

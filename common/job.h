@@ -87,6 +87,9 @@ struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
         uint32_t rounds;
+        /* No part of the file: whether all params lie in the order of layers and travel, the frozen ones too,
+         * as version 1 of the protocol knows it (mfl_graph_by_layers). Set before a graph is made. */
+        bool by_layers;
 
         struct {
                 char preset[MFL_NAME_BYTES]; /* empty when layers were given */
@@ -191,6 +194,10 @@ void mfl_job_free(struct mfl_job *job);
 /* The graph of a job for the data set's shape and classes (which the job may override, if they agree). */
 int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
+
+/* Whether anything is left to train, as far as that shows without the data: MFL_INVALID if not. For a job
+ * that is submitted: mfl_job_parse takes it, since jobs that were stored long ago must be read. */
+int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err);
 
 /* How many clients a round takes, of a population (selection.clients, or all). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);

@@ -142,12 +142,13 @@ static int mark(const struct mfl_job *job, const struct mfl_graph *graph, struct
         return r;
 }
 
-static int check_trained(const struct mfl_graph *graph, struct mfl_error *err)
+int mfl_job_check_trained(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err)
 {
         for (int t = 0; t < graph->n_params; t++)
                 if (graph->params[t].trained)
                         return 0;
-        return mfl_fail(err, MFL_INVALID, "model.freeze: nothing is left to train");
+        return mfl_fail(
+                err, MFL_INVALID, "model%s: nothing is left to train", job->model.freeze.n ? ".freeze" : "");
 }
 
 int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, struct mfl_error *err)
@@ -168,5 +169,56 @@ int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, str
                 return r;
         mfl_graph_free(*graph);
         *graph = adapted;
-        return check_trained(adapted, err);
+        return 0;
+}
+
+/* Names and what is frozen don't depend on the samples: a preset whose input is not told is looked at with
+ * one that it takes. NULL: there is none, or layers of which the shapes are not known. */
+static int graph_of_any(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        static const struct mfl_shape shapes[] = {{3, {3, 32, 32}}, {3, {1, 28, 28}}, {1, {64}}};
+        int r = MFL_INVALID, classes = job->model.classes ? job->model.classes : 10;
+        *ret_graph = NULL;
+        if (job->model.input.rank)
+                return mfl_job_build_graph(job, &job->model.input, classes, ret_graph, err);
+        for (size_t i = 0; job->model.preset[0] && r > 0 && i < MFL_ARRAY_SIZE(shapes); i++)
+                r = mfl_job_build_graph(job, &shapes[i], classes, ret_graph, NULL);
+        return MFL_MIN(r, 0);
+}
+
+/* Whether all layers say by themselves that they are frozen, or have no params. */
+static bool is_all_frozen(const struct mfl_job *job)
+{
+        bool some = false;
+        for (int i = 0; i < job->model.n_layers; i++) {
+                const struct mfl_layer *layer = &job->model.layers[i];
+                bool has = layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D ||
+                           layer->op == MFL_OP_DENSE || layer->op == MFL_OP_EMBEDDING ||
+                           layer->op == MFL_OP_WEIGHT || layer->op == MFL_OP_LSTM ||
+                           layer->op == MFL_OP_GRU || layer->op == MFL_OP_BATCHNORM ||
+                           layer->op == MFL_OP_GROUPNORM || layer->op == MFL_OP_LAYERNORM ||
+                           layer->op == MFL_OP_RMSNORM;
+                if (has && (!layer->frozen || layer->lora_rank))
+                        return false;
+                some = some || has;
+        }
+        return some;
+}
+
+int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err)
+{
+        struct mfl_graph *graph;
+        struct mfl_error why;
+        if (is_all_frozen(job))
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: model: all layers are frozen: nothing is left to train", job->name);
+        if (!job->model.lora.rank && !job->model.freeze.n)
+                return 0;
+        int r = graph_of_any(job, &graph, &why);
+        if (!r && graph)
+                r = mfl_job_adapt_graph(job, &graph, &why);
+        if (!r && graph)
+                r = mfl_job_check_trained(job, graph, &why);
+        mfl_graph_free(graph);
+        return r ? mfl_fail(err, r, "job %s: %.430s", job->name, why.text) : 0;
 }

@@ -184,7 +184,7 @@ static int resolve_input(const struct mfl_job *job, const struct mfl_shape *inpu
         return 0;
 }
 
-static int build_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+int mfl_job_build_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err)
 {
         struct mfl_graph *graph;
@@ -218,7 +218,7 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
         if (job->model.classes && job->model.classes < classes)
                 return mfl_fail(err, MFL_INVALID, "job %s: model.classes is %d, data set %s has %d classes",
                         job->name, job->model.classes, job->data.name, classes);
-        r = build_graph(job, &shape, job->model.classes ? job->model.classes : classes, &graph, &why);
+        r = mfl_job_build_graph(job, &shape, job->model.classes ? job->model.classes : classes, &graph, &why);
         if (!r && (r = mfl_job_adapt_graph(job, &graph, &why)))
                 mfl_graph_free(graph);
         if (r)
@@ -226,6 +226,16 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
         if (!graph->n) {
                 mfl_graph_free(graph);
                 return mfl_fail(err, MFL_INVALID, "job %s: the model has no parameters to train", job->name);
+        }
+        r = mfl_job_check_trained(job, graph, &why);
+        if (r) {
+                mfl_graph_free(graph);
+                return mfl_fail(err, r, "job %s: %.430s", job->name, why.text);
+        }
+        r = job->by_layers ? mfl_graph_by_layers(graph, err) : 0;
+        if (r) {
+                mfl_graph_free(graph);
+                return r;
         }
         *ret_graph = graph;
         return 0;

@@ -25,6 +25,11 @@ int mfl_job_check_adapt(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 /* Gives dense layers their adapters, and freezes what shall not be trained; *graph may become another one.
  * MFL_INVALID for a pattern that matches nothing. */
 int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, struct mfl_error *err);
+/* The preset's or the layers' graph, as it is before that. */
+int mfl_job_build_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
+/* MFL_INVALID when nothing of it is trained. */
+int mfl_job_check_trained(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 
 #define MFL_JOB_INIT_NOT_GIVEN (-1)            /* in layer.init: a layer that does not name its own */
 extern const char *const mfl_job_init_names[]; /* by enum mfl_init, then NULL */

@@ -29,7 +29,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 6
+#define MFL_BACKEND_ABI 7
 
 struct mfl_device;
 struct mfl_net;
@@ -241,26 +241,32 @@ struct mfl_backend_ops {
         uint64_t (*net_bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
         void (*net_plan)(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 
-        /* Group g gets these params (graph->n floats): start of a local training; optimizer state is zeroed.
-         * With params_base (NULL: not there), clients that all start from the same params cost one transfer:
-         * params_base keeps a copy on the device, and params_set with params NULL starts the group from it.
-         * With options.shared_start groups start in this way only, and no copy is kept for each. */
-        int (*params_base)(struct mfl_net *net, const float *params, struct mfl_error *err);
-        int (*params_set)(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
-        int (*params_get)(struct mfl_net *net, int group, float *params, struct mfl_error *err);
+        /* Group g gets these params, in the two parts of the graph's flat vector (graph->n_frozen and
+         * n_moving floats, frozen NULL where there are none): start of a local training; optimizer state is
+         * zeroed. With params_base (NULL: not there), clients that all start from the same params cost one
+         * transfer: params_base keeps a copy on the device, and params_set with moving NULL starts the group
+         * from it. With options.shared_start groups start in this way only, and no copy is kept for each.
+         * params_get: floats [first, n) of the flat vector; n_frozen for those that can have changed.
+         * (Inside, a network keeps all params for each group, and as many numbers for gradients and sums.) */
+        int (*params_base)(
+                struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
+        int (*params_set)(struct mfl_net *net, int group, const float *frozen, const float *moving,
+                struct mfl_error *err);
+        int (*params_get)(
+                struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
         /* The network's own sum of updates, on the device; both NULL where there is no gain (the caller then
          * uses params_get). sum_add: for every group with weight[g] > 0, sum += round(weight[g] * (params(g)
          * - params_set(g)) * 2^s), the bits of mfl_fixed_add_delta; a group with an element that is not
          * finite or beyond delta_max adds nothing, and n_bad[g] is set to the number of such elements (0
-         * else, and for weight 0). sum_take: acc[0..n) += sum (acc NULL: it is dropped), and the sum is 0
-         * again, as after net_new. */
+         * else, and for weight 0). sum_take: acc[0..n_moving) += sum of the params that move (acc NULL: it is
+         * dropped), and the sum is 0 again, as after net_new. */
         int (*sum_add)(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
                 uint64_t *n_bad, struct mfl_error *err);
         int (*sum_take)(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
         /* A sum of n elements that outlives the task it comes from, in the device's own memory, where comm
          * can reach it; new ones hold zeros. sum_move: sum += the network's own sum, which is 0 then; any
-         * network of the device with n parameters. sum_read: the whole sum to the host. sum_bytes: of device
-         * memory. All five NULL where comm is. */
+         * network of the device with n parameters that move. sum_read: the whole sum to the host. sum_bytes:
+         * of device memory. All five NULL where comm is. */
         int (*sum_new)(
                 struct mfl_device *device, uint64_t n, struct mfl_sum **ret_sum, struct mfl_error *err);
         void (*sum_free)(struct mfl_sum *sum);
@@ -308,6 +314,15 @@ struct mfl_backend_ops {
         int (*selftest)(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
                 void *user, struct mfl_error *err);
 };
+
+#ifndef __cplusplus
+/* params_set of a flat vector that lies in one piece; params NULL: from the base. */
+static inline int mfl_backend_set(const struct mfl_backend_ops *ops, struct mfl_net *net,
+        const struct mfl_graph *graph, int group, const float *params, struct mfl_error *err)
+{
+        return ops->params_set(net, group, params, params ? params + graph->n_frozen : NULL, err);
+}
+#endif
 
 /* Opens a backend by name: "reference", "cpu", "cuda", or "auto" (the first of cuda, cpu, reference that
  * opens). Modules are looked for in $MFL_MODULE_DIR, beside the executable, in ../lib/mfl relative to it, in

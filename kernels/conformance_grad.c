@@ -34,7 +34,7 @@ static double objective(struct gradient *g)
         struct mfl_error err;
         double sum = 0;
         g->size = 0;
-        conf_must(g->ops->params_set(g->net, 0, g->params, &err), &err);
+        conf_must(mfl_backend_set(g->ops, g->net, g->graph, 0, g->params, &err), &err);
         conf_must(g->ops->forward(g->net, g->x, g->inference ? NULL : &g->key, g->y, &err), &err);
         for (size_t i = 0; i < g->out; i++) {
                 double v = (double)g->y[i] * g->dy[i];

@@ -167,12 +167,14 @@ static void execute(const struct conf_backend *b, const struct mfl_graph *graph,
                 .segments = segments};
         conf_must(b->ops->net_new(b->device, graph, &options, &net, &err), &err);
         for (size_t g = 0; g < to->groups; g++)
-                conf_must(b->ops->params_set(net, (int)g, from->params + (first + g) * from->n, &err), &err);
+                conf_must(mfl_backend_set(
+                                  b->ops, net, graph, (int)g, from->params + (first + g) * from->n, &err),
+                        &err);
         for (int i = 0; i < 1 + again; i++) {
                 const struct mfl_rng_key *keys = from->inference ? NULL : from->keys + first;
                 conf_must(b->ops->forward(net, from->x + first * from->in, keys, to->y, &err), &err);
                 for (size_t g = 0; i == 0 && g < to->groups; g++)
-                        conf_must(b->ops->params_get(net, (int)g, to->after + g * from->n, &err), &err);
+                        conf_must(b->ops->params_get(net, (int)g, 0, to->after + g * from->n, &err), &err);
                 conf_must(
                         b->ops->backward(net, from->dy + first * from->out, to->dx, to->dparams, &err), &err);
         }

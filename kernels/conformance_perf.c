@@ -36,7 +36,7 @@ static void perf_case(const struct conf_backend *b, const struct conf_case *kase
                 goto out;
         }
         conf_must(rc, &err);
-        conf_must(b->ops->params_set(net, 0, p, &err), &err);
+        conf_must(mfl_backend_set(b->ops, net, graph, 0, p, &err), &err);
         for (uint64_t begin = mfl_now_ns(); mfl_now_ns() - begin < TIME_NS;) {
                 uint64_t t0 = mfl_now_ns();
                 conf_must(b->ops->forward(net, x, &key, y + out, &err), &err);
@@ -89,7 +89,7 @@ static void perf_steps(
         mfl_graph_init_params(graph, 1, params);
         conf_must(b->ops->net_new(b->device, graph, &options, &net, &err), &err);
         conf_must(b->ops->data_new(b->device, &set, &set.train, true, &data, &err), &err);
-        conf_must(b->ops->params_set(net, 0, params, &err), &err);
+        conf_must(mfl_backend_set(b->ops, net, graph, 0, params, &err), &err);
         for (uint64_t begin = mfl_now_ns(); mfl_now_ns() - begin < 2 * TIME_NS;) {
                 struct mfl_group_steps steps = {.index = index, .count = counts};
                 uint64_t t0 = mfl_now_ns();

@@ -60,13 +60,13 @@ static void take_results(const struct conf_backend *b, struct conf_training *t, 
         uint64_t weight[CONF_GROUPS], n_bad[CONF_GROUPS];
         size_t n = (size_t)t->graph->n;
         for (size_t g = 0; g < groups; g++) {
-                conf_must(b->ops->params_get(net, (int)g, t->params + g * n, &err), &err);
+                conf_must(b->ops->params_get(net, (int)g, 0, t->params + g * n, &err), &err);
                 weight[g] = g + 1;
         }
         if (b->ops->sum_add) {
                 conf_must(b->ops->sum_add(net, &fixed, weight, n_bad, &err), &err);
                 conf_must(b->ops->sum_take(net, t->acc, &err), &err);
-                t->moved = moves_agree(b, net, &fixed, weight, t->acc, n);
+                t->moved = moves_agree(b, net, &fixed, weight, t->acc, (size_t)t->graph->n_moving);
         }
         for (uint32_t i = 0; i < CONF_SAMPLES; i++)
                 all[i] = CONF_SAMPLES - 1 - i;
@@ -97,7 +97,8 @@ void conf_train(const struct conf_backend *b, struct conf_training *t, const str
         b->ops->net_plan(net, &t->plan);
         conf_must(b->ops->data_new(b->device, &t->set, &t->set.train, true, &data, &err), &err);
         for (size_t g = 0; g < groups; g++)
-                conf_must(b->ops->params_set(net, (int)g, t->first + (first + g) * n, &err), &err);
+                conf_must(mfl_backend_set(b->ops, net, t->graph, (int)g, t->first + (first + g) * n, &err),
+                        &err);
         rc = b->ops->step(net, data, t->groups, CONF_STEPS, &kase->opt, &err);
         t->refused = rc && conf_refused(rc, &err, "%s: train %s", b->label, kase->name);
         if (!t->refused)
@@ -246,16 +247,16 @@ static bool update_agrees(const struct conf_backend *b, const struct conf_traini
 {
         struct mfl_fixed fixed = {.scale_bits = 30, .delta_max = 1024, .weight_max = 64};
         struct mfl_error err;
-        size_t n = (size_t)t->graph->n;
+        size_t n = (size_t)t->graph->n, n_frozen = (size_t)t->graph->n_frozen, n_moving = n - n_frozen;
         if (!b->ops->sum_add)
                 return true;
         MFL_CLEANUP_FREE int64_t *want = mfl_calloc(n, sizeof *want);
         mfl_assert(want);
         for (size_t g = 0; g < CONF_GROUPS; g++)
-                conf_must(mfl_fixed_add_delta(
-                                  &fixed, g + 1, t->params + g * n, t->first + g * n, n, want, &err),
+                conf_must(mfl_fixed_add_delta(&fixed, g + 1, t->params + g * n + n_frozen,
+                                  t->first + g * n + n_frozen, n_moving, want, &err),
                         &err);
-        return !memcmp(want, t->acc, n * sizeof *want);
+        return !memcmp(want, t->acc, n_moving * sizeof *want);
 }
 
 /* What is not trained keeps its bits, but for running statistics. */

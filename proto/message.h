@@ -61,6 +61,7 @@ struct mfl_daemon_info {
                                               tell */
         uint64_t instance;
         uint32_t workers;
+        uint32_t protocol;                       /* the version that is spoken with it */
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
         char device_pci[MFL_DEVICE_PCI_BYTES];
         uint64_t device_memory;
@@ -146,6 +147,8 @@ struct mfl_task {
         uint64_t *items;
         uint8_t params_digest[MFL_DIGEST_BYTES];
         uint64_t n_params;
+        uint64_t n_frozen; /* of them, which come first */
+        uint8_t frozen_digest[MFL_DIGEST_BYTES];
         struct mfl_fixed fixed;
         bool single_updates;
         uint64_t fingerprint;

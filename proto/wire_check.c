@@ -152,6 +152,12 @@ static int check_welcome(const void *message, struct mfl_error *err)
 static int check_task(const void *message, struct mfl_error *err)
 {
         const Mfl__Task *m = message;
+        if (m->n_frozen >= m->n_params)
+                return INVALID("Task.n_frozen: %" PRIu64 " of %" PRIu64 " params: none moves", m->n_frozen,
+                        m->n_params);
+        if (m->frozen_digest.len != (m->n_frozen ? MFL_DIGEST_BYTES : 0))
+                return INVALID("Task.frozen_digest: %zu bytes, with %" PRIu64 " frozen params",
+                        m->frozen_digest.len, m->n_frozen);
         if (m->kind != MFL__TASK_KIND__TASK_TRAIN)
                 return 0;
         if (!(m->delta_max > 0))
@@ -386,7 +392,8 @@ static const struct message_rules messages[] = {
         MESSAGE(task, check_task, {"task", ANY}, {"job", JOB}, {"round", ANY}, {"kind", ENUM},
                 {"items", 1, MFL_ITEMS_MAX}, {"params_digest", DIGEST}, {"n_params", PARAMS},
                 {"scale_bits", -126, 126}, {"delta_max", FLOAT}, {"weight_max", 0, WEIGHT_MAX},
-                {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL}),
+                {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
+                {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES}),
         MESSAGE(group, check_group, {"group", 1, INT64_MAX}, {"collective", ENUM},
                 {"rank", 0, MFL_GROUP_MAX - 1}, {"members", 2, MFL_GROUP_MAX},
                 {"workers", 1, MFL_GROUP_MAX *MFL_ITEMS_MAX}, {"communicator", ANY}),
@@ -442,7 +449,8 @@ static const struct message_rules messages[] = {
                 {"data", NAME_OR_EMPTY}, {"strategy", NAME_OR_EMPTY}, {"created_ms", ANY},
                 {"finished_ms", ANY}, {"last", OPTIONAL}, {"best", OPTIONAL}, {"in_round", ANY},
                 {"clients_done", ANY}, {"clients_total", ANY}, {"daemons", ANY}, {"phase", NAME_OR_EMPTY},
-                {"attempt", ANY}, {"owner", NAME_OR_EMPTY}, {"per_token", BOOL}, {"evaluated", OPTIONAL}),
+                {"attempt", ANY}, {"owner", NAME_OR_EMPTY}, {"per_token", BOOL}, {"evaluated", OPTIONAL},
+                {"n_frozen", PARAMS_OFFSET}),
         MESSAGE(round_info, NULL, {"round", ANY}, {"evaluated", BOOL}, {"accuracy", FLOAT}, {"loss", FLOAT},
                 {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
@@ -473,7 +481,8 @@ static const struct message_rules messages[] = {
         MESSAGE(model_list, NULL, {"models", 0, 65536}),
         MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}),
         MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS},
-                {"text", 0, JOB_TEXT_MAX}, {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24}),
+                {"text", 0, JOB_TEXT_MAX}, {"input", 1, MFL_SHAPE_RANK_MAX}, {"classes", 1, 1 << 24},
+                {"n_frozen", PARAMS_OFFSET}),
         MESSAGE_EMPTY(list_daemons),
         MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", 0, NODE_BYTES - 1}, {"address", 0, 127},
                 {"backend", 0, 15}, {"device", 0, 95}, {"workers", ANY}, {"state", NAME_OR_EMPTY},

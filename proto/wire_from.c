@@ -2,6 +2,7 @@
 /* From envelopes to struct mfl_msg. */
 #include "proto/wire.h"
 
+#include "proto/version.h"
 #include "proto/wire_internal.h"
 
 void mfl_wire_copy_text(char *dst, size_t bytes, const char *src)
@@ -43,6 +44,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;
+        m->hello.protocol = MFL_MIN(h->protocol_max, (uint32_t)MFL_PROTOCOL_MAX);
         m->hello.n_data_sets = (uint32_t)h->n_data_sets;
         m->hello.data_sets = sets;
         if (h->reach) {
@@ -82,6 +84,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 .n_items = (uint32_t)t->n_items,
                 .items = items,
                 .n_params = t->n_params,
+                .n_frozen = t->n_frozen,
                 .fixed = {.scale_bits = t->scale_bits,
                         .delta_max = t->delta_max,
                         .weight_max = t->weight_max},
@@ -93,6 +96,8 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 group_to_msg(t->group, &m->task.group);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
+        if (t->n_frozen)
+                memcpy(m->task.frozen_digest, t->frozen_digest.data, MFL_DIGEST_BYTES);
         return 0;
 }
 

@@ -94,6 +94,9 @@ static int pack_task(const struct mfl_task *t, uint8_t **ret_bytes, size_t *ret_
         task.items = t->items;
         task.params_digest = DIGEST(t->params_digest);
         task.n_params = t->n_params;
+        task.n_frozen = t->n_frozen;
+        if (t->n_frozen)
+                task.frozen_digest = DIGEST(t->frozen_digest);
         task.scale_bits = t->fixed.scale_bits;
         task.delta_max = t->fixed.delta_max;
         task.weight_max = t->fixed.weight_max;

@@ -195,9 +195,10 @@ struct mfl_core_event {
                         uint32_t stop_after; /* as JOB_STATE told; 0: with the last round */
                 } job_add;
                 struct {
-                        uint64_t n_params;
+                        uint64_t n_params, n_frozen;
                         uint32_t n_slots;
-                        uint8_t digest[MFL_DIGEST_BYTES]; /* of the params after round `committed` */
+                        uint8_t frozen_digest[MFL_DIGEST_BYTES]; /* of those, if there are any */
+                        uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */

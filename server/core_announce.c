@@ -62,7 +62,7 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                                : NULL;
         if (a->encoding == MFL_ENCODING_F32 && n_clients != 1)
                 return "only a single client's update may be float32";
-        if (a->bytes != job->n_params * unit)
+        if (a->bytes != (job->n_params - job->n_frozen) * unit)
                 return "wrong size";
         if (mfl_job_needs_single_updates(job->spec) && a->item_count != 1)
                 return "this job wants one update per client";

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which data sets fit a job, who decided that, and whom a job that waits lacks, and why. See core.h, "Data".
  */
+#include "proto/version.h"
 #include "server/core_internal.h"
 
 /* ---- what fits ---- */
@@ -46,9 +47,15 @@ static const struct mfl_data_info *find_data(const struct core_daemon *daemon, c
         return NULL;
 }
 
+/* Frozen params are more than the version of the protocol that it speaks knows of. */
+static bool is_outdated(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return job->n_frozen && daemon->info.protocol < MFL_PROTOCOL_FROZEN;
+}
+
 const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
 {
-        const struct mfl_data_info *data = find_data(daemon, job);
+        const struct mfl_data_info *data = is_outdated(daemon, job) ? NULL : find_data(daemon, job);
         return data && compare(data, job) == FIT ? data : NULL;
 }
 
@@ -61,15 +68,31 @@ static void act_data(struct mfl_core *core, struct core_job *job)
         mfl_strcpy(action->prepare.data_from, sizeof action->prepare.data_from, job->data_from);
 }
 
+static void tell_outdated(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
+{
+        mfl_snprintf(daemon->note, sizeof daemon->note,
+                "%s: it has frozen params, which protocol %u does not know: upgrade this daemon", job->id,
+                daemon->info.protocol);
+        mfl_core_trace(core, job,
+                "daemon %s gets nothing of this job: it speaks protocol %u, and frozen params need %d; "
+                "upgrade it",
+                daemon->info.name, daemon->info.protocol, MFL_PROTOCOL_FROZEN);
+}
+
 /* Said once to people who look: in the job's log, and beside the daemon. */
 static void tell_unfit(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
 {
-        const struct mfl_data_info *data = find_data(daemon, job);
-        enum fit fit = data && daemon->conn ? compare(data, job) : FIT;
-        struct core_relation *relation = fit == FIT ? NULL : mfl_core_relation(core, daemon, job);
+        const struct mfl_data_info *data = daemon->conn ? find_data(daemon, job) : NULL;
+        enum fit fit = data ? compare(data, job) : FIT;
+        bool fits = !data || (fit == FIT && !is_outdated(daemon, job));
+        struct core_relation *relation = fits ? NULL : mfl_core_relation(core, daemon, job);
         if (!relation || relation->unfit_told)
                 return;
         relation->unfit_told = true;
+        if (fit == FIT) {
+                tell_outdated(core, job, daemon);
+                return;
+        }
         const char *other = job->data_from[0] ? job->data_from : "this job";
         mfl_snprintf(daemon->note, sizeof daemon->note, "%s: its data set %s has %s than that of %s", job->id,
                 data->name, difference[fit], other);
@@ -193,6 +216,7 @@ enum lack {
         LACK_CLASSES,
         LACK_MEANING,
         LACK_CONTENT,
+        LACK_OUTDATED,
         LACK_BARRED,
         LACK_RESTS,
         LACKS_,
@@ -210,6 +234,8 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_CLASSES] = {"has", "have"},
         [LACK_MEANING] = {"has", "have"},
         [LACK_CONTENT] = {"has", "have"},
+        [LACK_OUTDATED] = {"must be upgraded to know frozen params",
+                "must be upgraded to know frozen params"},
         [LACK_BARRED] = {"can't do this job", "can't do this job"},
         [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
 };
@@ -227,6 +253,8 @@ static enum lack lack_of(const struct core_daemon *daemon, const struct core_job
                 return (enum lack)(LACK_SHAPE + (int)fit - FIT_SHAPE);
         if (!daemon->conn)
                 return LACK_LOST;
+        if (is_outdated(daemon, job))
+                return LACK_OUTDATED;
         if (mfl_core_daemon_barred(daemon, job))
                 return LACK_BARRED;
         if (!mfl_core_daemon_takes_work(daemon))

@@ -163,7 +163,7 @@ void mfl_core_groups_free(struct core_job *job)
  * attempt would hang in the same way. */
 static uint32_t combine_ms(const struct mfl_core *core, const struct core_job *job)
 {
-        uint64_t ms = CORE_COMBINE_MS + job->n_params * 8 * 1000 / CORE_COMBINE_BYTES_PER_S;
+        uint64_t ms = CORE_COMBINE_MS + (job->n_params - job->n_frozen) * 8 * 1000 / CORE_COMBINE_BYTES_PER_S;
         if (job->deadline_ms != CORE_NEVER)
                 ms = MFL_MIN(ms, job->deadline_ms > core->now_ms ? (job->deadline_ms - core->now_ms) / 2 : 0);
         return (uint32_t)MFL_MIN(MFL_MAX(ms, (uint64_t)1), (uint64_t)3600000);
@@ -355,7 +355,7 @@ uint64_t mfl_core_group_granted(struct mfl_core *core, struct core_group *group)
 {
         const struct core_job *job = group->job;
         uint64_t combined_ms = core->now_ms + combine_ms(core, job);
-        group->limit_ms = combined_ms + job->n_params * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
+        group->limit_ms = combined_ms + (job->n_params - job->n_frozen) * 8 * 1000 / CORE_UPLOAD_BYTES_PER_S;
         mfl_core_wake(core, group->limit_ms);
         return combined_ms;
 }

@@ -187,7 +187,7 @@ struct core_relation {
         /* It announced a result of an earlier boot: of that round, the newest task of it, so many clients. */
         uint32_t held_round, held_items;
         uint64_t held_task;
-        bool unfit_told; /* that its data differ from the job's */
+        bool unfit_told; /* that its data differ from the job's, or that it is outdated */
         bool told;       /* of params: */
         uint8_t told_digest[MFL_DIGEST_BYTES];
 };
@@ -258,8 +258,9 @@ struct core_job {
         struct mfl_data_info data;      /* name "": nobody has decided yet */
         char data_from[MFL_NAME_BYTES]; /* the daemon that did; "": not known */
         struct mfl_fixed fixed;
-        uint64_t n_params;
+        uint64_t n_params, n_frozen; /* updates have the difference */
         uint32_t n_slots;
+        uint8_t frozen_digest[MFL_DIGEST_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];  /* of the newest params, committed or not */
         char numerics[MFL_NUMERICS_BYTES]; /* of the daemon that was first to train here */
         bool has_numerics, numerics_mixed; /* mixed: said so */

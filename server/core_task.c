@@ -123,12 +123,13 @@ static void tell_cost(struct mfl_core *core, struct core_daemon *daemon, const s
                 return;
         if (relation->told && memcmp(relation->told_digest, job->digest, MFL_DIGEST_BYTES) == 0)
                 return;
+        uint64_t n = job->n_params - (relation->told ? job->n_frozen : 0); /* frozen ones it fetches once */
         relation->told = true;
         memcpy(relation->told_digest, job->digest, MFL_DIGEST_BYTES);
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
         mfl_core_node_label(daemon, action->cost.node);
         mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
-        action->cost.down = 4 * job->n_params;
+        action->cost.down = 4 * n;
 }
 
 static void send_task(struct mfl_core *core, const struct core_task *task, bool grouped)
@@ -149,12 +150,14 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
                 .n_items = task->n_items,
                 .items = items,
                 .n_params = job->n_params,
+                .n_frozen = job->n_frozen,
                 .fixed = job->fixed,
                 .single_updates = mfl_job_needs_single_updates(job->spec),
                 .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint,
                 .params_from = task->params_from};
         mfl_strcpy(t->job, sizeof t->job, job->id);
         memcpy(t->params_digest, job->digest, MFL_DIGEST_BYTES);
+        memcpy(t->frozen_digest, job->frozen_digest, MFL_DIGEST_BYTES);
         if (grouped && task->group)
                 mfl_core_group_describe(task, &t->group);
         tell_cost(core, task->daemon, job);

@@ -287,7 +287,9 @@ static void tell_cost(struct mfl_core *core, const struct core_update *update)
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
         mfl_core_node_label(daemon, action->cost.node);
         mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
-        action->cost.up = update->task->was_grouped && a->item_count == 1 ? 4 * job->n_params : a->bytes;
+        action->cost.up = update->task->was_grouped && a->item_count == 1
+                                  ? 4 * (job->n_params - job->n_frozen)
+                                  : a->bytes;
 }
 
 void mfl_core_update_count(struct mfl_core *core, struct core_update *update)

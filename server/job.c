@@ -181,6 +181,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->finished_unix_ms = row->finished_ms;
         job->committed = row->committed;
         job->n_params = row->n_params;
+        job->n_frozen = row->n_frozen;
         job->data = row->data;
         job->stop_after = row->stop_after;
         mfl_strcpy(job->data_from, sizeof job->data_from, row->data_from);
@@ -191,6 +192,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         struct mfl_graph *graph;
         if (r || !job->data.name[0]) /* not prepared so far */
                 return r;
+        job->spec->by_layers = !row->n_frozen; /* it goes on as it began, perhaps by an earlier release */
         r = mfl_job_graph(job->spec, &job->data.shape, (int)job->data.classes, &graph, err);
         if (r)
                 return r < 0 ? r : 0; /* what does not fit any more is told when it is prepared */
@@ -313,7 +315,7 @@ static void run_prepare(struct mfl_work *work)
         };
         op->status = mfl_job_graph(job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
         if (!op->status)
-                options.n_slots = slots_for(job, op->prepare.graph->n);
+                options.n_slots = slots_for(job, op->prepare.graph->n_moving);
         if (!op->status)
                 op->status = mfl_core_fixed(
                         job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);
@@ -332,8 +334,8 @@ static void run_prepare(struct mfl_work *work)
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
         if (op->status)
                 return;
-        int r = mfl_store_job_prepared(
-                store, job->id, data, op->prepare.data_from, op->prepare.graph->n, &op->err);
+        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,
+                op->prepare.graph->n_frozen, &op->err);
         job->prepared_stored = !r;
         if (r > 0) /* the disk is full, say: nothing needs the row before the first commit, which writes it
                       then */
@@ -361,6 +363,7 @@ static void done_prepare(struct mfl_work *work)
         job->data = op->prepare.data;
         mfl_strcpy(job->data_from, sizeof job->data_from, op->prepare.data_from);
         job->n_params = job->graph->n;
+        job->n_frozen = job->graph->n_frozen;
         job->per_token = is_per_token(job->graph);
         job->slots = mfl_calloc(n_slots, sizeof *job->slots);
         if (!job->slots) {
@@ -372,6 +375,10 @@ static void done_prepare(struct mfl_work *work)
         job->n_slots = n_slots;
         struct mfl_params *params = mfl_runtime_params(job->runtime, NULL);
         op->event.job_ready.n_params = job->n_params;
+        op->event.job_ready.n_frozen = job->n_frozen;
+        if (job->n_frozen)
+                memcpy(op->event.job_ready.frozen_digest, mfl_runtime_frozen(job->runtime)->digest,
+                        MFL_DIGEST_BYTES);
         op->event.job_ready.n_slots = n_slots;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         mfl_params_unref(params);
@@ -394,7 +401,7 @@ static void run_data(struct mfl_work *work)
         struct operation *op = operation_of(work);
         struct mfl_server_job *job = op->job;
         int r = mfl_store_job_prepared(job->server->store, job->id, &op->prepare.data, op->prepare.data_from,
-                job->n_params, &op->err);
+                job->n_params, job->n_frozen, &op->err);
         job->prepared_stored = !r; /* a disk that is full now is asked again with the next commit */
         op->status = r < 0 ? r : 0;
 }
@@ -664,7 +671,7 @@ static void run_commit(struct mfl_work *work)
         struct mfl_store *store = job->server->store;
         if (!job->prepared_stored)
                 op->status = mfl_store_job_prepared(
-                        store, job->id, &job->data, job->data_from, job->n_params, &op->err);
+                        store, job->id, &job->data, job->data_from, job->n_params, job->n_frozen, &op->err);
         if (op->status)
                 return;
         job->prepared_stored = true;

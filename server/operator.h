@@ -42,6 +42,7 @@ struct mfl_request {
         struct mfl_store_rule rule; /* access; which: it goes */
         /* pull: the round; drain: on or off */
         int64_t which;
+        bool by_layers; /* pull: for who knows no frozen params */
         bool wait;
         struct mfl_graph *graph;
         struct mfl_data_info data;

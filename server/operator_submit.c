@@ -118,6 +118,8 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         struct mfl_error err;
         const char *file = submit->file[0] ? submit->file : "job";
         int r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
+        if (!r && (r = mfl_job_check_moves(spec, &err)))
+                mfl_job_free(spec);
         if (r > 0)
                 mfl_operator_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);
         if (r < 0)

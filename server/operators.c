@@ -6,8 +6,10 @@
 
 #include <stdio.h>
 
+#include "common/digest.h"
 #include "common/log.h"
 #include "common/model/safetensors.h"
+#include "proto/version.h"
 #include "server/partition.h"
 
 #define DETAIL_ROUNDS 1000
@@ -374,6 +376,9 @@ static int load_params(struct mfl_request *op)
         if (!r)
                 r = mfl_st_to_params(file, op->graph, v, &op->err);
         mfl_st_close(file);
+        /* Who knows no frozen params has another order of them, and checks the digest of that. */
+        if (!r && op->by_layers)
+                r = mfl_sha256(v, op->graph->n * sizeof *v, op->round.record.digest, &op->err);
         return r;
 }
 
@@ -396,9 +401,11 @@ static void run_pull(struct mfl_work *work)
         op->status = mfl_store_job_get(op->server->store, op->job, &row, &op->err);
         if (!op->status)
                 op->status = mfl_job_parse(row.text, strlen(row.text), op->job, &spec, &op->err);
-        if (!op->status)
+        if (!op->status) {
+                spec->by_layers = !row.n_frozen || op->by_layers;
                 op->status =
                         mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
+        }
         if (!op->status) {
                 op->data = row.data;
                 op->text = row.text;
@@ -423,6 +430,7 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
                 shape[i] = (uint32_t)op->graph->input.dim[i];
         body.round = &round;
         body.n_params = op->graph->n;
+        body.n_frozen = op->graph->n_frozen;
         body.text = op->text;
         body.n_input = (size_t)op->graph->input.rank;
         body.input = shape;
@@ -442,6 +450,7 @@ static void on_pull(struct mfl_session *session, uint64_t request, const Mfl__Pu
         if (!op)
                 return;
         op->which = pull->round;
+        op->by_layers = session->protocol < MFL_PROTOCOL_FROZEN;
         mfl_request_start(op, session);
 }
 

@@ -66,6 +66,7 @@ static void put_job(struct mfl_text *text, struct mfl_server_job *job)
         put_string(text, "data", info.data);
         put_string(text, "strategy", info.strategy);
         put_u64(text, "params", info.n_params);
+        put_u64(text, "moving", info.n_params - info.n_frozen);
         put_u64(text, "round", info.round);
         put_u64(text, "rounds", info.rounds);
         put_u64(text, "in_round", info.in_round);

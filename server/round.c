@@ -368,7 +368,10 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         if (!prepare_outcome(core, job, event))
                 return;
         mfl_assert(event->job_ready.n_params && event->job_ready.n_slots);
+        mfl_assert(event->job_ready.n_frozen < event->job_ready.n_params);
         job->n_params = event->job_ready.n_params;
+        job->n_frozen = event->job_ready.n_frozen;
+        memcpy(job->frozen_digest, event->job_ready.frozen_digest, MFL_DIGEST_BYTES);
         job->n_slots = event->job_ready.n_slots;
         memcpy(job->digest, event->job_ready.digest, MFL_DIGEST_BYTES);
         job->slots = mfl_calloc(job->n_slots, sizeof(struct core_update *));

@@ -116,8 +116,29 @@ static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struc
         return 0;
 }
 
-static int load_initial(const char *path, float *params, uint64_t n, struct mfl_error *err)
+static int read_tensors(int fd, const char *path, const struct mfl_graph *graph, float *frozen, float *moving,
+        struct mfl_error *err)
 {
+        int r = 0;
+        for (int t = 0; t < graph->n_params && !r; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                float *to = t < graph->i_moving ? frozen + param->offset
+                                                : moving + (param->offset - graph->n_frozen);
+                if (lseek(fd, (off_t)(param->place * sizeof(float)), SEEK_SET) < 0)
+                        return mfl_fail_errno(err, "seek in %s", path);
+                r = read_whole(fd, path, to, param->count * sizeof(float), err);
+                for (uint64_t i = 0; i < param->count && !r; i++)
+                        if (!__builtin_isfinite(to[i]))
+                                r = mfl_fail(err, MFL_INVALID, "model.initial: parameter %llu is not finite",
+                                        (unsigned long long)(param->place + i));
+        }
+        return r;
+}
+
+static int load_initial(
+        const char *path, const struct mfl_graph *graph, float *frozen, float *moving, struct mfl_error *err)
+{
+        uint64_t n = graph->n;
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
                 return mfl_fail_errno(err, "open %s", path);
@@ -129,19 +150,15 @@ static int load_initial(const char *path, float *params, uint64_t n, struct mfl_
                 r = mfl_fail(err, MFL_INVALID, "model.initial: %llu parameters, the model has %llu",
                         (unsigned long long)st.st_size / sizeof(float), (unsigned long long)n);
         else
-                r = read_whole(fd, path, params, n * sizeof(float), err);
+                r = read_tensors(fd, path, graph, frozen, moving, err);
         close(fd);
-        for (uint64_t i = 0; i < n && !r; i++)
-                if (!__builtin_isfinite(params[i]))
-                        r = mfl_fail(err, MFL_INVALID, "model.initial: parameter %llu is not finite",
-                                (unsigned long long)i);
         return r;
 }
 
 static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, int i, const char *path,
         struct mfl_error *err)
 {
-        for (int t = 0; t < rt->graph->n_params; t++) {
+        for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++) {
                 const struct mfl_param *param = &rt->graph->params[t];
                 char name[256];
                 snprintf(name, sizeof name, "strategy/%s/%s", rt->strategy->state_name[i], param->name);
@@ -149,18 +166,20 @@ static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, in
                 if (!tensor || tensor->count != param->count)
                         return mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
                                 path, name);
-                memcpy(rt->state[i] + param->offset, tensor->data, param->count * sizeof(float));
+                memcpy(rt->state[i] + (param->offset - rt->graph->n_frozen), tensor->data,
+                        param->count * sizeof(float));
         }
         return 0;
 }
 
-static int load_checkpoint(struct mfl_runtime *rt, const char *path, float *params, struct mfl_error *err)
+static int load_checkpoint(
+        struct mfl_runtime *rt, const char *path, float *frozen, float *moving, struct mfl_error *err)
 {
         struct mfl_st_file *file;
         int r = mfl_st_open(path, &file, err);
         if (r)
                 return r;
-        r = mfl_st_to_params(file, rt->graph, params, err);
+        r = mfl_st_to_parts(file, rt->graph, frozen, moving, err);
         for (int i = 0; i < rt->strategy->n_state && !r; i++)
                 r = load_state(rt, file, i, path, err);
         mfl_st_close(file);
@@ -176,30 +195,75 @@ static void initial_state(struct mfl_runtime *rt)
         }
 }
 
-static int make_params(
-        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+static int fill_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err)
+{
+        if (options->checkpoint_path)
+                return load_checkpoint(rt, options->checkpoint_path, frozen, moving, err);
+        initial_state(rt);
+        if (options->initial_path)
+                return load_initial(options->initial_path, rt->graph, frozen, moving, err);
+        mfl_graph_init_parts(rt->graph, rt->spec->seed, frozen, moving);
+        return 0;
+}
+
+/* Before slots are chosen: those make do with what is left. */
+static int make_frozen(struct mfl_runtime *rt, float **ret_v, struct mfl_error *err)
+{
+        static const uint8_t unknown[MFL_DIGEST_BYTES];
+        struct mfl_error why = {{0}};
+        if (!rt->graph->n_frozen)
+                return 0;
+        int r = mfl_params_alone(rt->budget, rt->graph->n_frozen, unknown, ret_v, &rt->frozen, &why);
+        return r ? mfl_fail(err, r, "job %s (%llu frozen parameters): %.300s", rt->job,
+                           (unsigned long long)rt->graph->n_frozen, why.text)
+                 : 0;
+}
+
+static int digest_frozen(struct mfl_runtime *rt, struct mfl_error *err)
+{
+        struct mfl_sha256 own = {NULL};
+        int r = mfl_sha256_init(&rt->hashed, err);
+        if (r || !rt->frozen)
+                return r;
+        r = mfl_sha256_update(&rt->hashed, rt->frozen->v, rt->frozen->n * sizeof(float), err);
+        if (!r)
+                r = mfl_sha256_copy(&rt->hashed, &own, err);
+        if (!r)
+                r = mfl_sha256_final(&own, rt->frozen->digest, err);
+        mfl_sha256_deinit(&own);
+        return r;
+}
+
+static int digest_params(
+        const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {NULL};
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, v, rt->n * sizeof *v, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        struct mfl_error *err)
 {
         pthread_mutex_lock(&rt->pool->mutex);
         struct mfl_block *block = mfl_pool_take(rt->pool);
         pthread_mutex_unlock(&rt->pool->mutex);
         mfl_assert(block);
-        float *v = block->memory;
-        int r = 0;
-        if (options->checkpoint_path) {
-                r = load_checkpoint(rt, options->checkpoint_path, v, err);
-        } else {
-                initial_state(rt);
-                if (options->initial_path)
-                        r = load_initial(options->initial_path, v, rt->n, err);
-                else
-                        mfl_graph_init_params(rt->graph, rt->spec->seed, v);
-        }
+        int r = fill_params(rt, options, frozen, block->memory, err);
+        if (!r)
+                r = digest_frozen(rt, err);
         struct mfl_params *params = r ? NULL : mfl_params_new(block, rt->n);
         if (!params) {
                 mfl_block_release(block);
                 return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        r = mfl_sha256(v, rt->n * sizeof *v, params->digest, err);
+        r = digest_params(rt, params->v, params->digest, err);
         if (r)
                 mfl_params_unref(params);
         else
@@ -219,12 +283,15 @@ int mfl_runtime_open(
         rt->strategy = mfl_strategy_get(options->spec->aggregation.strategy);
         rt->fixed = options->fixed;
         rt->budget = options->budget;
-        rt->n = options->graph->n;
-        int r = choose_slots(rt, options->n_slots ? options->n_slots : 2, err);
+        rt->n = options->graph->n_moving;
+        float *frozen = NULL;
+        int r = make_frozen(rt, &frozen, err);
+        if (!r)
+                r = choose_slots(rt, options->n_slots ? options->n_slots : 2, err);
         if (!r)
                 r = alloc_memory(rt, options, err);
         if (!r)
-                r = make_params(rt, options, err);
+                r = make_params(rt, options, frozen, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -242,6 +309,8 @@ void mfl_runtime_close(struct mfl_runtime *rt)
                 free(rt->slots[i].extents);
         }
         mfl_pool_close(rt->pool);
+        mfl_params_unref(rt->frozen);
+        mfl_sha256_deinit(&rt->hashed);
         if (rt->budget)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
@@ -263,6 +332,11 @@ uint32_t mfl_runtime_slots(const struct mfl_runtime *rt)
 uint64_t mfl_runtime_n(const struct mfl_runtime *rt)
 {
         return rt->n;
+}
+
+struct mfl_params *mfl_runtime_frozen(const struct mfl_runtime *rt)
+{
+        return rt->frozen;
 }
 
 void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
@@ -296,15 +370,15 @@ static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in
         uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
         struct mfl_sha256 sha = {0};
-        int r = mfl_sha256_init(&sha, err);
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
                 size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
                 float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, weight);
-                r = mfl_strategy_apply(rt->strategy, rt->spec, rt->graph, begin, count, in + begin, rt->d,
-                        state, out + begin, err);
+                r = mfl_strategy_apply(rt->strategy, rt->spec, rt->graph, rt->graph->n_frozen + begin, count,
+                        in + begin, rt->d, state, out + begin, err);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
@@ -344,6 +418,7 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
 {
         struct mfl_checkpoint checkpoint = {
                 .graph = rt->graph,
+                .frozen = rt->frozen ? rt->frozen->v : NULL,
                 .params = rt->pool->current->v,
                 .digest = rt->pool->current->digest,
                 .n_state = rt->strategy->n_state,

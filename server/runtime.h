@@ -3,16 +3,21 @@
  * sums, the strategy's state. Bounded and known when the job starts; every page is touched then, so nothing
  * is found missing later.
  *
- * MEMORY. Uniform blocks, one for the current params and one per slot, 4n bytes each when only f32 updates
- * can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for single updates, which go to a spill
- * file) and 4n per state vector of the strategy. So the median with 2 slots takes 3 copies of the model,
- * fedavg with 1 slot 6, of which 5 are in memory: the part of a block that params leave over is given back to
- * the system while they hold it. A `local` job has one client a daemon, but a node's daemons add theirs, so
- * its slots take sums as well. APPLY needs a free block for the new params. After it the old params'
- * block becomes a slot's, as soon as the last reference to it is gone. Blocks that somebody still holds (old
- * params being sent, a slot freed in the middle of a chunk) are replaced when a slot needs one, by at most
- * MFL_RUNTIME_SPARE extra blocks, reserved from the budget then; beyond that slot_open answers MFL_BUSY. The
- * shell keeps that rare: it stops sending params that are `retired` at the next chunk (ParamsGone).
+ * What no training changes (graph->n_frozen floats) lies in a block of its own from open to close, as params
+ * that are never replaced. n is the number of the others: params objects, slots, sums, state and the spill
+ * file are of those alone.
+ *
+ * MEMORY. 4 bytes for each frozen param. Uniform blocks, one for the current params and one per slot, 4n
+ * bytes each when only f32 updates can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for
+ * single updates, which go to a spill file) and 4n per state vector of the strategy. So the median with 2
+ * slots takes 3 copies of the model, fedavg with 1 slot 6, of which 5 are in memory: the part of a block that
+ * params leave over is given back to the system while they hold it. A `local` job has one client a daemon,
+ * but a node's daemons add theirs, so its slots take sums as well. APPLY needs a free block for the new
+ * params. After it the old params' block becomes a slot's, as soon as the last reference to it is gone.
+ * Blocks that somebody still holds (old params being sent, a slot freed in the middle of a chunk) are
+ * replaced when a slot needs one, by at most MFL_RUNTIME_SPARE extra blocks, reserved from the budget then;
+ * beyond that slot_open answers MFL_BUSY. The shell keeps that rare: it stops sending params that are
+ * `retired` at the next chunk (ParamsGone).
  *
  * THREADS. "worker": on the one worker thread of the job, may take seconds. "loop": short, on the loop
  * thread. Blocks and references are guarded inside. open and close: worker, with nothing else of this job
@@ -43,7 +48,8 @@ struct mfl_params {
         atomic_uint refs;
         uint64_t n;                       /* floats */
         const float *v;                   /* 64-byte aligned, little-endian as on the wire */
-        uint8_t digest[MFL_DIGEST_BYTES]; /* SHA-256 of v */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* SHA-256 of v, after the frozen params where v are what moves
+                                             beside some */
         atomic_bool retired;              /* newer params took their place twice: stop sending */
         struct mfl_block *block;
         atomic_uint_least64_t *crc; /* per chunk: 0 unknown, else 2^32 | CRC-32C */
@@ -71,7 +77,7 @@ struct mfl_runtime_options {
         uint32_t cohort;  /* single updates: rows of the spill file (most clients in a round) */
         const char *state_dir;
         /* Where the params come from. Checkpoint: safetensors with params and strategy state. Initial: raw
-         * little-endian floats, exactly n. Both NULL: from the job's seed. */
+         * little-endian floats, graph->n of them, in the order of layers. Both NULL: from the job's seed. */
         const char *checkpoint_path, *initial_path;
         uint32_t round;            /* of those params */
         struct mfl_budget *budget; /* NULL: no limit */
@@ -79,7 +85,7 @@ struct mfl_runtime_options {
 
 /* True when the job needs every client's update by itself, so f32 (4n bytes) is all that can come. */
 bool mfl_runtime_f32_only(const struct mfl_job *spec);
-/* Bytes that a job takes with so many slots, without spare blocks. */
+/* Bytes that a job of n params that move takes with so many slots, without spare blocks and frozen params. */
 uint64_t mfl_runtime_bytes(const struct mfl_job *spec, uint64_t n, uint32_t n_slots);
 
 /* worker. Also MFL_INVALID when a file does not fit the graph. */
@@ -89,10 +95,13 @@ int mfl_runtime_open(
  * is fine. */
 void mfl_runtime_close(struct mfl_runtime *rt);
 uint32_t mfl_runtime_slots(const struct mfl_runtime *rt);
-uint64_t mfl_runtime_n(const struct mfl_runtime *rt);
+uint64_t mfl_runtime_n(const struct mfl_runtime *rt); /* params that move */
+/* NULL: nothing is frozen. Borrowed; its digest is of these alone. Any thread, until close. */
+struct mfl_params *mfl_runtime_frozen(const struct mfl_runtime *rt);
 
-/* loop. The params with that digest, current or previous, with a new reference; NULL: gone. digest NULL: the
- * current ones. The previous ones stay to be had until the next APPLY only while a download holds them. */
+/* loop. The frozen params, or the params with that digest, current or previous, with a new reference; NULL:
+ * gone. digest NULL: the current ones. The previous ones stay to be had until the next APPLY only while a
+ * download holds them. */
 struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *digest);
 
 /* worker: ROUND_OPEN. Zeroes the sums, empties the spill file. */
@@ -143,11 +152,11 @@ int mfl_runtime_apply(
 /* What a checkpoint is made of, borrowed: valid until the next apply or close. Worker. */
 struct mfl_checkpoint {
         const struct mfl_graph *graph;
-        const float *params;
-        const uint8_t *digest;
+        const float *frozen, *params; /* graph->n_frozen floats, and graph->n_moving */
+        const uint8_t *digest;        /* of both */
         int n_state;
         const char *state_name[MFL_STRATEGY_STATES_MAX];
-        const float *state[MFL_STRATEGY_STATES_MAX];
+        const float *state[MFL_STRATEGY_STATES_MAX]; /* of the params that move */
 };
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "common/digest.h"
 #include "server/runtime.h"
 #include "server/spill.h"
 
@@ -64,7 +65,9 @@ struct mfl_runtime {
         const struct mfl_strategy_ops *strategy;
         struct mfl_fixed fixed;
         struct mfl_budget *budget;
-        uint64_t n, budget_bytes; /* budget_bytes: sums and state */
+        uint64_t n, budget_bytes;  /* n: params that move; budget_bytes: sums and state */
+        struct mfl_params *frozen; /* NULL: none are */
+        struct mfl_sha256 hashed;  /* the digest of all params, as far as the frozen ones */
         struct mfl_pool *pool;
         uint32_t n_slots;
         struct mfl_slot *slots; /* guarded by the pool's mutex */

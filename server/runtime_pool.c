@@ -253,7 +253,9 @@ struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *dig
         struct mfl_pool *pool = rt->pool;
         struct mfl_params *found = NULL;
         pthread_mutex_lock(&pool->mutex);
-        if (!digest || !memcmp(pool->current->digest, digest, MFL_DIGEST_BYTES))
+        if (digest && rt->frozen && !memcmp(rt->frozen->digest, digest, MFL_DIGEST_BYTES))
+                found = rt->frozen;
+        else if (!digest || !memcmp(pool->current->digest, digest, MFL_DIGEST_BYTES))
                 found = pool->current;
         else if (pool->previous && !memcmp(pool->previous->digest, digest, MFL_DIGEST_BYTES))
                 found = pool->previous;

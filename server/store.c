@@ -73,6 +73,8 @@ static const char *const schema_steps[] = {
         "ALTER TABLE jobs ADD COLUMN data_meaning INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE jobs ADD COLUMN data_from TEXT NOT NULL DEFAULT '';"
         "ALTER TABLE jobs ADD COLUMN stop_after INTEGER NOT NULL DEFAULT 0;"
+        /* Theirs are in the order of layers, and digests of that: nothing of them is frozen. */
+        "ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0;"
         "PRAGMA user_version = 5;",
 };
 /* The clock is believed up to here, so that a wrong one leaves room to count. */

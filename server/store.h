@@ -69,6 +69,7 @@ struct mfl_store_job {
         struct mfl_data_info data;
         char data_from[MFL_NAME_BYTES]; /* the daemon whose data these are */
         uint64_t n_params;
+        uint64_t n_frozen;   /* of them; 0 also of a job of which all travel in the order of layers */
         uint32_t committed;  /* last committed round */
         uint32_t stop_after; /* it ends when that round is committed; 0: with its last */
         char *text;          /* the job file; owned; NULL where said so */
@@ -100,7 +101,7 @@ int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *tok
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        const char *data_from, uint64_t n_params, struct mfl_error *err);
+        const char *data_from, uint64_t n_params, uint64_t n_frozen, struct mfl_error *err);
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err);
 /* Rows and files. MFL_BUSY unless it is DONE, FAILED or STOPPED. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);

@@ -102,16 +102,20 @@ void mfl_store_remove_job_dir(struct mfl_store *store, const char *id)
 
 /* ---- checkpoints ---- */
 
-/* The tensors of one state vector, named strategy/STATE/TENSOR. names is an array of n_params texts. */
+/* The tensors of one state vector, named strategy/STATE/TENSOR: those that move. names is an array of as many
+ * texts. */
 static int name_state(const struct mfl_graph *graph, const char *state_name, const float *state,
         struct mfl_st_tensor *tensors, char **names)
 {
-        mfl_st_from_params(graph, state, tensors);
-        for (int t = 0; t < graph->n_params; t++) {
-                names[t] = mfl_asprintf("strategy/%s/%s", state_name, graph->params[t].name);
+        for (int t = 0; t < graph->n_params - graph->i_moving; t++) {
+                const struct mfl_param *param = &graph->params[graph->i_moving + t];
+                names[t] = mfl_asprintf("strategy/%s/%s", state_name, param->name);
                 if (!names[t])
                         return -ENOMEM;
-                tensors[t].name = names[t];
+                tensors[t] = (struct mfl_st_tensor){.name = names[t],
+                        .shape = param->shape,
+                        .data = state + (param->offset - graph->n_frozen),
+                        .count = param->count};
         }
         return 0;
 }
@@ -119,26 +123,27 @@ static int name_state(const struct mfl_graph *graph, const char *state_name, con
 static int write_tensors(int fd, const char *path, const char *id, uint32_t round,
         const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
 {
-        int n = checkpoint->graph->n_params, n_sets = 1 + checkpoint->n_state, r = 0;
+        int n = checkpoint->graph->n_params, n_moving = n - checkpoint->graph->i_moving, r = 0;
+        int n_all = n + checkpoint->n_state * n_moving;
         char round_text[16], digest_text[MFL_SHA256_HEX_BYTES];
         snprintf(round_text, sizeof round_text, "%u", round);
         mfl_hex(checkpoint->digest, MFL_DIGEST_BYTES, digest_text);
         const struct mfl_st_meta meta[] = {{"format", "pt"}, {"job", id}, {"round", round_text},
                 {"digest", digest_text}, {"software", "mfl " MFL_VERSION}};
-        struct mfl_st_tensor *tensors = mfl_calloc((size_t)(n * n_sets), sizeof *tensors);
-        char **names = mfl_calloc((size_t)(n * n_sets), sizeof *names);
+        struct mfl_st_tensor *tensors = mfl_calloc((size_t)n_all, sizeof *tensors);
+        char **names = mfl_calloc((size_t)n_all, sizeof *names);
         if (!tensors || !names)
                 r = -ENOMEM;
         if (!r)
-                mfl_st_from_params(checkpoint->graph, checkpoint->params, tensors);
+                mfl_st_from_parts(checkpoint->graph, checkpoint->frozen, checkpoint->params, tensors);
         for (int i = 0; i < checkpoint->n_state && !r; i++)
                 r = name_state(checkpoint->graph, checkpoint->state_name[i], checkpoint->state[i],
-                        tensors + n * (i + 1), names + n * (i + 1));
+                        tensors + n + n_moving * i, names + n + n_moving * i);
         if (r)
-                mfl_fail_memory(err, (size_t)(n * n_sets) * sizeof *tensors, "a checkpoint's table");
+                mfl_fail_memory(err, (size_t)n_all * sizeof *tensors, "a checkpoint's table");
         else
-                r = mfl_st_write(fd, path, tensors, n * n_sets, meta, (int)MFL_ARRAY_SIZE(meta), err);
-        for (int i = 0; names && i < n * n_sets; i++)
+                r = mfl_st_write(fd, path, tensors, n_all, meta, (int)MFL_ARRAY_SIZE(meta), err);
+        for (int i = 0; names && i < n_all; i++)
                 free(names[i]);
         free(names);
         free(tensors);

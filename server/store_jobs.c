@@ -12,8 +12,8 @@
         "data_rank, "                                                                                        \
         "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
         "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0), "              \
-        "owner, data_meaning, data_from, stop_after"
-#define JOB_COLUMNS_N 21
+        "owner, data_meaning, data_from, stop_after, n_frozen"
+#define JOB_COLUMNS_N 22
 
 static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
 {
@@ -24,6 +24,7 @@ static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
                 .has_initial = mfl_db_int(row, 7) != 0,
                 .n_params = (uint64_t)mfl_db_int(row, 15),
                 .committed = (uint32_t)mfl_db_int(row, 16),
+                .n_frozen = (uint64_t)mfl_db_int(row, 21),
         };
         mfl_strcpy(job->id, sizeof job->id, mfl_db_text(row, 0));
         mfl_strcpy(job->name, sizeof job->name, mfl_db_text(row, 1));
@@ -261,7 +262,7 @@ int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t r
 }
 
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
-        const char *data_from, uint64_t n_params, struct mfl_error *err)
+        const char *data_from, uint64_t n_params, uint64_t n_frozen, struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
         if (r)
@@ -271,11 +272,11 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
                 r = mfl_db_run(store->db, err,
                         "UPDATE jobs SET data_name = ?1, data_rank = ?2, data_dims = ?3, data_classes = ?4, "
                         "data_train = ?5, data_test = ?6, data_fingerprint = ?7, n_params = ?8, "
-                        "data_meaning = ?10, data_from = ?11 WHERE id = ?9",
-                        "tibiiiiitit", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
+                        "data_meaning = ?10, data_from = ?11, n_frozen = ?12 WHERE id = ?9",
+                        "tibiiiiititi", data->name, (int64_t)data->shape.rank, (const void *)data->shape.dim,
                         sizeof data->shape.dim, (int64_t)data->classes, (int64_t)data->train_samples,
                         (int64_t)data->test_samples, (int64_t)data->fingerprint, (int64_t)n_params, id,
-                        (int64_t)data->meaning, data_from);
+                        (int64_t)data->meaning, data_from, (int64_t)n_frozen);
         return mfl_store_end(store, r, err);
 }
 

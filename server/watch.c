@@ -73,6 +73,7 @@ void mfl_watch_job_info(
         out.round = job->committed;
         out.rounds = job->spec->rounds;
         out.n_params = job->n_params;
+        out.n_frozen = job->n_frozen;
         out.model = job->spec->model.preset[0] ? job->spec->model.preset : "layers";
         out.data = job->spec->data.name;
         out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);

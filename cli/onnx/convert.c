@@ -338,6 +338,8 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
         int r = mfl_graph_build("onnx", layers, o->n_layers, classes, &graph, &why);
         if (r > 0)
                 return onnx_fail(o, "%.300s", why.text);
+        if (!r)
+                r = mfl_graph_by_layers(graph, &why);
         if (r)
                 return mfl_fail(o->err, r, "%s", why.text);
         for (int i = 0; !r && i < o->n_layers; i++)

@@ -15,7 +15,7 @@ struct mfl_onnx_model {
         char *text; /* YAML, the value of `layers:`, each line indented by four blanks */
         struct mfl_shape input;
         int classes;
-        float *params; /* in the order of the graph's parameter table */
+        float *params; /* tensors in the order of layers (mfl_graph_by_layers) */
         uint64_t n;
         char notes[1024]; /* what the user should know, lines; empty: nothing */
 };

@@ -139,18 +139,25 @@ struct mfl_layer {
         int param_mean, param_var;      /* batchnorm: the running statistics; -1 elsewhere; inferred */
 };
 
-/* One parameter tensor: `count` floats at `offset` of the flat vector. Names and order are those of a PyTorch
- * state_dict: weight, bias, running_mean, running_var of each layer. */
+/* One parameter tensor: `count` floats at `offset` of the flat vector. Names are those of a PyTorch
+ * state_dict: weight, bias, running_mean, running_var of each layer.
+ *
+ * What no training changes comes first in the flat vector, so that the rest, which is all that travels in a
+ * round, is one range at its end: [n_frozen, n). Within each of the two parts tensors lie in the order of
+ * layers, that of a state_dict. A model of which everything moves is in this order as a whole. */
 struct mfl_param {
         char name[MFL_NAME_BYTES + 16]; /* "conv1.weight", "bn1.running_mean" */
         struct mfl_shape shape;
         uint64_t offset, count;
+        int number;     /* in the order of layers; of its stream of first values */
+        uint64_t place; /* its offset if all lay in the order of layers: in files of floats */
         int layer;
         int64_t fan_in, fan_out; /* of the layer's weights; 1 for norms */
         bool is_bias;
         bool trained; /* false: running statistics, and what is frozen. They have no gradient, and optimizers,
                          weight decay, the proximal term and server optimizers leave them alone: their deltas
-                         are averaged (those of frozen params are 0) */
+                         are averaged */
+        bool moves; /* it is trained, or running statistics, which training changes also in a frozen layer */
 };
 
 struct mfl_graph {
@@ -158,7 +165,10 @@ struct mfl_graph {
         int n_layers, n_params; /* n_params: tensors */
         struct mfl_layer *layers;
         struct mfl_param *params;
-        uint64_t n; /* floats in the flat vector */
+        uint64_t n;        /* floats in the flat vector */
+        uint64_t n_frozen; /* of them those that no training changes, which come first */
+        uint64_t n_moving; /* the others; n_frozen + n_moving = n */
+        int i_moving;      /* the first tensor that moves; n_params: none does */
         struct mfl_shape input;
         int classes;
         int positions;  /* predictions of a sample: T of a last layer {T, classes}, else 1 */
@@ -174,6 +184,9 @@ struct mfl_graph {
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);
+/* All params in the order of layers, and all of them taken as moving, as version 1 of the protocol
+ * knows them: for who speaks it, and for jobs that were begun so. -ENOMEM; then nothing has changed. */
+int mfl_graph_by_layers(struct mfl_graph *graph, struct mfl_error *err);
 /* Whether the layers make a graph, and if not (MFL_INVALID), at which of them it fails: 0 where it is none in
  * particular. *ret_layer is set in this case only. */
 int mfl_graph_check(
@@ -194,8 +207,10 @@ struct mfl_preset_info {
 extern const struct mfl_preset_info mfl_presets[];
 
 /* Fills params[graph->n] from the seed: the same bits on every machine (uniform numbers and correctly rounded
- * operations only). Tensor t uses stream (seed, MFL_RNG_INIT, t, 0). */
+ * operations only). Tensor t uses stream (seed, MFL_RNG_INIT, its number, 0). */
 void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params);
+/* The same with the two parts of the vector in different places: n_frozen and n_moving floats. */
+void mfl_graph_init_parts(const struct mfl_graph *graph, uint64_t seed, float *frozen, float *moving);
 
 /* Floating-point operations of one sample: forward, and forward + backward (multiply and add count as two; a
  * norm is 8 for each element: mean, variance, subtract, scale, shift). */

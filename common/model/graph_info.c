@@ -180,8 +180,8 @@ static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, s
 
 char *mfl_graph_describe(const struct mfl_graph *graph)
 {
-        size_t bytes = ((size_t)graph->n_layers + 3) * DESCRIBE_ROW_BYTES, len = 0;
-        char *text = mfl_malloc(bytes), running[64] = "";
+        size_t bytes = ((size_t)graph->n_layers + 3) * DESCRIBE_ROW_BYTES, len = 0, len_some = 0;
+        char *text = mfl_malloc(bytes), some[128] = "";
         uint64_t forward, training, untrained = 0;
         if (!text)
                 return NULL;
@@ -192,12 +192,15 @@ char *mfl_graph_describe(const struct mfl_graph *graph)
         for (int t = 0; t < graph->n_params; t++)
                 untrained += graph->params[t].trained ? 0 : graph->params[t].count;
         if (untrained)
-                snprintf(
-                        running, sizeof running, ", %llu of them not trained", (unsigned long long)untrained);
+                len_some = (size_t)snprintf(
+                        some, sizeof some, ", %llu of them not trained", (unsigned long long)untrained);
+        if (graph->n_frozen)
+                snprintf(some + len_some, sizeof some - len_some, ", %llu of them move",
+                        (unsigned long long)graph->n_moving);
         mfl_graph_flops(graph, &forward, &training);
         snprintf(text + len, bytes - len,
                 "%s: %llu parameters (%.2f MiB)%s, %.2f MFLOP forward, %.2f MFLOP training per sample\n",
-                graph->name, (unsigned long long)graph->n, (double)graph->n * 4 / 1048576, running,
+                graph->name, (unsigned long long)graph->n, (double)graph->n * 4 / 1048576, some,
                 (double)forward / 1e6, (double)training / 1e6);
         return text;
 }

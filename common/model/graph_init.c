@@ -55,11 +55,17 @@ static void init_norm(const struct mfl_graph *graph, int t, float *out)
 
 void mfl_graph_init_params(const struct mfl_graph *graph, uint64_t seed, float *params)
 {
+        mfl_graph_init_parts(graph, seed, params, params + graph->n_frozen);
+}
+
+void mfl_graph_init_parts(const struct mfl_graph *graph, uint64_t seed, float *frozen, float *moving)
+{
         for (int t = 0; t < graph->n_params; t++) {
                 const struct mfl_param *param = &graph->params[t];
-                struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_INIT, (uint64_t)t, 0);
+                struct mfl_rng rng = mfl_rng_new(seed, MFL_RNG_INIT, (uint64_t)param->number, 0);
                 double bound = init_bound(graph, t);
-                float *out = params + param->offset;
+                float *out = t < graph->i_moving ? frozen + param->offset
+                                                 : moving + (param->offset - graph->n_frozen);
                 if (is_norm(graph, param)) {
                         init_norm(graph, t, out);
                         continue;

@@ -24,7 +24,10 @@ static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, c
         param->offset = graph->n;
         param->count = count;
         param->layer = i_layer;
+        param->number = graph->n_params;
+        param->place = graph->n;
         param->trained = param->trained && !layer->frozen;
+        param->moves = param->moves || param->trained;
         snprintf(param->name, sizeof param->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
         graph->n += count;
         *ret_index = graph->n_params++;
@@ -132,6 +135,7 @@ static int add_norm(struct mfl_graph *graph, int i, struct mfl_error *err)
         struct mfl_param bias = own, running = own;
         bias.is_bias = true;
         running.trained = false;
+        running.moves = true;
         int r;
         if ((r = add_param(graph, i, "weight", &own, &layer->param_weight, err)))
                 return r;
@@ -142,6 +146,70 @@ static int add_norm(struct mfl_graph *graph, int i, struct mfl_error *err)
         if ((r = add_param(graph, i, "running_mean", &running, &layer->param_mean, err)))
                 return r;
         return add_param(graph, i, "running_var", &running, &layer->param_var, err);
+}
+
+static int compare_parts(const void *a, const void *b)
+{
+        const struct mfl_param *x = a, *y = b;
+        return x->moves != y->moves ? x->moves - y->moves : x->number - y->number;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+        return ((const struct mfl_param *)a)->number - ((const struct mfl_param *)b)->number;
+}
+
+/* Orders the table so, and gives each tensor its place in the flat vector; layers know theirs by the index.
+ */
+static int order_params(
+        struct mfl_graph *graph, int (*compare)(const void *, const void *), struct mfl_error *err)
+{
+        size_t n = (size_t)graph->n_params;
+        MFL_CLEANUP_FREE int *numbers = mfl_malloc(n * sizeof *numbers + 1);
+        MFL_CLEANUP_FREE int *index = mfl_malloc(n * sizeof *index + 1);
+        if (!numbers || !index)
+                return mfl_fail_memory(err, n * sizeof *index, "the order of parameters");
+        for (size_t t = 0; t < n; t++)
+                numbers[t] = graph->params[t].number;
+        qsort(graph->params, n, sizeof *graph->params, compare);
+        uint64_t offset = 0;
+        for (size_t t = 0; t < n; t++) {
+                index[graph->params[t].number] = (int)t;
+                graph->params[t].offset = offset;
+                offset += graph->params[t].count;
+        }
+        for (int i = 0; i < graph->n_layers; i++) {
+                struct mfl_layer *layer = &graph->layers[i];
+                int *own[] = {&layer->param_weight, &layer->param_bias, &layer->param_weight2,
+                        &layer->param_bias2, &layer->param_mean, &layer->param_var};
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(own); k++)
+                        *own[k] = *own[k] < 0 ? -1 : index[numbers[*own[k]]];
+        }
+        return 0;
+}
+
+int mfl_graph_by_layers(struct mfl_graph *graph, struct mfl_error *err)
+{
+        int r = order_params(graph, compare_numbers, err);
+        if (r)
+                return r;
+        graph->n_frozen = 0;
+        graph->n_moving = graph->n;
+        graph->i_moving = 0;
+        return 0;
+}
+
+static int part_params(struct mfl_graph *graph, struct mfl_error *err)
+{
+        graph->n_moving = graph->n;
+        for (int t = 0; t < graph->n_params; t++) {
+                if (graph->params[t].moves)
+                        continue;
+                graph->n_frozen += graph->params[t].count;
+                graph->i_moving++;
+        }
+        graph->n_moving -= graph->n_frozen;
+        return graph->n_frozen ? order_params(graph, compare_parts, err) : 0;
 }
 
 int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
@@ -179,5 +247,5 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
                 if (r)
                         return r;
         }
-        return 0;
+        return part_params(graph, err);
 }

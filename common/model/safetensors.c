@@ -407,8 +407,8 @@ static int check_param(const struct mfl_st_file *file, const struct mfl_param *p
         return 0;
 }
 
-int mfl_st_to_params(
-        const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err)
+int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_graph *graph, float *frozen,
+        float *moving, struct mfl_error *err)
 {
         for (int i = 0; i < graph->n_params; i++) {
                 int r = check_param(file, &graph->params[i], err);
@@ -423,19 +423,33 @@ int mfl_st_to_params(
         }
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
-                memcpy(params + param->offset, find_entry(file, param->name)->tensor.data,
-                        param->count * sizeof *params);
+                float *to = i < graph->i_moving ? frozen + param->offset
+                                                : moving + (param->offset - graph->n_frozen);
+                memcpy(to, find_entry(file, param->name)->tensor.data, param->count * sizeof *to);
         }
         return 0;
 }
 
+int mfl_st_to_params(
+        const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err)
+{
+        return mfl_st_to_parts(file, graph, params, params + graph->n_frozen, err);
+}
+
 void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors)
+{
+        mfl_st_from_parts(graph, params, params + graph->n_frozen, tensors);
+}
+
+void mfl_st_from_parts(const struct mfl_graph *graph, const float *frozen, const float *moving,
+        struct mfl_st_tensor *tensors)
 {
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 tensors[i] = (struct mfl_st_tensor){.name = param->name,
                         .shape = param->shape,
-                        .data = params + param->offset,
+                        .data = i < graph->i_moving ? frozen + param->offset
+                                                    : moving + (param->offset - graph->n_frozen),
                         .count = param->count};
         }
 }

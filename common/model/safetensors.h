@@ -47,5 +47,10 @@ int mfl_st_to_params(
         const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err);
 /* The tensors of a flat vector, pointing into params and graph; tensors has graph->n_params entries. */
 void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors);
+/* The same with the vector's two parts lying in different places: graph->n_frozen and n_moving floats. */
+int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_graph *graph, float *frozen,
+        float *moving, struct mfl_error *err);
+void mfl_st_from_parts(const struct mfl_graph *graph, const float *frozen, const float *moving,
+        struct mfl_st_tensor *tensors);
 
 #endif

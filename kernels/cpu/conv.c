@@ -185,7 +185,7 @@ static dnnl_status_t make(struct making *m, dnnl_engine_t engine, enum kind kind
         m->bf16 = conv->bf16;
         dnnl_status_t s = making_init(m, engine, kind, conv, batch, relu);
         s = s ? s : create_best(conv, m, attempts, n, ret_pd);
-        if (m->bf16 != MFL_CPU_BF16_LIBRARY || s == dnnl_out_of_memory || (!s && !is_slow(*ret_pd)))
+        if (m->bf16 != MFL_CPU_BF16_LIBRARY || s == dnnl_out_of_memory || (!s && !is_slow(conv, *ret_pd)))
                 return s;
         if (*ret_pd)
                 dnnl_primitive_desc_destroy(*ret_pd);

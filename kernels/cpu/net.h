@@ -155,9 +155,10 @@ int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, 
 
 /* sum.c: the places of the flat vector's elements, and what needs no tensors but these. */
 int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err);
-int mfl_cpu_params_base(struct mfl_net *net, const float *params, struct mfl_error *err);
-int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
-int mfl_cpu_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
+int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cpu_params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cpu_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err);
 int mfl_cpu_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err);

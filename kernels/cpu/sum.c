@@ -46,33 +46,38 @@ int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err)
 }
 
 /* Padding stays as it is. */
-static void scatter(const struct mfl_net *net, const float *restrict flat, float *restrict wide)
+static void scatter(const struct mfl_net *net, const float *restrict frozen, const float *restrict moving,
+        float *restrict wide)
 {
         const uint32_t *place = net->place;
-        for (uint64_t i = 0; i < net->graph->n; i++)
-                wide[place[i]] = flat[i];
+        uint64_t n_frozen = net->graph->n_frozen, n = net->graph->n;
+        for (uint64_t i = 0; i < n_frozen; i++)
+                wide[place[i]] = frozen[i];
+        for (uint64_t i = n_frozen; i < n; i++)
+                wide[place[i]] = moving[i - n_frozen];
 }
 
-int mfl_cpu_params_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err)
 {
         mfl_assert(net->options.training);
-        scatter(net, params, net->base);
+        scatter(net, frozen, moving, net->base);
         return 0;
 }
 
 /* Steps of a client that went out of range may have left anything in the padding of params; starts have
  * zeros there. */
-int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+int mfl_cpu_params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
 {
         size_t at = (size_t)net->n_wide * (size_t)group, bytes = (size_t)net->n_wide * sizeof(float);
         mfl_assert(group >= 0 && group < net->options.groups);
         if (!net->options.training) {
-                scatter(net, params, net->params + at);
+                scatter(net, frozen, moving, net->params + at);
                 return 0;
         }
-        mfl_assert(!params || !net->options.shared_start);
-        if (params)
-                scatter(net, params, net->first + at);
+        mfl_assert(!moving || !net->options.shared_start);
+        if (moving)
+                scatter(net, frozen, moving, net->first + at);
         else if (!net->options.shared_start)
                 memcpy(net->first + at, net->base, bytes);
         memcpy(net->params + at, mfl_cpu_first(net, group), bytes);
@@ -83,13 +88,14 @@ int mfl_cpu_params_set(struct mfl_net *net, int group, const float *params, stru
         return 0;
 }
 
-int mfl_cpu_params_get(struct mfl_net *net, int group, float *restrict params, struct mfl_error *err)
+int mfl_cpu_params_get(
+        struct mfl_net *net, int group, uint64_t first, float *restrict params, struct mfl_error *err)
 {
         const float *restrict wide = net->params + net->n_wide * (uint64_t)group;
         const uint32_t *restrict place = net->place;
         mfl_assert(group >= 0 && group < net->options.groups);
-        for (uint64_t i = 0; i < net->graph->n; i++)
-                params[i] = wide[place[i]];
+        for (uint64_t i = first; i < net->graph->n; i++)
+                params[i - first] = wide[place[i]];
         return 0;
 }
 
@@ -126,8 +132,8 @@ int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const ui
 int mfl_cpu_sum_take(struct mfl_net *net, int64_t *restrict acc, struct mfl_error *err)
 {
         const int64_t *restrict sum = net->sum;
-        const uint32_t *restrict place = net->place;
-        for (uint64_t i = 0; acc && i < net->graph->n; i++)
+        const uint32_t *restrict place = net->place + net->graph->n_frozen;
+        for (uint64_t i = 0; acc && i < net->graph->n_moving; i++)
                 acc[i] += sum[place[i]];
         memset(net->sum, 0, (size_t)net->n_wide * sizeof *net->sum);
         return 0;

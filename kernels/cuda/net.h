@@ -274,9 +274,11 @@ int mfl_cuda_net_new(struct mfl_device *device, const struct mfl_graph *graph,
 void mfl_cuda_net_free(struct mfl_net *net);
 uint64_t mfl_cuda_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
 void mfl_cuda_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
-int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_error *err);
-int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err);
-int mfl_cuda_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err);
+int mfl_cuda_params_base(
+        struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cuda_params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err);
 int mfl_cuda_net_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err);

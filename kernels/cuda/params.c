@@ -3,9 +3,11 @@
 #include "kernels/cuda/net.h"
 
 /* The host's params into a wide vector, and into its copy of the element type where there is one. */
-static int upload(struct mfl_net *net, const float *params, float *wide, void *low, struct mfl_error *err)
+static int upload(struct mfl_net *net, const float *frozen, const float *moving, float *wide, void *low,
+        struct mfl_error *err)
 {
-        uint64_t n = net->model.graph->n;
+        uint64_t n = net->model.graph->n, n_frozen = net->model.graph->n_frozen;
+        float *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
         struct mfl_cuda_reorder a = {.n = n,
                 .place = mfl_cuda_at(net, MFL_CUDA_PLACE),
                 .from = mfl_cuda_at(net, MFL_CUDA_FLAT),
@@ -15,9 +17,16 @@ static int upload(struct mfl_net *net, const float *params, float *wide, void *l
                 .low_type = net->model.type};
         if (n == 0)
                 return 0;
-        int rc = mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_FLAT), params,
-                                        (size_t)n * sizeof(float), cudaMemcpyHostToDevice, net->main.stream),
-                "copy params to the device", err);
+        int rc = 0;
+        if (n_frozen)
+                rc = mfl_cuda_check(cudaMemcpyAsync(flat, frozen, (size_t)n_frozen * sizeof(float),
+                                            cudaMemcpyHostToDevice, net->main.stream),
+                        "copy frozen params to the device", err);
+        if (!rc && n > n_frozen)
+                rc = mfl_cuda_check(
+                        cudaMemcpyAsync(flat + n_frozen, moving, (size_t)(n - n_frozen) * sizeof(float),
+                                cudaMemcpyHostToDevice, net->main.stream),
+                        "copy params to the device", err);
         return rc ? rc : mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder params", err);
 }
 
@@ -30,12 +39,12 @@ static int copy(struct mfl_net *net, void *to, const void *from, uint64_t bytes,
                 "copy params on the device", err);
 }
 
-int mfl_cuda_params_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+int mfl_cuda_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err)
 {
         int rc = mfl_cuda_enter(net, err);
         if (!rc)
-                rc = upload(net, params, mfl_cuda_at(net, MFL_CUDA_BASE), mfl_cuda_at(net, MFL_CUDA_BASE_LOW),
-                        err);
+                rc = upload(net, frozen, moving, mfl_cuda_at(net, MFL_CUDA_BASE),
+                        mfl_cuda_at(net, MFL_CUDA_BASE_LOW), err);
         return rc ? rc : mfl_cuda_sync(net, "params to the device", err);
 }
 
@@ -58,7 +67,8 @@ static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *er
 
 /* Params of the host's are read when this returns: CUDA does not promise that of a copy, only that it may be
  * so. A group that starts from the base waits for nothing: what follows is ordered behind it. */
-int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+int mfl_cuda_params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride, g = (uint64_t)group;
         uint64_t element = (uint64_t)mfl_cuda_type_bytes(net->model.type), bytes = stride * sizeof(float);
@@ -66,28 +76,28 @@ int mfl_cuda_params_set(struct mfl_net *net, int group, const float *params, str
         float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
         char *low = mfl_cuda_at(net, MFL_CUDA_LOW);
         mfl_assert(group >= 0 && group < net->model.options.groups);
-        mfl_assert(!params || !net->model.options.shared_start || !net->model.options.training);
+        mfl_assert(!moving || !net->model.options.shared_start || !net->model.options.training);
         low = low ? low + g * stride * element : NULL;
         first = first ? first + g * stride : NULL;
         int rc = mfl_cuda_enter(net, err);
-        if (!rc && params)
-                rc = upload(net, params, wide, low, err);
-        if (!rc && !params)
+        if (!rc && moving)
+                rc = upload(net, frozen, moving, wide, low, err);
+        if (!rc && !moving)
                 rc = copy(net, wide, mfl_cuda_at(net, MFL_CUDA_BASE), bytes, err);
-        if (!rc && !params)
+        if (!rc && !moving)
                 rc = copy(net, low, mfl_cuda_at(net, MFL_CUDA_BASE_LOW), stride * element, err);
         if (!rc)
                 rc = copy(net, first, wide, bytes, err);
         if (!rc)
                 rc = reset_state(net, g, err);
-        return rc || !params ? rc : mfl_cuda_sync(net, "params to the device", err);
+        return rc || !moving ? rc : mfl_cuda_sync(net, "params to the device", err);
 }
 
-int mfl_cuda_params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err)
+int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err)
 {
-        uint64_t n = net->model.graph->n;
+        uint64_t n = net->model.graph->n - first;
         struct mfl_cuda_reorder a = {.n = n,
-                .place = mfl_cuda_at(net, MFL_CUDA_PLACE),
+                .place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + first,
                 .from = (float *)mfl_cuda_at(net, MFL_CUDA_PARAMS) + net->model.stride * (uint64_t)group,
                 .to = mfl_cuda_at(net, MFL_CUDA_FLAT)};
         mfl_assert(group >= 0 && group < net->model.options.groups);
@@ -150,7 +160,7 @@ static int take_piece(
         struct mfl_net *net, uint64_t at, uint64_t n, int64_t *host, int64_t *acc, struct mfl_error *err)
 {
         int64_t *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
-        const uint32_t *place = mfl_cuda_at(net, MFL_CUDA_PLACE);
+        const uint32_t *place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.graph->n_frozen;
         int rc = mfl_cuda_check(
                 mfl_cuda_reorder_i64(n, place + at, mfl_cuda_at(net, MFL_CUDA_SUM), flat, net->main.stream),
                 "reorder the sum of updates", err);
@@ -169,7 +179,7 @@ static int take_piece(
 
 int mfl_cuda_net_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
 {
-        uint64_t n = net->model.graph->n;
+        uint64_t n = net->model.graph->n_moving;
         uint64_t piece = MFL_MIN((n + 1) / 2, SUM_PIECE);
         mfl_assert(net->model.options.training);
         int rc = mfl_cuda_enter(net, err);

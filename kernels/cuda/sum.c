@@ -66,11 +66,12 @@ int mfl_cuda_sum_clear(struct mfl_sum *sum, struct mfl_error *err)
 
 int mfl_cuda_sum_move(struct mfl_net *net, struct mfl_sum *sum, struct mfl_error *err)
 {
-        mfl_assert(net->model.options.training && net->model.graph->n == sum->n);
+        mfl_assert(net->model.options.training && net->model.graph->n_moving == sum->n);
         int rc = mfl_cuda_enter(net, err);
         if (rc || !sum->n)
                 return rc;
-        rc = mfl_cuda_check(mfl_cuda_sum_gather(sum->n, mfl_cuda_at(net, MFL_CUDA_PLACE),
+        rc = mfl_cuda_check(mfl_cuda_sum_gather(sum->n,
+                                    (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.graph->n_frozen,
                                     mfl_cuda_at(net, MFL_CUDA_SUM), sum->memory, net->main.stream),
                 "move the sum of updates", err);
         if (!rc)

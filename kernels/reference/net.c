@@ -127,12 +127,15 @@ static int net_new(struct mfl_device *device, const struct mfl_graph *graph,
         return 0;
 }
 
-static int params_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+static int params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
 {
-        size_t n = (size_t)net->graph->n, at = n * (size_t)group;
+        size_t n = (size_t)net->graph->n, at = n * (size_t)group, n_frozen = (size_t)net->graph->n_frozen;
         mfl_assert(group >= 0 && group < net->options.groups);
-        memcpy(net->params + at, params, n * sizeof(float));
-        memcpy(net->params_first + at, params, n * sizeof(float));
+        if (n_frozen)
+                memcpy(net->params + at, frozen, n_frozen * sizeof(float));
+        memcpy(net->params + at + n_frozen, moving, (n - n_frozen) * sizeof(float));
+        memcpy(net->params_first + at, net->params + at, n * sizeof(float));
         if (net->momentum) {
                 memset(net->momentum + at, 0, n * sizeof(float));
                 memset(net->second + at, 0, n * sizeof(float));
@@ -140,11 +143,11 @@ static int params_set(struct mfl_net *net, int group, const float *params, struc
         return 0;
 }
 
-static int params_get(struct mfl_net *net, int group, float *params, struct mfl_error *err)
+static int params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err)
 {
         size_t n = (size_t)net->graph->n;
-        mfl_assert(group >= 0 && group < net->options.groups);
-        memcpy(params, net->params + n * (size_t)group, n * sizeof(float));
+        mfl_assert(group >= 0 && group < net->options.groups && first <= n);
+        memcpy(params, net->params + n * (size_t)group + first, (n - (size_t)first) * sizeof(float));
         return 0;
 }
 
@@ -174,8 +177,8 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
 
 static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
 {
-        for (uint64_t i = 0; acc && i < net->graph->n; i++)
-                acc[i] += net->sum[i];
+        for (uint64_t i = 0; acc && i < net->graph->n_moving; i++)
+                acc[i] += net->sum[net->graph->n_frozen + i];
         memset(net->sum, 0, (size_t)net->graph->n * sizeof *net->sum);
         return 0;
 }

@@ -290,7 +290,7 @@ def test_server_stops_and_goes_on(cluster):
 
 # ---- JSON ----
 
-JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'model', 'data', 'strategy', 'created_ms',
+JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'moving', 'model', 'data', 'strategy', 'created_ms',
             'finished_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept',
@@ -335,7 +335,7 @@ def test_json_of_every_command(one):
     """The same promise for the commands that act."""
     path = one.write('json.yaml', h.job_text(name='json', rounds=2))
     assert set(one.mfl_json('check', path)) == {
-        'valid', 'name', 'rounds', 'model', 'params', 'data', 'partition', 'clients', 'strategy'}
+        'valid', 'name', 'rounds', 'model', 'params', 'moving', 'data', 'partition', 'clients', 'strategy'}
     submitted = one.mfl_json('submit', path, '--token', 'json')
     assert set(submitted) == {'job', 'existed'} and submitted['existed'] is False
     assert one.mfl_json('submit', path, '--token', 'json') == {'job': submitted['job'], 'existed': True}

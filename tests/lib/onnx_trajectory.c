@@ -61,6 +61,7 @@ static struct mfl_graph *graph_of(const struct mfl_onnx_model *model)
                         model->text);
         mfl_assert(text);
         must(mfl_job_parse(text, strlen(text), "imported", &job, &err));
+        job->by_layers = true; /* as model->params are */
         must(mfl_job_graph(job, &model->input, model->classes, &graph, &err));
         mfl_job_free(job);
         mfl_assert(graph->n == model->n);
@@ -115,7 +116,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
         must(mfl_backend_open("reference", &ops, &err));
         must(ops->device_open(&device, &err));
         must(ops->net_new(device, t->graph, &options, &net, &err));
-        must(ops->params_set(net, 0, start, &err));
+        must(ops->params_set(net, 0, NULL, start, &err));
         must(ops->data_new(device, &set, &set.train, true, &data, &err));
         for (uint32_t i = 0; i < n; i++)
                 index[i] = i;
@@ -124,7 +125,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
                 must(ops->step(net, data, &steps, 1, &opt, &err));
                 losses[s] = mfl_fixed_loss_to_double(steps.score.loss_sum) / (double)steps.score.n_scored;
         }
-        must(ops->params_get(net, 0, params, &err));
+        must(ops->params_get(net, 0, 0, params, &err));
         must(ops->forward(net, samples, NULL, logits, &err));
         ops->data_free(data);
         ops->net_free(net);

@@ -179,7 +179,7 @@ static void write_gradient(struct trajectory *t)
 
 static void write_params(struct trajectory *t, const char *name)
 {
-        must(t, t->ops->params_get(t->net, 0, t->params, &t->err));
+        must(t, t->ops->params_get(t->net, 0, 0, t->params, &t->err));
         write_file(t, name, t->params, (size_t)t->graph->n * sizeof *t->params);
 }
 
@@ -257,9 +257,10 @@ static int run(struct trajectory *t, const char *backend, const char *model)
         }
         printf("%s\n", t->ops->name);
         read_data(t);
-        must(t, t->ops->params_set(t->net, 0, t->params, &t->err));
+        must(t, mfl_backend_set(t->ops, t->net, t->graph, 0, t->params, &t->err));
         write_gradient(t);
-        must(t, t->ops->params_set(t->net, 0, t->params, &t->err)); /* running statistics have moved */
+        must(t, mfl_backend_set(
+                        t->ops, t->net, t->graph, 0, t->params, &t->err)); /* running statistics have moved */
         train(t);
         t->ops->net_free(t->net);
         t->ops->device_close(t->device);

@@ -36,7 +36,9 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->info.data_sets = d->data_sets;
         d->conn = 0;
         d->n_params = 0;
-        d->params_job[0] = '\0';
+        d->params_job[0] = d->frozen_job[0] = '\0';
+        d->n_frozen = 0;
+        d->params_frozen = false;
         d->computing = NULL;
         d->params_order = d->params_answer = d->communicator = 0;
         d->abort = d->communicator_open = false;
@@ -126,6 +128,15 @@ struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const st
 static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
 {
         struct sim_daemon *d = &sim->daemon[i];
+        const struct sim_job *job = sim_job(sim, task->job);
+        sim_check(sim, task->n_frozen == job->n_frozen, "daemon %s was told of %u frozen params",
+                d->info.name, (uint32_t)task->n_frozen);
+        sim_check(sim, !task->n_frozen || d->info.protocol >= 2, "daemon %s knows no frozen params",
+                d->info.name);
+        sim_check(sim,
+                !task->n_frozen || (d->n_frozen == SIM_FROZEN && strcmp(d->frozen_job, task->job) == 0 &&
+                                           memcmp(d->frozen, job->frozen, sizeof d->frozen) == 0),
+                "daemon %s computes without the job's frozen params", d->info.name);
         sim_check(sim, !d->computing, "daemon %s computes two tasks", d->info.name);
         uint8_t digest[MFL_DIGEST_BYTES];
         sim_digest(d->params, digest);
@@ -429,6 +440,17 @@ static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *pa
 {
         struct sim_daemon *d = &sim->daemon[i];
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_HEARD});
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_PARAMS_DONE, .ok = true};
+        mfl_strcpy(event.job, sizeof event.job, packet->job);
+        memcpy(event.digest, packet->digest, MFL_DIGEST_BYTES);
+        if (strcmp(packet->job, d->frozen_job) == 0 && packet->offset == d->n_frozen &&
+                d->n_frozen < SIM_FROZEN && memcmp(packet->digest, d->frozen_digest, MFL_DIGEST_BYTES) == 0) {
+                memcpy(d->frozen + packet->offset, packet->bytes, packet->n * sizeof(float));
+                d->n_frozen += packet->n;
+                if (d->n_frozen == SIM_FROZEN)
+                        sim_daemon_step(sim, i, &event);
+                return;
+        }
         if (strcmp(packet->job, d->params_job) != 0 ||
                 memcmp(packet->digest, d->params_digest, MFL_DIGEST_BYTES) != 0 ||
                 packet->offset != d->n_params)
@@ -437,9 +459,6 @@ static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *pa
         d->n_params += packet->n;
         if (d->n_params < SIM_PARAMS)
                 return;
-        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_PARAMS_DONE, .ok = true};
-        mfl_strcpy(event.job, sizeof event.job, d->params_job);
-        memcpy(event.digest, d->params_digest, MFL_DIGEST_BYTES);
         sim_daemon_step(sim, i, &event);
 }
 

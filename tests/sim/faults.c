@@ -37,6 +37,13 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);
+        /* Not drawn, so that the other draws stay what they were. */
+        if (sim->scenario || (sim->seed + i) % 3 != 2)
+                return;
+        job->n_frozen = SIM_FROZEN;
+        for (uint32_t k = 0; k < SIM_FROZEN; k++)
+                job->frozen[k] = (float)(spec->seed % 1000 + k);
+        spec->selection.daemons_min = 1; /* some daemons may be too old */
 }
 
 static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
@@ -44,6 +51,7 @@ static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
         struct sim_daemon *d = &sim->daemon[i];
         snprintf(d->info.name, sizeof d->info.name, "d%u", i + 1);
         d->info.workers = 1 + sim_below(sim, 3);
+        d->info.protocol = !sim->scenario && i > 0 && (sim->seed / 3 + i) % 4 == 0 ? 1 : 2;
         d->info.n_data_sets = second_data && (i == 0 || sim_chance(sim, 60)) ? 2 : 1;
         for (uint32_t k = 0; k < 2; k++) {
                 snprintf(d->data_sets[k].name, sizeof d->data_sets[k].name, "d%u", k);

@@ -15,6 +15,11 @@ void sim_digest(const float *params, uint8_t *ret_digest)
         mfl_assert(mfl_sha256(params, SIM_PARAMS * sizeof *params, ret_digest, NULL) == 0);
 }
 
+void sim_digest_frozen(const float *frozen, uint8_t *ret_digest)
+{
+        mfl_assert(mfl_sha256(frozen, SIM_FROZEN * sizeof *frozen, ret_digest, NULL) == 0);
+}
+
 void sim_initial(const struct mfl_job *spec, float *ret_params)
 {
         struct mfl_rng rng = mfl_rng_new(spec->seed, MFL_RNG_INIT, 0, 0);

@@ -171,7 +171,10 @@ static void prepare(struct sim *sim, struct sim_job *job)
         sim_check(sim, !job->ready, "job %s is prepared twice", job->id);
         sim_fixed(job);
         struct mfl_core_event *e = answer(sim, job, 5, MFL_EV_JOB_READY);
-        e->job_ready.n_params = SIM_PARAMS;
+        e->job_ready.n_params = SIM_PARAMS + job->n_frozen;
+        e->job_ready.n_frozen = job->n_frozen;
+        if (job->n_frozen)
+                sim_digest_frozen(job->frozen, e->job_ready.frozen_digest);
         e->job_ready.n_slots = job->n_slots;
         sim_digest(job->params, e->job_ready.digest);
         job->ready = true;
@@ -555,8 +558,18 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
         struct sim_job *job = sim_job(sim, msg->params.job);
         uint8_t digest[MFL_DIGEST_BYTES];
         const float *params = job->params;
+        uint32_t n = SIM_PARAMS;
         sim_digest(params, digest);
-        if (job->has_new && memcmp(digest, msg->params.digest, sizeof digest) != 0) {
+        if (job->n_frozen)
+                sim_digest_frozen(job->frozen, digest);
+        if (job->n_frozen && memcmp(digest, msg->params.digest, sizeof digest) == 0) {
+                params = job->frozen;
+                n = SIM_FROZEN;
+                sim->n_frozen_sent += n - MFL_MIN(msg->params.offset, (uint64_t)n);
+        } else {
+                sim_digest(params, digest);
+        }
+        if (job->has_new && n == SIM_PARAMS && memcmp(digest, msg->params.digest, sizeof digest) != 0) {
                 params = job->params_new;
                 sim_digest(params, digest);
         }
@@ -566,11 +579,11 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
                 send_packet(sim, conn, &gone);
                 return;
         }
-        for (uint64_t at = msg->params.offset; at < SIM_PARAMS; at += 2) {
+        for (uint64_t at = msg->params.offset; at < n; at += 2) {
                 struct sim_packet *packet = calloc(1, sizeof *packet);
                 packet->params = true;
                 packet->offset = at;
-                packet->n = MFL_MIN(2u, (uint32_t)(SIM_PARAMS - at));
+                packet->n = MFL_MIN(2u, (uint32_t)(n - at));
                 mfl_strcpy(packet->job, sizeof packet->job, job->id);
                 memcpy(packet->digest, digest, sizeof digest);
                 memcpy(packet->bytes, params + at, packet->n * sizeof(float));

@@ -12,7 +12,8 @@
 #include "common/rng.h"
 #include "server/core.h"
 
-#define SIM_PARAMS 6
+#define SIM_PARAMS 6 /* that move */
+#define SIM_FROZEN 3 /* of jobs that have any */
 /* Scenarios: the fixed job in which everything is tried at every event. */
 #define SIM_SWEEP 8
 #define SIM_SWEEP_NCCL 9
@@ -118,6 +119,8 @@ struct sim_job {
         char end_reason[MFL_REASON_BYTES];
         uint32_t committed;
         float params[SIM_PARAMS];
+        uint32_t n_frozen; /* SIM_FROZEN, or 0 */
+        float frozen[SIM_FROZEN];
         bool pure; /* every round so far had all of its first cohort */
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
@@ -173,7 +176,12 @@ struct sim_daemon {
         float params[SIM_PARAMS];
         char params_job[MFL_JOB_ID_BYTES];
         uint8_t params_digest[MFL_DIGEST_BYTES];
-        uint32_t n_params; /* floats held */
+        uint32_t n_params;        /* floats held */
+        float frozen[SIM_FROZEN]; /* the same of a job's frozen params */
+        char frozen_job[MFL_JOB_ID_BYTES];
+        uint8_t frozen_digest[MFL_DIGEST_BYTES];
+        uint32_t n_frozen;
+        bool params_frozen; /* the order is about those */
         struct sim_result result[SIM_RESULTS];
         const struct mfl_task *computing;
         uint64_t computing_task;
@@ -216,6 +224,7 @@ struct sim {
         uint32_t inject_daemons; /* bits */
         enum sim_harm inject_what;
         uint64_t n_params_read; /* from another daemon of the node */
+        uint64_t n_frozen_sent; /* of floats, by the server */
         uint64_t n_regrouped;   /* rounds after the faults in which nodes were grouped, as they must */
         struct {
                 enum sim_trap_step step;
@@ -262,6 +271,7 @@ void sim_deinit(struct sim *sim);
 
 /* model.c */
 void sim_digest(const float *params, uint8_t *ret_digest);
+void sim_digest_frozen(const float *frozen, uint8_t *ret_digest);
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item);
 void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1);
 void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,

@@ -239,6 +239,44 @@ static void test_many_jobs(void **state)
         end();
 }
 
+/* The frozen part is asked for by its own digest, then the rest; of the wrong digest nothing is asked. */
+static void test_frozen_params(void **state)
+{
+        struct mfl_agent_event missing = {
+                .kind = MFL_AGENT_EV_PARAMS_MISSING, .job = "j-000001", .digest = {9}};
+        struct mfl_agent_event done = {
+                .kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true, .digest = {9}};
+        struct mfl_msg task = task_message(1, 1, 0, 0, 0);
+        task.task.n_frozen = 3;
+        task.task.params_digest[0] = 5;
+        task.task.frozen_digest[0] = 9;
+        assert_int_equal(make(), 0);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        message(task);
+        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->n_frozen, 3);
+        missing.offset = 1;
+        feed(missing);
+        assert_true(sent(MFL_MSG_PARAMS_GET)->params.digest[0] == 9 &&
+                    sent(MFL_MSG_PARAMS_GET)->params.offset == 1);
+        missing.digest[0] = 7;
+        feed(missing);
+        assert_null(sent(MFL_MSG_PARAMS_GET));
+        feed(done);
+        assert_non_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
+        assert_null(action(MFL_AGENT_ACT_COMPUTE));
+        missing.digest[0] = 5;
+        missing.offset = 0;
+        feed(missing);
+        assert_true(sent(MFL_MSG_PARAMS_GET)->params.digest[0] == 5 &&
+                    sent(MFL_MSG_PARAMS_GET)->params.offset == 0);
+        done.digest[0] = 5;
+        feed(done);
+        assert_non_null(action(MFL_AGENT_ACT_COMPUTE));
+        end();
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -252,6 +290,7 @@ int main(void)
                 cmocka_unit_test(test_leave_with_a_result),
                 cmocka_unit_test(test_leave_in_time),
                 cmocka_unit_test(test_many_jobs),
+                cmocka_unit_test(test_frozen_params),
         };
         return cmocka_run_group_tests_name("agent", tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \
-        "\"params\":7,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,\"finished_ms\":"     \
+        "\"params\":7,\"moving\":5,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,"        \
+        "\"finished_ms\":"                                                                                   \
         "null,"                                                                                              \
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
         "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null,\"per_token\":false,"          \
@@ -32,6 +33,7 @@ static Mfl__JobInfo job_2(Mfl__RoundInfo *last)
         Mfl__JobInfo j = fake_job("j-000002", "b", MFL__JOB_STATE__JOB_RUNNING);
         j.round = 2;
         j.n_params = 7;
+        j.n_frozen = 2;
         j.data = "d";
         j.created_ms = 5;
         j.last = last;

@@ -82,7 +82,7 @@ static void test_invalid(void **state)
         assert_int_equal(r->status, 0);
         fake_assert_json(r,
                 "{\"valid\":true,\"name\":\"fashion-demo\",\"rounds\":4,\"model\":\"fedavg-cnn\",\"params\":"
-                "null,"
+                "null,\"moving\":null,"
                 "\"data\":\"fashion-mnist\",\"partition\":\"iid\",\"clients\":10,\"strategy\":\"fedavg\"}");
         fake_close(&f);
 }

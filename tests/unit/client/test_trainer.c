@@ -413,16 +413,17 @@ static int own_fuse(struct mfl_device *device, const struct mfl_graph *graph,
         return 0;
 }
 
-static int own_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+static int own_base(struct mfl_net *net, const float *frozen, const float *params, struct mfl_error *err)
 {
         own.base = params;
         own.n_base++;
         return 0;
 }
 
-static int own_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+static int own_set(
+        struct mfl_net *net, int group, const float *frozen, const float *params, struct mfl_error *err)
 {
-        return mfl_backend_reference.params_set(net, group, params ? params : own.base, err);
+        return mfl_backend_reference.params_set(net, group, frozen, params ? params : own.base, err);
 }
 
 static struct mfl_backend_ops own_ops(uint64_t free_bytes, uint64_t data_bytes)
@@ -546,7 +547,7 @@ static void a_client_is_trained_as_specified(void **state)
                 order[i] = i;
         struct mfl_rng rng = mfl_rng_new(11, MFL_RNG_SHUFFLE, item, 2 * 65536);
         mfl_rng_shuffle(&rng, order, 230);
-        assert_int_equal(ops->params_set(net, 0, w.params, &err), 0);
+        assert_int_equal(mfl_backend_set(ops, net, w.graph, 0, w.params, &err), 0);
         struct mfl_optimizer opt = {.lr = 0.1f};
         struct mfl_group_steps group = {.dropout = mfl_rng_derive(11, MFL_RNG_DROPOUT, item, 2)};
         for (uint32_t at = 0; at < 230; at += 8) {
@@ -557,7 +558,7 @@ static void a_client_is_trained_as_specified(void **state)
                 assert_int_equal(ops->step(net, data, &group, 1, &opt, &err), 0);
         }
         float *after = mfl_malloc(w.graph->n * sizeof(float));
-        assert_int_equal(ops->params_get(net, 0, after, &err), 0);
+        assert_int_equal(ops->params_get(net, 0, 0, after, &err), 0);
         const float *delta = result->data[0];
         for (uint64_t i = 0; i < w.graph->n; i++)
                 assert_true(delta[i] == after[i] - w.params[i]);

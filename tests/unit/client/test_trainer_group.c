@@ -358,15 +358,16 @@ static struct {
         struct mfl_train_result *given_back; /* while a sum is freed */
 } fake;
 
-static int fake_base(struct mfl_net *net, const float *params, struct mfl_error *err)
+static int fake_base(struct mfl_net *net, const float *frozen, const float *params, struct mfl_error *err)
 {
         fake.base = params;
         return 0;
 }
 
-static int fake_set(struct mfl_net *net, int group, const float *params, struct mfl_error *err)
+static int fake_set(
+        struct mfl_net *net, int group, const float *frozen, const float *params, struct mfl_error *err)
 {
-        return mfl_backend_reference.params_set(net, group, params ? params : fake.base, err);
+        return mfl_backend_reference.params_set(net, group, frozen, params ? params : fake.base, err);
 }
 
 static int fake_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
@@ -376,7 +377,7 @@ static int fake_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, cons
         if (!weight[0])
                 return 0;
         float *delta = mfl_malloc(w.graph->n * sizeof(float));
-        assert_int_equal(mfl_backend_reference.params_get(net, 0, delta, err), 0);
+        assert_int_equal(mfl_backend_reference.params_get(net, 0, 0, delta, err), 0);
         for (uint64_t i = 0; i < w.graph->n; i++)
                 delta[i] -= fake.base[i];
         int r = mfl_fixed_add_f32(fixed, weight[0], delta, w.graph->n, fake.of_net->v, err);

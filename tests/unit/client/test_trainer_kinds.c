@@ -208,7 +208,7 @@ static void a_client_is_trained_as_the_job_says(void **state)
         assert_int_equal(mfl_job_parse(local_adam, strlen(local_adam), "t", &job, &err), 0);
         assert_int_equal(ops->net_new(w.device, w.graph, &options, &net, &err), 0);
         assert_int_equal(ops->data_new(w.device, &w.set, &w.set.train, true, &data, &err), 0);
-        assert_int_equal(ops->params_set(net, 0, w.params, &err), 0);
+        assert_int_equal(mfl_backend_set(ops, net, w.graph, 0, w.params, &err), 0);
         struct mfl_group_steps group = {.dropout = mfl_rng_derive(11, MFL_RNG_DROPOUT, item, 2)};
         uint32_t order[N_TRAIN], step = 0, n_steps = 2 * ((N_TRAIN + 11) / 12);
         for (uint32_t epoch = 0; epoch < 2; epoch++) {
@@ -227,7 +227,7 @@ static void a_client_is_trained_as_the_job_says(void **state)
                 }
         }
         float *after = mfl_malloc(w.graph->n * sizeof(float));
-        assert_int_equal(ops->params_get(net, 0, after, &err), 0);
+        assert_int_equal(ops->params_get(net, 0, 0, after, &err), 0);
         for (uint64_t i = 0; i < w.graph->n; i++)
                 assert_true(((float *)result->data[0])[i] == after[i] - w.params[i]);
         assert_int_equal(result->updates[0].loss_sum, group.score.loss_sum);

@@ -118,10 +118,10 @@ static void start_groups(
         struct mfl_error err = {""};
         size_t n = (size_t)c->graph->n;
         if (run->shared_start)
-                must(ops->params_base(net, c->first, &err), &err);
+                must(ops->params_base(net, c->first, c->first + c->graph->n_frozen, &err), &err);
         for (int g = 0; g < run->options.groups; g++) {
                 const float *own = c->first + (run->first + (uint32_t)g) * n;
-                must(ops->params_set(net, g, run->shared_start ? NULL : own, &err), &err);
+                must(mfl_backend_set(ops, net, c->graph, g, run->shared_start ? NULL : own, &err), &err);
         }
 }
 
@@ -165,7 +165,7 @@ static void take_results(const struct mfl_backend_ops *ops, struct mfl_net *net,
         for (uint32_t i = 0; i < NET_SAMPLES; i++)
                 all[i] = NET_SAMPLES - 1 - i;
         for (int g = 0; g < run->options.groups; g++) {
-                must(ops->params_get(net, g, run->params + (size_t)g * n, &err), &err);
+                must(ops->params_get(net, g, 0, run->params + (size_t)g * n, &err), &err);
                 must(ops->eval(net, g, data, all, NET_SAMPLES, &run->eval[g], &err), &err);
                 weight[g] = (uint64_t)g + 1;
         }

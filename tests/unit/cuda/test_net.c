@@ -85,9 +85,9 @@ static void train_long(struct net_case *c, bool resident, float *params, int64_t
         assert_int_equal(mfl_backend_module.net_new(c->device, c->graph, &run.options, &net, NULL), 0);
         assert_int_equal(
                 mfl_backend_module.data_new(c->device, &c->set, &c->set.train, resident, &data, NULL), 0);
-        assert_int_equal(mfl_backend_module.params_set(net, 0, c->first, NULL), 0);
+        assert_int_equal(mfl_backend_set(&mfl_backend_module, net, c->graph, 0, c->first, NULL), 0);
         assert_int_equal(mfl_backend_module.step(net, data, &steps, LONG_STEPS, &run.opt, NULL), 0);
-        assert_int_equal(mfl_backend_module.params_get(net, 0, params, NULL), 0);
+        assert_int_equal(mfl_backend_module.params_get(net, 0, 0, params, NULL), 0);
         *ret_loss_sum = steps.score.loss_sum;
         mfl_backend_module.data_free(data);
         mfl_backend_module.net_free(net);
@@ -211,14 +211,16 @@ static void an_overflow_is_left_out(void **state)
         assert_int_equal(mfl_backend_module.data_new(c.device, &c.set, &c.set.train, true, &data, NULL), 0);
         int changed_at = -1;
         for (int g = 0; g < 2; g++)
-                assert_int_equal(mfl_backend_module.params_set(net, g, c.first + (size_t)g * n, NULL), 0);
+                assert_int_equal(
+                        mfl_backend_set(&mfl_backend_module, net, c.graph, g, c.first + (size_t)g * n, NULL),
+                        0);
         for (int t = 0; t < 12; t++) {
                 uint32_t four = NET_BATCH;
                 struct mfl_group_steps steps[2] = {
                         {.index = c.index[0], .count = &four}, {.index = c.index[1], .count = &four}};
                 assert_int_equal(mfl_backend_module.step(net, data, steps, 1, &opt, NULL), 0);
-                assert_int_equal(mfl_backend_module.params_get(net, 0, got, NULL), 0);
-                assert_int_equal(mfl_backend_module.params_get(net, 1, other, NULL), 0);
+                assert_int_equal(mfl_backend_module.params_get(net, 0, 0, got, NULL), 0);
+                assert_int_equal(mfl_backend_module.params_get(net, 1, 0, other, NULL), 0);
                 if (t == 0)
                         assert_memory_not_equal(other, c.first + n, n * sizeof *other);
                 if (changed_at < 0 && memcmp(got, c.first, n * sizeof *got))

@@ -35,7 +35,7 @@ static int use_local(struct net_case *c, struct local *l, struct mfl_error *err)
         struct mfl_score score;
         int rc = 0;
         for (int g = 0; !rc && g < 2; g++)
-                rc = ops->params_set(l->net, g, c->first, err);
+                rc = mfl_backend_set(ops, l->net, c->graph, g, c->first, err);
         if (!rc)
                 rc = ops->step(l->net, l->data, steps, NET_STEPS, &opt, err);
         return rc ? rc : ops->eval(l->net, 1, l->data, c->index[0], NET_BATCH, &score, err);

@@ -264,7 +264,8 @@ static struct outputs run(const struct mfl_backend_ops *ops, struct mfl_device *
                 keys[g] = mfl_rng_derive(5, MFL_RNG_DROPOUT, g, 1);
         must(ops->net_new(device, graph, &options, &net, &err), &err, graph->name);
         for (int g = 0; g < groups; g++)
-                must(ops->params_set(net, g, params + (at + (size_t)g) * s.n, &err), &err, graph->name);
+                must(mfl_backend_set(ops, net, graph, g, params + (at + (size_t)g) * s.n, &err), &err,
+                        graph->name);
         must(ops->forward(net, x + at * s.in, keys + first, o.y, &err), &err, graph->name);
         must(ops->backward(net, dy + at * s.out, o.dx, o.dparams, &err), &err, graph->name);
         ops->net_free(net);

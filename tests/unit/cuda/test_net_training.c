@@ -223,13 +223,14 @@ static struct result train(const struct how *how, const struct train_case *c, co
         must(how->ops->data_new(how->device, &d->set, &d->set.train, !how->streamed, &data, &err), &err,
                 c->name);
         for (int g = 0; g < how->groups; g++)
-                must(how->ops->params_set(net, g, d->first + (size_t)(how->first + g) * graph->n, &err), &err,
-                        c->name);
+                must(mfl_backend_set(
+                             how->ops, net, graph, g, d->first + (size_t)(how->first + g) * graph->n, &err),
+                        &err, c->name);
         run_steps(how, c, d, net, data, &r);
         for (uint32_t i = 0; i < SAMPLES; i++)
                 all[i] = SAMPLES - 1 - i;
         for (int g = 0; g < how->groups; g++)
-                must(how->ops->params_get(net, g, r.params + (size_t)g * graph->n, &err), &err, c->name);
+                must(how->ops->params_get(net, g, 0, r.params + (size_t)g * graph->n, &err), &err, c->name);
         must(how->ops->eval(net, 0, data, all, SAMPLES, &r.eval, &err), &err, c->name);
         how->ops->data_free(data);
         how->ops->net_free(net);

@@ -75,10 +75,10 @@ static void check_params(const struct mfl_backend_ops *ops, struct mfl_device *d
                 assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
                 for (int g = 0; g < 2; g++) {
                         mfl_graph_init_params(graph, (uint64_t)g, p);
-                        assert_int_equal(ops->params_set(net, g, p, NULL), 0);
+                        assert_int_equal(mfl_backend_set(ops, net, graph, g, p, NULL), 0);
                 }
                 mfl_graph_init_params(graph, 0, p);
-                assert_int_equal(ops->params_get(net, 0, q, NULL), 0);
+                assert_int_equal(ops->params_get(net, 0, 0, q, NULL), 0);
                 assert_memory_equal(p, q, n * sizeof *p);
                 ops->net_free(net);
                 free(p);
@@ -162,9 +162,9 @@ static void check_known_step(const struct mfl_backend_ops *ops, struct mfl_devic
         assert_int_equal(graph->n, 6);
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
         assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
-        assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
+        assert_int_equal(mfl_backend_set(ops, net, graph, 0, params, NULL), 0);
         assert_int_equal(ops->step(net, data, &steps, 1, &opt, NULL), 0);
-        assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
+        assert_int_equal(ops->params_get(net, 0, 0, params, NULL), 0);
         assert_int_equal(steps.n_samples, 1);
         assert_int_equal(steps.score.n_correct, 1); /* the first of equal logits */
         assert_int_equal(steps.score.loss_sum, 5 + mfl_fixed_loss(logf(2.0f)));
@@ -239,10 +239,10 @@ static void check_running(const struct mfl_backend_ops *ops, struct mfl_device *
         mfl_graph_init_params(graph, 1, params);
         assert_int_equal(ops->net_new(device, graph, &options, &net, NULL), 0);
         assert_int_equal(ops->data_new(device, &set, &set.train, true, &data, NULL), 0);
-        assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
+        assert_int_equal(mfl_backend_set(ops, net, graph, 0, params, NULL), 0);
         assert_int_equal(ops->step(net, data, &steps, 2, &opt, NULL), 0);
         assert_int_equal(ops->eval(net, 0, data, index, 2, &score, NULL), 0);
-        assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
+        assert_int_equal(ops->params_get(net, 0, 0, params, NULL), 0);
         const float *mean = params + graph->params[graph->layers[1].param_mean].offset;
         const float *var = params + graph->params[graph->layers[1].param_var].offset;
         assert_near(mean[0], (0.5 * 5) * 0.5 + 0.5 * 10);
@@ -295,9 +295,9 @@ static void check_augmentation(const struct mfl_backend_ops *ops, struct mfl_dev
                 n_flipped += choice.flip;
                 n_moved += choice.dx != 0 && choice.dy != 0;
                 steps.step_first = t;
-                assert_int_equal(ops->params_set(net, 0, params, NULL), 0);
+                assert_int_equal(mfl_backend_set(ops, net, graph, 0, params, NULL), 0);
                 assert_int_equal(ops->step(net, data, &steps, 1, &opt, NULL), 0);
-                assert_int_equal(ops->params_get(net, 0, params, NULL), 0);
+                assert_int_equal(ops->params_get(net, 0, 0, params, NULL), 0);
                 for (int i = 0; i < N; i++) {
                         int c = i / (H * W), y = i / W % H + choice.dy, at = i % W;
                         int x = (choice.flip ? W - 1 - at : at) + choice.dx;

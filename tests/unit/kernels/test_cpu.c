@@ -224,7 +224,8 @@ static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device
         if (ops->net_new(device, graph, &options, &net, &err))
                 fail_msg("%s", err.text);
         for (size_t g = 0; g < (size_t)groups; g++)
-                assert_int_equal(ops->params_set(net, (int)g, r->params + (first + g) * r->n, &err), 0);
+                assert_int_equal(
+                        mfl_backend_set(ops, net, graph, (int)g, r->params + (first + g) * r->n, &err), 0);
         assert_int_equal(
                 ops->forward(net, r->x + first * r->in, r->keys + first, r->y + first * r->out, &err), 0);
         assert_int_equal(ops->backward(net, r->dy + first * r->out, r->dx + first * r->in,

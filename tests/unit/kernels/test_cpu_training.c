@@ -262,7 +262,9 @@ static void train(const struct mfl_backend_ops *ops, struct mfl_device *device, 
                 ops->data_new(device, &t->set, &t->set.train, true, &data, &err))
                 fail_msg("%s", err.text);
         for (size_t g = 0; g < (size_t)groups; g++)
-                assert_int_equal(ops->params_set(net, (int)g, t->first + (first + g) * t->graph->n, &err), 0);
+                assert_int_equal(mfl_backend_set(ops, net, t->graph, (int)g,
+                                         t->first + (first + g) * t->graph->n, &err),
+                        0);
         for (uint32_t s = 0; s < STEPS; s += 2) {
                 for (size_t g = 0; g < (size_t)groups; g++) {
                         steps[g].index = t->index[first + g] + s * rows;
@@ -277,7 +279,7 @@ static void train(const struct mfl_backend_ops *ops, struct mfl_device *device, 
         for (size_t g = 0; g < (size_t)groups; g++) {
                 t->score[first + g] = steps[g].score;
                 assert_int_equal(
-                        ops->params_get(net, (int)g, t->params + (first + g) * t->graph->n, &err), 0);
+                        ops->params_get(net, (int)g, 0, t->params + (first + g) * t->graph->n, &err), 0);
         }
         for (uint32_t i = 0; i < SAMPLES; i++)
                 all[i] = i;

@@ -123,6 +123,58 @@ static void running_statistics_are_not_trained(void **state)
         mfl_graph_free(graph);
 }
 
+/* The frozen first, each part in the order of layers; running statistics of a frozen norm move. */
+static void frozen_params_come_first(void **state)
+{
+        static const char *const names[] = {"conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias",
+                "head.weight", "head.bias", "bn1.running_mean", "bn1.running_var", "head.lora_A",
+                "head.lora_B"};
+        static const int by_layers[] = {0, 1, 2, 3, 6, 7, 4, 5, 8, 9};
+        const struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .out = {3, {2, 4, 4}}},
+                {.op = MFL_OP_CONV2D, .out_channels = 3, .kernel = {3, 3}, .bias = true, .frozen = true},
+                {.op = MFL_OP_BATCHNORM, .input = 1, .frozen = true},
+                {.op = MFL_OP_DENSE,
+                        .name = "head",
+                        .input = 2,
+                        .out_channels = 5,
+                        .bias = true,
+                        .lora_rank = 2}};
+        struct mfl_graph *graph, *old;
+        assert_int_equal(mfl_graph_build("g", layers, 4, 5, &graph, NULL), 0);
+        assert_int_equal(mfl_graph_build("g", layers, 4, 5, &old, NULL), 0);
+        assert_int_equal(mfl_graph_by_layers(old, NULL), 0);
+        assert_int_equal(graph->n_params, MFL_ARRAY_SIZE(names));
+        assert_int_equal(graph->n_frozen, 54 + 3 + 3 + 3 + 60 + 5);
+        assert_int_equal(graph->n_moving, 3 + 3 + 24 + 10);
+        assert_int_equal(graph->i_moving, 6);
+        assert_true(old->n == graph->n && old->n_moving == graph->n && !old->n_frozen && !old->i_moving);
+        float *v = mfl_malloc(graph->n * sizeof *v), *w = mfl_malloc(graph->n * sizeof *w);
+        assert_true(v && w);
+        mfl_graph_init_params(graph, 3, v);
+        mfl_graph_init_params(old, 3, w);
+        uint64_t offset = 0, place = 0;
+        for (int t = 0; t < graph->n_params; t++) {
+                const struct mfl_param *p = &graph->params[t], *then = &old->params[p->number];
+                assert_string_equal(p->name, names[t]);
+                assert_string_equal(old->params[t].name, names[by_layers[t]]);
+                assert_int_equal(p->offset, offset);
+                assert_int_equal(old->params[t].offset, place);
+                assert_true(p->place == then->offset && then->place == then->offset);
+                assert_int_equal(p->moves, t >= graph->i_moving);
+                assert_int_equal(p->trained, t >= 8);
+                assert_memory_equal(v + p->offset, w + then->offset, p->count * sizeof *v);
+                offset += p->count;
+                place += old->params[t].count;
+        }
+        assert_string_equal(graph->params[graph->layers[2].param_var].name, "bn1.running_var");
+        assert_string_equal(graph->params[graph->layers[3].param_weight2].name, "head.lora_A");
+        assert_string_equal(old->params[old->layers[3].param_bias2].name, "head.lora_B");
+        free(v);
+        free(w);
+        mfl_graph_free(old);
+        mfl_graph_free(graph);
+}
+
 static const struct mfl_param *param_named(const struct mfl_graph *graph, const char *name)
 {
         for (int t = 0; t < graph->n_params; t++)
@@ -596,6 +648,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(presets_have_the_published_sizes),
+                cmocka_unit_test(frozen_params_come_first),
                 cmocka_unit_test(presets_have_the_names_of_their_state_dicts),
                 cmocka_unit_test(small_images_keep_their_size_longer),
                 cmocka_unit_test(presets_of_text_predict_at_each_position),

@@ -136,6 +136,9 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->task.kind = MFL_TASK_TRAIN;
                 memset(m->task.params_digest, 5, MFL_DIGEST_BYTES);
                 m->task.n_params = 1 + mfl_rng_u32(r);
+                m->task.n_frozen = mfl_rng_below(r, 2) ? m->task.n_params / 2 : 0;
+                if (m->task.n_frozen)
+                        memset(m->task.frozen_digest, 6, MFL_DIGEST_BYTES);
                 m->task.fixed = (struct mfl_fixed){-(int)mfl_rng_below(r, 20), 0.25f, 1 + mfl_rng_u32(r)};
                 m->task.single_updates = true;
                 m->task.fingerprint = mfl_rng_u64(r);
@@ -296,6 +299,7 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TASK, m.task.kind = 3, "Task.kind");
         ROW(MFL_MSG_TASK, m.task.n_items = 0, "Task.items");
         ROW(MFL_MSG_TASK, m.task.n_params = 0, "Task.n_params");
+        ROW(MFL_MSG_TASK, m.task.n_frozen = m.task.n_params, "Task.n_frozen");
         ROW(MFL_MSG_TASK, m.task.fixed.scale_bits = 62, "Task.scale_bits");
         ROW(MFL_MSG_TASK, m.task.fixed.scale_bits = 127, "Task.scale_bits");
         ROW(MFL_MSG_TASK, m.task.fixed.delta_max = NAN, "Task.delta_max: not finite");

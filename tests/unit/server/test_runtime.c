@@ -428,6 +428,77 @@ static void initial_params_must_fit(void **state)
         fixture_deinit(&f);
 }
 
+static void is_whole(
+        const struct mfl_runtime *rt, const struct fixture *f, const float *start, const uint8_t *digest)
+{
+        struct mfl_checkpoint c;
+        uint8_t want[MFL_DIGEST_BYTES];
+        float *all = malloc(f->graph->n * sizeof *all);
+        mfl_runtime_checkpoint((struct mfl_runtime *)(uintptr_t)rt, &c);
+        assert_memory_equal(c.frozen, start, f->graph->n_frozen * sizeof *all);
+        memcpy(all, c.frozen, f->graph->n_frozen * sizeof *all);
+        memcpy(all + f->graph->n_frozen, c.params, f->n * sizeof *all);
+        assert_int_equal(mfl_sha256(all, f->graph->n * sizeof *all, want, NULL), 0);
+        assert_memory_equal(digest, want, sizeof want);
+        free(all);
+}
+
+/* What is frozen has memory, a digest and a way down of its own; everything else is of what moves. */
+static void frozen_params_have_no_part_in_rounds(void **state)
+{
+        struct fixture f;
+        struct mfl_error err;
+        struct mfl_budget budget;
+        struct mfl_runtime *rt = NULL;
+        struct mfl_slot_write write;
+        uint8_t digest[MFL_DIGEST_BYTES], frozen_digest[MFL_DIGEST_BYTES];
+        const struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .out = {1, {40}}},
+                {.op = MFL_OP_DENSE, .out_channels = 30, .bias = true},
+                {.op = MFL_OP_DENSE, .input = 1, .out_channels = 20, .bias = true, .frozen = true},
+                {.op = MFL_OP_DENSE, .input = 2, .out_channels = 10}};
+        fixture_init(&f, MFL_STRATEGY_FEDAVGM, SIDE);
+        mfl_graph_free(f.graph);
+        assert_int_equal(mfl_graph_build("g", layers, 4, 10, &f.graph, &err), 0);
+        f.n = f.graph->n_moving;
+        assert_int_equal(f.graph->n_frozen, 20 * 30 + 20);
+        float *start = malloc(f.graph->n * sizeof *start);
+        mfl_graph_init_params(f.graph, f.spec.seed, start);
+        mfl_budget_init(&budget, 0);
+        open_with_budget(&f, &budget, 1, 0, &rt);
+        assert_int_equal(
+                mfl_budget_used(&budget), f.graph->n_frozen * 4 + mfl_runtime_bytes(&f.spec, f.n, 1));
+        assert_int_equal(mfl_runtime_n(rt), f.n);
+        assert_int_equal(mfl_sha256(start, f.graph->n_frozen * sizeof *start, frozen_digest, &err), 0);
+        struct mfl_params *frozen = mfl_runtime_params(rt, frozen_digest),
+                          *params = mfl_runtime_params(rt, NULL);
+        assert_ptr_equal(frozen, mfl_runtime_frozen(rt));
+        assert_true(frozen->n == f.graph->n_frozen && params->n == f.n);
+        assert_memory_equal(params->v, start + f.graph->n_frozen, f.n * sizeof *start);
+        is_whole(rt, &f, start, params->digest);
+        mfl_params_unref(params);
+        mfl_runtime_round_open(rt, 1);
+        /* Of the whole vector, or beyond the part that moves. */
+        assert_int_equal(mfl_slot_open(rt, 0, f.graph->n * 8, MFL_ENCODING_I64, &err), MFL_INVALID);
+        assert_int_equal(mfl_slot_open(rt, 0, f.graph->n * 4, MFL_ENCODING_F32, &err), MFL_INVALID);
+        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), 0);
+        assert_int_equal(mfl_slot_write_begin(rt, 0, f.n * 8, 8, &write, &err), MFL_INVALID);
+        assert_int_equal(mfl_slot_write_begin(rt, 0, f.n * 8 - 8, 16, &write, &err), MFL_INVALID);
+        mfl_slot_free(rt, 0);
+        fixture_add_f32(&f, rt, 1, 1, 3);
+        apply_ok(rt, 3, digest);
+        is_whole(rt, &f, start, digest);
+        params = mfl_runtime_params(rt, NULL);
+        for (uint64_t i = 0; i < f.n; i++)
+                assert_true(params->v[i] != start[f.graph->n_frozen + i]);
+        mfl_params_unref(params);
+        mfl_runtime_close(rt);
+        assert_int_equal(mfl_budget_used(&budget), f.graph->n_frozen * 4); /* a download holds them */
+        mfl_params_unref(frozen);
+        assert_int_equal(mfl_budget_used(&budget), 0);
+        free(start);
+        fixture_deinit(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -441,6 +512,7 @@ int main(void)
                 cmocka_unit_test(spill_replaces_orders_and_bounds_rows),
                 cmocka_unit_test(open_survives_every_failed_allocation),
                 cmocka_unit_test(initial_params_must_fit),
+                cmocka_unit_test(frozen_params_have_no_part_in_rounds),
         };
         return cmocka_run_group_tests_name("server_runtime", tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ static void jobs_are_stored_and_listed(void **state)
                 .test_samples = 10000,
                 .fingerprint = 0xfedcba9876543210u,
                 .meaning = 0xc0ffee0123456789u};
-        ok(mfl_store_job_prepared(store, a, &data, "site-a", 7850, &err), &err);
+        ok(mfl_store_job_prepared(store, a, &data, "site-a", 7850, 50, &err), &err);
         ok(mfl_store_job_stop_after(store, a, 12, &err), &err);
         ok(mfl_store_job_set_state(store, a, MFL_JOB_RUNNING, "", &err), &err);
         ok(mfl_store_job_set_state(store, b, MFL_JOB_FAILED, "no luck", &err), &err);
@@ -100,7 +100,8 @@ static void jobs_are_stored_and_listed(void **state)
         assert_string_equal(job.token, "token");
         assert_int_equal(job.state, MFL_JOB_RUNNING);
         assert_true(mfl_shape_equal(&job.data.shape, &data.shape));
-        assert_true(job.data.fingerprint == data.fingerprint && job.n_params == 7850 && !job.finished_ms);
+        assert_true(job.data.fingerprint == data.fingerprint && job.n_params == 7850 && job.n_frozen == 50 &&
+                    !job.finished_ms);
         assert_true(job.data.meaning == data.meaning && job.stop_after == 12);
         assert_string_equal(job.data_from, "site-a");
         mfl_store_job_deinit(&job);
