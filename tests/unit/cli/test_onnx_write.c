@@ -69,17 +69,19 @@ static void check_layers(const struct mfl_graph *a, const struct mfl_graph *b)
         assert_int_equal(k, b->n_layers);
 }
 
+/* pb: in the order of layers, as the reader gives them. */
 static void check_params(
         const struct mfl_graph *a, const struct mfl_graph *b, const float *pa, const float *pb)
 {
         assert_int_equal(a->n_params, b->n_params);
+        assert_int_equal(a->n, b->n);
         for (int i = 0; i < a->n_params; i++) {
                 assert_string_equal(a->params[i].name, b->params[i].name);
                 assert_true(mfl_shape_equal(&a->params[i].shape, &b->params[i].shape));
                 assert_int_equal(a->params[i].trained, b->params[i].trained);
+                assert_memory_equal(
+                        pa + a->params[i].offset, pb + b->params[i].place, a->params[i].count * sizeof *pa);
         }
-        assert_int_equal(a->n, b->n);
-        assert_memory_equal(pa, pb, a->n * sizeof *pa);
 }
 
 static void check_reads_back(const struct mfl_graph *graph)
