@@ -112,31 +112,8 @@ static void gemm_direct(
         gemm_finish(p, GEMM_PANEL, sums);
 }
 
-INLINE void gemm_rows(const float *a, const float *b, int64_t depth, int64_t rows, float *sums, const int nv)
-{
-        if (rows > 10)
-                gemm_tile(a, b, depth, sums, GEMM_ROWS, nv);
-        else if (rows > 8)
-                gemm_tile(a, b, depth, sums, LANES == 16 ? 10 : 4, nv);
-        else if (rows > 4)
-                gemm_tile(a, b, depth, sums, LANES == 16 ? 8 : 4, nv);
-        else if (rows > 2)
-                gemm_tile(a, b, depth, sums, 4, nv);
-        else
-                gemm_tile(a, b, depth, sums, 2, nv); /* of a batch of 10 behind two tiles of 4 */
-}
-
-static void gemm_any(const float *a, const float *b, int64_t depth, const struct gemm_place *p)
-{
-        _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
-        if (p->cols <= LANES)
-                gemm_rows(a, b, depth, p->rows, sums, 1);
-        else if (p->cols <= 2 * LANES)
-                gemm_rows(a, b, depth, p->rows, sums, 2);
-        else
-                gemm_rows(a, b, depth, p->rows, sums, GEMM_VECS);
-        gemm_finish(p, GEMM_PANEL, sums);
-}
+#define GEMM_WORD float
+#include "kernels/cpu/loops_gemm_rows.h"
 
 /* Columns [first, first + n) and depths [k, k + depth) of the product; b: the packed panel of the first
  * column from depth k on, panels `stride` floats apart. */

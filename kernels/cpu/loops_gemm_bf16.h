@@ -144,30 +144,8 @@ INLINE void gemm_tile(
                 store(sums + r * GEMM_PANEL + v * LANES, acc[r][v]);
 }
 
-INLINE void gemm_rows(
-        const uint32_t *a, const uint32_t *b, int64_t pairs, int64_t rows, float *sums, const int nv)
-{
-        if (rows > 10)
-                gemm_tile(a, b, pairs, sums, GEMM_ROWS, nv);
-        else if (rows > 8)
-                gemm_tile(a, b, pairs, sums, LANES == 16 ? 10 : 4, nv);
-        else if (rows > 4)
-                gemm_tile(a, b, pairs, sums, LANES == 16 ? 8 : 4, nv);
-        else
-                gemm_tile(a, b, pairs, sums, 4, nv);
-}
-
-static void gemm_any(const uint32_t *a, const uint32_t *b, int64_t pairs, const struct gemm_place *p)
-{
-        _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
-        if (p->cols <= LANES)
-                gemm_rows(a, b, pairs, p->rows, sums, 1);
-        else if (p->cols <= 2 * LANES)
-                gemm_rows(a, b, pairs, p->rows, sums, 2);
-        else
-                gemm_rows(a, b, pairs, p->rows, sums, GEMM_VECS);
-        gemm_finish(p, GEMM_PANEL, sums);
-}
+#define GEMM_WORD uint32_t
+#include "kernels/cpu/loops_gemm_rows.h"
 
 /* Columns [first, first + n) and depths [k, k + depth) of the product; b: the packed panel of the first
  * column from depth k on, panels `stride` pairs apart. */
