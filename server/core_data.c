@@ -223,6 +223,10 @@ enum lack {
         LACK_NOTHING = LACKS_,
 };
 
+#define STRING_OF(x) #x
+#define OUTDATED_FOR(version) "must be upgraded: frozen params need protocol " STRING_OF(version)
+#define OUTDATED OUTDATED_FOR(MFL_PROTOCOL_FROZEN)
+
 /* Of one daemon, and of more. Those about data follow difference[]. */
 static const char *const lacking[LACKS_][2] = {
         [LACK_RULE] = {"is disabled by a rule", "are disabled by a rule"},
@@ -234,8 +238,7 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_CLASSES] = {"has", "have"},
         [LACK_MEANING] = {"has", "have"},
         [LACK_CONTENT] = {"has", "have"},
-        [LACK_OUTDATED] = {"must be upgraded to know frozen params",
-                "must be upgraded to know frozen params"},
+        [LACK_OUTDATED] = {OUTDATED, OUTDATED},
         [LACK_BARRED] = {"can't do this job", "can't do this job"},
         [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
 };

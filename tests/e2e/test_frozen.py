@@ -166,7 +166,8 @@ def test_a_job_that_an_earlier_release_began(cluster, lora, text_data):
     c.wait_info(job, lambda i: i['round'] >= 1, 20, 'the first round')
     c.server.kill()
     db = sqlite3.connect(c.state_dir + '/mfl.db')
-    db.execute('ALTER TABLE jobs DROP COLUMN n_frozen')
+    for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen'):  # what schema 5 has more
+        db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
     db.execute('PRAGMA user_version = 4')
     db.commit()
     db.close()
