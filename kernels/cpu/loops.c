@@ -25,10 +25,8 @@ const struct mfl_loops *mfl_loops_choose(void)
 const struct mfl_loops *mfl_loops_bf16(const struct mfl_loops *loops, bool instructions)
 {
 #if defined(__x86_64__)
-        if (loops == &mfl_loops_avx512)
-                return instructions ? &mfl_loops_avx512_bf16 : &mfl_loops_avx2_bf16;
-        if (loops == &mfl_loops_avx2)
-                return &mfl_loops_avx2_bf16;
+        if (instructions && loops == &mfl_loops_avx512)
+                return &mfl_loops_avx512_bf16;
 #endif
-        return &mfl_loops_base_bf16;
+        return &mfl_loops_base_bf16; /* for tests alone, so that one for all processors will do */
 }

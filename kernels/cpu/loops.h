@@ -260,7 +260,7 @@ struct mfl_loops {
 extern const struct mfl_loops mfl_loops_base, mfl_loops_base_bf16;
 #if defined(__x86_64__)
 extern const struct mfl_loops mfl_loops_avx2, mfl_loops_avx512;
-extern const struct mfl_loops mfl_loops_avx2_bf16, mfl_loops_avx512_bf16;
+extern const struct mfl_loops mfl_loops_avx512_bf16;
 #endif
 /* The best that this processor runs. */
 const struct mfl_loops *mfl_loops_choose(void);
