@@ -329,7 +329,7 @@ static int fill_params(struct onnx *o, const struct mfl_graph *graph, float *par
 static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
 {
         struct mfl_layer *layers = onnx_alloc(o, (size_t)o->n_layers, sizeof *layers);
-        struct mfl_graph *graph;
+        struct mfl_graph *graph = NULL;
         struct mfl_error why;
         if (!layers)
                 return onnx_memory(o);
@@ -340,8 +340,10 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
                 return onnx_fail(o, "%.300s", why.text);
         if (!r)
                 r = mfl_graph_by_layers(graph, &why);
-        if (r)
+        if (r) {
+                mfl_graph_free(graph);
                 return mfl_fail(o->err, r, "%s", why.text);
+        }
         for (int i = 0; !r && i < o->n_layers; i++)
                 if (!mfl_shape_equal(&graph->layers[i].out, &layers[i].out))
                         r = onnx_fail(
