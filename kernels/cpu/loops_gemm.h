@@ -42,22 +42,6 @@ INLINE void pack_panel(
                         out[k * width + i] = i < n ? b[k * b_k + i * b_j] : 0.0f;
 }
 
-static void pack_rows(
-        const float *a, int64_t a_k, int64_t a_i, int64_t depth, int64_t m, int64_t stride, float *out)
-{
-        for (int64_t i = 0; i < m; i += GEMM_ROWS)
-                pack_panel(a + i * a_i, a_k, a_i, depth, MFL_MIN(GEMM_ROWS, m - i), GEMM_ROWS,
-                        out + i / GEMM_ROWS * stride);
-}
-
-static void pack_columns(
-        const float *b, int64_t b_k, int64_t b_j, int64_t depth, int64_t n, int64_t stride, float *out)
-{
-        for (int64_t j = 0; j < n; j += GEMM_PANEL)
-                pack_panel(b + j * b_j, b_k, b_j, depth, MFL_MIN(GEMM_PANEL, n - j), GEMM_PANEL,
-                        out + j / GEMM_PANEL * stride);
-}
-
 /* The sums leave through memory: conditions here would cost the compiler its registers. */
 INLINE void gemm_tile(const float *a, const float *b, int64_t depth, float *sums, const int nr, const int nv)
 {

@@ -99,22 +99,6 @@ INLINE int64_t pairs_in(int64_t depth)
         return (depth + 1) / 2;
 }
 
-static void pack_rows(
-        const float *a, int64_t a_k, int64_t a_i, int64_t depth, int64_t m, int64_t stride, uint32_t *out)
-{
-        for (int64_t i = 0; i < m; i += GEMM_ROWS)
-                pack_panel(a + i * a_i, a_k, a_i, depth, MFL_MIN(GEMM_ROWS, m - i), GEMM_ROWS,
-                        out + i / GEMM_ROWS * stride);
-}
-
-static void pack_columns(
-        const float *b, int64_t b_k, int64_t b_j, int64_t depth, int64_t n, int64_t stride, uint32_t *out)
-{
-        for (int64_t j = 0; j < n; j += GEMM_PANEL)
-                pack_panel(b + j * b_j, b_k, b_j, depth, MFL_MIN(GEMM_PANEL, n - j), GEMM_PANEL,
-                        out + j / GEMM_PANEL * stride);
-}
-
 /* sums += both products of each lane's pairs. */
 INLINE vec dot_pairs(vec sums, vec_pairs a, vec_pairs b)
 {

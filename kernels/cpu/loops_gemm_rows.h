@@ -1,7 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of the rows and columns that there are, of packed operands: the same for float and bfloat16. The
- * including file has GEMM_WORD, the type of what is packed, and gemm_tile; `depth` counts words. Part of
- * loops_body.h. */
+/* Packing of whole operands, and tiles of the rows and columns that there are: the same for float and
+ * bfloat16. The including file has GEMM_WORD, the type of what is packed, pack_panel and gemm_tile; `depth`
+ * counts words. Part of loops_body.h. */
+static void pack_rows(
+        const float *a, int64_t a_k, int64_t a_i, int64_t depth, int64_t m, int64_t stride, GEMM_WORD *out)
+{
+        for (int64_t i = 0; i < m; i += GEMM_ROWS)
+                pack_panel(a + i * a_i, a_k, a_i, depth, MFL_MIN(GEMM_ROWS, m - i), GEMM_ROWS,
+                        out + i / GEMM_ROWS * stride);
+}
+
+static void pack_columns(
+        const float *b, int64_t b_k, int64_t b_j, int64_t depth, int64_t n, int64_t stride, GEMM_WORD *out)
+{
+        for (int64_t j = 0; j < n; j += GEMM_PANEL)
+                pack_panel(b + j * b_j, b_k, b_j, depth, MFL_MIN(GEMM_PANEL, n - j), GEMM_PANEL,
+                        out + j / GEMM_PANEL * stride);
+}
+
 INLINE void gemm_rows(
         const GEMM_WORD *a, const GEMM_WORD *b, int64_t depth, int64_t rows, float *sums, const int nv)
 {
