@@ -50,11 +50,17 @@ struct mfl_cpu_conv {
         dnnl_memory_t s_forward, s_data, s_gradient;          /* scratchpads */
         dnnl_primitive_t to_wide, to_flat;
 
-        const struct mfl_loops *loops; /* own loops do it, and nothing above but window and weights is used */
+        /* Own loops do it, and nothing above but window and weights is used; or block_loops do the weights'
+         * gradients. */
+        const struct mfl_loops *loops, *block_loops;
         struct mfl_small_conv small;
+        struct mfl_block_conv block;
         const float *x, *dy;
         float *y, *dx;
 };
+
+/* What a status of the library means as an error: 0, MFL_INVALID, -ENOMEM or -EIO. */
+int mfl_cpu_conv_fail(dnnl_status_t status, const char *what, struct mfl_error *err);
 
 /* Makes the forward primitive for an input of that layout, and tells the output's. */
 int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const struct mfl_loops *loops,
@@ -87,6 +93,12 @@ bool mfl_small_conv_takes(const struct mfl_window *window, const struct mfl_layo
 /* What mfl_cpu_conv_init does then, window being set; floats of `work` are in scratch_bytes. */
 int mfl_small_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_shape *out,
         const struct mfl_net_options *options, bool relu, struct mfl_layout *ret_out, struct mfl_error *err);
+/* block_conv.c: whether the own loops compute the gradients of the weights as forward's primitive has laid
+ * them out; a fixed rule too. Then what they need, floats of `work` in scratch_bytes. */
+bool mfl_block_conv_takes(const struct mfl_cpu_conv *conv, const struct mfl_layout *in,
+        const struct mfl_layout *out, int lanes);
+void mfl_block_conv_init(
+        struct mfl_cpu_conv *conv, const struct mfl_layout *out, const struct mfl_net_options *options);
 /* Between the flat vector's [o][c][r][s] and [c][r][s][o]. */
 void mfl_small_conv_to_wide(const struct mfl_window *v, const float *flat, float *wide);
 void mfl_small_conv_to_flat(const struct mfl_window *v, const float *wide, float *flat);

@@ -70,6 +70,18 @@ struct mfl_small_conv {
         float *work;
         int64_t work_floats;
 };
+
+/* The gradients of a convolution's weights and biases, where input and output lie in blocks of as many
+ * channels as a vector has lanes, no groups, no dilation: dw[o / b][c / b][r][s][c % b][o % b] = the sum over
+ * samples and pixels of x * dy. `part` samples are padded at once in `work`, which is for all threads and
+ * unused where nothing is to be padded. */
+struct mfl_block_conv {
+        struct mfl_window window;
+        struct mfl_layout out;
+        int64_t rows, part;
+        int threads;
+        float *work;
+};
 #define MFL_LANES_MAX 16
 
 struct mfl_pool {
@@ -187,6 +199,9 @@ struct mfl_loops {
         void (*small_data)(const struct mfl_small_conv *v, const float *w, const float *dy, float *dx);
         void (*small_gradient)(
                 const struct mfl_small_conv *v, const float *x, const float *dy, float *dw, float *dbias);
+        /* dbias may be NULL. */
+        void (*block_gradient)(
+                const struct mfl_block_conv *v, const float *x, const float *dy, float *dw, float *dbias);
 
         /* argmax: which tap of the window won, one per output float. relu: backward takes the gradient only
          * where y > 0. */

@@ -432,6 +432,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
         DIVIDE(threads, n, update_range(g, apply, begin, end));
 }
 
+#include "kernels/cpu/loops_block.h"
 #include "kernels/cpu/loops_gemm_common.h"
 #ifdef LOOPS_BF16
 #include "kernels/cpu/loops_gemm_bf16.h"
@@ -439,6 +440,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops_gemm.h"
 #endif
 #include "kernels/cpu/loops_conv.h"
+#include "kernels/cpu/loops_conv_block.h"
 #include "kernels/cpu/loops_pool.h"
 #include "kernels/cpu/loops_elementwise.h"
 #include "kernels/cpu/loops_norm.h"
@@ -481,6 +483,7 @@ const struct mfl_loops LOOPS = {
         .small_forward = small_forward,
         .small_data = small_data,
         .small_gradient = small_gradient,
+        .block_gradient = block_gradient,
         .maxpool_forward = maxpool_forward,
         .maxpool_backward = maxpool_backward,
         .avgpool_forward = avgpool_forward,

@@ -87,6 +87,7 @@ static void gemm_direct(
         const float *a, int64_t stride, const float *b, int64_t depth, const struct gemm_place *p)
 {
         _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
+        gemm_fetch(p);
         if (p->cols <= LANES)
                 gemm_tile_direct(a, stride, b, depth, sums, 1);
         else if (p->cols <= 2 * LANES)

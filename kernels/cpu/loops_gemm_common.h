@@ -9,6 +9,14 @@ struct gemm_place {
         bool add;
 };
 
+/* The result's lines are on their way while a tile's sums are made. */
+INLINE void gemm_fetch(const struct gemm_place *p)
+{
+        for (int64_t r = 0; r < p->rows; r++)
+                for (int64_t j = 0; j < p->cols; j += 16)
+                        __builtin_prefetch(p->c + r * p->ldc + j, 1);
+}
+
 /* A tile's sums, one row of `panel` after the other, to their place. */
 static void gemm_finish(const struct gemm_place *p, const int panel, const float *sums)
 {

@@ -36,6 +36,7 @@ INLINE void gemm_rows(
 static void gemm_any(const GEMM_WORD *a, const GEMM_WORD *b, int64_t depth, const struct gemm_place *p)
 {
         _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
+        gemm_fetch(p);
         if (p->cols <= LANES)
                 gemm_rows(a, b, depth, p->rows, sums, 1);
         else if (p->cols <= 2 * LANES)

@@ -62,9 +62,25 @@ static struct chunk chunk_at(const struct mfl_norm_loop *v, int64_t k)
                 }                                                                                            \
         } while (0)
 
-/* The loops below are written twice: for 16 lanes in one vector, whose elements stay in registers, and for
- * any number. */
-typedef lanes16_unaligned v16;
+#define BLOCK_LANES 16
+#include "kernels/cpu/loops_norm_block.h"
+#undef BLOCK_LANES
+#define BLOCK_LANES 8
+#include "kernels/cpu/loops_norm_block.h"
+#undef BLOCK_LANES
+
+/* A pass over a strip: of a vector where its lanes are one, else the loop that follows. */
+#define IF_ONE_VECTOR(pass, ...)                                                                             \
+        do {                                                                                                 \
+                if (lanes == 16) {                                                                           \
+                        pass##16(__VA_ARGS__);                                                               \
+                        return;                                                                              \
+                }                                                                                            \
+                if (lanes == 8) {                                                                            \
+                        pass##8(__VA_ARGS__);                                                                \
+                        return;                                                                              \
+                }                                                                                            \
+        } while (0)
 
 /* Mean and sum of squared distances from it, of each lane. */
 struct moments {
@@ -83,19 +99,7 @@ static inline void merge_moments(
 INLINE void sum_squares(
         const float *x, int64_t n, int64_t stride, float mean[16], float square[16], const int lanes)
 {
-        if (lanes == 16) {
-                lanes16 sum = {0}, squares = {0};
-                for (int64_t p = 0; p < n; p++)
-                        sum += *(const v16 *)(x + p * stride);
-                const lanes16 center = sum / (float)n;
-                for (int64_t p = 0; p < n; p++) {
-                        lanes16 d = *(const v16 *)(x + p * stride) - center;
-                        squares += d * d;
-                }
-                *(v16 *)mean = center;
-                *(v16 *)square = squares;
-                return;
-        }
+        IF_ONE_VECTOR(sum_squares_, x, n, stride, mean, square);
         for (int i = 0; i < lanes; i++) {
                 float sum = 0.0f, squares = 0.0f;
                 for (int64_t p = 0; p < n; p++)
@@ -225,18 +229,7 @@ static inline void spread_lanes(const struct chunk *c, float a[16])
 INLINE void normalise(const float *x, int64_t n, int64_t stride, const float *mean, const float *scale,
         const float *shift, bool relu, float *y, const int lanes)
 {
-        if (lanes == 16) {
-                const lanes16 m = *(const v16 *)mean, a = *(const v16 *)scale, b = *(const v16 *)shift,
-                              zero = {0};
-                for (int64_t p = 0; p < n; p++) {
-                        lanes16 f = (*(const v16 *)(x + p * stride) - m) * a + b;
-                        index16 open = f > zero;
-                        if (relu)
-                                choose16(&open, &f, &zero, &f);
-                        *(v16 *)(y + p * stride) = f;
-                }
-                return;
-        }
+        IF_ONE_VECTOR(normalise_, x, n, stride, mean, scale, shift, relu, y);
         for (int64_t p = 0; p < n; p++)
                 for (int i = 0; i < lanes; i++) {
                         float f = (x[p * stride + i] - mean[i]) * scale[i] + shift[i];
@@ -285,33 +278,11 @@ static void norm_forward(
         DIVIDE(v->threads, v->rows * n_chunks(v), norm_forward_range(v, x, p, relu, y, begin, end));
 }
 
-/* dy where the ReLU behind is open; y NULL: there is none. */
-INLINE void open_gradient(const float *y, const float *dy, int64_t at, lanes16 *ret_g)
-{
-        const lanes16 zero = {0};
-        *ret_g = *(const v16 *)(dy + at);
-        if (y) {
-                index16 open = *(const v16 *)(y + at) > zero;
-                choose16(&open, ret_g, &zero, ret_g);
-        }
-}
-
 /* The sums of dy, and of dy * (x - mean). */
 INLINE void sum_segment(const float *x, const float *y, const float *dy, int64_t n, int64_t stride,
         const float *mean, float plain[16], float product[16], const int lanes)
 {
-        if (lanes == 16) {
-                const lanes16 m = *(const v16 *)mean;
-                lanes16 sum = {0}, sum_x = {0}, g;
-                for (int64_t p = 0; p < n; p++) {
-                        open_gradient(y, dy, p * stride, &g);
-                        sum += g;
-                        sum_x += g * (*(const v16 *)(x + p * stride) - m);
-                }
-                *(v16 *)plain = sum;
-                *(v16 *)product = sum_x;
-                return;
-        }
+        IF_ONE_VECTOR(sum_segment_, x, y, dy, n, stride, mean, plain, product);
         for (int i = 0; i < lanes; i++) {
                 plain[i] = product[i] = 0.0f;
                 for (int64_t p = 0; p < n; p++) {
@@ -368,16 +339,7 @@ static void chunk_sums(const struct mfl_norm_loop *v, const struct chunk *c, con
 INLINE void scale_gradient(const float *x, const float *y, const float *dy, int64_t n, int64_t stride,
         const float *mean, const float *a, const float *b, const float *c, float *dx, const int lanes)
 {
-        if (lanes == 16) {
-                const lanes16 m = *(const v16 *)mean, va = *(const v16 *)a, vb = *(const v16 *)b,
-                              vc = *(const v16 *)c;
-                lanes16 g;
-                for (int64_t p = 0; p < n; p++) {
-                        open_gradient(y, dy, p * stride, &g);
-                        *(v16 *)(dx + p * stride) = va * g + (vb * (*(const v16 *)(x + p * stride) - m) + vc);
-                }
-                return;
-        }
+        IF_ONE_VECTOR(scale_gradient_, x, y, dy, n, stride, mean, a, b, c, dx);
         for (int64_t p = 0; p < n; p++)
                 for (int i = 0; i < lanes; i++) {
                         float g = dy[p * stride + i];

@@ -24,90 +24,20 @@ static inline bool is_tiling(const struct mfl_window *v)
                v->p[1] == 0;
 }
 
-typedef float lanes16 __attribute__((vector_size(64)));
-typedef int32_t index16 __attribute__((vector_size(64)));
-typedef uint16_t short16 __attribute__((vector_size(32)));
-typedef float lanes16_unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t short16_unaligned __attribute__((vector_size(32), aligned(2), may_alias));
+#define BLOCK_LANES 16
+#include "kernels/cpu/loops_pool_block.h"
+#undef BLOCK_LANES
+#define BLOCK_LANES 8
+#include "kernels/cpu/loops_pool_block.h"
+#undef BLOCK_LANES
 
-typedef float lanes8 __attribute__((vector_size(32)));
-typedef int32_t index8 __attribute__((vector_size(32)));
-typedef uint16_t short8 __attribute__((vector_size(16)));
-typedef float lanes8_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint16_t short8_unaligned __attribute__((vector_size(16), aligned(2), may_alias));
-
-INLINE void choose16(const index16 *mask, const lanes16 *yes, const lanes16 *no, lanes16 *ret_chosen)
-{
-        *ret_chosen = (lanes16)((*mask & (index16)*yes) | (~*mask & (index16)*no));
-}
-
-/* Windows of 2x2 that tile the image, 16 channels at once: nearly every max pool there is. */
-INLINE void max_2x2(const float *x, int64_t stride_h, float *y, uint16_t *argmax)
-{
-        lanes16 best = *(const lanes16_unaligned *)x;
-        index16 at = {0};
-        UNROLL for (int tap = 1; tap < 4; tap++)
-        {
-                lanes16 v = *(const lanes16_unaligned *)(x + tap / 2 * stride_h + tap % 2 * 16);
-                index16 wins = v > best;
-                choose16(&wins, &v, &best, &best);
-                at = (wins & tap) | (~wins & at);
-        }
-        *(lanes16_unaligned *)y = best;
-        if (argmax)
-                *(short16_unaligned *)argmax = __builtin_convertvector(at, short16);
-}
-
-INLINE void max_grad_2x2(const float *dy, const float *y, const uint16_t *argmax, int64_t stride_h, float *dx)
-{
-        const lanes16 zero = {0};
-        lanes16 g = *(const lanes16_unaligned *)dy;
-        index16 at = __builtin_convertvector(*(const short16_unaligned *)argmax, index16);
-        if (y) {
-                index16 open = *(const lanes16_unaligned *)y > zero;
-                choose16(&open, &g, &zero, &g);
-        }
-        UNROLL for (int tap = 0; tap < 4; tap++)
-        {
-                index16 mine = at == tap;
-                lanes16 share;
-                choose16(&mine, &g, &zero, &share);
-                *(lanes16_unaligned *)(dx + tap / 2 * stride_h + tap % 2 * 16) = share;
-        }
-}
-
+/* Windows of 2x2 that tile the image: nearly every max pool there is. */
 static inline bool is_2x2(const struct mfl_pool *p)
 {
-        return p->in.block == 16 && is_tiling(&p->window) && p->window.k[0] == 2 && p->window.k[1] == 2;
+        return is_tiling(&p->window) && p->window.k[0] == 2 && p->window.k[1] == 2;
 }
 
-static void max_plane_2x2(const struct mfl_pool *p, const float *x, float *y, uint16_t *argmax)
-{
-        for (int64_t oh = 0; oh < p->window.oh; oh++)
-                for (int64_t ow = 0; ow < p->window.ow; ow++) {
-                        int64_t at = oh * p->out.stride_h + ow * 16;
-                        max_2x2(x + 2 * oh * p->in.stride_h + 2 * ow * 16, p->in.stride_h, y + at,
-                                argmax ? argmax + at : NULL);
-                }
-}
-
-static void max_grad_plane_2x2(
-        const struct mfl_pool *p, const float *dy, const float *y, const uint16_t *argmax, float *dx)
-{
-        for (int64_t oh = 0; oh < p->window.oh; oh++)
-                for (int64_t ow = 0; ow < p->window.ow; ow++) {
-                        int64_t at = oh * p->out.stride_h + ow * 16;
-                        max_grad_2x2(dy + at, y ? y + at : NULL, argmax + at, p->in.stride_h,
-                                dx + 2 * oh * p->in.stride_h + 2 * ow * 16);
-                }
-}
-
-/* The same of plain images: a row of windows, vectors along it. */
-static inline bool is_plain_2x2(const struct mfl_pool *p)
-{
-        return p->in.block == 1 && is_tiling(&p->window) && p->window.k[0] == 2 && p->window.k[1] == 2;
-}
-
+/* Of plain images: a row of windows, vectors along it. */
 static void max_row_2x2(int64_t n, const float *restrict x, const float *restrict x2, float *restrict y,
         uint16_t *restrict argmax)
 {
@@ -242,9 +172,11 @@ static void max_range(
                 const float *from = x + q * p->in.stride_block;
                 float *to = y + q * p->out.stride_block;
                 uint16_t *at = argmax ? argmax + q * p->out.stride_block : NULL;
-                if (is_2x2(p))
-                        max_plane_2x2(p, from, to, at);
-                else if (is_plain_2x2(p))
+                if (is_2x2(p) && p->in.block == 16)
+                        max_plane_2x2_16(p, from, to, at);
+                else if (is_2x2(p) && p->in.block == 8)
+                        max_plane_2x2_8(p, from, to, at);
+                else if (is_2x2(p) && p->in.block == 1)
                         for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
                                 max_row_2x2(ow, from + 2 * r * w, from + (2 * r + 1) * w, to + r * ow,
                                         at ? at + r * ow : NULL);
@@ -307,9 +239,11 @@ static void max_grad_range(const struct mfl_pool *p, const float *dy, const floa
                 float *to = dx + q * p->in.stride_block;
                 if (zeros)
                         memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
-                if (is_2x2(p))
-                        max_grad_plane_2x2(p, dy + at, y ? y + at : NULL, argmax + at, to);
-                else if (is_plain_2x2(p))
+                if (is_2x2(p) && p->in.block == 16)
+                        max_grad_plane_2x2_16(p, dy + at, y ? y + at : NULL, argmax + at, to);
+                else if (is_2x2(p) && p->in.block == 8)
+                        max_grad_plane_2x2_8(p, dy + at, y ? y + at : NULL, argmax + at, to);
+                else if (is_2x2(p) && p->in.block == 1)
                         for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
                                 max_grad_row_2x2(ow, dy + at + r * ow, y ? y + at + r * ow : NULL,
                                         argmax + at + r * ow, to + 2 * r * w, to + (2 * r + 1) * w);
@@ -357,7 +291,7 @@ static void avg_range(const struct mfl_pool *p, const float *x, float *y, int64_
         for (int64_t q = begin; q < end; q++) {
                 const float *from = x + q * p->in.stride_block;
                 float *to = y + q * p->out.stride_block;
-                if (is_plain_2x2(p))
+                if (is_2x2(p) && p->in.block == 1)
                         for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
                                 avg_row_2x2(ow, from + 2 * r * w, from + (2 * r + 1) * w, to + r * ow);
                 else
@@ -403,7 +337,7 @@ static void avg_grad_range(const struct mfl_pool *p, const float *dy, float *dx,
                 float *to = dx + q * p->in.stride_block;
                 if (zeros)
                         memset(to, 0, (size_t)p->in.stride_block * sizeof *to);
-                if (is_plain_2x2(p))
+                if (is_2x2(p) && p->in.block == 1)
                         for (int64_t r = 0, w = p->window.w, ow = p->window.ow; r < p->window.oh; r++)
                                 avg_grad_row_2x2(ow, from + r * ow, to + 2 * r * w, to + (2 * r + 1) * w);
                 else
