@@ -16,7 +16,8 @@ import subprocess
 import sys
 
 CASES = [("fedavg-cnn", 32), ("fedavg-cnn", 10), ("lenet5", 10), ("lenet5", 32), ("mlp", 10), ("mlp", 32),
-         ("logistic", 10), ("resnet20", 32), ("resnet20-gn", 32), ("resnet18", 32), ("char-lstm", 10), ("char-gpt", 10)]
+         ("logistic", 10), ("resnet20", 32), ("resnet20-gn", 32), ("resnet18", 32), ("mobilenet-v2", 32),
+         ("vit-tiny", 32), ("char-lstm", 10), ("char-gpt", 10)]
 TUNED = {"MALLOC_TOP_PAD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "1073741824"}
 LOOK = "import torch; print(torch.__version__, hasattr(torch.nn.functional, 'scaled_dot_product_attention'))"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,15 +32,16 @@ def run(command, **extra):
 
 
 def steps_of(model, quick):
-    steps = {"fedavg-cnn": 120, "resnet20": 40, "resnet20-gn": 40, "resnet18": 12, "char-lstm": 40, "char-gpt": 40}.get(model, 600)
+    steps = {"fedavg-cnn": 120, "resnet20": 40, "resnet20-gn": 40, "resnet18": 12, "mobilenet-v2": 24, "vit-tiny": 8, "char-lstm": 40,
+             "char-gpt": 40}.get(model, 600)
     return str(steps // 4 if quick else steps)
 
 
 def variants(args, model):
     """What else PyTorch may gain by than its malloc: name and option of train_torch.py."""
-    if model.startswith("char-"):
-        return [("sdpa", "sdpa")] if model == "char-gpt" and args.sdpa else []
-    return [("last", "channels_last")] if model not in ("mlp", "logistic") else []
+    if model in ("char-gpt", "vit-tiny"):
+        return [("sdpa", "sdpa")] if args.sdpa else []
+    return [("last", "channels_last")] if model not in ("mlp", "logistic", "char-lstm") else []
 
 
 def contenders(args, model, batch, threads):
