@@ -27,9 +27,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 SPEED = [("resnet18", 128, p) for p in ("fp32", "tf32", "bf16", "fp16")]
 SPEED += [("resnet18", 512, p) for p in ("tf32", "bf16")]
 SPEED += [("fedavg-cnn", 32, "fp32"), ("fedavg-cnn", 32, "tf32"), ("pfl-cnn", 10, "fp32"), ("pfl-cnn", 10, "tf32"),
-          ("lenet5", 10, "fp32")]
+          ("lenet5", 10, "fp32"), ("char-lstm", 10, "fp32"), ("char-lstm", 10, "tf32"), ("char-lstm", 10, "bf16")]
 FUSION = [("lenet5", 10, "fp32", 256), ("pfl-cnn", 10, "fp32", 256), ("pfl-cnn", 10, "tf32", 256),
-          ("fedavg-cnn", 10, "fp32", 256)]
+          ("fedavg-cnn", 10, "fp32", 256), ("char-lstm", 10, "fp32", 64), ("char-lstm", 10, "tf32", 64),
+          ("char-lstm", 10, "bf16", 64)]
 
 
 class Clock:

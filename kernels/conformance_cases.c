@@ -199,6 +199,9 @@ const struct conf_case conf_perf_cases[] = {
         {"layernorm 64x128", SEQUENCE(64, 128), {LN}, .batch = 8},
         {"gelu 64x512", SEQUENCE(64, 512), {OP(MFL_OP_GELU)}, .batch = 8},
         {"lstm 80x8->256", SEQUENCE(80, 8), {RECURRENT(MFL_OP_LSTM, 256)}, .batch = 10},
+        {"lstm 80x256->256", SEQUENCE(80, 256), {RECURRENT(MFL_OP_LSTM, 256)}, .batch = 10},
+        {"lstm 80x64->64", SEQUENCE(80, 64), {RECURRENT(MFL_OP_LSTM, 64)}, .batch = 10},
+        {"gru 80x256->256", SEQUENCE(80, 256), {RECURRENT(MFL_OP_GRU, 256)}, .batch = 10},
         {"dropout 9216", VECTOR(9216), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .batch = 10},
 };
 const int conf_n_perf_cases = MFL_ARRAY_SIZE(conf_perf_cases);

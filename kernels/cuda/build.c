@@ -4,6 +4,21 @@
 
 #define SCALE_START 65536.0f /* of the loss in fp16: kernels/backend.h */
 
+/* Of LSTM and GRU, behind those of the input. */
+static int plan_weights2(struct mfl_net *net, int i, struct mfl_error *err)
+{
+        struct mfl_cuda_model *model = &net->model;
+        struct mfl_cuda_layer *own = &model->layers[i];
+        struct mfl_cuda_conv_use use = {.pass = MFL_CUDA_BACKWARD_WEIGHTS,
+                .bias = model->graph->layers[i].param_bias2 >= 0,
+                .fast = model->options.fast};
+        int rc = mfl_cuda_conv_plan_new(&net->side, &own->conv2, &use, &own->weights2, err);
+        if (!rc)
+                model->workspace_bytes[1] =
+                        MFL_MAX(model->workspace_bytes[1], mfl_cuda_conv_plan_workspace(own->weights2));
+        return rc;
+}
+
 static int plan_pass(struct mfl_net *net, int i, enum mfl_cuda_pass pass, struct mfl_error *err)
 {
         struct mfl_cuda_model *model = &net->model;
@@ -35,12 +50,14 @@ static int plan_layers(struct mfl_net *net, struct mfl_error *err)
         model->workspace_bytes[0] = model->workspace_bytes[1] = 0;
         for (int i = 1; !rc && i < graph->n_layers; i++) {
                 const struct mfl_cuda_layer *own = &model->layers[i];
-                if (!own->live || !mfl_cuda_is_conv(&graph->layers[i]))
+                if (!own->live || !mfl_cuda_has_plans(&graph->layers[i]))
                         continue;
                 rc = plan_pass(net, i, MFL_CUDA_FORWARD, err);
                 if (rc || !model->options.training)
                         continue;
                 rc = plan_pass(net, i, MFL_CUDA_BACKWARD_WEIGHTS, err);
+                if (!rc && mfl_cuda_is_recurrent(graph->layers[i].op))
+                        rc = plan_weights2(net, i, err);
                 if (rc)
                         continue;
                 if (model->plan->layers[graph->layers[i].input].wants_grad)
@@ -164,6 +181,8 @@ static uint32_t repeats_of(const struct mfl_cuda_model *model)
                 const struct mfl_cuda_layer *own = &model->layers[i];
                 const struct mfl_cuda_conv_plan *plans[] = {own->forward, own->data, own->weights};
                 launches += own->carried ? 0 : 3;
+                if (mfl_cuda_is_recurrent(model->graph->layers[i].op))
+                        launches += mfl_cuda_lstm_launches(model, i);
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(plans); k++)
                         launches += plans[k] ? mfl_cuda_conv_plan_calls(plans[k]) - 1 : 0;
         }

@@ -30,13 +30,24 @@ bool mfl_conv_way_is_looped(enum mfl_conv_way way)
         return way == MFL_CONV_DNN || way == MFL_CONV_BLAS_LOOP;
 }
 
+/* Less than all of the outputs that padding, stride and filter give: libraries know no such convolution. */
+static bool is_cut(const struct mfl_cuda_conv *v)
+{
+        const int in[2] = {v->h, v->w}, taps[2] = {v->r, v->s}, out[2] = {v->oh, v->ow};
+        bool cut = false;
+        for (int i = 0; i < 2; i++)
+                cut |= (in[i] + 2 * v->pad[i] - v->dilation[i] * (taps[i] - 1) - 1) / v->stride[i] + 1 !=
+                       out[i];
+        return cut;
+}
+
 bool mfl_conv_way_can(const struct mfl_cuda_conv *conv, enum mfl_conv_way way)
 {
         struct mfl_conv_sizes sizes = mfl_conv_sizes(conv, MFL_CUDA_FORWARD);
         uint64_t bytes = (uint64_t)sizes.type_bytes;
         if (way == MFL_CONV_OWN)
                 return true;
-        if ((sizes.x | sizes.y) * bytes % 16 != 0)
+        if ((sizes.x | sizes.y) * bytes % 16 != 0 || is_cut(conv))
                 return false;
         return way == MFL_CONV_DNN || way == MFL_CONV_GROUPED || mfl_blas_can(conv);
 }

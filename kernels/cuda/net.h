@@ -64,8 +64,10 @@ struct mfl_cuda_layer {
         bool folded;               /* nothing to do backward: done by another layer */
         bool add, add2;            /* the gradient of input (input2, residual) is added to what is there */
         enum mfl_cuda_act in_act;  /* the gradient of this activation, the input's, is applied behind it */
-        struct mfl_cuda_conv conv; /* conv2d, dense */
+        struct mfl_cuda_conv conv; /* conv2d, dense; of LSTM and GRU the product with the input */
         struct mfl_cuda_conv_plan *forward, *data, *weights; /* data: NULL where training needs none */
+        struct mfl_cuda_conv conv2; /* LSTM, GRU: the product with the output before, as one of the output */
+        struct mfl_cuda_conv_plan *weights2;
 };
 
 /* Parts of the one allocation. */
@@ -189,6 +191,10 @@ enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op);      /* NONE for what is no a
 bool mfl_cuda_is_conv(const struct mfl_layer *layer);   /* conv2d, dense: they have plans */
 bool mfl_cuda_is_direct(const struct mfl_layer *layer); /* convolutions launched by run_direct.c */
 bool mfl_cuda_is_norm(enum mfl_op op);
+bool mfl_cuda_is_recurrent(enum mfl_op op); /* LSTM, GRU: they have plans, too */
+bool mfl_cuda_has_plans(const struct mfl_layer *layer);
+/* Of LSTM or GRU in a step of training, beside its plans: run_lstm.c. */
+uint32_t mfl_cuda_lstm_launches(const struct mfl_cuda_model *model, int i);
 
 /* ---- one pass over the layers: run.c, run_backward.c ---- */
 

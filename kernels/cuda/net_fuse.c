@@ -32,6 +32,16 @@ bool mfl_cuda_is_norm(enum mfl_op op)
         return op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM;
 }
 
+bool mfl_cuda_is_recurrent(enum mfl_op op)
+{
+        return op == MFL_OP_LSTM || op == MFL_OP_GRU;
+}
+
+bool mfl_cuda_has_plans(const struct mfl_layer *layer)
+{
+        return mfl_cuda_is_conv(layer) || mfl_cuda_is_recurrent(layer->op);
+}
+
 bool mfl_cuda_is_plain_add(const struct mfl_graph *graph, int i)
 {
         const struct mfl_layer *layer = &graph->layers[i];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model of a network: shapes in memory, problems of convolutions, what each layer needs of the arena. */
 #include "kernels/cuda/net.h"
+#include "kernels/cuda/ops_recurrent.h"
 
 #define HAS(op) ((uint64_t)1 << (op))
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
@@ -117,6 +118,18 @@ static int check_orders(const struct mfl_cuda_model *model, struct mfl_error *er
         return 0;
 }
 
+/* Weights of the output before are those of a convolution of one tap, which at position t reads t - 1 and
+ * before the first position zeros: padding on one side. */
+static void describe_recurrent(struct mfl_cuda_model *model, int i)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        struct mfl_cuda_layer *own = &model->layers[i];
+        own->conv.k = (layer->op == MFL_OP_LSTM ? 4 : 3) * layer->out_channels;
+        own->conv2 = own->conv;
+        own->conv2.c = layer->out_channels;
+        own->conv2.pad[0] = 1;
+}
+
 static void describe_conv(struct mfl_cuda_model *model, int i)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
@@ -135,11 +148,13 @@ static void describe_conv(struct mfl_cuda_model *model, int i)
                 .stride = {1, 1},
                 .dilation = {1, 1},
                 .precision = model->options.precision};
-        if (layer->op == MFL_OP_DENSE && layer->out.rank == 2) { /* each position is a pixel */
+        if (layer->op != MFL_OP_CONV2D && layer->out.rank == 2) { /* each position is a pixel */
                 conv->h = conv->oh = (int)layer->out.dim[0];
                 conv->c /= conv->h;
         }
-        if (layer->op == MFL_OP_DENSE)
+        if (mfl_cuda_is_recurrent(layer->op))
+                describe_recurrent(model, i);
+        if (layer->op != MFL_OP_CONV2D)
                 return;
         struct mfl_window window = mfl_window_of(model->graph, i);
         conv->h = in->h;
@@ -171,8 +186,9 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
                 return vectors * 2 * sizeof(float);
         if (layer->op == MFL_OP_ATTENTION)
                 return vectors * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * sizeof(float);
-        if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* gates, cells */
-                return vectors * 5 * (uint64_t)layer->out.dim[1] * sizeof(float);
+        if (mfl_cuda_is_recurrent(layer->op))
+                return mfl_cuda_recurrent_kept(
+                        vectors, layer->out_channels, layer->op == MFL_OP_LSTM, model->type);
         if (layer->op == MFL_OP_DENSE && layer->lora_rank) /* A x and its gradient */
                 return vectors * 2 * (uint64_t)layer->lora_rank * sizeof(float);
         if (layer->op == MFL_OP_EMBEDDING) /* links */
@@ -233,7 +249,7 @@ static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
         while (pass_orders(model)) {
         }
         for (int i = 1; i < model->graph->n_layers; i++)
-                if (mfl_cuda_is_conv(&model->graph->layers[i]))
+                if (mfl_cuda_has_plans(&model->graph->layers[i]))
                         describe_conv(model, i);
         return check_orders(model, err);
 }
@@ -248,7 +264,7 @@ static void bound_workspaces(struct mfl_cuda_model *model)
                         .bias = model->graph->layers[i].bias,
                         .act = own->act,
                         .fast = model->options.fast};
-                if (!own->live || !mfl_cuda_is_conv(&model->graph->layers[i]))
+                if (!own->live || !mfl_cuda_has_plans(&model->graph->layers[i]))
                         continue;
                 most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
                 if (!model->options.training)
@@ -256,6 +272,8 @@ static void bound_workspaces(struct mfl_cuda_model *model)
                 use.pass = MFL_CUDA_BACKWARD_WEIGHTS;
                 use.act = MFL_CUDA_ACT_NONE;
                 most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
+                if (own->conv2.groups)
+                        most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv2, &use));
                 use = (struct mfl_cuda_conv_use){.pass = MFL_CUDA_BACKWARD_DATA,
                         .act = own->in_act,
                         .add = own->add,
@@ -333,6 +351,7 @@ void mfl_cuda_model_deinit(struct mfl_cuda_model *model)
                 mfl_cuda_conv_plan_free(model->layers[i].forward);
                 mfl_cuda_conv_plan_free(model->layers[i].data);
                 mfl_cuda_conv_plan_free(model->layers[i].weights);
+                mfl_cuda_conv_plan_free(model->layers[i].weights2);
         }
         mfl_plan_free(model->plan);
         free(model->layers);

@@ -11,6 +11,7 @@
  *     fedavg-cnn  batch 32     22     22     22
  *     resnet20    batch 32    184    190    190
  *     resnet18    batch 32    158    166    167
+ *     char-lstm   batch 10    345    346    346
  *
  * More clients add none, but where a library is called for each of them: 48 of resnet18's passes in fp32, so
  * 302 nodes with four.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where params lie in a wide vector, and how large each region of a network's memory is. */
 #include "kernels/cuda/net.h"
+#include "kernels/cuda/ops_recurrent.h"
 #include "kernels/cuda/ops_sequence.h"
 
 #define PARAM_ALIGN 64                    /* elements: 128 bytes of the smallest type */
@@ -151,9 +152,10 @@ static void size_rows(struct mfl_cuda_model *model)
                 else if (layer->op == MFL_OP_ATTENTION) /* dropped weights, then gradients of scores */
                         bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)layer->heads *
                                 (uint64_t)(layer->out.dim[0] * layer->out.dim[0]) * sizeof(float);
-                else if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* of output and cell */
-                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)width * 2 * sizeof(float);
-                if (model->layers[i].live && model->options.training)
+                else if (mfl_cuda_is_recurrent(layer->op))
+                        bytes = mfl_cuda_recurrent_workspace(
+                                groups, batch, width, layer->op == MFL_OP_LSTM, model->options.precision);
+                if (model->layers[i].live && (model->options.training || mfl_cuda_is_recurrent(layer->op)))
                         model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0], bytes);
         }
 }

@@ -1,156 +1,243 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gates of LSTM and GRU at one position: a thread for each row and hidden unit. */
+/* The host side of ops_recurrent.h: sizes, the form, launches; and the kernel that packs the weights. */
 #include "kernels/cuda/ops_common.h"
-#include "kernels/cuda/ops_sequence.h"
+#include "kernels/cuda/recurrent.h"
 
-struct unit {
-        int u;
-        int64_t gate, hidden; /* of this position: its first gate, its place in cell and output */
-        int64_t state;        /* in dh, dc */
-        bool exists;
+/* ---- sizes ---- */
+
+struct sizes {
+        int gates, panels, tiles, chunks, slice, slices;
+        int pitch;             /* bytes of a row of the state */
+        int64_t packed, state; /* bytes of one group */
 };
 
-MFL_DEVICE struct unit unit_of(const struct mfl_cuda_recurrent *a)
+static struct sizes sizes_of(int batch, int hidden, bool lstm, enum mfl_precision precision, bool backward)
 {
-        struct unit at;
-        int64_t i = MFL_GLOBAL_INDEX, n = (int64_t)a->batch * a->hidden;
-        at.exists = i < n && mfl_cuda_rows(&a->steps, blockIdx.y) > 0;
-        at.u = (int)(i % a->hidden);
-        int64_t place =
-                ((int64_t)blockIdx.y * a->batch + i / a->hidden) * a->positions + (int64_t)a->position;
-        at.gate = place * 4 * a->hidden + at.u;
-        at.hidden = place * a->hidden + at.u;
-        at.state = (int64_t)blockIdx.y * n + i;
-        return at;
+        int64_t bytes = mfl_cuda_type_bytes(mfl_cuda_type_of(precision));
+        struct sizes z;
+        z.gates = mfl_recurrent_gates(lstm);
+        z.panels = mfl_recurrent_panels(lstm, backward);
+        z.tiles = (int)mfl_blocks(hidden, MFL_RECURRENT_UNITS);
+        z.chunks = (int)mfl_blocks((backward ? z.gates : 1) * hidden * bytes, MFL_RECURRENT_CHUNK);
+        z.slice = (int)mfl_blocks(z.chunks, MFL_RECURRENT_SLICES);
+        z.slices = (int)mfl_blocks(z.chunks, z.slice);
+        z.pitch = z.chunks * MFL_RECURRENT_CHUNK;
+        z.packed = (int64_t)z.tiles * z.panels * z.chunks * MFL_RECURRENT_LOAD;
+        z.state = (int64_t)batch * z.pitch;
+        return z;
 }
 
-/* Both biases of row `gate` * hidden + u of the weights. */
-MFL_DEVICE float bias_of(const struct mfl_cuda_recurrent *a, const float *bias, int gate, int u)
+/* In shared memory rows begin 64 bytes apart modulo 128, so that two rows' 64 bytes lie in different banks.
+ */
+static int whole_pitch(const struct sizes *z)
 {
-        return bias ? bias[blockIdx.y * a->stride + (uint64_t)(gate * a->hidden + u)] : 0.0f;
+        return z->pitch | MFL_RECURRENT_CHUNK;
 }
 
-MFL_DEVICE float sum_of(const struct mfl_cuda_recurrent *a, const struct unit *at, int gate)
+static int64_t whole_shared(const struct sizes *z)
 {
-        return a->gates[at->gate + (int64_t)gate * a->hidden] +
-               (bias_of(a, a->bias_ih, gate, at->u) + bias_of(a, a->bias_hh, gate, at->u));
+        int64_t sums = (int64_t)z->tiles * z->panels * MFL_RECURRENT_ITEMS * (int64_t)sizeof(float);
+        return z->packed + (int64_t)MFL_RECURRENT_ROWS * whole_pitch(z) + sums;
 }
 
-MFL_KERNEL(lstm_forward, struct mfl_cuda_recurrent)
+MFL_HOST bool mfl_cuda_recurrent_is_whole(int hidden, bool lstm, enum mfl_precision precision, bool backward)
 {
-        struct unit at = unit_of(&a);
-        if (!at.exists)
+        struct sizes z = sizes_of(1, hidden, lstm, precision, backward);
+        bool is_float = mfl_cuda_type_of(precision) == MFL_CUDA_F32;
+        return z.tiles <= (is_float ? MFL_RECURRENT_WARPS_FLOAT : MFL_RECURRENT_WARPS_HALF) &&
+               whole_shared(&z) <= MFL_RECURRENT_SHARED;
+}
+
+static int64_t aligned(int64_t bytes)
+{
+        return (bytes + 255) / 256 * 256;
+}
+
+static int64_t workspace_of(const struct sizes *z, int groups, int batch, int hidden, bool backward)
+{
+        int64_t carry = backward ? (int64_t)groups * batch * hidden * (int64_t)sizeof(float) : 0;
+        return aligned(groups * z->packed) + aligned(2 * groups * z->state) + carry;
+}
+
+MFL_HOST uint64_t mfl_cuda_recurrent_workspace(
+        int groups, int batch, int hidden, bool lstm, enum mfl_precision precision)
+{
+        struct sizes forward = sizes_of(batch, hidden, lstm, precision, false);
+        struct sizes backward = sizes_of(batch, hidden, lstm, precision, true);
+        int64_t one = workspace_of(&forward, groups, batch, hidden, false);
+        int64_t two = workspace_of(&backward, groups, batch, hidden, true);
+        return (uint64_t)(one > two ? one : two);
+}
+
+/* ---- packing ---- */
+
+struct pack {
+        const void *weight;
+        uint64_t stride;
+        unsigned char *packed, *state;
+        int64_t packed_group, state_group, state_half; /* bytes */
+        int64_t weights, states; /* 16 bytes each, of a group and of one of two copies */
+        int hidden, gates, panels, chunks;
+        enum mfl_precision precision;
+        bool backward;
+        struct mfl_cuda_steps steps;
+};
+
+/* Element k of the reduction of unit u and panel p, as the bits that products read. */
+MFL_DEVICE uint32_t weight_bits(const struct pack *a, int64_t group, int p, int u, int k)
+{
+        int n = a->hidden, row = a->backward ? k : p * n + u, column = a->backward ? u : k;
+        if (u >= n || k >= (a->backward ? a->gates : 1) * n)
+                return 0;
+        int64_t at = group * (int64_t)a->stride + (int64_t)row * n + column;
+        if (a->precision == MFL_PRECISION_BF16 || a->precision == MFL_PRECISION_FP16)
+                return ((const uint16_t *)a->weight)[at];
+        float v = ((const float *)a->weight)[at];
+        return a->precision == MFL_PRECISION_TF32 ? mfl_to_tf32(v) : mfl_float_to_bits(v);
+}
+
+/* A thread packs 16 bytes; those behind the weights clear the states. */
+MFL_KERNEL(pack_weights, struct pack)
+{
+        int64_t group = blockIdx.y, i = MFL_GLOBAL_INDEX;
+        if (mfl_cuda_rows(&a.steps, (uint32_t)group) == 0)
                 return;
-        float *gate = a.gates + at.gate;
-        int64_t n = a.hidden;
-        float i = mfl_sigmoid(sum_of(&a, &at, 0)), f = mfl_sigmoid(sum_of(&a, &at, 1));
-        float g = tanhf(sum_of(&a, &at, 2)), o = mfl_sigmoid(sum_of(&a, &at, 3));
-        float c = f * (a.position ? a.cell[at.hidden - n] : 0.0f) + i * g;
-        gate[0] = i;
-        gate[n] = f;
-        gate[2 * n] = g;
-        gate[3 * n] = o;
-        a.cell[at.hidden] = c;
-        mfl_store(a.out, at.hidden, o * tanhf(c), a.type);
-}
-
-MFL_KERNEL(gru_forward, struct mfl_cuda_recurrent)
-{
-        struct unit at = unit_of(&a);
-        if (!at.exists)
+        uint4 q = {0, 0, 0, 0};
+        if (i >= a.weights) {
+                i -= a.weights;
+                if (i >= 2 * a.states)
+                        return;
+                unsigned char *state = a.state + (i >= a.states ? a.state_half - a.states * 16 : 0);
+                mfl_copy_16(state + group * a.state_group + i * 16, &q);
                 return;
-        float *gate = a.gates + at.gate;
-        int64_t n = a.hidden;
-        float r = mfl_sigmoid(sum_of(&a, &at, 0)), z = mfl_sigmoid(sum_of(&a, &at, 1));
-        float hidden = (a.position ? gate[3 * n] : 0.0f) + bias_of(&a, a.bias_hh, 2, at.u);
-        float c = tanhf(gate[2 * n] + bias_of(&a, a.bias_ih, 2, at.u) + r * hidden);
-        float before = a.position ? mfl_load(a.out, at.hidden - n, a.type) : 0.0f;
-        gate[0] = r;
-        gate[n] = z;
-        gate[2 * n] = c;
-        gate[3 * n] = hidden;
-        mfl_store(a.out, at.hidden, (1.0f - z) * c + z * before, a.type);
+        }
+        int lane = (int)(i % 32), chunk = (int)(i / 32 % a.chunks), p = (int)(i / 32 / a.chunks % a.panels);
+        int u = (int)(i / 32 / a.chunks / a.panels) * MFL_RECURRENT_UNITS + lane / 4;
+        bool half = a.precision == MFL_PRECISION_BF16 || a.precision == MFL_PRECISION_FP16;
+        int each = half ? 2 : 1, k = chunk * 16 * each + lane % 4 * 4 * each;
+        uint32_t word[4];
+        MFL_UNROLL
+        for (int e = 0; e < 4; e++) {
+                word[e] = weight_bits(&a, group, p, u, k + e * each);
+                if (half)
+                        word[e] |= weight_bits(&a, group, p, u, k + 2 * e + 1) << 16;
+        }
+        q.x = word[0];
+        q.y = word[1];
+        q.z = word[2];
+        q.w = word[3];
+        mfl_copy_16(a.packed + group * a.packed_group + i * 16, &q);
 }
 
-/* The gradient of this position's output. */
-MFL_DEVICE float asked(const struct mfl_cuda_recurrent *a, const struct unit *at)
+static cudaError_t launch_pack(const struct mfl_cuda_recurrent *a, const struct sizes *z, bool backward,
+        const struct mfl_recurrent_args *args, cudaStream_t stream)
 {
-        float dy = mfl_load(a->dout, at->hidden, a->type);
-        return a->position + 1 < a->positions ? a->dh[at->state] + dy : dy;
+        struct pack v = {0};
+        v.weight = a->weight;
+        v.stride = a->stride;
+        v.packed = args->packed;
+        v.state = args->state;
+        v.packed_group = args->packed_group;
+        v.state_group = args->state_group;
+        v.state_half = args->state_half;
+        v.weights = z->packed / 16;
+        v.states = a->whole ? 0 : z->state / 16;
+        v.hidden = a->hidden;
+        v.gates = z->gates;
+        v.panels = z->panels;
+        v.chunks = z->chunks;
+        v.precision = a->precision;
+        v.backward = backward;
+        v.steps = a->steps;
+        return mfl_ops_launch_flat(
+                (const void *)(pack_weights), v.weights + 2 * v.states, a->groups, stream, &v);
 }
 
-MFL_KERNEL(lstm_backward, struct mfl_cuda_recurrent)
+/* ---- launches ---- */
+
+static const void *kernel_of(const struct mfl_cuda_recurrent *a, bool backward)
 {
-        struct unit at = unit_of(&a);
-        if (!at.exists)
-                return;
-        float *gate = a.gates + at.gate, dh = asked(&a, &at);
-        int64_t n = a.hidden;
-        float i = gate[0], f = gate[n], g = gate[2 * n], o = gate[3 * n], c = tanhf(a.cell[at.hidden]);
-        float before = a.position ? a.cell[at.hidden - n] : 0.0f;
-        float d = (a.position + 1 < a.positions ? a.dc[at.state] : 0.0f) + mfl_tanh_grad(c, dh * o);
-        gate[0] = mfl_sigmoid_grad(i, d * g);
-        gate[n] = mfl_sigmoid_grad(f, d * before);
-        gate[2 * n] = mfl_tanh_grad(g, d * i);
-        gate[3 * n] = mfl_sigmoid_grad(o, dh * c);
-        a.dc[at.state] = d * f;
+        switch (a->precision) {
+        case MFL_PRECISION_TF32:
+                return mfl_recurrent_kernel_tf32(a->lstm, backward, a->whole);
+        case MFL_PRECISION_BF16:
+                return mfl_recurrent_kernel_bf16(a->lstm, backward, a->whole);
+        case MFL_PRECISION_FP16:
+                return mfl_recurrent_kernel_f16(a->lstm, backward, a->whole);
+        default:
+                return mfl_recurrent_kernel_f32(a->lstm, backward, a->whole);
+        }
 }
 
-MFL_KERNEL(gru_backward, struct mfl_cuda_recurrent)
+static struct mfl_recurrent_args args_of(const struct mfl_cuda_recurrent *a, const struct sizes *z)
 {
-        struct unit at = unit_of(&a);
-        if (!at.exists)
-                return;
-        float *gate = a.gates + at.gate, dh = asked(&a, &at);
-        int64_t n = a.hidden;
-        float r = gate[0], z = gate[n], c = gate[2 * n], hidden = gate[3 * n];
-        float before = a.position ? mfl_load(a.out, at.hidden - n, a.type) : 0.0f;
-        float dn = mfl_tanh_grad(c, dh * (1.0f - z));
-        gate[0] = mfl_sigmoid_grad(r, dn * hidden);
-        gate[n] = mfl_sigmoid_grad(z, dh * (before - c));
-        gate[2 * n] = dn;
-        gate[3 * n] = dn * r;
-        a.dh[at.state] = dh * z;
+        struct mfl_recurrent_args v = {0};
+        v.batch = a->batch;
+        v.positions = a->positions;
+        v.hidden = a->hidden;
+        v.rests_early = a->groups > MFL_RECURRENT_LATENCY;
+        v.tiles = z->tiles;
+        v.chunks = z->chunks;
+        v.slice = z->slice;
+        v.slices = z->slices;
+        v.pitch = a->whole ? whole_pitch(z) : z->pitch;
+        v.gates = a->gates;
+        v.hidden_gates = a->hidden_gates;
+        v.out = a->out;
+        v.dout = a->dout;
+        v.cell = a->cell;
+        v.bias = a->bias;
+        v.stride = a->stride;
+        v.packed = (unsigned char *)a->workspace;
+        v.packed_group = z->packed;
+        v.state = v.packed + aligned(a->groups * z->packed);
+        v.state_group = z->state;
+        v.state_half = a->groups * z->state;
+        v.carry = (float *)(v.state + aligned(2 * v.state_half));
+        v.steps = a->steps;
+        return v;
 }
 
-MFL_KERNEL(recurrent_biases, struct mfl_cuda_recurrent)
+static cudaError_t launch_whole(const struct mfl_cuda_recurrent *a, const struct sizes *z, const void *kernel,
+        const struct mfl_recurrent_args *args, cudaStream_t stream)
 {
-        int64_t n = 4 * (int64_t)a.hidden, u = MFL_GLOBAL_INDEX, places = (int64_t)a.batch * a.positions;
-        if (u >= n || mfl_cuda_rows(&a.steps, blockIdx.y) == 0)
-                return;
-        float sum = 0.0f;
-        for (int64_t i = 0; i < places; i++)
-                sum += a.gates[((int64_t)blockIdx.y * places + i) * n + u];
-        bool share = !a.lstm && u >= 3 * (int64_t)a.hidden, input = !a.lstm && u >= 2 * (int64_t)a.hidden;
-        if (!share)
-                a.dbias_ih[blockIdx.y * a.stride + (uint64_t)u] = sum;
-        if (share)
-                a.dbias_hh[blockIdx.y * a.stride + (uint64_t)(u - a.hidden)] = sum;
-        else if (!input)
-                a.dbias_hh[blockIdx.y * a.stride + (uint64_t)u] = sum;
+        int64_t shared = whole_shared(z), blocks = mfl_blocks(a->batch, MFL_RECURRENT_ROWS);
+        if (shared > 48 << 10) { /* the limit of a launch unless the kernel was told */
+                cudaError_t e = cudaFuncSetAttribute(
+                        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+                if (e != cudaSuccess)
+                        return e;
+        }
+        return MFL_LAUNCH(kernel, blocks, 1, a->groups, z->tiles * 32, shared, stream, args);
 }
 
-static cudaError_t launch_units(
-        const void *kernel, const struct mfl_cuda_recurrent *a, int64_t n, cudaStream_t stream)
+static cudaError_t run(const struct mfl_cuda_recurrent *a, bool backward, cudaStream_t stream)
 {
-        if (a->groups < 1 || a->groups > 65535 || n < 1 || n >= (int64_t)1 << 31)
+        int64_t blocks = mfl_blocks(a->batch, MFL_RECURRENT_ROWS);
+        if (a->groups < 1 || a->groups > 65535 || a->batch < 1 || a->positions < 1 || a->hidden < 1 ||
+                a->hidden > INT32_MAX / 16 / 16 || blocks > 65535 ||
+                (a->whole && !mfl_cuda_recurrent_is_whole(a->hidden, a->lstm, a->precision, backward)))
                 return cudaErrorInvalidValue;
-        return mfl_ops_launch_flat(kernel, n, a->groups, stream, a);
+        struct sizes z = sizes_of(a->batch, a->hidden, a->lstm, a->precision, backward);
+        struct mfl_recurrent_args args = args_of(a, &z);
+        const void *kernel = kernel_of(a, backward);
+        cudaError_t r = launch_pack(a, &z, backward, &args, stream);
+        if (r == cudaSuccess && a->whole)
+                return launch_whole(a, &z, kernel, &args, stream);
+        for (int done = 0; r == cudaSuccess && done < a->positions; done++) {
+                args.position = backward ? a->positions - 1 - done : done;
+                r = MFL_LAUNCH(
+                        kernel, z.tiles, blocks, a->groups, MFL_RECURRENT_SLICES * 32, 0, stream, &args);
+        }
+        return r;
 }
 
 MFL_HOST cudaError_t mfl_cuda_recurrent_forward(const struct mfl_cuda_recurrent *a, cudaStream_t stream)
 {
-        return launch_units(a->lstm ? (const void *)(lstm_forward) : (const void *)(gru_forward), a,
-                (int64_t)a->batch * a->hidden, stream);
+        return run(a, false, stream);
 }
 
 MFL_HOST cudaError_t mfl_cuda_recurrent_backward(const struct mfl_cuda_recurrent *a, cudaStream_t stream)
 {
-        return launch_units(a->lstm ? (const void *)(lstm_backward) : (const void *)(gru_backward), a,
-                (int64_t)a->batch * a->hidden, stream);
-}
-
-MFL_HOST cudaError_t mfl_cuda_recurrent_biases(const struct mfl_cuda_recurrent *a, cudaStream_t stream)
-{
-        return launch_units((const void *)(recurrent_biases), a, 4 * (int64_t)a->hidden, stream);
+        return run(a, true, stream);
 }

@@ -112,29 +112,6 @@ cudaError_t mfl_cuda_attention_weights(const struct mfl_cuda_attention *a, cudaS
 cudaError_t mfl_cuda_attention_drop(const struct mfl_cuda_attention *a, cudaStream_t stream);
 cudaError_t mfl_cuda_attention_scores(const struct mfl_cuda_attention *a, cudaStream_t stream);
 
-/* One position of LSTM or GRU for all rows; the products are matmul's. gates: floats [G][batch][T][4 hidden],
- * cell: floats [G][batch][T][hidden] (LSTM). forward: gates hold what came from the input and, from position
- * 1 on, from the output before (of GRU the new gate's hidden share in the fourth part); biases are added,
- * gates become their activations. backward: dh, floats [G][batch][hidden], holds what later positions ask of
- * this output, but at the last one; gates become their gradients (GRU's fourth part that of the hidden
- * share), dh what goes to the position before beside the products, dc its cell's. */
-struct mfl_cuda_recurrent {
-        int groups, batch, positions, hidden, position;
-        bool lstm;
-        enum mfl_cuda_type type;
-        float *gates, *cell;
-        const float *bias_ih, *bias_hh; /* of group 0; NULL: none */
-        uint64_t stride;
-        void *out;
-        const void *dout;
-        float *dh, *dc;
-        float *dbias_ih, *dbias_hh; /* sums of gates' gradients over rows and positions, one after another */
-        struct mfl_cuda_steps steps;
-};
-cudaError_t mfl_cuda_recurrent_forward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
-cudaError_t mfl_cuda_recurrent_backward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
-cudaError_t mfl_cuda_recurrent_biases(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
-
 #ifdef __cplusplus
 }
 #endif

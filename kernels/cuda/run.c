@@ -81,13 +81,16 @@ static int conv_forward(const struct mfl_cuda_run *pass, int i)
         const struct mfl_cuda_model *model = &pass->net->model;
         const struct mfl_layer *layer = &model->graph->layers[i];
         struct mfl_cuda_conv_args args = mfl_cuda_conv_args_of(pass, i);
-        args.y = mfl_cuda_act_at(pass->net, i);
+        bool recurrent = mfl_cuda_is_recurrent(layer->op);
+        args.y = recurrent ? mfl_cuda_lstm_gates(pass->net, i, false) : mfl_cuda_act_at(pass->net, i);
         args.bias = layer->param_bias < 0 ? NULL : pass->params + model->at[layer->param_bias];
         args.act = model->layers[i].act;
         args.workspace = mfl_cuda_at(pass->net, MFL_CUDA_WORKSPACE);
         int rc = mfl_cuda_conv_plan_run(model->layers[i].forward, &args, pass->err);
         if (!rc && layer->lora_rank)
                 rc = mfl_cuda_check_layer(pass, i, "forward", mfl_cuda_lora_forward(pass, i));
+        if (!rc && recurrent)
+                rc = mfl_cuda_check_layer(pass, i, "forward", mfl_cuda_lstm_forward(pass, i));
         return rc;
 }
 
@@ -221,7 +224,7 @@ int mfl_cuda_layer_forward(const struct mfl_cuda_run *pass, int i)
         const struct mfl_cuda_model *model = &pass->net->model;
         if (!model->layers[i].live || model->layers[i].carried)
                 return 0;
-        return mfl_cuda_is_conv(&model->graph->layers[i])
+        return mfl_cuda_has_plans(&model->graph->layers[i])
                        ? conv_forward(pass, i)
                        : mfl_cuda_check_layer(pass, i, "forward", launch_forward(pass, i));
 }

@@ -51,16 +51,30 @@ static int join_side(const struct mfl_cuda_run *pass)
                             cudaStreamWaitEvent(net->main.stream, net->join, 0), "join a stream", pass->err);
 }
 
+/* The gradient of the plan's output. */
+static const void *product_grad(const struct mfl_net *net, int i)
+{
+        return mfl_cuda_is_recurrent(net->model.graph->layers[i].op) ? mfl_cuda_lstm_gates(net, i, false)
+                                                                     : mfl_cuda_grad_at(net, i);
+}
+
 static int conv_weights(const struct mfl_cuda_run *pass, int i)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->model.graph->layers[i];
         struct mfl_cuda_conv_args args = mfl_cuda_conv_args_of(pass, i);
-        args.dy = mfl_cuda_grad_at(net, i);
+        args.dy = product_grad(net, i);
         args.dw = grads_at(net, layer->param_weight);
         args.db = grads_at(net, layer->param_bias);
         args.workspace = mfl_cuda_at(net, MFL_CUDA_WORKSPACE_2);
-        return mfl_cuda_conv_plan_run(net->model.layers[i].weights, &args, pass->err);
+        int rc = mfl_cuda_conv_plan_run(net->model.layers[i].weights, &args, pass->err);
+        if (rc || !net->model.layers[i].weights2)
+                return rc;
+        args.x = mfl_cuda_act_at(net, i);
+        args.dy = mfl_cuda_lstm_gates(net, i, true);
+        args.dw = grads_at(net, layer->param_weight2);
+        args.db = grads_at(net, layer->param_bias2);
+        return mfl_cuda_conv_plan_run(net->model.layers[i].weights2, &args, pass->err);
 }
 
 static int conv_data(const struct mfl_cuda_run *pass, int i)
@@ -68,7 +82,7 @@ static int conv_data(const struct mfl_cuda_run *pass, int i)
         struct mfl_net *net = pass->net;
         const struct mfl_cuda_layer *own = &net->model.layers[i];
         struct mfl_cuda_conv_args args = mfl_cuda_conv_args_of(pass, i);
-        args.dy = mfl_cuda_grad_at(net, i);
+        args.dy = product_grad(net, i);
         args.dx = mfl_cuda_grad_at(net, net->model.graph->layers[i].input);
         args.act = own->in_act;
         args.act_y = own->in_act == MFL_CUDA_ACT_NONE ? NULL : args.x;
@@ -169,6 +183,10 @@ static int layer_backward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
         cudaError_t status;
+        if (mfl_cuda_is_recurrent(layer->op)) {
+                int rc = mfl_cuda_check_layer(pass, i, "backward", mfl_cuda_lstm_backward(pass, i));
+                return rc ? rc : conv_backward(pass, i);
+        }
         if (mfl_cuda_is_conv(layer))
                 return conv_backward(pass, i);
         if (mfl_cuda_is_norm(layer->op))

@@ -240,6 +240,10 @@ static void test_rule(void **state)
         assert_false(mfl_cuda_conv_uses_library(&conv, MFL_CUDA_FORWARD)); /* three channels */
         conv = conv_test_problem(MFL_PRECISION_FP32, 1, 32, 1, 1, 25088, 4096, 1, 1, 1);
         assert_true(mfl_cuda_conv_uses_library(&conv, MFL_CUDA_BACKWARD_DATA));
+        conv = conv_test_problem(MFL_PRECISION_FP32, 1, 32, 64, 1, 512, 2048, 1, 1, 1);
+        assert_true(mfl_cuda_conv_uses_library(&conv, MFL_CUDA_BACKWARD_WEIGHTS));
+        conv.pad[0] = 1; /* of the 66 outputs the first 64, as LSTM has it: no library's convolution */
+        assert_false(mfl_cuda_conv_uses_library(&conv, MFL_CUDA_BACKWARD_WEIGHTS));
 }
 
 /* A library that errs: fast plans do without it, deterministic ones say loudly that they do. */
