@@ -23,7 +23,7 @@
 #define MFL_VERSION "0.1.0"
 /* Raised by every change to the arithmetic of training or of sums that can change the last bit of a result:
  * daemons that differ in it are told apart in the log of a job that has both (Hello.numerics). */
-#define MFL_ARITHMETIC_VERSION 2
+#define MFL_ARITHMETIC_VERSION 3
 
 #define MFL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define MFL_MUST_CHECK __attribute__((warn_unused_result))

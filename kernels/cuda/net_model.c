@@ -170,7 +170,7 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
         if (layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_RMSNORM) /* mean and inverse */
                 return vectors * 2 * sizeof(float);
         if (layer->op == MFL_OP_ATTENTION)
-                return vectors * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * sizeof(float);
+                return rows * mfl_cuda_attention_kept_floats(layer, model->options.training) * sizeof(float);
         if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* gates, cells */
                 return vectors * 5 * (uint64_t)layer->out.dim[1] * sizeof(float);
         if (layer->op == MFL_OP_DENSE && layer->lora_rank) /* A x and its gradient */
@@ -197,7 +197,7 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
 /* Whose forward works in the auxiliary memory, also without training. */
 #define KEEPS_ALWAYS                                                                                         \
         (HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_DENSE) /* LoRA */)
-#define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
+#define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
 #define READS_INPUT2 (HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_MATMUL))
 
 static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_need *needs)

@@ -148,9 +148,10 @@ static void size_rows(struct mfl_cuda_model *model)
                         bytes = mfl_cuda_bias_workspace(&x);
                 else if (is_rownorm(layer->op))
                         bytes = mfl_cuda_rownorm_workspace(groups, batch * (x.c / width), width, model->type);
-                else if (layer->op == MFL_OP_ATTENTION) /* dropped weights, then gradients of scores */
-                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)layer->heads *
-                                (uint64_t)(layer->out.dim[0] * layer->out.dim[0]) * sizeof(float);
+                else if (layer->op == MFL_OP_ATTENTION && mfl_cuda_attention_keeps_weights(layer))
+                        bytes = (uint64_t)groups *
+                                (uint64_t)batch * /* dropped weights, gradients of scores */
+                                mfl_cuda_attention_kept_floats(layer, true) * sizeof(float);
                 else if (layer->op == MFL_OP_LSTM || layer->op == MFL_OP_GRU) /* of output and cell */
                         bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)width * 2 * sizeof(float);
                 if (model->layers[i].live && model->options.training)

@@ -28,7 +28,10 @@ cudaError_t mfl_cuda_shape_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_shape_backward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_sequence_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_sequence_backward(const struct mfl_cuda_run *pass, int i);
-/* Attention, LSTM, GRU: run_recurrent.c. */
+/* run_attention.c */
+cudaError_t mfl_cuda_attention_layer_forward(const struct mfl_cuda_run *pass, int i);
+cudaError_t mfl_cuda_attention_layer_backward(const struct mfl_cuda_run *pass, int i);
+/* LSTM, GRU: run_recurrent.c. */
 cudaError_t mfl_cuda_recurrent_layer_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_recurrent_layer_backward(const struct mfl_cuda_run *pass, int i);
 /* run_direct.c */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches of attention, LSTM, GRU and LoRA: layers made of products of strided matrices (ops_sequence.h) and
+/* Launches of LSTM, GRU and LoRA: layers made of products of strided matrices (ops_sequence.h) and
  * of what is between them. A step over positions is one launch after another, all of them in the captured
  * graph. */
 #include "kernels/cuda/ops_sequence.h"
@@ -34,127 +34,6 @@ static struct mfl_cuda_matmul product(const struct mfl_cuda_run *pass, int m, in
                 .k = k,
                 .alpha = 1.0f,
                 .steps = pass->steps};
-}
-
-/* ---- attention ---- */
-
-struct attention {
-        struct mfl_cuda_attention op;
-        int64_t width;
-        int size; /* of a head */
-        float scale;
-};
-
-static struct attention attention_of(const struct mfl_cuda_run *pass, int i)
-{
-        struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->model.graph->layers[i];
-        struct attention v = {.op = {.groups = net->model.options.groups,
-                                      .batch = net->model.options.batch,
-                                      .heads = layer->heads,
-                                      .positions = (int)layer->out.dim[0],
-                                      .causal = layer->causal,
-                                      .training = pass->training,
-                                      .rate = layer->rate,
-                                      .layer = (uint32_t)i,
-                                      .weights = mfl_cuda_aux_at(net, i),
-                                      .steps = pass->steps},
-                .width = layer->out.dim[1],
-                .size = (int)layer->out.dim[1] / layer->heads};
-        v.op.dropped = v.op.scores = mfl_cuda_at(net, MFL_CUDA_WORKSPACE);
-        v.scale = 1.0f / sqrtf((float)v.size);
-        return v;
-}
-
-/* Heads of a tensor whose positions have `row` features, from feature `first` on. */
-static struct mfl_cuda_matrix heads_of(
-        const struct mfl_cuda_run *pass, const struct attention *v, const void *p, int64_t row, int64_t first)
-{
-        return (struct mfl_cuda_matrix){.p = element_at(pass, p, first),
-                .group = (int64_t)v->op.batch * v->op.positions * row,
-                .outer = v->op.positions * row,
-                .inner = v->size,
-                .row = row,
-                .column = 1,
-                .type = pass->net->model.type};
-}
-
-static struct mfl_cuda_matrix weights_of(const struct attention *v, float *p)
-{
-        int64_t square = (int64_t)v->op.positions * v->op.positions;
-        return (struct mfl_cuda_matrix){.p = p,
-                .group = square * v->op.heads * v->op.batch,
-                .outer = square * v->op.heads,
-                .inner = square,
-                .row = v->op.positions,
-                .column = 1,
-                .type = MFL_CUDA_F32};
-}
-
-static cudaError_t multiply(const struct mfl_cuda_run *pass, const struct attention *v,
-        struct mfl_cuda_matrix a, struct mfl_cuda_matrix b, struct mfl_cuda_matrix c, float alpha, bool add,
-        int n, int k)
-{
-        struct mfl_cuda_matmul op = product(pass, v->op.positions, n, k);
-        op.outer = v->op.batch;
-        op.inner = v->op.heads;
-        op.a = a;
-        op.b = b;
-        op.c = c;
-        op.alpha = alpha;
-        op.add = add;
-        return mfl_cuda_matmul(&op, pass->net->main.stream);
-}
-
-static float *met_values(const struct attention *v)
-{
-        return v->op.training && v->op.rate > 0.0f ? v->op.dropped : v->op.weights;
-}
-
-static cudaError_t attention_forward(const struct mfl_cuda_run *pass, int i)
-{
-        struct attention v = attention_of(pass, i);
-        const void *x = mfl_cuda_act_at(pass->net, pass->net->model.graph->layers[i].input);
-        int64_t d = v.width, t = v.op.positions;
-        struct mfl_cuda_matrix q = heads_of(pass, &v, x, 3 * d, 0), k = heads_of(pass, &v, x, 3 * d, d);
-        struct mfl_cuda_matrix values = heads_of(pass, &v, x, 3 * d, 2 * d);
-        struct mfl_cuda_matrix y = heads_of(pass, &v, mfl_cuda_act_at(pass->net, i), d, 0);
-        cudaError_t r = multiply(
-                pass, &v, q, turned(k), weights_of(&v, v.op.weights), v.scale, false, (int)t, v.size);
-        if (r == cudaSuccess)
-                r = mfl_cuda_attention_weights(&v.op, pass->net->main.stream);
-        return r ? r
-                 : multiply(pass, &v, weights_of(&v, met_values(&v)), values, y, 1.0f, false, v.size, (int)t);
-}
-
-static cudaError_t attention_backward(
-        const struct mfl_cuda_run *pass, int i, const struct mfl_cuda_wanted *want)
-{
-        struct attention v = attention_of(pass, i);
-        const void *x = mfl_cuda_act_at(pass->net, pass->net->model.graph->layers[i].input);
-        int64_t d = v.width;
-        int t = v.op.positions;
-        struct mfl_cuda_matrix q = heads_of(pass, &v, x, 3 * d, 0), k = heads_of(pass, &v, x, 3 * d, d);
-        struct mfl_cuda_matrix values = heads_of(pass, &v, x, 3 * d, 2 * d);
-        struct mfl_cuda_matrix dy = heads_of(pass, &v, mfl_cuda_grad_at(pass->net, i), d, 0);
-        struct mfl_cuda_matrix dq = heads_of(pass, &v, want->dx, 3 * d, 0);
-        struct mfl_cuda_matrix dk = heads_of(pass, &v, want->dx, 3 * d, d);
-        struct mfl_cuda_matrix dv = heads_of(pass, &v, want->dx, 3 * d, 2 * d);
-        struct mfl_cuda_matrix ds = weights_of(&v, v.op.scores);
-        cudaStream_t stream = pass->net->main.stream;
-        if (!want->dx)
-                return cudaSuccess;
-        cudaError_t r = mfl_cuda_attention_drop(&v.op, stream);
-        if (!r)
-                r = multiply(
-                        pass, &v, turned(weights_of(&v, met_values(&v))), dy, dv, 1.0f, want->add, v.size, t);
-        if (!r)
-                r = multiply(pass, &v, dy, turned(values), ds, 1.0f, false, t, v.size);
-        if (!r)
-                r = mfl_cuda_attention_scores(&v.op, stream);
-        if (!r)
-                r = multiply(pass, &v, ds, k, dq, v.scale, want->add, v.size, t);
-        return r ? r : multiply(pass, &v, turned(ds), q, dk, v.scale, want->add, v.size, t);
 }
 
 /* ---- LSTM and GRU ---- */
@@ -415,13 +294,11 @@ cudaError_t mfl_cuda_lora_backward(const struct mfl_cuda_run *pass, int i)
 
 cudaError_t mfl_cuda_recurrent_layer_forward(const struct mfl_cuda_run *pass, int i)
 {
-        return pass->net->model.graph->layers[i].op == MFL_OP_ATTENTION ? attention_forward(pass, i)
-                                                                        : recurrent_forward(pass, i);
+        return recurrent_forward(pass, i);
 }
 
 cudaError_t mfl_cuda_recurrent_layer_backward(const struct mfl_cuda_run *pass, int i)
 {
         struct mfl_cuda_wanted want = mfl_cuda_wanted_of(pass, i);
-        return pass->net->model.graph->layers[i].op == MFL_OP_ATTENTION ? attention_backward(pass, i, &want)
-                                                                        : recurrent_backward(pass, i, &want);
+        return recurrent_backward(pass, i, &want);
 }
