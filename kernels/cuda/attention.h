@@ -10,10 +10,10 @@
  * ds = p (keep dp - mean), mean = sum of dy y over the query's head (Dao et al. 2022, equation 4; with
  * dropout too). A causal mask leaves out tiles, and fragments of 16 of those at its edge.
  *
- * What is kept of a query for backward is not its log-sum-exp but, as on the CPU, base, its largest score q k,
- * and inverse, 1 / sum of exp2((q k - base) log2(e) / sqrt(size)): a log-sum-exp of scores of 10^4 has lost
- * the digits in which weights differ, and a difference of scores has not. Third, the mean, from the queries'
- * pass. A row always sees a key (under a causal mask its own), so no sum is 0.
+ * What is kept of a query for backward is not its log-sum-exp but, as on the CPU, base, its largest score q
+ * k, and inverse, 1 / sum of exp2((q k - base) log2(e) / sqrt(size)): a log-sum-exp of scores of 10^4 has
+ * lost the digits in which weights differ, and a difference of scores has not. Third, the mean, from the
+ * queries' pass. A row always sees a key (under a causal mask its own), so no sum is 0.
  *
  * The bit contract, for every G and every launch. Products of scores: fp32 by fmaf from +0 in the order of
  * the head's columns; tf32, bf16, fp16 by mma.sync steps of 8 or 16 in that order, zeros up to a multiple of

@@ -55,6 +55,7 @@ MFL_DEVICE void flash_weights(const struct mfl_flash_args *a, struct flash_shape
         const struct flash_place *at, int begin, const struct flash_range *range, struct flash_state *state,
         struct flash_scores *v, struct flash_sums *sums)
 {
+        uint32_t keeps = flash_keeps(a, s, at, begin, range);
         MFL_UNROLL
         for (int r = 0; r < 2; r++) {
                 int query = at->first + at->lane / 4 + r * 8, seen = flash_seen(a, query) - begin;
@@ -78,8 +79,7 @@ MFL_DEVICE void flash_weights(const struct mfl_flash_args *a, struct flash_shape
                         *score = exp2f((*score - base) * a->exponent);
                         sum += *score;
                         if (at->drops)
-                                *score *= flash_keep(
-                                        a, at, query, begin + i / 2 * 8 + at->lane % 4 * 2 + i % 2);
+                                *score *= flash_keep(at, keeps, i / 2 * 4 + r * 2 + i % 2);
                 }
                 state->sum[r] = state->sum[r] * shrink + sum;
                 state->base[r] = base;
@@ -195,6 +195,7 @@ MFL_DEVICE void flash_grads(const struct mfl_flash_args *a, struct flash_shape s
         const struct flash_query queries[2], struct flash_scores *weights, struct flash_scores *grads)
 {
         const bool keys = s.pass == MFL_FLASH_KEYS;
+        uint32_t keeps = flash_keeps(a, s, at, begin, range);
         int t = a->op.positions;
         MFL_UNROLL
         for (int i = 0; i < s.step / 4; i++) {
@@ -212,7 +213,7 @@ MFL_DEVICE void flash_grads(const struct mfl_flash_args *a, struct flash_shape s
                         float *w = &weights->of[i / 2][r * 2 + i % 2], *d = &grads->of[i / 2][r * 2 + i % 2];
                         bool met = key < t && query < t && (!a->op.causal || key <= query);
                         float p = exp2f((*w - q.base) * a->exponent) * q.inverse;
-                        float keep = met ? flash_keep(a, at, query, key) : 0.0f;
+                        float keep = flash_keep(at, keeps, i / 2 * 4 + r * 2 + i % 2);
                         *w = met ? p * keep : 0.0f;
                         *d = met ? p * (keep * *d - q.mean) : 0.0f;
                 }

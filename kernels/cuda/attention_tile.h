@@ -79,6 +79,7 @@ struct flash_place {
         uint64_t element; /* number of this head's first weight in the mask */
         bool drops;
         struct mfl_rng_key key;
+        float scale; /* of what is not dropped */
 };
 
 MFL_DEVICE struct flash_place flash_place_of(
@@ -106,18 +107,13 @@ MFL_DEVICE struct flash_place flash_place_of(
         at.kept = op->kept ? op->kept + ((int64_t)at.group * pairs + pair) * MFL_FLASH_KEPT * t : NULL;
         at.element = (uint64_t)(mfl_cuda_part(&op->steps) * pairs + pair) * (uint64_t)(t * t);
         at.drops = op->training && op->rate > 0.0f;
-        if (at.drops)
+        at.scale = 1.0f;
+        if (at.drops) {
                 at.key = mfl_rng_dropout_key(
                         op->steps.dropout[at.group], mfl_cuda_step_number(&op->steps, at.group), op->layer);
+                at.scale = mfl_dropout_factor(UINT32_MAX, op->rate);
+        }
         return at;
-}
-
-MFL_DEVICE float flash_keep(const struct mfl_flash_args *a, const struct flash_place *at, int query, int key)
-{
-        return at->drops ? mfl_dropout_at(at->key,
-                                   at->element + (uint64_t)query * (uint64_t)a->op.positions + (uint64_t)key,
-                                   a->op.rate)
-                         : 1.0f;
 }
 
 /* One tensor's share of the head: rows `step` elements apart, the first at element `at`. */
@@ -198,6 +194,31 @@ struct flash_range {
 MFL_DEVICE bool flash_in(const struct flash_range *r, int column)
 {
         return column >= r->low && column < r->limit;
+}
+
+/* Which of a lane's scores dropout keeps: bit 4 j + e that of of[j][e]. In a loop of its own that stays one:
+ * this is much code, and few models drop. */
+MFL_DEVICE uint32_t flash_keeps(const struct mfl_flash_args *a, struct flash_shape s,
+        const struct flash_place *at, int begin, const struct flash_range *range)
+{
+        uint64_t t = (uint64_t)a->op.positions;
+        uint32_t bits = 0;
+        if (!at->drops)
+                return UINT32_MAX;
+        MMA_ROLLED
+        for (int i = 0; i < s.step / 2; i++) {
+                uint64_t own = (uint64_t)(at->first + at->lane / 4 + i / 2 % 2 * 8),
+                         other = (uint64_t)(begin + i / 4 * 8 + at->lane % 4 * 2 + i % 2);
+                if (!flash_in(range, i / 4 * 8))
+                        continue;
+                uint64_t e = s.pass == MFL_FLASH_KEYS ? other * t + own : own * t + other;
+                bits |= (uint32_t)(mfl_dropout_at(at->key, at->element + e, a->op.rate) > 0.0f) << i;
+        }
+        return bits;
+}
+MFL_DEVICE float flash_keep(const struct flash_place *at, uint32_t keeps, int i)
+{
+        return keeps >> i & 1 ? at->scale : 0.0f;
 }
 
 MFL_DEVICE float flash_dot(float sum, float4 a, float4 b)

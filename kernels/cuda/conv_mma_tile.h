@@ -5,7 +5,6 @@
 #define MFL_KERNELS_CUDA_CONV_MMA_TILE_H
 
 #include "kernels/cuda/conv_mma_load.h"
-#include "kernels/cuda/mma.h"
 
 enum {
         MMA_WARP_M_MAX = 4, /* 16-row and 8-column fragments of a warp's tile */

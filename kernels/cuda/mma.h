@@ -13,6 +13,12 @@
 
 #include "kernels/cuda/kernel.h"
 
+#ifdef __CUDACC__
+#define MMA_ROLLED _Pragma("unroll 1")
+#else
+#define MMA_ROLLED
+#endif
+
 MFL_DEVICE uint32_t mma_round_tf32(uint32_t bits)
 {
         return mfl_to_tf32(mfl_bits_to_float(bits));

@@ -210,32 +210,28 @@ OPS_TEST(heads_that_are_too_large_are_refused)
 
 struct product {
         int m, n, k, outer, inner;
-        bool a_turned, b_turned, apart; /* apart: neither index of a lies together */
+        bool a_turned, b_turned;
+        int step, lead; /* step: between neighbours of a line of a; lead: elements behind each line */
         enum mfl_precision precision;
 };
 
-/* Element (i, j) of pair (o, p) of group g lies where `x` says; ones, zeros and minus ones. */
+/* Element (i, j) of a pair's matrix. */
 static float at(const struct mfl_cuda_matrix *x, const float *v, int g, int pair, int inner, int i, int j)
 {
         return v[g * x->group + pair / inner * x->outer + pair % inner * x->inner + i * x->row +
                  j * x->column];
 }
 
-static struct mfl_cuda_matrix matrix(
-        const struct product *c, int rows, int columns, bool turned, int step, enum mfl_cuda_type type)
+static struct mfl_cuda_matrix matrix(const struct product *c, int rows, int columns, bool turned, int step)
 {
-        int64_t each = (int64_t)rows * columns * step;
-        struct mfl_cuda_matrix x = {.group = each * c->outer * c->inner,
+        int64_t line = ((turned ? rows : columns) + c->lead) * (int64_t)step,
+                each = line * (turned ? columns : rows);
+        return (struct mfl_cuda_matrix){.group = each * c->outer * c->inner,
                 .outer = each * c->inner,
                 .inner = each,
-                .row = (int64_t)columns * step,
-                .column = step,
-                .type = type};
-        if (turned) {
-                x.row = step;
-                x.column = (int64_t)rows * step;
-        }
-        return x;
+                .row = turned ? step : line,
+                .column = turned ? line : step,
+                .type = mfl_cuda_type_of(c->precision)};
 }
 
 static void try_product(const struct product *c)
@@ -249,19 +245,19 @@ static void try_product(const struct product *c)
                 .m = c->m,
                 .n = c->n,
                 .k = c->k,
-                .a = matrix(c, c->m, c->k, c->a_turned, c->apart ? 3 : 1, type),
-                .b = matrix(c, c->k, c->n, c->b_turned, 1, type),
-                .c = matrix(c, c->m, c->n, false, 1, type),
+                .a = matrix(c, c->m, c->k, c->a_turned, c->step),
+                .b = matrix(c, c->k, c->n, c->b_turned, 1),
+                .c = matrix(c, c->m, c->n, false, 1),
                 .alpha = 0.5f,
                 .add = true,
                 .steps = s.on_device};
         float *a = ops_whole(GROUPS * v.a.group, 1, 1), *b = ops_whole(GROUPS * v.b.group, 1, 2);
-        float *old = ops_whole(GROUPS * v.c.group, 3, 3), *want = ops_zeros(GROUPS * v.c.group);
+        float *old = ops_whole(GROUPS * v.c.group, 3, 3), *want = ops_whole(GROUPS * v.c.group, 3, 3);
         for (int g = 0; g < GROUPS; g++)
                 for (int p = 0; p < c->outer * c->inner; p++)
                         for (int i = 0; i < c->m; i++)
                                 for (int j = 0; j < c->n; j++) {
-                                        int64_t to = g * v.c.group + ((int64_t)p * c->m + i) * c->n + j;
+                                        int64_t to = g * v.c.group + p * v.c.inner + i * v.c.row + j;
                                         float sum = 0;
                                         for (int k = 0; k < c->k; k++)
                                                 sum += at(&v.a, a, g, p, c->inner, i, k) *
@@ -287,15 +283,15 @@ static void try_product(const struct product *c)
 OPS_TEST(products_of_whole_numbers_are_exact)
 {
         static const struct product cases[] = {
-                {40, 48, 64, 2, 1, false, false, false, MFL_PRECISION_TF32},
-                {33, 65, 37, 1, 1, true, true, false, MFL_PRECISION_TF32},
-                {72, 40, 16, 1, 2, true, false, true, MFL_PRECISION_BF16},
-                {33, 33, 33, 1, 1, false, true, false, MFL_PRECISION_BF16},
-                {64, 72, 40, 1, 1, true, true, false, MFL_PRECISION_FP16},
-                {5, 3, 70, 1, 2, false, false, false, MFL_PRECISION_FP16},
-                {8, 16, 8, 2, 2, true, false, false, MFL_PRECISION_BF16},
-                {66, 34, 35, 1, 1, false, false, false, MFL_PRECISION_FP32},
-                {66, 70, 16, 1, 1, true, true, true, MFL_PRECISION_FP32},
+                {40, 48, 64, 2, 1, false, false, 1, 0, MFL_PRECISION_TF32},
+                {33, 65, 37, 1, 1, true, true, 1, 0, MFL_PRECISION_TF32},
+                {72, 40, 16, 1, 2, true, false, 3, 0, MFL_PRECISION_BF16},
+                {33, 33, 33, 1, 1, false, true, 1, 7, MFL_PRECISION_BF16},
+                {64, 72, 40, 1, 1, true, true, 1, 0, MFL_PRECISION_FP16},
+                {5, 3, 67, 1, 2, false, true, 1, 5, MFL_PRECISION_FP16},
+                {11, 11, 8, 2, 2, true, false, 1, 5, MFL_PRECISION_BF16},
+                {66, 34, 35, 1, 1, false, false, 1, 0, MFL_PRECISION_FP32},
+                {66, 70, 16, 1, 1, true, true, 3, 1, MFL_PRECISION_FP32},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++)
                 try_product(&cases[i]);
