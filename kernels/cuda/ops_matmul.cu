@@ -96,7 +96,7 @@ MFL_DEVICE void matmul_block(const struct mfl_cuda_matmul *v, int tile, float *s
                         matmul_block(&a, tile, shared_a, shared_b);                                          \
         }
 MATMUL_KERNEL(64, 2)
-MATMUL_KERNEL(32, 8)
+MATMUL_KERNEL(32, 6)
 
 static bool has_tensor_cores(const struct mfl_cuda_matmul *a)
 {
