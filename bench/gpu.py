@@ -27,10 +27,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 SPEED = [("resnet18", 128, p) for p in ("fp32", "tf32", "bf16", "fp16")]
 SPEED += [("resnet18", 512, p) for p in ("tf32", "bf16")]
 SPEED += [("fedavg-cnn", 32, "fp32"), ("fedavg-cnn", 32, "tf32"), ("pfl-cnn", 10, "fp32"), ("pfl-cnn", 10, "tf32"),
-          ("lenet5", 10, "fp32"), ("char-lstm", 10, "fp32"), ("char-lstm", 10, "tf32"), ("char-lstm", 10, "bf16")]
+          ("lenet5", 10, "fp32"), ("char-lstm", 10, "fp32")]
+SPEED += [(m, 10, p) for m in ("char-lstm", "char-gpt", "vit-tiny") for p in ("tf32", "bf16")]
 FUSION = [("lenet5", 10, "fp32", 256), ("pfl-cnn", 10, "fp32", 256), ("pfl-cnn", 10, "tf32", 256),
           ("fedavg-cnn", 10, "fp32", 256), ("char-lstm", 10, "fp32", 64), ("char-lstm", 10, "tf32", 64),
-          ("char-lstm", 10, "bf16", 64)]
+          ("char-lstm", 10, "bf16", 64), ("char-gpt", 10, "bf16", 64), ("vit-tiny", 10, "bf16", 64)]
 
 
 class Clock:
@@ -279,10 +280,11 @@ def memcheck(gpu):
         gpu.notes.append("memcheck: compute-sanitizer is not here")
         return
     for tool, most in (("memcheck", 60), ("racecheck", 45)):
-        out, status = gpu.run([sanitizer, "--tool", tool, "--error-exitcode", "9",
-                               gpu.program("kernels/mfl-conformance"), "test", "--backend",
-                               gpu.options.backend, "conv 3x3 same"], most)
-        gpu.check(tool, status == 0, out.strip().splitlines()[-1][:120] if out.strip() else "no output")
+        for case in ("conv 3x3 same", "attention of 65 of 64"):
+            out, status = gpu.run([sanitizer, "--tool", tool, "--error-exitcode", "9",
+                                   gpu.program("kernels/mfl-conformance"), "test", "--backend",
+                                   gpu.options.backend, case], most)
+            gpu.check(f"{tool}, {case}", status == 0, out.strip().splitlines()[-1][:120] if out.strip() else "no output")
 
 
 def speed(gpu):
@@ -333,9 +335,10 @@ def fusion(gpu):
 
 
 def layers(gpu):
-    out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "perf", "--backend", gpu.options.backend], 45)
-    gpu.results.append({"layers": out.splitlines()})
-    print(out)
+    for what in ([], ["--precision", "bf16", "attention"], ["--precision", "bf16", "matmul"]):
+        out, status = gpu.run([gpu.program("kernels/mfl-conformance"), "perf", "--backend", gpu.options.backend, *what], 45)
+        gpu.results.append({"layers": out.splitlines()})
+        print(out)
 
 
 def job(gpu):

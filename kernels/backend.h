@@ -52,8 +52,8 @@ struct mfl_device_info {
 /* What products are computed in. Params, gradients of params and the optimizer are float always. */
 enum mfl_precision {
         MFL_PRECISION_FP32, /* float products, float sums */
-        MFL_PRECISION_TF32, /* operands of convolutions and dense layers rounded to 10 bits of mantissa, to
-                               nearest; float sums */
+        MFL_PRECISION_TF32, /* operands of convolutions, dense layers, matmul and attention's products rounded
+                               to 10 bits of mantissa, to nearest; float sums */
         MFL_PRECISION_BF16, /* activations and copies of weights in bfloat16, float sums, float master
                                weights; normalisation statistics, softmax and loss in float. On the CPU
                                activations are float between products: kernels/cpu/bf16.h */

@@ -20,6 +20,7 @@ struct conf_case {
         bool exact;                               /* only copies and comparisons: bit equality */
         bool only_fp32;                           /* too badly conditioned for smaller formats */
         bool inference;                           /* forward without keys: running statistics are used */
+        bool many;                                /* perf: with 8 and 64 clients at once too */
         float range;                              /* samples lie in [-range, range); 0: 1 */
 };
 const struct conf_case *conf_case_at(int i); /* NULL behind the last */

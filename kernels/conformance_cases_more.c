@@ -182,6 +182,10 @@ const struct conf_case conf_more_cases[] = {
         {"matmul of many transposed", IMAGE(3, 5, 4),
                 {SLICE(0, 1, 0, 2), {.op = MFL_OP_MATMUL, .input = IN, .input2 = 1, .transposed = true}},
                 .batch = 3},
+        {"matmul of tiles", SEQUENCE(65, 34), {TRANSPOSE(1, 0), JOIN(MFL_OP_MATMUL, IN, 1)}, .batch = 1},
+        {"matmul of tiles transposed", SEQUENCE(33, 72),
+                {SLICE(0, 0, 0, 32), {.op = MFL_OP_MATMUL, .input = IN, .input2 = 1, .transposed = true}},
+                .batch = 1},
         {"matmul with weights", SEQUENCE(5, 7), {WEIGHT(SIZE2(7, 3)), JOIN(MFL_OP_MATMUL, IN, 1)},
                 .batch = 3},
         /* Attention: queries, keys and values side by side. */
@@ -195,6 +199,21 @@ const struct conf_case conf_more_cases[] = {
                 {{.op = MFL_OP_ATTENTION, .heads = 2, .causal = true, .rate = 0.25f}}},
         {"attention inference", SEQUENCE(7, 24), {{.op = MFL_OP_ATTENTION, .heads = 2, .rate = 0.25f}},
                 .batch = 3, .inference = true},
+        /* Around the tiles of backends that go through keys by tiles, and around what they take at all. */
+        {"attention of 1 of 80", SEQUENCE(1, 240), {ATTEND(1, false)}, .batch = 2},
+        {"attention of 15 of 8", SEQUENCE(15, 48), {ATTEND(2, false)}, .batch = 2, .range = 2},
+        {"attention of 16 of 20", SEQUENCE(16, 60), {ATTEND(1, true)}, .batch = 1},
+        {"attention of 17 of 64", SEQUENCE(17, 192), {ATTEND(1, true)}, .batch = 1},
+        {"attention of 63 of 8", SEQUENCE(63, 24), {ATTEND(1, false)}, .batch = 1, .range = 2},
+        {"attention of 65 of 64", SEQUENCE(65, 192), {ATTEND(1, false)}, .batch = 1},
+        {"attention of 65 of 80", SEQUENCE(65, 240), {ATTEND(1, true)}, .batch = 1},
+        {"attention of 129 of 20", SEQUENCE(129, 60), {ATTEND(1, true)}, .batch = 1, .range = 2},
+        {"attention of 5 of 136", SEQUENCE(5, 408), {ATTEND(1, true)}, .batch = 1},
+        {"attention dropout of 33", SEQUENCE(33, 12),
+                {{.op = MFL_OP_ATTENTION, .heads = 2, .causal = true, .rate = 0.5f}}, .batch = 2, .range = 2},
+        /* Scores of up to +-32768, all of them whole numbers: a softmax that forgets the largest overflows.
+         */
+        {"attention far apart", SEQUENCE(37, 24), {ATTEND(2, false)}, .batch = 2, .ties = true, .range = 128},
         {"attention by products", SEQUENCE(5, 12),
                 {SLICE(0, 1, 0, 4), SLICE(IN, 1, 4, 8), SLICE(IN, 1, 8, 12),
                         {.op = MFL_OP_MATMUL, .input = 1, .input2 = 2, .transposed = true},

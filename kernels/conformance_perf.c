@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #define SAMPLES 512
+#define CLIENTS_MAX 64     /* at once */
 #define TIME_NS 300000000u /* of each measurement */
 
 /* Bytes that must move at least once: activations and params in, out, and their gradients. */
@@ -14,44 +15,53 @@ static double bytes_of(const struct mfl_graph *graph, int batch)
         return (io * batch + (double)graph->n) * 2 * sizeof(float);
 }
 
-static void perf_case(const struct conf_backend *b, const struct conf_case *kase)
+static void perf_case(const struct conf_backend *b, const struct conf_case *kase, int groups)
 {
         struct mfl_error err;
         struct mfl_graph *graph = conf_graph_new(kase);
-        struct mfl_net_options options = {
-                .batch = kase->batch, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
+        struct mfl_net_options options = {.batch = kase->batch,
+                .groups = groups,
+                .threads = 1,
+                .training = true,
+                .precision = b->precision};
         struct mfl_net *net = NULL;
-        struct mfl_rng_key key = mfl_rng_derive(1, MFL_RNG_DROPOUT, 0, 0);
-        size_t in = (size_t)mfl_shape_count(&graph->input) * (size_t)kase->batch;
-        size_t out = (size_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out) * (size_t)kase->batch;
+        struct mfl_rng_key keys[CLIENTS_MAX];
+        size_t rows = (size_t)kase->batch * (size_t)groups, n = (size_t)graph->n;
+        size_t in = (size_t)mfl_shape_count(&graph->input) * rows;
+        size_t out = (size_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out) * rows;
         float *x = conf_alloc(in * 2 * sizeof(float)), *y = conf_alloc(out * 2 * sizeof(float));
-        float *p = conf_alloc((size_t)graph->n * 2 * sizeof(float));
+        float *p = conf_alloc(n * (size_t)(groups + 1) * sizeof(float));
         uint64_t flops_forward, flops, forward = UINT64_MAX, both = UINT64_MAX;
         conf_fill(x, in, 1, 1, false);
         conf_fill(y, out, 1, 2, false);
-        conf_fill(p, (size_t)graph->n, 1, 3, false);
+        conf_fill(p, n, 1, 3, false);
+        for (int g = 0; g < groups; g++)
+                keys[g] = mfl_rng_derive(1, MFL_RNG_DROPOUT, (uint64_t)g, 0);
         int rc = b->ops->net_new(b->device, graph, &options, &net, &err);
         if (rc == MFL_INVALID) {
                 printf("%-12s %-24s refused: %s\n", b->label, kase->name, err.text);
                 goto out;
         }
         conf_must(rc, &err);
-        conf_must(mfl_backend_set(b->ops, net, graph, 0, p, &err), &err);
+        for (int g = 0; g < groups; g++)
+                conf_must(mfl_backend_set(b->ops, net, graph, g, p, &err), &err);
         for (uint64_t begin = mfl_now_ns(); mfl_now_ns() - begin < TIME_NS;) {
                 uint64_t t0 = mfl_now_ns();
-                conf_must(b->ops->forward(net, x, &key, y + out, &err), &err);
+                conf_must(b->ops->forward(net, x, keys, y + out, &err), &err);
                 uint64_t t1 = mfl_now_ns();
-                conf_must(b->ops->backward(net, y, x + in, p + graph->n, &err), &err);
+                conf_must(b->ops->backward(net, y, x + in, p + n, &err), &err);
                 forward = MFL_MIN(forward, t1 - t0);
                 both = MFL_MIN(both, mfl_now_ns() - t1);
         }
         mfl_graph_flops(graph, &flops_forward, &flops);
         /* backward repeats the forward pass, because the arena holds one group. */
-        printf("%-12s %-24s forward %9.1f us %7.1f GFLOP/s   forward+backward %9.1f us %7.1f GFLOP/s %6.1f "
+        printf("%-12s %-24s clients %2d forward %9.1f us %7.1f GFLOP/s   forward+backward %9.1f us %7.1f "
+               "GFLOP/s %6.1f "
                "GB/s\n",
-                b->label, kase->name, (double)forward * 1e-3,
-                (double)flops_forward * kase->batch / (double)forward, (double)both * 1e-3,
-                (double)flops * kase->batch / (double)both, bytes_of(graph, kase->batch) / (double)both);
+                b->label, kase->name, groups, (double)forward * 1e-3,
+                (double)flops_forward * (double)rows / (double)forward, (double)both * 1e-3,
+                (double)flops * (double)rows / (double)both,
+                bytes_of(graph, kase->batch) * groups / (double)both);
         b->ops->net_free(net);
 out:
         free(x);
@@ -113,8 +123,10 @@ void conf_perf(const struct conf_backend *backend, const char *filter)
         static const char *const residual[] = {"resnet20", "resnet20-gn", "resnet18"};
         struct mfl_shape mnist = {3, {1, 28, 28}}, cifar = {3, {3, 32, 32}};
         for (int i = 0; i < conf_n_perf_cases; i++)
-                if (strstr(conf_perf_cases[i].name, filter))
-                        perf_case(backend, &conf_perf_cases[i]);
+                for (int groups = 1; groups <= CLIENTS_MAX && strstr(conf_perf_cases[i].name, filter);
+                        groups *= 8)
+                        if (groups == 1 || conf_perf_cases[i].many)
+                                perf_case(backend, &conf_perf_cases[i], groups);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(presets); i++)
                 if (strstr(presets[i], filter)) {
                         perf_steps(backend, presets[i], &mnist, 10);

@@ -14,6 +14,7 @@
 #define MFL_KERNELS_CUDA_CONV_MMA_LOAD_H
 
 #include "kernels/cuda/conv_mma.h"
+#include "kernels/cuda/mma.h"
 
 /* What a kernel is specialised for; always a constant. */
 struct mfl_mma_shape {
@@ -164,14 +165,8 @@ MFL_DEVICE int mma_element(const struct mfl_mma_args *a, struct mfl_mma_shape s,
         return k * a->row_weights + at * a->c + n;
 }
 
-/* Rounds of four copies are few where they are wide, and not worth the code where they are narrow. */
-#ifdef __CUDACC__
-#define MMA_ROLLED _Pragma("unroll 1")
-#else
-#define MMA_ROLLED
-#endif
-
-/* All threads fill a tile by copies of `width` bytes, four under way at once. */
+/* All threads fill a tile by copies of `width` bytes, four under way at once. Rounds of four are few where
+ * they are wide, and not worth the code where they are narrow. */
 MFL_DEVICE void mma_fill_by(const struct mfl_mma_args *a, struct mfl_mma_shape s, bool is_a, bool strided,
         const struct mma_fill *f, int width)
 {

@@ -35,57 +35,18 @@ struct mma_sums {
 
 /* ---- fragments ---- */
 
-MFL_DEVICE uint32_t mma_round_tf32(uint32_t bits)
-{
-        return mfl_to_tf32(mfl_bits_to_float(bits));
-}
-
 /* 16 rows from `m` on, one k-step from `k` on. */
 MFL_DEVICE void mma_load_a(
         struct mfl_mma_shape s, const unsigned char *tile, int m, int k, int lane, uint32_t f[4])
 {
-        const int bytes = mma_bytes(s), pitch = mma_a_pitch(s);
-        if (mma_a_deep(s))
-                mfl_ldmatrix_x4(f, tile + ((m + lane % 16) * pitch + k) * bytes + lane / 16 * 16);
-        else if (bytes == 2)
-                mfl_ldmatrix_x4_trans(
-                        f, tile + ((k + lane % 8 + lane / 16 * 8) * pitch + m + lane / 8 % 2 * 8) * 2);
-        else
-                for (int i = 0; i < 4; i++)
-                        f[i] = ((const uint32_t *)
-                                        tile)[(k + lane % 4 + i / 2 * 4) * pitch + m + lane / 4 + i % 2 * 8];
-        MFL_UNROLL
-        for (int i = 0; i < 4 && bytes == 4; i++)
-                f[i] = mma_round_tf32(f[i]);
+        mma_fragment_a(mma_bytes(s), mma_a_deep(s), mma_a_pitch(s), tile, m, k, lane, f);
 }
 
 /* 16 columns from `n` on: two fragments. */
 MFL_DEVICE void mma_load_b(
         struct mfl_mma_shape s, const unsigned char *tile, int n, int k, int lane, uint32_t f[4])
 {
-        const int bytes = mma_bytes(s), pitch = mma_b_pitch(s);
-        if (mma_b_deep(s))
-                mfl_ldmatrix_x4(
-                        f, tile + ((n + lane % 8 + lane / 16 * 8) * pitch + k) * bytes + lane / 8 % 2 * 16);
-        else if (bytes == 2)
-                mfl_ldmatrix_x4_trans(f, tile + ((k + lane % 16) * pitch + n + lane / 16 * 8) * 2);
-        else
-                for (int i = 0; i < 4; i++)
-                        f[i] = ((const uint32_t *)
-                                        tile)[(k + lane % 4 + i % 2 * 4) * pitch + n + lane / 4 + i / 2 * 8];
-        MFL_UNROLL
-        for (int i = 0; i < 4 && bytes == 4; i++)
-                f[i] = mma_round_tf32(f[i]);
-}
-
-MFL_DEVICE void mma_product(struct mfl_mma_shape s, float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-        if (s.precision == MFL_PRECISION_TF32)
-                mfl_mma_tf32(d, a, b);
-        else if (s.precision == MFL_PRECISION_BF16)
-                mfl_mma_bf16(d, a, b);
-        else
-                mfl_mma_f16(d, a, b);
+        mma_fragment_b(mma_bytes(s), mma_b_deep(s), mma_b_pitch(s), tile, n, k, lane, f);
 }
 
 /* One stage of shared memory: MFL_MMA_BK of the reduction. */
@@ -107,7 +68,7 @@ MFL_DEVICE void mma_compute(
                 for (int i = 0; i < s.wm / 16; i++)
                         MFL_UNROLL
                 for (int j = 0; j < s.wn / 8; j++)
-                        mma_product(s, sums->of[i][j], a[i], b[j / 2] + j % 2 * 2);
+                        mma_product(s.precision, sums->of[i][j], a[i], b[j / 2] + j % 2 * 2);
         }
 }
 

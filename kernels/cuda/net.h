@@ -184,6 +184,10 @@ bool mfl_cuda_is_copy(const struct mfl_cuda_model *model, int i);
 bool mfl_cuda_is_plain_add(const struct mfl_graph *graph, int i);
 bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i); /* launched by run_shape.c */
 bool mfl_cuda_is_sequence(enum mfl_op op);                         /* by run_sequence.c */
+/* Whether the T x T weights of attention layer `layer` are in memory, in what it keeps and as much in the
+ * workspace; and the floats that it keeps of a sample. run_attention.c */
+bool mfl_cuda_attention_keeps_weights(const struct mfl_layer *layer);
+uint64_t mfl_cuda_attention_kept_floats(const struct mfl_layer *layer, bool training);
 void mfl_cuda_model_sizes(struct mfl_cuda_model *model);
 /* place[i] = where element i of the flat vector lies in a wide one. */
 void mfl_cuda_model_permutation(const struct mfl_cuda_model *model, uint32_t *place);

@@ -185,7 +185,7 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
         if (layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_RMSNORM) /* mean and inverse */
                 return vectors * 2 * sizeof(float);
         if (layer->op == MFL_OP_ATTENTION)
-                return vectors * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * sizeof(float);
+                return rows * mfl_cuda_attention_kept_floats(layer, model->options.training) * sizeof(float);
         if (mfl_cuda_is_recurrent(layer->op))
                 return mfl_cuda_recurrent_kept(
                         vectors, layer->out_channels, layer->op == MFL_OP_LSTM, model->type);
@@ -213,7 +213,7 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
 /* Whose forward works in the auxiliary memory, also without training. */
 #define KEEPS_ALWAYS                                                                                         \
         (HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_DENSE) /* LoRA */)
-#define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
+#define READS_OUTPUT (HAS(MFL_OP_SOFTMAX) | HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
 #define READS_INPUT2 (HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_MATMUL))
 
 static void describe_needs(const struct mfl_cuda_model *model, struct mfl_plan_need *needs)

@@ -149,9 +149,10 @@ static void size_rows(struct mfl_cuda_model *model)
                         bytes = mfl_cuda_bias_workspace(&x);
                 else if (is_rownorm(layer->op))
                         bytes = mfl_cuda_rownorm_workspace(groups, batch * (x.c / width), width, model->type);
-                else if (layer->op == MFL_OP_ATTENTION) /* dropped weights, then gradients of scores */
-                        bytes = (uint64_t)groups * (uint64_t)batch * (uint64_t)layer->heads *
-                                (uint64_t)(layer->out.dim[0] * layer->out.dim[0]) * sizeof(float);
+                else if (layer->op == MFL_OP_ATTENTION && mfl_cuda_attention_keeps_weights(layer))
+                        bytes = (uint64_t)groups *
+                                (uint64_t)batch * /* dropped weights, gradients of scores */
+                                mfl_cuda_attention_kept_floats(layer, true) * sizeof(float);
                 else if (mfl_cuda_is_recurrent(layer->op))
                         bytes = mfl_cuda_recurrent_workspace(
                                 groups, batch, width, layer->op == MFL_OP_LSTM, model->options.precision);

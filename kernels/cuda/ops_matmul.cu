@@ -1,94 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of many small matrices of any strides: a block makes 32 x 32 elements of one of them, through 32
- * columns and rows at a time in shared memory. */
-#include "kernels/cuda/ops_common.h"
-#include "kernels/cuda/ops_sequence.h"
+/* Products of many small matrices of any strides and types: a block makes a tile of one of them, 16 columns
+ * and rows at a time in shared memory, a thread 4 x 4 elements of it. Which family computes what: those whose
+ * matrices all have the type of a precision other than fp32 go to tensor cores (ops_matmul_mma.cu). */
+#include "kernels/cuda/ops_matmul.h"
 
-#define TILE 32
-#define EACH (TILE * TILE / MFL_OPS_THREADS) /* elements of a thread */
+#define STEP 16 /* of k */
+#define EACH 4  /* rows and columns of a thread */
 
-struct tile_place {
-        int i, j;        /* the tile's first row and column */
-        int64_t a, b, c; /* where the pair's matrices begin */
+static inline MFL_HD int threads_of(int tile)
+{
+        return tile / EACH * (tile / EACH);
+}
+
+/* What a thread brings of a tile [STEP][tile]; neighbours take what lies together: along k, or across. */
+struct brought {
+        float v[STEP * EACH * EACH / 32]; /* tile 32; a tile of 64 needs half */
 };
-
-MFL_DEVICE int64_t pair_at(const struct mfl_cuda_matrix *x, int pair, int inner)
+MFL_DEVICE void tile_index(const struct matmul_operand *o, int tile, int e, int *ret_k, int *ret_other)
 {
-        return (int64_t)blockIdx.y * x->group + pair / inner * x->outer + pair % inner * x->inner;
+        int t = (int)threadIdx.x + e * threads_of(tile);
+        bool along = o->step == 1;
+        *ret_k = along ? t % STEP : t / tile;
+        *ret_other = along ? t / STEP : t % tile;
 }
 
-MFL_DEVICE struct tile_place tile_place(const struct mfl_cuda_matmul *v)
+MFL_DEVICE void bring(const struct matmul_operand *o, int tile, int first, struct brought *b)
 {
-        int across = (v->n + TILE - 1) / TILE, tiles = (v->m + TILE - 1) / TILE * across;
-        int pair = (int)(blockIdx.x / (uint32_t)tiles), tile = (int)(blockIdx.x % (uint32_t)tiles);
-        struct tile_place at;
-        at.i = tile / across * TILE;
-        at.j = tile % across * TILE;
-        at.a = pair_at(&v->a, pair, v->inner);
-        at.b = pair_at(&v->b, pair, v->inner);
-        at.c = pair_at(&v->c, pair, v->inner);
-        return at;
-}
-
-/* Steps of index k of a product: its own, or those of its two parts. */
-MFL_DEVICE int64_t k_at(int k, int split, int64_t outer, int64_t step)
-{
-        return split ? k / split * outer + k % split * step : k * step;
-}
-
-/* Neighbouring threads take what lies together: along k, or across. s is [k][other]. */
-MFL_DEVICE void load_tile(float (*s)[TILE + 1], const struct mfl_cuda_matrix *x, int64_t base, int first,
-        int end, int64_t step, int k_first, int k_end, int split, int64_t outer, int64_t k_step)
-{
-        bool along = k_step == 1;
         MFL_UNROLL
-        for (int e = 0; e < EACH; e++) {
-                int t = (int)threadIdx.x + e * MFL_OPS_THREADS;
-                int kk = along ? t % TILE : t / TILE, o = along ? t / TILE : t % TILE;
-                bool inside = k_first + kk < k_end && first + o < end;
-                int64_t at = base + (first + o) * step + k_at(k_first + kk, split, outer, k_step);
-                s[kk][o] = inside ? mfl_load(x->p, at, x->type) : 0.0f;
+        for (int e = 0; e < STEP * tile / threads_of(tile); e++) {
+                int k, other;
+                tile_index(o, tile, e, &k, &other);
+                bool inside = matmul_inside(o, other, first + k);
+                b->v[e] = inside ? mfl_load(o->x->p, matmul_at(o, other, first + k), o->x->type) : 0.0f;
         }
 }
 
-MFL_KERNEL_BOUNDS(matmul, struct mfl_cuda_matmul, MFL_OPS_THREADS, 2)
+MFL_DEVICE void put(const struct matmul_operand *o, int tile, const struct brought *b, float *shared)
 {
-        MFL_SHARED(float, sa, TILE *(TILE + 1));
-        MFL_SHARED(float, sb, TILE *(TILE + 1));
-        float(*ta)[TILE + 1] = (float(*)[TILE + 1]) sa, (*tb)[TILE + 1] = (float(*)[TILE + 1]) sb;
-        if (mfl_cuda_rows(&a.steps, blockIdx.y) == 0)
-                return;
-        struct tile_place at = tile_place(&a);
-        int j = (int)threadIdx.x % TILE, i = (int)threadIdx.x / TILE * EACH;
-        float sum[EACH] = {0.0f};
-        for (int k = 0; k < a.k; k += TILE) {
-                int n = a.k - k < TILE ? a.k - k : TILE;
-                load_tile(ta, &a.a, at.a, at.i, a.m, a.a.row, k, a.k, a.split, a.a_outer_k, a.a.column);
-                load_tile(tb, &a.b, at.b, at.j, a.n, a.b.column, k, a.k, a.split, a.b_outer_k, a.b.row);
-                MFL_SYNC();
-                for (int kk = 0; kk < n; kk++) {
+        MFL_UNROLL
+        for (int e = 0; e < STEP * tile / threads_of(tile); e++) {
+                int k, other;
+                tile_index(o, tile, e, &k, &other);
+                shared[k * (tile + EACH) + other] = b->v[e];
+        }
+}
+
+MFL_DEVICE void multiply_step(int tile, const float *a, const float *b, int n, float sum[EACH][EACH])
+{
+        int i = (int)threadIdx.x / (tile / EACH) * EACH, j = (int)threadIdx.x % (tile / EACH) * EACH;
+        for (int k = 0; k < n; k++) {
+                float4 va = *(const float4 *)(a + k * (tile + EACH) + i);
+                float4 vb = *(const float4 *)(b + k * (tile + EACH) + j);
+                float x[EACH] = {va.x, va.y, va.z, va.w}, y[EACH] = {vb.x, vb.y, vb.z, vb.w};
+                MFL_UNROLL
+                for (int r = 0; r < EACH; r++)
                         MFL_UNROLL
-                        for (int e = 0; e < EACH; e++)
-                                sum[e] = fmaf(ta[kk][i + e], tb[kk][j], sum[e]);
+                for (int c = 0; c < EACH; c++)
+                        sum[r][c] = fmaf(x[r], y[c], sum[r][c]);
+        }
+}
+
+MFL_DEVICE void matmul_block(const struct mfl_cuda_matmul *v, int tile, float *shared_a, float *shared_b)
+{
+        struct matmul_place at = matmul_place_of(v, tile, tile);
+        struct matmul_operand a = matmul_operand_of(v, &at, true), b = matmul_operand_of(v, &at, false);
+        struct brought next_a, next_b;
+        float sum[EACH][EACH] = {{0.0f}};
+        bring(&a, tile, 0, &next_a);
+        bring(&b, tile, 0, &next_b);
+        for (int k = 0; k < v->k; k += STEP) {
+                put(&a, tile, &next_a, shared_a);
+                put(&b, tile, &next_b, shared_b);
+                MFL_SYNC();
+                if (k + STEP < v->k) { /* under way during the products */
+                        bring(&a, tile, k + STEP, &next_a);
+                        bring(&b, tile, k + STEP, &next_b);
                 }
+                multiply_step(tile, shared_a, shared_b, v->k - k < STEP ? v->k - k : STEP, sum);
                 MFL_SYNC();
         }
+        int i = (int)threadIdx.x / (tile / EACH) * EACH, j = (int)threadIdx.x % (tile / EACH) * EACH;
         MFL_UNROLL
-        for (int e = 0; e < EACH; e++) {
-                int64_t to = at.c + (at.i + i + e) * a.c.row + (at.j + j) * a.c.column;
-                if (at.i + i + e >= a.m || at.j + j >= a.n)
-                        continue;
-                float v = a.alpha * sum[e];
-                mfl_store(a.c.p, to, a.add ? mfl_load(a.c.p, to, a.c.type) + v : v, a.c.type);
+        for (int r = 0; r < EACH; r++)
+                MFL_UNROLL
+        for (int c = 0; c < EACH; c++)
+                matmul_give(v, &at, i + r, j + c, sum[r][c]);
+}
+
+#define MATMUL_KERNEL(tile, blocks)                                                                          \
+        MFL_KERNEL_BOUNDS(matmul_##tile, struct mfl_cuda_matmul, (tile) / EACH * ((tile) / EACH), blocks)    \
+        {                                                                                                    \
+                MFL_SHARED(float, shared_a, STEP *((tile) + EACH));                                          \
+                MFL_SHARED(float, shared_b, STEP *((tile) + EACH));                                          \
+                if (mfl_cuda_rows(&a.steps, blockIdx.y) > 0)                                                 \
+                        matmul_block(&a, tile, shared_a, shared_b);                                          \
         }
+MATMUL_KERNEL(64, 2)
+MATMUL_KERNEL(32, 6)
+
+static bool has_tensor_cores(const struct mfl_cuda_matmul *a)
+{
+        enum mfl_cuda_type type = mfl_cuda_type_of(a->precision);
+        return a->precision != MFL_PRECISION_FP32 && a->a.type == type && a->b.type == type &&
+               a->c.type == type;
 }
 
 MFL_HOST cudaError_t mfl_cuda_matmul(const struct mfl_cuda_matmul *a, cudaStream_t stream)
 {
-        int64_t tiles = mfl_blocks(a->m, TILE) * mfl_blocks(a->n, TILE) * a->outer * a->inner;
+        int tile = matmul_tile(a);
+        int64_t tiles = mfl_blocks(a->m, tile) * mfl_blocks(a->n, tile) * a->outer * a->inner;
         if (a->groups < 1 || a->groups > 65535 || a->m < 1 || a->n < 1 || a->k < 0 || a->outer < 1 ||
                 a->inner < 1 || tiles >= (int64_t)1 << 31)
                 return cudaErrorInvalidValue;
-        return mfl_launch((const void *)(matmul), (uint32_t)tiles, (uint32_t)a->groups, 1, MFL_OPS_THREADS, 0,
-                stream, a);
+        if (has_tensor_cores(a))
+                return mfl_cuda_matmul_mma(a, tile, (uint32_t)tiles, stream);
+        return mfl_launch(tile == 64 ? (const void *)(matmul_64) : (const void *)(matmul_32), (uint32_t)tiles,
+                (uint32_t)a->groups, 1, (uint32_t)threads_of(tile), 0, stream, a);
 }

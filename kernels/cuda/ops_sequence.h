@@ -72,21 +72,31 @@ cudaError_t mfl_cuda_embedding_forward(const struct mfl_cuda_embedding *a, cudaS
 cudaError_t mfl_cuda_embedding_backward(const struct mfl_cuda_embedding *a, cudaStream_t stream);
 
 /* One matrix of many: element (i, j) of pair (outer, inner) of group g is at g * group + outer * outer +
- * inner
- * * inner + i * row + j * column. */
+ * inner * inner + i * row + j * column. */
 struct mfl_cuda_matrix {
         void *p;
         int64_t group, outer, inner, row, column;
         enum mfl_cuda_type type;
 };
 
+static inline struct mfl_cuda_matrix mfl_cuda_turned(struct mfl_cuda_matrix x)
+{
+        int64_t row = x.row;
+        x.row = x.column;
+        x.column = row;
+        return x;
+}
+
 /* c = alpha * a b (+ c), [m][k] x [k][n], for outer * inner pairs of each group. Products and sums by fmaf
- * from +0 in the order of k, which `split` may cut in two indices: k = k1 * split + k2 lies at k1 * a_outer_k
- * + k2 * column of a and likewise of b (0: one index). */
+ * from +0 in the order of k. Where all three matrices have the type of `precision`,
+ * by tensor cores as that says, in the same order (ops_matmul_mma.cu); types that differ are always
+ * multiplied in float. Neither G nor m nor n change the bits of an element. Own kernels alone: cuBLASLt's
+ * batch has one stride where this has two, its heuristics may name another algorithm for another number of
+ * clients, and what these products are for (attention that was written out, K of 32 to 128) is bound by
+ * bytes. */
 struct mfl_cuda_matmul {
+        enum mfl_precision precision;
         int groups, outer, inner, m, n, k;
-        int split;
-        int64_t a_outer_k, b_outer_k;
         struct mfl_cuda_matrix a, b, c;
         float alpha;
         bool add;

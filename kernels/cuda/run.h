@@ -28,9 +28,9 @@ cudaError_t mfl_cuda_shape_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_shape_backward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_sequence_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_sequence_backward(const struct mfl_cuda_run *pass, int i);
-/* Attention: run_recurrent.c. */
-cudaError_t mfl_cuda_recurrent_layer_forward(const struct mfl_cuda_run *pass, int i);
-cudaError_t mfl_cuda_recurrent_layer_backward(const struct mfl_cuda_run *pass, int i);
+/* run_attention.c */
+cudaError_t mfl_cuda_attention_layer_forward(const struct mfl_cuda_run *pass, int i);
+cudaError_t mfl_cuda_attention_layer_backward(const struct mfl_cuda_run *pass, int i);
 /* run_lstm.c: what is beside the products that have plans. The gates of layer i, and their gradients, as its
  * plans write and read them, and (hidden) as the one of the output before does. */
 void *mfl_cuda_lstm_gates(const struct mfl_net *net, int i, bool hidden);
@@ -39,7 +39,8 @@ cudaError_t mfl_cuda_lstm_backward(const struct mfl_cuda_run *pass, int i);
 /* run_direct.c */
 cudaError_t mfl_cuda_direct_layer_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_direct_layer_backward(const struct mfl_cuda_run *pass, int i);
-/* A dense layer's low-rank share, behind the layer's own forward and the gradient of its input. */
+/* run_lora.c: a dense layer's low-rank share, behind the layer's own forward and the gradient of its input.
+ */
 cudaError_t mfl_cuda_lora_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_lora_backward(const struct mfl_cuda_run *pass, int i);
 

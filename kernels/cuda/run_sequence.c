@@ -92,20 +92,13 @@ static struct mfl_cuda_matrix matrix_of(const struct mfl_cuda_model *model, int 
                 .type = model->type};
 }
 
-static struct mfl_cuda_matrix turned(struct mfl_cuda_matrix x)
-{
-        int64_t row = x.row;
-        x.row = x.column;
-        x.column = row;
-        return x;
-}
-
 static struct mfl_cuda_matmul matmul_of(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_cuda_model *model = &pass->net->model;
         const struct mfl_layer *layer = &model->graph->layers[i];
         const struct mfl_shape *in = &model->graph->layers[layer->input].out, *out = &layer->out;
-        struct mfl_cuda_matmul v = {.groups = model->options.groups,
+        struct mfl_cuda_matmul v = {.precision = model->options.precision,
+                .groups = model->options.groups,
                 .outer = model->options.batch,
                 .inner = out->rank == 3 ? (int)out->dim[0] : 1,
                 .m = (int)out->dim[out->rank - 2],
@@ -117,7 +110,7 @@ static struct mfl_cuda_matmul matmul_of(const struct mfl_cuda_run *pass, int i)
                 .alpha = 1.0f,
                 .steps = pass->steps};
         if (layer->transposed)
-                v.b = turned(v.b);
+                v.b = mfl_cuda_turned(v.b);
         return v;
 }
 
@@ -129,7 +122,7 @@ static cudaError_t matmul_backward(const struct mfl_cuda_run *pass, int i, const
         cudaError_t r = cudaSuccess;
         dy.p = mfl_cuda_grad_at(pass->net, i);
         d.a = dy;
-        d.b = turned(v.b);
+        d.b = mfl_cuda_turned(v.b);
         d.c = v.a;
         d.c.p = want->dx;
         d.n = v.k;
@@ -138,7 +131,7 @@ static cudaError_t matmul_backward(const struct mfl_cuda_run *pass, int i, const
         if (want->dx)
                 r = mfl_cuda_matmul(&d, pass->net->main.stream);
         d = v;
-        d.a = turned(v.a);
+        d.a = mfl_cuda_turned(v.a);
         d.b = dy;
         d.c = v.b;
         d.c.p = want->dx2;
@@ -167,9 +160,7 @@ cudaError_t mfl_cuda_sequence_forward(const struct mfl_cuda_run *pass, int i)
                 embedding = embedding_of(pass, i);
                 return mfl_cuda_embedding_forward(&embedding, stream);
         case MFL_OP_ATTENTION:
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return mfl_cuda_recurrent_layer_forward(pass, i);
+                return mfl_cuda_attention_layer_forward(pass, i);
         default:
                 matmul = matmul_of(pass, i);
                 return mfl_cuda_matmul(&matmul, stream);
@@ -221,9 +212,7 @@ cudaError_t mfl_cuda_sequence_backward(const struct mfl_cuda_run *pass, int i)
         case MFL_OP_EMBEDDING:
                 return embedding_backward(pass, i, &want);
         case MFL_OP_ATTENTION:
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return mfl_cuda_recurrent_layer_backward(pass, i);
+                return mfl_cuda_attention_layer_backward(pass, i);
         default:
                 return matmul_backward(pass, i, &want);
         }

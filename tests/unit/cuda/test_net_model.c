@@ -124,6 +124,32 @@ static void groups_cost_their_share(void **state)
         mfl_graph_free(graph);
 }
 
+static uint64_t bytes_of_attention(int positions, int heads, bool training)
+{
+        const struct mfl_layer layers[] = {
+                {.op = MFL_OP_INPUT, .input = -1, .out = {2, {positions, 8}}},
+                {.op = MFL_OP_DENSE, .input = 0, .out_channels = 3 * 144},
+                {.op = MFL_OP_ATTENTION, .input = 1, .heads = heads},
+                {.op = MFL_OP_DENSE, .input = 2, .out_channels = 3},
+        };
+        struct mfl_graph *graph = build(layers, MFL_ARRAY_SIZE(layers));
+        struct mfl_net_options options = {.batch = 4, .groups = 2, .threads = 1, .training = training};
+        uint64_t bytes = mfl_cuda_net_bytes(graph, &options);
+        mfl_graph_free(graph);
+        return bytes;
+}
+
+/* Twice the positions cost at most twice the bytes; but of heads that are too large for tiles the weights,
+ * once kept and once in the workspace, cost 2 * 2 * 4 * T * T floats. */
+static void attention_keeps_no_weights(void **state)
+{
+        for (int training = 0; training < 2; training++)
+                for (int heads = 2; heads < 20; heads *= 4)
+                        assert_true(bytes_of_attention(4096, heads, training) <=
+                                    2 * bytes_of_attention(2048, heads, training));
+        assert_true(bytes_of_attention(4096, 1, true) > (uint64_t)2 * 2 * 4 * 4096 * 4096 * sizeof(float));
+}
+
 static void no_memory_is_an_error(void **state)
 {
         struct mfl_graph *graph = build(block, MFL_ARRAY_SIZE(block));
@@ -149,6 +175,7 @@ int main(void)
                 cmocka_unit_test(a_residual_block_is_fused),
                 cmocka_unit_test(params_have_one_place_each),
                 cmocka_unit_test(groups_cost_their_share),
+                cmocka_unit_test(attention_keeps_no_weights),
                 cmocka_unit_test(no_memory_is_an_error),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
