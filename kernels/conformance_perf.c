@@ -18,8 +18,12 @@ static void perf_case(const struct conf_backend *b, const struct conf_case *kase
 {
         struct mfl_error err;
         struct mfl_graph *graph = conf_graph_new(kase);
-        struct mfl_net_options options = {
-                .batch = kase->batch, .groups = 1, .threads = 1, .training = true, .precision = b->precision};
+        struct mfl_net_options options = {.batch = kase->batch,
+                .groups = 1,
+                .threads = 1,
+                .training = true,
+                .input_grad = true,
+                .precision = b->precision};
         struct mfl_net *net = NULL;
         struct mfl_rng_key key = mfl_rng_derive(1, MFL_RNG_DROPOUT, 0, 0);
         size_t in = (size_t)mfl_shape_count(&graph->input) * (size_t)kase->batch;
