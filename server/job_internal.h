@@ -34,7 +34,7 @@ struct job_operation {
                         uint32_t stop_after;
                 };
         };
-        struct mfl_store_file file;
+        struct mfl_store_file file, frozen;
 };
 
 /* One of the core's orders on its way through a worker. `run` works there, `done` back on the loop, where it

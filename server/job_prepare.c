@@ -54,6 +54,7 @@ static void run_prepare(struct mfl_work *work)
                 return;
         options.graph = op->prepare.graph;
         options.checkpoint_path = resume.checkpoint_path[0] ? resume.checkpoint_path : NULL;
+        options.frozen_path = resume.frozen_path[0] ? resume.frozen_path : NULL;
         options.initial_path = resume.initial_path[0] ? resume.initial_path : NULL;
         options.round = resume.round;
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);

@@ -52,8 +52,8 @@ static void run_checkpoint(struct mfl_work *work)
         struct job_operation *op = job_operation_of(work);
         struct mfl_checkpoint checkpoint;
         mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
-        op->status = mfl_store_checkpoint(
-                op->job->server->store, op->job->id, op->round, &checkpoint, &op->file, &op->err);
+        op->status = mfl_store_checkpoint(op->job->server->store, op->job->id, op->round, &checkpoint,
+                &op->file, &op->frozen, &op->err);
 }
 
 static void done_checkpoint(struct mfl_work *work)
@@ -61,6 +61,7 @@ static void done_checkpoint(struct mfl_work *work)
         struct job_operation *op = job_operation_of(work);
         if (!op->status) {
                 op->job->file = op->file;
+                op->job->frozen_file = op->frozen;
                 op->job->checkpointed = op->round;
         }
         job_operation_end(op);
@@ -130,6 +131,7 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
         mfl_assert(job->checkpointed == action->record.round);
         op->commit.record = action->record;
         op->commit.file = job->file;
+        op->commit.frozen = job->frozen_file;
         op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
         if (op->status) {
                 job_fatal(job, op->status, &op->err);

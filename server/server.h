@@ -116,8 +116,8 @@ struct mfl_server_job {
         uint32_t stop_after;   /* 0: it was not asked for */
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
-        uint32_t checkpointed; /* round of `file` */
-        struct mfl_store_file file;
+        uint32_t checkpointed; /* round of `file` and `frozen_file` */
+        struct mfl_store_file file, frozen_file;
         struct mfl_job_observed observed;
         bool has_partition; /* a population's is in the store, or on its way there */
 };
