@@ -90,8 +90,9 @@ static void read_model(const char *model, char *ret_preset, struct mfl_dataset *
         size_t length = keys ? (size_t)(keys - model) : strlen(model);
         mfl_snprintf(ret_preset, MFL_NAME_BYTES, "%.*s", (int)MFL_MIN(length, MFL_NAME_BYTES - 1), model);
         mfl_snprintf(text, sizeof text,
-                "rounds: 1\ndata: {name: x, partition: local}\nmodel: {preset: %s%s%s}\n", ret_preset,
-                keys ? ", " : "", keys ? keys + 1 : "");
+                "name: bench\nrounds: 1\ndata: {name: x, partition: local}\ntraining: {lr: 0.1, epochs: 1}\n"
+                "model: {preset: %s%s%s}\n",
+                ret_preset, keys ? ", " : "", keys ? keys + 1 : "");
         must(mfl_job_parse(text, strlen(text), model, &job, &err), &err);
         bench_samples_init(ret_preset, ROWS * (uint32_t)o->batch, ret_set);
         must(mfl_job_graph(job, &ret_set->shape, ret_set->classes, ret_graph, &err), &err);
