@@ -103,6 +103,31 @@ class Server:
         return child, line
 
 
+class Daemons:
+    """Daemons of one host with a data set and shared memory of their own: `kind` is how they add their updates (shm), or that they
+    don't (solo). When they have ended, nothing may be left of them there."""
+
+    def __init__(self, address, count, kind, data, backend="cpu"):
+        self.share = tempfile.mkdtemp(prefix="bench-of-mfl-", dir="/dev/shm")
+        command = [program("client/mfl-client"), "--server", address, "--workers", "1", "--node", "one", "--backend", backend,
+                   "--collective", kind, "--share-dir", self.share, "--data", data, "--exit-with-stdin", "--log-level", "warn"]
+        self.processes = [subprocess.Popen([*command, "--name", f"d{i}"], stdin=subprocess.PIPE) for i in range(count)]
+        self.pids = [p.pid for p in self.processes]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.processes:
+            p.stdin.close()
+        for p in self.processes:
+            p.wait(30)
+        left = os.listdir(self.share)
+        shutil.rmtree(self.share)
+        if left:
+            raise SystemExit(f"left in shared memory: {left}")
+
+
 def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
     """For the swarm. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
     partition `local` each daemon is one client, and the job waits until all are there. Else as many daemons as clients

@@ -5,11 +5,13 @@
  * For each model one line with everything kept and one for each number of segments: bytes of a step's tensors
  * as planned, the whole network as budgets count it, and the median time of a training step on one thread,
  * all over random data. Steps of the variants alternate, so that what else the machine does falls on all
- * alike.
+ * alike. A MODEL is a preset, or PRESET:KEYS with more keys of a job's model, such as
+ * "resnet18:freeze: [conv1, bn1, 'layer1*']".
  */
 #include <stdio.h>
 
 #include "bench/samples.h"
+#include "common/job.h"
 #include "kernels/backend.h"
 
 #define ROWS 8 /* batches of data */
@@ -77,6 +79,26 @@ static void time_steps(const struct mfl_backend_ops *ops, const struct mfl_devic
                 }
 }
 
+/* The graph of PRESET:KEYS, as a job that says so has it; *ret_preset has room for MFL_NAME_BYTES. */
+static void read_model(const char *model, char *ret_preset, struct mfl_dataset *ret_set,
+        const struct options *o, struct mfl_graph **ret_graph)
+{
+        struct mfl_error err;
+        struct mfl_job *job;
+        char text[1024];
+        const char *keys = strchr(model, ':');
+        size_t length = keys ? (size_t)(keys - model) : strlen(model);
+        mfl_snprintf(ret_preset, MFL_NAME_BYTES, "%.*s", (int)MFL_MIN(length, MFL_NAME_BYTES - 1), model);
+        mfl_snprintf(text, sizeof text,
+                "name: bench\nrounds: 1\ndata: {name: x, partition: local}\ntraining: {lr: 0.1, epochs: 1}\n"
+                "model: {preset: %s%s%s}\n",
+                ret_preset, keys ? ", " : "", keys ? keys + 1 : "");
+        must(mfl_job_parse(text, strlen(text), model, &job, &err), &err);
+        bench_samples_init(ret_preset, ROWS * (uint32_t)o->batch, ret_set);
+        must(mfl_job_graph(job, &ret_set->shape, ret_set->classes, ret_graph, &err), &err);
+        mfl_job_free(job);
+}
+
 static void measure(const struct mfl_backend_ops *ops, struct mfl_device *device, const struct options *o,
         const char *model)
 {
@@ -84,9 +106,9 @@ static void measure(const struct mfl_backend_ops *ops, struct mfl_device *device
         struct mfl_dataset set;
         struct mfl_device_data *data;
         struct mfl_graph *graph;
+        char preset[MFL_NAME_BYTES];
         struct variant variants[VARIANTS] = {{0}, {MFL_SEGMENTS_AUTO}, {2}, {3}};
-        bench_samples_init(model, ROWS * (uint32_t)o->batch, &set);
-        must(mfl_graph_preset(model, &set.shape, set.classes, &graph, &err), &err);
+        read_model(model, preset, &set, o, &graph);
         must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);
         mfl_assert(params);
@@ -103,7 +125,7 @@ static void measure(const struct mfl_backend_ops *ops, struct mfl_device *device
                         mfl_snprintf(what, sizeof what, "%d", v->segments);
                 else
                         mfl_strcpy(what, sizeof what, v->segments ? "auto" : "off");
-                printf("%-12s %6d %-14s %8d %12.1f %12.1f %10.0f %6.2f\n", model, o->batch, what,
+                printf("%-12s %6d %-14s %8d %12.1f %12.1f %10.0f %6.2f\n", preset, o->batch, what,
                         v->plan.segments, (double)v->plan.tensor_bytes * 1e-6, (double)v->net_bytes * 1e-6,
                         us, us / ((double)variants[0].times[o->steps / 2] * 1e-3));
                 ops->net_free(v->net);

@@ -11,12 +11,8 @@ resident memory, and the highest proportional share (Pss: a shared page counts o
 together. --mbit N puts N Mbit/s between the daemons and the server, one line for all, as a network card would."""
 
 import argparse
-import os
 import pathlib
-import shutil
 import socket
-import subprocess
-import tempfile
 import threading
 import time
 
@@ -100,38 +96,23 @@ class Sampler(threading.Thread):
             self.highest = max(self.highest, sum(proportional(pid) for pid in self.pids))
 
 
-def start_daemons(address, count, kind, share, options):
-    command = [bench.program("client/mfl-client"), "--server", address, "--workers", "1", "--node", "one", "--backend",
-               options.backend, "--collective", kind, "--share-dir", share, "--data", "images=synthetic:1,28,28:10:800:10:1",
-               "--exit-with-stdin", "--log-level", "warn"]
-    return [subprocess.Popen([*command, "--name", f"d{i}"], stdin=subprocess.PIPE) for i in range(count)]
-
-
 def measure(count, kind, options):
-    share = tempfile.mkdtemp(prefix="bench-of-mfl-", dir="/dev/shm")
     with bench.Server() as server:
         line = Line(server.address, options.mbit * 1e6 / 8) if options.mbit else None
-        daemons = start_daemons(line.address if line else server.address, count, kind, share, options)
+        address = line.address if line else server.address
         try:
-            bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == count, 60, f"{count} daemons")
-            sampler = Sampler([d.pid for d in daemons])
-            job = server.submit(job_text(options))
-            server.mfl("wait", job)
-            sampler.ended.set()
-            sampler.join()
-            rounds = server.rounds(job)
-            resident = bench.memory(server.pid)[1]
+            with bench.Daemons(address, count, kind, "images=synthetic:1,28,28:10:800:10:1", options.backend) as daemons:
+                bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == count, 60, f"{count} daemons")
+                sampler = Sampler(daemons.pids)
+                job = server.submit(job_text(options))
+                server.mfl("wait", job)
+                sampler.ended.set()
+                sampler.join()
+                rounds = server.rounds(job)
+                resident = bench.memory(server.pid)[1]
         finally:
-            for d in daemons:
-                d.stdin.close()
-            for d in daemons:
-                d.wait(30)
             if line:
                 line.close()
-            left = os.listdir(share)
-            shutil.rmtree(share)
-    if left:
-        raise SystemExit(f"left in shared memory: {left}")
     times = sorted(r["committed_ms"] for r in rounds)
     return {
         "up": bench.median(r["bytes_up"] for r in rounds), "down": bench.median(r["bytes_down"] for r in rounds),

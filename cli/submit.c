@@ -54,7 +54,7 @@ static int fill_base(const struct mfl_job *job, const struct mfl_graph *graph, c
         if (r)
                 return r;
         MFL_CLEANUP_FREE float *from = mfl_alloc_aligned(base->n * sizeof(float));
-        r = from ? mfl_st_to_params(file, base, from, err)
+        r = from ? mfl_st_to_params(file, NULL, base, from, err)
                  : mfl_fail_memory(err, base->n * sizeof(float), "the initial params");
         mfl_graph_init_params(graph, job->seed, params);
         for (int t = 0; !r && t < base->n_params; t++) {
@@ -79,7 +79,7 @@ static int fill_params(
         else
                 r = s->job->model.lora.rank && lacks_adapters(graph, file)
                             ? fill_base(s->job, graph, file, s->initial, err)
-                            : mfl_st_to_params(file, graph, s->initial, err);
+                            : mfl_st_to_params(file, NULL, graph, s->initial, err);
         if (!r)
                 r = check_finite(graph, path, s->initial, err);
         s->n_initial = r ? 0 : graph->n;

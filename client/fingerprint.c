@@ -89,11 +89,7 @@ int mfl_client_fingerprint(
         if (!r)
                 r = mfl_sha256_final(&sha, digest, err);
         mfl_sha256_deinit(&sha);
-        if (r)
-                return r;
-        uint64_t v = 0;
-        for (int i = 7; i >= 0; i--)
-                v = v << 8 | digest[i];
-        *ret_fingerprint = v;
-        return 0;
+        if (!r)
+                *ret_fingerprint = mfl_sha256_number(digest);
+        return r;
 }

@@ -10,13 +10,9 @@ int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_erro
 {
         uint8_t digest[MFL_SHA256_BYTES];
         int r = mfl_sha256(name, strlen(name), digest, err);
-        if (r)
-                return r;
-        uint64_t item = 0;
-        for (int i = 7; i >= 0; i--)
-                item = item << 8 | digest[i];
-        *ret_item = item;
-        return 0;
+        if (!r)
+                *ret_item = mfl_sha256_number(digest);
+        return r;
 }
 
 static int fill_trainer(

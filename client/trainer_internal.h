@@ -175,6 +175,11 @@ void trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 int trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
         const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
 
+/* trainer_advice.c: a training network of these options is more than `room` bytes. Appends to the text of the
+ * refusal, which may not be NULL, what of the job could be changed and what it would take then. */
+void trainer_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint64_t room, struct mfl_error *err);
+
 /* ---- one task: trainer.c, trainer_train.c, trainer_eval.c ---- */
 
 #define STRIPES 64u

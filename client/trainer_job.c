@@ -225,6 +225,12 @@ int trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request 
         return 0;
 }
 
+/* Where networks lie. */
+static struct trainer_memory *network_memory(struct mfl_trainer *trainer)
+{
+        return trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
+}
+
 /* Reserves for the job at hand; other jobs' networks make room, the one used longest ago first. */
 static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
         const char *what, struct mfl_error *err)
@@ -248,12 +254,36 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool de
         return r;
 }
 
+/* Of a slot whose lanes are chosen. */
+static uint64_t scratch_bytes(const struct trainer_job *job, const struct trainer_slot *slot)
+{
+        uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
+        uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
+                        slot->steps_max * (sizeof(uint32_t) + sizeof(float));
+        return job->graph->n_moving * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+}
+
+/* What each worker's training network may take, when all have one of as many bytes as those that are made,
+ * and scratch as the one at hand. */
+static uint64_t room_of(struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t bytes)
+{
+        uint64_t made = 0, left = trainer_memory_left(network_memory(trainer)), scratch = 0;
+        while (made + 1 < job->n_slots && job->slots[made].train)
+                made++;
+        if (!trainer->info.own_memory)
+                scratch = (job->n_slots - made - 1) * scratch_bytes(job, &job->slots[made]);
+        left += made * bytes;
+        return left > scratch ? (left - scratch) / job->n_slots : 0;
+}
+
 static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
         int r = reserve(trainer, job, trainer->info.own_memory, bytes,
                 options->training ? "a training network" : "an evaluation network", err);
+        if (r == MFL_INVALID && options->training)
+                trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
         if (r)
                 return r;
         struct mfl_error why = {{0}};
@@ -299,11 +329,12 @@ static int choose_lanes(struct mfl_trainer *trainer, struct trainer_job *job,
                 *ret_lanes = fuse ? MFL_MIN(fuse, wanted) : 1;
                 return 0;
         }
-        struct trainer_memory *memory = trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
-        uint64_t left = trainer_memory_left(memory) / job->n_slots;
+        uint64_t left = trainer_memory_left(network_memory(trainer)) / job->n_slots;
         int r = ops->fuse(trainer->device, job->graph, options, (int)wanted, left, &lanes, err);
         if (!r)
                 *ret_lanes = (uint32_t)lanes;
+        else if (r == MFL_INVALID && ops->net_bytes(job->graph, options) > left)
+                trainer_advise(trainer, job, options, left, err);
         return r;
 }
 
@@ -339,10 +370,7 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
         slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
         slot->chunk_steps = 1;
-        uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
-                        slot->steps_max * (sizeof(uint32_t) + sizeof(float));
-        uint64_t bytes =
-                job->graph->n_moving * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+        uint64_t bytes = scratch_bytes(job, slot);
         int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
         if (r)
                 return r;

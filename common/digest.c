@@ -62,6 +62,14 @@ int mfl_sha256(const void *data, size_t bytes, uint8_t ret_digest[MFL_SHA256_BYT
         return r;
 }
 
+uint64_t mfl_sha256_number(const uint8_t digest[MFL_SHA256_BYTES])
+{
+        uint64_t v = 0;
+        for (int i = 7; i >= 0; i--)
+                v = v << 8 | digest[i];
+        return v;
+}
+
 void mfl_hex(const uint8_t *bytes, size_t n, char *hex)
 {
         static const char digits[] = "0123456789abcdef";

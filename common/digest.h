@@ -23,6 +23,9 @@ int mfl_sha256_final(struct mfl_sha256 *sha, uint8_t ret_digest[MFL_SHA256_BYTES
 int mfl_sha256_copy(const struct mfl_sha256 *from, struct mfl_sha256 *ret_sha, struct mfl_error *err);
 void mfl_sha256_deinit(struct mfl_sha256 *sha);
 
+/* The digest's first 8 bytes as a little-endian number, where a number stands for what was digested. */
+uint64_t mfl_sha256_number(const uint8_t digest[MFL_SHA256_BYTES]);
+
 /* Lower-case hex text of any bytes; hex has room for 2 * n + 1. */
 void mfl_hex(const uint8_t *bytes, size_t n, char *hex);
 /* And back: false unless hex is exactly 2 * n hex digits. */

@@ -29,7 +29,7 @@
 #include "common/model/graph.h"
 #include "common/rng.h"
 
-#define MFL_BACKEND_ABI 7
+#define MFL_BACKEND_ABI 8
 
 struct mfl_device;
 struct mfl_net;
@@ -115,7 +115,14 @@ struct mfl_net_options {
          * cut is kept through the step. Bits stay the same: randomness is a function of step and layer, and
          * running statistics move at the first forward only. 0, 1: everything is kept. */
         int segments;
+        bool input_grad; /* training: room for the gradient of the input, which `backward` may be asked for */
 };
+
+/* Whether some of the layers are computed again. */
+static inline bool mfl_net_recomputes(const struct mfl_net_options *options)
+{
+        return options->segments > 1 || options->segments == MFL_SEGMENTS_AUTO;
+}
 
 /* How a network's tensors of a step lie. */
 struct mfl_net_plan {
@@ -304,8 +311,8 @@ struct mfl_backend_ops {
         int (*forward)(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
                 struct mfl_error *err);
         /* After a forward of a training net, and in its mode: from dy (like y) the gradient of the input
-         * (like x; NULL: not wanted) and of the params (G * n floats, overwritten; 0 for those that are not
-         * trained). */
+         * (like x; NULL: not wanted; options.input_grad else) and of the params (G * n floats, overwritten; 0
+         * for those that are not trained). */
         int (*backward)(
                 struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);
         /* What a backend can check of its inner choices that this table does not show (on a GPU: every

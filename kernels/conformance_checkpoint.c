@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Activations that are computed again (mfl_net_options.segments): the presets that users train, made small,
- * give the bits that they give with everything kept, in less memory. Operators and the cases of training, cut
- * at every place, are with their other tests. */
+/* What backward keeps and computes again. With activations that are computed again (mfl_net_options.segments)
+ * the presets that users train, made small, give the bits that they give with everything kept, in less
+ * memory; operators and the cases of training, cut at every place, are with their other tests. And of layers
+ * that are frozen in front nothing is kept: the bits are those of a network whose backward goes down to the
+ * input. */
 #include "kernels/conformance_train.h"
 
 static const struct conf_train_case cases[] = {
@@ -15,6 +17,72 @@ static const struct conf_train_case cases[] = {
         {"checkpoint char-lstm", "char-lstm", {1, {4}}, 7, {.lr = 0.1f}, .positions = 4, .vocabulary = 7,
                 .deep = true},
 };
+
+#define FROZEN_CONV(from, n)                                                                                 \
+        {                                                                                                    \
+                .op = MFL_OP_CONV2D, .input = from, .out_channels = n, .kernel = {3, 3}, .padding = {1, 1},  \
+                .frozen = true                                                                               \
+        }
+/* Two frozen blocks whose running statistics move, the second one's sum with a trained branch; a trained norm
+ * of frozen features; a frozen layer between trained ones. */
+static const struct mfl_layer frozen_images[] = {{.op = MFL_OP_INPUT, .input = -1}, FROZEN_CONV(0, 8),
+        {.op = MFL_OP_BATCHNORM, .input = 1, .frozen = true}, {.op = MFL_OP_RELU, .input = 2},
+        FROZEN_CONV(3, 8), {.op = MFL_OP_BATCHNORM, .input = 4, .frozen = true},
+        {.op = MFL_OP_ADD, .input = 5, .input2 = 3}, {.op = MFL_OP_RELU, .input = 6},
+        {.op = MFL_OP_CONV2D, .input = 7, .out_channels = 8, .kernel = {3, 3}, .padding = {1, 1}},
+        FROZEN_CONV(7, 8), {.op = MFL_OP_BATCHNORM, .input = 9, .frozen = true},
+        {.op = MFL_OP_ADD, .input = 10, .input2 = 8}, {.op = MFL_OP_BATCHNORM, .input = 11},
+        {.op = MFL_OP_RELU, .input = 12},
+        {.op = MFL_OP_MAXPOOL2D, .input = 13, .kernel = {2, 2}, .stride = {2, 2}}, FROZEN_CONV(14, 8),
+        {.op = MFL_OP_SILU, .input = 15}, {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 16},
+        {.op = MFL_OP_DENSE, .input = 17, .out_channels = 6, .bias = true}};
+
+/* The embedding and the first block of a transformer frozen, adapters in what follows. */
+static const struct mfl_layer frozen_text[] = {{.op = MFL_OP_INPUT, .input = -1},
+        {.op = MFL_OP_EMBEDDING, .input = 0, .vocabulary = 7, .out_channels = 8, .frozen = true},
+        {.op = MFL_OP_WEIGHT, .input = -1, .shape = {2, {4, 8}}, .frozen = true},
+        {.op = MFL_OP_ADD, .input = 1, .input2 = 2},
+        {.op = MFL_OP_LAYERNORM, .input = 3, .bias = true, .frozen = true},
+        {.op = MFL_OP_DENSE, .input = 4, .out_channels = 24, .frozen = true},
+        {.op = MFL_OP_ATTENTION, .input = 5, .heads = 2, .causal = true, .rate = 0.1f},
+        {.op = MFL_OP_ADD, .input = 3, .input2 = 6},
+        {.op = MFL_OP_LAYERNORM, .input = 7, .bias = true, .frozen = true},
+        {.op = MFL_OP_DENSE, .input = 8, .out_channels = 24, .bias = true, .lora_rank = 2},
+        {.op = MFL_OP_ATTENTION, .input = 9, .heads = 2, .causal = true},
+        {.op = MFL_OP_DENSE, .input = 10, .out_channels = 8, .frozen = true},
+        {.op = MFL_OP_ADD, .input = 7, .input2 = 11},
+        {.op = MFL_OP_DENSE, .input = 12, .out_channels = 7, .bias = true, .lora_rank = 2}};
+
+static const struct conf_train_case frozen_cases[] = {
+        {"frozen images", NULL, {3, {3, 4, 4}}, 6, {.lr = 0.05f, .momentum = 0.5f}, .rows_min = 3,
+                .layers = frozen_images, .n_layers = MFL_ARRAY_SIZE(frozen_images)},
+        {"frozen text", NULL, {1, {4}}, 7, {.lr = 0.05f, .clip_norm = 1}, .layers = frozen_text,
+                .n_layers = MFL_ARRAY_SIZE(frozen_text), .positions = 4, .vocabulary = 7},
+};
+
+/* Against a backward through all layers, with everything kept and with parts computed again. */
+static void test_frozen(const struct conf_backend *b, const struct conf_train_case *kase)
+{
+        static const int segments[] = {0, 0, MFL_SEGMENTS_AUTO, 2};
+        struct conf_training t[MFL_ARRAY_SIZE(segments)];
+        size_t n = 0, most = conf_quick ? 3 : MFL_ARRAY_SIZE(segments);
+        while (n < most) {
+                conf_training_init(&t[n], kase);
+                t[n].segments = segments[n];
+                t[n].input_grad = n == 0;
+                conf_train(b, &t[n], kase, 1, 1);
+                if (t[n++].refused)
+                        break;
+        }
+        for (size_t k = 1; k < n && !t[0].refused && !t[k].refused; k++)
+                conf_report(conf_training_same(&t[k], &t[0], 0, 1) &&
+                                    t[k].plan.tensor_bytes < t[0].plan.tensor_bytes,
+                        "%s: %s: %d segments, the bits of a whole backward, %.0f%% of its tensors", b->label,
+                        kase->name, t[k].plan.segments,
+                        100.0 * (double)t[k].plan.tensor_bytes / (double)t[0].plan.tensor_bytes);
+        while (n > 0)
+                conf_training_deinit(&t[--n]);
+}
 
 static void test_case(const struct conf_backend *b, const struct conf_train_case *kase)
 {
@@ -49,4 +117,7 @@ void conf_test_checkpoint(const struct conf_backend *backend, const char *filter
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++)
                 if (strstr(cases[i].name, filter) && !(quick && cases[i].deep))
                         test_case(backend, &cases[i]);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(frozen_cases); i++)
+                if (strstr(frozen_cases[i].name, filter))
+                        test_frozen(backend, &frozen_cases[i]);
 }

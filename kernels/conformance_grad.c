@@ -119,7 +119,8 @@ static void gradient_init(struct gradient *g, const struct conf_backend *b, cons
         const struct mfl_graph *graph, int batch)
 {
         struct mfl_error err;
-        struct mfl_net_options options = {.batch = batch, .groups = 1, .threads = 1, .training = true};
+        struct mfl_net_options options = {
+                .batch = batch, .groups = 1, .threads = 1, .training = true, .input_grad = true};
         const struct mfl_shape *out = &graph->layers[graph->n_layers - 1].out;
         *g = (struct gradient){.ops = b->ops,
                 .graph = graph,

@@ -163,6 +163,7 @@ static void execute(const struct conf_backend *b, const struct mfl_graph *graph,
                 .groups = (int)to->groups,
                 .threads = 1,
                 .training = true,
+                .input_grad = true,
                 .precision = b->precision,
                 .segments = segments};
         conf_must(b->ops->net_new(b->device, graph, &options, &net, &err), &err);

@@ -23,6 +23,7 @@ static void perf_case(const struct conf_backend *b, const struct conf_case *kase
                 .groups = groups,
                 .threads = 1,
                 .training = true,
+                .input_grad = true,
                 .precision = b->precision};
         struct mfl_net *net = NULL;
         struct mfl_rng_key keys[CLIENTS_MAX];

@@ -87,6 +87,7 @@ void conf_train(const struct conf_backend *b, struct conf_training *t, const str
                 .loss = kase->loss,
                 .accumulate = kase->accumulate,
                 .segments = t->segments,
+                .input_grad = t->input_grad,
                 .precision = b->precision};
         size_t n = (size_t)t->graph->n;
         results_init(t, kase, first, groups);

@@ -38,6 +38,7 @@ struct conf_training {
         struct mfl_graph *graph;
         int threads;  /* 0: one */
         int segments; /* see mfl_net_options */
+        bool input_grad;
         bool refused; /* nothing was trained */
         uint32_t index[CONF_GROUPS][CONF_STEPS * CONF_BATCH * CONF_PARTS], count[CONF_GROUPS][CONF_STEPS];
         float lr_scale[CONF_GROUPS][CONF_STEPS];

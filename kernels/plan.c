@@ -85,6 +85,23 @@ static bool is_trained(const struct mfl_graph *graph, int i)
         return false;
 }
 
+/* Forward through the graph, then from what shares memory to whose memory it is: that one has no other
+ * reader, so all readers of a layer that wants a gradient still want one. */
+static void find_wanted(const struct mfl_graph *graph, bool input_grad, const struct mfl_plan_need *needs,
+        struct mfl_plan *plan)
+{
+        plan->layers[0].wants_grad = input_grad;
+        for (int i = 1; i < graph->n_layers; i++) {
+                int input = graph->layers[i].input, input2 = graph->layers[i].input2;
+                plan->layers[i].wants_grad = (input >= 0 && plan->layers[input].wants_grad) ||
+                                             (input2 >= 0 && plan->layers[input2].wants_grad) ||
+                                             is_trained(graph, i);
+        }
+        for (int i = graph->n_layers - 1; i > 0; i--)
+                if (plan->layers[i].wants_grad && needs[i].alias >= 0)
+                        plan->layers[needs[i].alias].wants_grad = true;
+}
+
 static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
 {
         int n = graph->n_layers;
@@ -107,16 +124,15 @@ static void find_flow(const struct mfl_graph *graph, struct mfl_plan *plan)
         }
         for (int i = 1; i < n; i++) {
                 struct mfl_plan_layer *layer = &plan->layers[i];
-                int input = graph->layers[i].input, input2 = graph->layers[i].input2;
+                int input = graph->layers[i].input;
                 layer->in_count = input >= 0 ? plan->layers[input].out_count : 0;
-                layer->wants_grad = (input >= 0 && plan->layers[input].wants_grad) ||
-                                    (input2 >= 0 && plan->layers[input2].wants_grad) || is_trained(graph, i);
         }
 }
 
-int mfl_plan_new(const struct mfl_graph *graph, bool training, int segments,
+int mfl_plan_new(const struct mfl_graph *graph, const struct mfl_net_options *options,
         const struct mfl_plan_need *needs, struct mfl_plan **ret_plan, struct mfl_error *err)
 {
+        bool training = options->training;
         size_t n = (size_t)graph->n_layers, n_steps = training ? 2 * n : 0;
         size_t bytes = n * sizeof(struct mfl_plan_layer) + n_steps * sizeof(struct mfl_plan_step);
         struct mfl_plan *plan = mfl_calloc(1, sizeof *plan + bytes);
@@ -127,10 +143,11 @@ int mfl_plan_new(const struct mfl_graph *graph, bool training, int segments,
         plan->layers = (struct mfl_plan_layer *)(plan + 1);
         plan->backward = (struct mfl_plan_step *)(plan->layers + n);
         find_flow(graph, plan);
+        find_wanted(graph, options->input_grad, needs, plan);
         struct mfl_plan_draft draft = {.graph = graph, .training = training, .needs = needs, .plan = plan};
         int rc = mfl_plan_draft_init(&draft, err);
-        if (!rc && training && (segments > 1 || segments == MFL_SEGMENTS_AUTO))
-                rc = mfl_plan_cut(&draft, segments, err);
+        if (!rc && training && mfl_net_recomputes(options))
+                rc = mfl_plan_cut(&draft, options->segments, err);
         if (!rc) {
                 mfl_plan_live(&draft);
                 mfl_plan_place(&draft);

@@ -21,6 +21,11 @@
  * (writes_grad is true), every other one adds its share (false). An add passes its gradient to both of its
  * inputs, and has one flag for each; they are different layers. When layer i's backward begins, all readers
  * of i have run, so its own gradient is whole.
+ *
+ * Backward comes only to layers that want a gradient: those whose own params are trained, and those behind
+ * them. What lies before the first trained layer (frozen layers, and a base before its first LoRA adapter)
+ * has no gradient, keeps nothing for backward, and is never computed a second time: what a trained layer
+ * reads of it stays from forward on.
  */
 #ifndef MFL_KERNELS_PLAN_H
 #define MFL_KERNELS_PLAN_H
@@ -52,7 +57,7 @@ struct mfl_plan_need {
 struct mfl_plan_layer {
         int64_t in_count, out_count; /* floats per sample */
         bool live;                   /* the last layer depends on it: all of a valid graph */
-        bool wants_grad;             /* the gradient of its output is needed to train */
+        bool wants_grad;             /* backward comes to it: the gradient of its output is needed */
         bool writes_grad; /* the first in backward order to give the gradient of `input`: writes, else adds */
         bool writes_grad2;       /* the same of `input2`; false where there is none */
         int n_readers;           /* live layers that read it */
@@ -71,14 +76,14 @@ struct mfl_plan {
         int n_backward; /* training; else 0 */
         uint64_t arena_bytes;
         struct mfl_plan_layer *layers;
-        struct mfl_plan_step
-                *backward; /* what follows the loss, in this order: live layers, without the input */
+        struct mfl_plan_step *backward; /* what follows the loss, in this order: live layers that want a
+                                           gradient, without the input */
 };
 
-/* needs has graph->n_layers entries. training: room for gradients of all live layers, the input's too.
- * segments: mfl_net_options.segments, which is ignored without training. An alias must be single-reader
- * (mfl_plan_readers). Errors: -ENOMEM. */
-int mfl_plan_new(const struct mfl_graph *graph, bool training, int segments,
+/* needs has graph->n_layers entries. Of the options training, input_grad and segments count, the latter two
+ * with training only. An alias must be single-reader (mfl_plan_readers); where it wants a gradient, so does
+ * the layer whose memory it is in, for a backend may do the backward of both at once. Errors: -ENOMEM. */
+int mfl_plan_new(const struct mfl_graph *graph, const struct mfl_net_options *options,
         const struct mfl_plan_need *needs, struct mfl_plan **ret_plan, struct mfl_error *err);
 void mfl_plan_free(struct mfl_plan *plan);
 

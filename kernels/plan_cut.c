@@ -68,7 +68,9 @@ static void find_ends(const struct mfl_plan_draft *draft, int r, int *ret_member
         *ret_reader = reader;
 }
 
-/* Places, and what they cost. Layers that share memory are not parted, and the input is with the first. */
+/* Places, and what they cost. Layers that share memory are not parted, and what comes before the first layer
+ * with a backward, the input at least, is with that one. What has no backward costs nothing: of it is kept
+ * what backward reads, wherever cuts are. */
 static void find_places(struct cutter *c)
 {
         const struct mfl_plan_draft *draft = c->draft;
@@ -78,19 +80,21 @@ static void find_places(struct cutter *c)
                 const struct mfl_plan_need *need = &draft->needs[i];
                 int member, reader;
                 c->bytes[i] = sum;
+                bool wants = draft->plan->layers[i].wants_grad;
                 if (!draft->plan->layers[i].live)
                         continue;
-                sum += need->aux_bytes + (draft->root[i] == i && i > 0 ? need->act_bytes : 0);
+                if (wants)
+                        sum += need->aux_bytes + (draft->root[i] == i && i > 0 ? need->act_bytes : 0);
                 if (draft->root[i] != i)
                         continue;
                 find_ends(draft, i, &member, &reader);
                 for (int at = i + 1; at <= reader; at++)
                         c->cross[at] = at <= member || c->cross[at] == FAR ? FAR
-                                       : i == 0                            ? c->cross[at]
+                                       : i == 0 || !wants                  ? c->cross[at]
                                                                            : c->cross[at] + need->act_bytes;
         }
         for (int i = 0; i < n; i++) {
-                if (i == 1 || c->cross[i] == FAR)
+                if ((i > 0 && !c->bytes[i]) || c->cross[i] == FAR)
                         continue;
                 c->place[n_places] = i;
                 c->bytes[n_places] = c->bytes[i];

@@ -39,6 +39,11 @@ void mfl_plan_draft_deinit(struct mfl_plan_draft *draft)
         free(draft->change);
 }
 
+static bool has_backward(const struct mfl_plan *plan, int i)
+{
+        return plan->layers[i].live && plan->layers[i].wants_grad;
+}
+
 static int root_of_input(const struct mfl_plan_draft *draft, int i, int which)
 {
         const struct mfl_layer *layer = &draft->graph->layers[i];
@@ -89,7 +94,8 @@ static bool ask_again(struct mfl_plan_draft *draft, int i)
         return changed;
 }
 
-/* From the last segment to the first, since what a later one needs is kept. A pass over a segment may ask for
+/* From the last segment to the first, since what a later one needs is kept, and what has no backward is not
+ * computed again. A pass over a segment may ask for
  * more of it than the last one did, where a layer's memory is older than the layer. */
 static void find_again(struct mfl_plan_draft *draft)
 {
@@ -97,19 +103,19 @@ static void find_again(struct mfl_plan_draft *draft)
         struct mfl_plan_layer *layers = draft->plan->layers;
         for (int i = 0; i < n; i++) {
                 layers[i].again = false;
-                draft->kept[i] = draft->root[i] == 0 || layers[i].segment == last;
+                draft->kept[i] = draft->root[i] == 0 || layers[i].segment == last || !layers[i].wants_grad;
         }
         for (int end = n, begin; end > 0; end = begin) {
                 begin = segment_begin(draft->plan, end);
                 for (bool changed = layers[begin].segment < last; changed;) {
                         changed = false;
                         for (int i = end - 1; i >= MFL_MAX(begin, 1); i--)
-                                changed |= layers[i].live && ask_again(draft, i);
+                                changed |= has_backward(draft->plan, i) && ask_again(draft, i);
                 }
                 for (int i = MFL_MAX(begin, 1); i < end; i++)
                         for (int k = 0; k < 2; k++) {
                                 int r = root_of_input(draft, i, k);
-                                if (r >= 0 && r < begin && layers[i].live &&
+                                if (r >= 0 && r < begin && has_backward(draft->plan, i) &&
                                         (backward_reads(draft, i, k) || layers[i].again))
                                         draft->kept[r] = true;
                         }
@@ -132,7 +138,7 @@ static void schedule_backward(struct mfl_plan_draft *draft)
                         plan->backward[at++] = (struct mfl_plan_step){i, true};
                 }
                 for (int i = end - 1; i >= MFL_MAX(begin, 1); i--) {
-                        if (!plan->layers[i].live)
+                        if (!has_backward(plan, i))
                                 continue;
                         draft->time_backward[i] = n + 1 + at;
                         plan->backward[at++] = (struct mfl_plan_step){i, false};
@@ -164,13 +170,14 @@ static void use_inputs(struct mfl_plan_draft *draft, int i)
                 if (r < 0)
                         continue;
                 use_act(draft, r, i);
-                if (!draft->training)
+                if (!draft->training || !draft->plan->layers[i].wants_grad)
                         continue;
                 if (draft->time_again[i] >= 0)
                         use_act(draft, r, draft->time_again[i]);
                 if (backward_reads(draft, i, k))
                         use_act(draft, r, draft->time_backward[i]);
-                extend(&draft->spans[n + r], 0, draft->time_backward[i]);
+                if (draft->plan->layers[r].wants_grad)
+                        extend(&draft->spans[n + r], 0, draft->time_backward[i]);
         }
 }
 
@@ -188,12 +195,16 @@ static void use_own(struct mfl_plan_draft *draft, int i)
         extend(aux, 0, i);
         if (!draft->training)
                 return;
+        if (i == n - 1 || draft->plan->layers[i].wants_grad)
+                grad->bytes = MFL_MAX(grad->bytes, need->act_bytes);
+        if (i == n - 1) /* the loss gives it */
+                extend(grad, 0, n);
+        if (!draft->plan->layers[i].wants_grad)
+                return;
         if (again >= 0)
                 use_act(draft, r, again);
         if (need->uses_output)
                 use_act(draft, r, backward);
-        grad->bytes = MFL_MAX(grad->bytes, need->act_bytes);
-        extend(grad, 0, i == n - 1 ? n : backward);
         extend(grad, 0, backward);
         extend(aux, again >= 0, again >= 0 ? again : backward);
         extend(aux, again >= 0, backward);

@@ -7,12 +7,7 @@
 uint64_t mfl_core_name_key(const char *name)
 {
         uint8_t digest[MFL_SHA256_BYTES];
-        uint64_t key = 0;
-        if (mfl_sha256(name, strlen(name), digest, NULL))
-                return 0;
-        for (int i = 7; i >= 0; i--)
-                key = key << 8 | digest[i];
-        return key;
+        return mfl_sha256(name, strlen(name), digest, NULL) ? 0 : mfl_sha256_number(digest);
 }
 
 struct mfl_msg *mfl_core_send(struct mfl_core *core, struct core_daemon *daemon, enum mfl_msg_kind kind)

@@ -365,16 +365,19 @@ static void ask_rounds(struct mfl_session *session, uint64_t request, const char
 static int load_params(struct mfl_request *op)
 {
         char path[MFL_STORE_PATH_BYTES];
-        struct mfl_st_file *file = NULL;
+        struct mfl_st_file *file = NULL, *frozen = NULL;
         float *v;
-        mfl_store_path(op->server->store, op->job, op->round.file.name, path);
-        int r = mfl_st_open(path, &file, &op->err);
-        if (r)
-                return r;
-        r = mfl_params_alone(
-                &op->server->budget, op->graph->n, op->round.record.digest, &v, &op->params, &op->err);
+        int r = mfl_st_open(
+                mfl_store_path(op->server->store, op->job, op->round.file.name, path), &file, &op->err);
+        if (!r && op->round.frozen.name[0])
+                r = mfl_st_open(mfl_store_path(op->server->store, op->job, op->round.frozen.name, path),
+                        &frozen, &op->err);
         if (!r)
-                r = mfl_st_to_params(file, op->graph, v, &op->err);
+                r = mfl_params_alone(&op->server->budget, op->graph->n, op->round.record.digest, &v,
+                        &op->params, &op->err);
+        if (!r)
+                r = mfl_st_to_params(file, frozen, op->graph, v, &op->err);
+        mfl_st_close(frozen);
         mfl_st_close(file);
         /* Who knows no frozen params has another order of them, and checks the digest of that. */
         if (!r && op->by_layers)

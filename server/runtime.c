@@ -172,16 +172,18 @@ static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, in
         return 0;
 }
 
-static int load_checkpoint(
-        struct mfl_runtime *rt, const char *path, float *frozen, float *moving, struct mfl_error *err)
+static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err)
 {
-        struct mfl_st_file *file;
-        int r = mfl_st_open(path, &file, err);
-        if (r)
-                return r;
-        r = mfl_st_to_parts(file, rt->graph, frozen, moving, err);
+        struct mfl_st_file *file = NULL, *rest = NULL;
+        int r = mfl_st_open(options->checkpoint_path, &file, err);
+        if (!r && options->frozen_path)
+                r = mfl_st_open(options->frozen_path, &rest, err);
+        if (!r)
+                r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
         for (int i = 0; i < rt->strategy->n_state && !r; i++)
-                r = load_state(rt, file, i, path, err);
+                r = load_state(rt, file, i, options->checkpoint_path, err);
+        mfl_st_close(rest);
         mfl_st_close(file);
         return r;
 }
@@ -199,7 +201,7 @@ static int fill_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
         float *moving, struct mfl_error *err)
 {
         if (options->checkpoint_path)
-                return load_checkpoint(rt, options->checkpoint_path, frozen, moving, err);
+                return load_checkpoint(rt, options, frozen, moving, err);
         initial_state(rt);
         if (options->initial_path)
                 return load_initial(options->initial_path, rt->graph, frozen, moving, err);

@@ -76,9 +76,10 @@ struct mfl_runtime_options {
         uint32_t n_slots; /* at most so many; fewer, but one at least, when the budget is short. 0: 2 */
         uint32_t cohort;  /* single updates: rows of the spill file (most clients in a round) */
         const char *state_dir;
-        /* Where the params come from. Checkpoint: safetensors with params and strategy state. Initial: raw
-         * little-endian floats, graph->n of them, in the order of layers. Both NULL: from the job's seed. */
-        const char *checkpoint_path, *initial_path;
+        /* Where the params come from. Checkpoint: safetensors with params and strategy state; those that the
+         * file has not are in `frozen` (NULL: it has all). Initial: raw little-endian floats, graph->n of
+         * them, in the order of layers. All NULL: from the job's seed. */
+        const char *checkpoint_path, *frozen_path, *initial_path;
         uint32_t round;            /* of those params */
         struct mfl_budget *budget; /* NULL: no limit */
 };

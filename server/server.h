@@ -4,8 +4,7 @@
  *
  *     stream ---- session.c ---- event ----> core.c ---- actions ----> shell.c
  *       ^            |                                                    |
- *       |            +-- operators.c (requests of `mfl`)                  +-- job.c (memory, worker
- * operations)
+ *       |            +-- operators.c (requests of `mfl`)                  +-- job*.c (memory, workers)
  *       +-- transfer.c (params down)          watch.c (who looks on) <----+
  *
  * Loop thread only, but for the run functions of work. Ownership: the server owns sessions and jobs; a
@@ -117,8 +116,8 @@ struct mfl_server_job {
         uint32_t stop_after;   /* 0: it was not asked for */
         bool state_unwritten;  /* the disk would not take `state` */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
-        uint32_t checkpointed; /* round of `file` */
-        struct mfl_store_file file;
+        uint32_t checkpointed; /* round of `file` and `frozen_file` */
+        struct mfl_store_file file, frozen_file;
         struct mfl_job_observed observed;
         bool has_partition; /* a population's is in the store, or on its way there */
 };
@@ -257,7 +256,7 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
         uint64_t offset, uint64_t request);
 void mfl_transfer_stop(struct mfl_session *session);
 
-/* job.c */
+/* job.c; job_prepare.c, job_slot.c, job_round.c */
 struct mfl_server_job *mfl_server_job_find(struct mfl_server *server, const char *id); /* NULL: none */
 /* At start and after Submit: takes the job in and, when it is unfinished, hands it to the core. Blocking when
  * it resumes. */

@@ -76,6 +76,12 @@ static const char *const schema_steps[] = {
         /* Theirs are in the order of layers, and digests of that: nothing of them is frozen. */
         "ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0;"
         "PRAGMA user_version = 5;",
+
+        /* Checkpoints of before hold all params. */
+        "ALTER TABLE rounds ADD COLUMN frozen_file TEXT NOT NULL DEFAULT '';"
+        "ALTER TABLE rounds ADD COLUMN frozen_sha256 BLOB;"
+        "ALTER TABLE rounds ADD COLUMN frozen_bytes INTEGER NOT NULL DEFAULT 0;"
+        "PRAGMA user_version = 6;",
 };
 /* The clock is believed up to here, so that a wrong one leaves room to count. */
 #define BOOT_CLOCK_MAX 0xf0000000u

@@ -7,13 +7,16 @@
  *      STATE_DIR/mfl.db.schema-2.bak                as it was before the last upgrade
  *      STATE_DIR/uploads/                           initial params being received; emptied at open
  *      STATE_DIR/jobs/j-000001/initial.f32          initial params that were uploaded: raw little-endian
- * floats STATE_DIR/jobs/j-000001/round-000012.safetensors
+ * floats STATE_DIR/jobs/j-000001/frozen.safetensors   of a job with frozen params: those, once
+ *      STATE_DIR/jobs/j-000001/round-000012.safetensors   the other params, and the strategy's state
  *
- * A round is committed so: checkpoint (tmp, fsync, rename, fsync directory), then one transaction with the
- * round's row, which names the file and its SHA-256, and what retention drops; then the dropped files are
- * unlinked. A crash anywhere leaves the old round or the new one, whole; files without a row are removed at
- * open, with a log line. Fault points: those of common/fs.h, "before-db-commit", "after-db-commit" (every
- * transaction), "before-unlink", "after-unlink".
+ * A round is committed so: the checkpoint's files (each tmp, fsync, rename, fsync directory), then one
+ * transaction with the round's row, which names the files and their SHA-256, and what retention drops; then
+ * the dropped files are unlinked. Frozen params are written with the first round that is committed, and named
+ * by every row after it; rounds of releases before schema 6 have all params in their own file. So a damaged
+ * frozen.safetensors takes all rounds with it, and the job begins anew. A crash anywhere leaves the old round
+ * or the new one, whole; files without a row are removed at open, with a log line. Fault points: those of
+ * common/fs.h, "before-db-commit", "after-db-commit" (every transaction), "before-unlink", "after-unlink".
  *
  * Threads: any; calls are serialised inside (writing a checkpoint's file is not). All calls may block on the
  * disk: worker threads, and the start of the program.
@@ -125,6 +128,7 @@ struct mfl_store_round {
         uint64_t committed_ms;                     /* Unix time */
         bool kept;                                 /* its file is there */
         struct mfl_store_file file;
+        struct mfl_store_file frozen; /* the params that `file` has not; name "": it has all */
 };
 struct mfl_store_rounds {
         uint32_t n;
@@ -146,11 +150,13 @@ struct mfl_store_nodes {
 #define MFL_STORE_NODE_ROUNDS_MAX 100 /* of a job, the newest, whose rows are kept */
 void mfl_store_nodes_deinit(struct mfl_store_nodes *nodes);
 
-/* CHECKPOINT: writes round's file, durable when this returns 0. Again after a failure, or for a round that
- * was begun before a crash, is fine. Tensors: the graph's table, then "strategy/STATE/TENSOR" for each state
- * vector. */
+/* CHECKPOINT: writes round's file, and that of the frozen params where no committed round names one; durable
+ * when this returns 0. Again after a failure, or for a round that was begun before a crash, is fine. Tensors:
+ * those of the graph's table that move, then "strategy/STATE/TENSOR" for each state vector. ret_frozen: its
+ * name is "" where nothing is frozen. */
 int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
-        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file, struct mfl_error *err);
+        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file,
+        struct mfl_store_file *ret_frozen, struct mfl_error *err);
 /* COMMIT: the row, with retention: kept are the newest, the best (accuracy, then lower loss, then the later;
  * among evaluated ones) and `keep` more, the newest first. Repeating it is fine. round->committed_ms and kept
  * are set here. nodes: the round's rows, each node once; `round` in them is not looked at. */
@@ -176,12 +182,13 @@ int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, 
 const char *mfl_store_path(
         const struct mfl_store *store, const char *id, const char *file, char buf[MFL_STORE_PATH_BYTES]);
 
-/* Where an unfinished job goes on: the last committed round whose file is there with the right SHA-256. A
+/* Where an unfinished job goes on: the last committed round whose files are there with the right SHA-256. A
  * missing or damaged file is passed over with a log line, and the rounds after the one found are struck
  * (superseded) in the database. */
 struct mfl_store_resume {
         uint32_t round;                             /* 0: from the start */
         char checkpoint_path[MFL_STORE_PATH_BYTES]; /* "" for round 0 */
+        char frozen_path[MFL_STORE_PATH_BYTES];     /* "": nothing lies apart */
         char initial_path[MFL_STORE_PATH_BYTES];    /* round 0 with uploaded params, else "" */
         uint8_t digest[MFL_DIGEST_BYTES];           /* of the params; zero for round 0 */
         uint32_t passed_over;                       /* damaged rounds */

@@ -47,6 +47,7 @@ struct mfl_store_named {
         struct mfl_store_file file;
         int fd; /* -1: not open */
 };
+#define MFL_STORE_SCHEMA_FROZEN 6u /* from it on rounds may name a second file */
 struct mfl_store_inventory {
         uint32_t n, room;
         struct mfl_store_named *v;

@@ -69,8 +69,13 @@ static int is_still_named(
                 return mfl_db_query(check->db, on_there, ret_named, err,
                         "SELECT 1 FROM jobs WHERE id = ?1 AND has_initial", "t", named->job);
         return mfl_db_query(check->db, on_there, ret_named, err,
-                "SELECT 1 FROM rounds WHERE job = ?1 AND round = ?2 AND kept = 1 AND superseded = 0 AND "
-                "file_sha256 = ?3",
+                check->summary->schema < MFL_STORE_SCHEMA_FROZEN
+                        ? "SELECT 1 FROM rounds WHERE job = ?1 AND round = ?2 AND kept = 1 AND superseded = "
+                          "0 "
+                          "AND file_sha256 = ?3"
+                        : "SELECT 1 FROM rounds WHERE job = ?1 AND round = ?2 AND kept = 1 AND superseded = "
+                          "0 "
+                          "AND ?3 IN (file_sha256, frozen_sha256)",
                 "tib", named->job, (int64_t)named->round, (const void *)named->file.sha256,
                 sizeof named->file.sha256);
 }

@@ -102,6 +102,12 @@ void mfl_store_remove_job_dir(struct mfl_store *store, const char *id)
 
 /* ---- checkpoints ---- */
 
+/* What of a checkpoint goes into one file. */
+enum part {
+        PART_MOVING, /* with the strategy's state; all params where none are frozen */
+        PART_FROZEN,
+};
+
 /* The tensors of one state vector, named strategy/STATE/TENSOR: those that move. names is an array of as many
  * texts. */
 static int name_state(const struct mfl_graph *graph, const char *state_name, const float *state,
@@ -120,16 +126,11 @@ static int name_state(const struct mfl_graph *graph, const char *state_name, con
         return 0;
 }
 
-static int write_tensors(int fd, const char *path, const char *id, uint32_t round,
-        const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
+static int write_params(int fd, const char *path, enum part part, const struct mfl_checkpoint *checkpoint,
+        const struct mfl_st_meta *meta, int n_meta, struct mfl_error *err)
 {
         int n = checkpoint->graph->n_params, n_moving = n - checkpoint->graph->i_moving, r = 0;
-        int n_all = n + checkpoint->n_state * n_moving;
-        char round_text[16], digest_text[MFL_SHA256_HEX_BYTES];
-        snprintf(round_text, sizeof round_text, "%u", round);
-        mfl_hex(checkpoint->digest, MFL_DIGEST_BYTES, digest_text);
-        const struct mfl_st_meta meta[] = {{"format", "pt"}, {"job", id}, {"round", round_text},
-                {"digest", digest_text}, {"software", "mfl " MFL_VERSION}};
+        int n_all = n + checkpoint->n_state * n_moving, first = n - n_moving;
         struct mfl_st_tensor *tensors = mfl_calloc((size_t)n_all, sizeof *tensors);
         char **names = mfl_calloc((size_t)n_all, sizeof *names);
         if (!tensors || !names)
@@ -142,7 +143,9 @@ static int write_tensors(int fd, const char *path, const char *id, uint32_t roun
         if (r)
                 mfl_fail_memory(err, (size_t)n_all * sizeof *tensors, "a checkpoint's table");
         else
-                r = mfl_st_write(fd, path, tensors, n_all, meta, (int)MFL_ARRAY_SIZE(meta), err);
+                r = part == PART_FROZEN
+                            ? mfl_st_write(fd, path, tensors, first, meta, n_meta, err)
+                            : mfl_st_write(fd, path, tensors + first, n_all - first, meta, n_meta, err);
         for (int i = 0; names && i < n_all; i++)
                 free(names[i]);
         free(names);
@@ -150,43 +153,76 @@ static int write_tensors(int fd, const char *path, const char *id, uint32_t roun
         return r;
 }
 
+/* The frozen params are the same in every round. */
+static int write_tensors(int fd, const char *path, enum part part, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
+{
+        char round_text[16], digest_text[MFL_SHA256_HEX_BYTES];
+        snprintf(round_text, sizeof round_text, "%u", round);
+        mfl_hex(checkpoint->digest, MFL_DIGEST_BYTES, digest_text);
+        const struct mfl_st_meta meta[] = {{"format", "pt"}, {"job", id}, {"software", "mfl " MFL_VERSION},
+                {"round", round_text}, {"digest", digest_text}};
+        return write_params(fd, path, part, checkpoint, meta,
+                (int)MFL_ARRAY_SIZE(meta) - (part == PART_FROZEN ? 2 : 0), err);
+}
+
 /* The same points as mfl_fs_write has, since the tensors go past it. */
-static int write_file(struct mfl_fs_file *file, const char *id, uint32_t round,
+static int write_file(struct mfl_fs_file *file, enum part part, const char *id, uint32_t round,
         const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
 {
         int r = mfl_fs_fault("before-write", file->tmp);
         if (r)
                 return mfl_fail(err, r, "write %s: %s", file->tmp, strerror(-r));
-        r = write_tensors(file->fd, file->tmp, id, round, checkpoint, err);
+        r = write_tensors(file->fd, file->tmp, part, id, round, checkpoint, err);
         if (r)
                 return r;
         r = mfl_fs_fault("after-write", file->tmp);
         return r ? mfl_fail(err, r, "write %s: %s", file->tmp, strerror(-r)) : 0;
 }
 
-int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
-        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file, struct mfl_error *err)
+/* Durable when this returns 0; result->name is given. */
+static int write_part(struct mfl_store *store, enum part part, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *result, struct mfl_error *err)
 {
-        struct mfl_store_file result = {{0}};
         struct mfl_fs_file file = {.fd = -1};
         char path[MFL_STORE_PATH_BYTES];
-        snprintf(result.name, sizeof result.name, "round-%06u.safetensors", round);
-        int r = mfl_fs_begin(&file, mfl_store_path(store, id, result.name, path), err);
+        int r = mfl_fs_begin(&file, mfl_store_path(store, id, result->name, path), err);
         if (r)
                 return mfl_store_code(r);
-        r = write_file(&file, id, round, checkpoint, err);
+        r = write_file(&file, part, id, round, checkpoint, err);
         /* The disk begins while the file is hashed; a kernel that can't do this writes at the fsync. */
         if (!r)
                 sync_file_range(file.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
         /* Read back from the page cache: what is hashed is what lies in the file. */
         if (!r)
-                r = mfl_store_sha256_file(file.tmp, result.sha256, &result.bytes, err);
+                r = mfl_store_sha256_file(file.tmp, result->sha256, &result->bytes, err);
         if (!r)
                 r = mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);
-        if (!r)
-                *ret_file = result;
         return mfl_store_code(r);
+}
+
+int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
+        const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file,
+        struct mfl_store_file *ret_frozen, struct mfl_error *err)
+{
+        struct mfl_store_file result = {{0}}, frozen = {{0}};
+        int r = 0;
+        if (checkpoint->graph->n_frozen) {
+                r = mfl_store_frozen_file(store, id, &frozen, err);
+                if (!r && !frozen.name[0]) {
+                        mfl_strcpy(frozen.name, sizeof frozen.name, "frozen.safetensors");
+                        r = write_part(store, PART_FROZEN, id, round, checkpoint, &frozen, err);
+                }
+        }
+        snprintf(result.name, sizeof result.name, "round-%06u.safetensors", round);
+        if (!r)
+                r = write_part(store, PART_MOVING, id, round, checkpoint, &result, err);
+        if (r)
+                return r;
+        *ret_file = result;
+        *ret_frozen = frozen;
+        return 0;
 }
 
 /* ---- uploads ---- */
@@ -279,7 +315,8 @@ static int file_is_named(
 {
         struct wanted wanted = {file, false};
         int r = mfl_db_query(store->db, on_file, &wanted, err,
-                "SELECT file FROM rounds WHERE job = ?1 AND file = ?2 AND kept = 1 "
+                "SELECT file FROM rounds WHERE job = ?1 AND file = ?2 AND kept = 1 UNION ALL "
+                "SELECT frozen_file FROM rounds WHERE job = ?1 AND frozen_file = ?2 AND kept = 1 "
                 "UNION ALL SELECT 'initial.f32' FROM jobs WHERE id = ?1 AND has_initial",
                 "tt", id, file);
         *ret_named = wanted.found;

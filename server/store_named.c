@@ -103,6 +103,11 @@ static int read_rows(struct mfl_db *db, struct mfl_store_inventory *inventory,
                         "superseded = 0 UNION ALL SELECT id, 0, 'initial.f32', 4 * n_params, NULL FROM jobs "
                         "WHERE has_initial ORDER BY 1, 2",
                         "");
+        if (!r && summary->schema >= MFL_STORE_SCHEMA_FROZEN) /* once, of the newest round that names it */
+                r = mfl_db_query(db, on_named, inventory, err,
+                        "SELECT job, max(round), frozen_file, frozen_bytes, frozen_sha256 FROM rounds WHERE "
+                        "kept = 1 AND superseded = 0 AND frozen_file <> '' GROUP BY job, frozen_file",
+                        "");
         summary->jobs = (uint64_t)jobs;
         summary->jobs_unfinished = (uint64_t)unfinished;
         summary->rounds = (uint64_t)rounds;

@@ -9,7 +9,8 @@
         "weight, "                                                                                           \
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
-        "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone"
+        "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
+        "frozen_file, frozen_sha256, frozen_bytes"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
 
@@ -41,10 +42,13 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
                 .kept = mfl_db_int(row, 22) != 0,
                 .bytes_up_alone = (uint64_t)mfl_db_int(row, 23),
                 .bytes_down_alone = (uint64_t)mfl_db_int(row, 24),
+                .frozen.bytes = (uint64_t)mfl_db_int(row, 27),
         };
         mfl_db_blob(row, 15, round->record.digest, MFL_DIGEST_BYTES);
         mfl_strcpy(round->file.name, sizeof round->file.name, mfl_db_text(row, 19));
         mfl_db_blob(row, 20, round->file.sha256, sizeof round->file.sha256);
+        mfl_strcpy(round->frozen.name, sizeof round->frozen.name, mfl_db_text(row, 25));
+        mfl_db_blob(row, 26, round->frozen.sha256, sizeof round->frozen.sha256);
 }
 
 static int insert_round(
@@ -54,8 +58,9 @@ static int insert_round(
         return mfl_db_run(store->db, err,
                 "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
-                "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25)",
-                "tiiiddddiiiiiiiibiiitbiii", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
+                "?27, ?28)",
+                "tiiiddddiiiiiiiibiiitbiiitbi", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
@@ -63,7 +68,8 @@ static int insert_round(
                 sizeof rec->digest, (int64_t)round->bytes_up, (int64_t)round->bytes_down,
                 (int64_t)round->committed_ms, round->file.name, (const void *)round->file.sha256,
                 sizeof round->file.sha256, (int64_t)round->file.bytes, (int64_t)round->bytes_up_alone,
-                (int64_t)round->bytes_down_alone);
+                (int64_t)round->bytes_down_alone, round->frozen.name, (const void *)round->frozen.sha256,
+                sizeof round->frozen.sha256, (int64_t)round->frozen.bytes);
 }
 
 /* ---- lists of rounds ---- */
@@ -187,6 +193,30 @@ int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, 
         return r;
 }
 
+static int on_frozen(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct mfl_store_file *file = user;
+        mfl_strcpy(file->name, sizeof file->name, mfl_db_text(row, 0));
+        mfl_db_blob(row, 1, file->sha256, sizeof file->sha256);
+        file->bytes = (uint64_t)mfl_db_int(row, 2);
+        return 0;
+}
+
+int mfl_store_frozen_file(
+        struct mfl_store *store, const char *id, struct mfl_store_file *ret_file, struct mfl_error *err)
+{
+        struct mfl_store_file file = {{0}};
+        mfl_store_lock(store);
+        int r = mfl_db_query(store->db, on_frozen, &file, err,
+                "SELECT frozen_file, frozen_sha256, frozen_bytes FROM rounds WHERE job = ?1 AND kept = 1 AND "
+                "superseded = 0 AND frozen_file <> '' ORDER BY round DESC LIMIT 1",
+                "t", id);
+        mfl_store_unlock(store);
+        if (!r)
+                *ret_file = file;
+        return r;
+}
+
 /* ---- commit ---- */
 
 /* Takes `kept` from the rows that retention drops, and clears it in *rounds too. The best round of all is
@@ -244,26 +274,25 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
 
 /* ---- resume ---- */
 
-/* Whether the round's file is there, whole. What cannot be read is as good as not there; other failures are
- * returned. */
-static int verify(struct mfl_store *store, const char *id, const struct mfl_store_round *round,
+/* Whether a file of the round is there, whole. What cannot be read is as good as not there; other failures
+ * are returned. */
+static int verify(struct mfl_store *store, const char *id, uint32_t round, const struct mfl_store_file *file,
         bool *ret_good, struct mfl_error *err)
 {
         char path[MFL_STORE_PATH_BYTES];
         uint8_t sha256[32];
         uint64_t bytes;
         struct mfl_error why = {{0}};
-        int r = mfl_store_sha256_file(
-                mfl_store_path(store, id, round->file.name, path), sha256, &bytes, &why);
+        int r = mfl_store_sha256_file(mfl_store_path(store, id, file->name, path), sha256, &bytes, &why);
         if (r && r != -ENOENT && r != -EIO)
                 return mfl_fail(err, mfl_store_code(r), "%s", why.text);
-        *ret_good = !r && bytes == round->file.bytes && !memcmp(sha256, round->file.sha256, sizeof sha256);
+        *ret_good = !r && bytes == file->bytes && !memcmp(sha256, file->sha256, sizeof sha256);
         if (!*ret_good)
                 mfl_store_logf(store, id,
                         "DAMAGED CHECKPOINT: round %u is passed over and will be done again from an older "
-                        "one: %s",
-                        round->record.round,
-                        r ? why.text : "the file's SHA-256 is not the one that was committed");
+                        "one: %s%s",
+                        round, r ? why.text : file->name,
+                        r ? "" : ": its SHA-256 is not the one that was committed");
         return 0;
 }
 
@@ -297,13 +326,17 @@ int mfl_store_resume(
         for (uint32_t i = rounds.n; i-- > 0 && !r && !resume.round;) {
                 const struct mfl_store_round *round = &rounds.v[i];
                 bool good = false;
-                r = verify(store, id, round, &good, err);
+                r = verify(store, id, round->record.round, &round->file, &good, err);
+                if (!r && good && round->frozen.name[0])
+                        r = verify(store, id, round->record.round, &round->frozen, &good, err);
                 resume.passed_over += !r && !good;
                 if (r || !good)
                         continue;
                 resume.round = round->record.round;
                 memcpy(resume.digest, round->record.digest, MFL_DIGEST_BYTES);
                 mfl_store_path(store, id, round->file.name, resume.checkpoint_path);
+                if (round->frozen.name[0])
+                        mfl_store_path(store, id, round->frozen.name, resume.frozen_path);
         }
         if (!r && resume.round < job.committed)
                 r = supersede(store, id, resume.round, err);

@@ -28,7 +28,6 @@ int mfl_dataset_meaning(const struct mfl_dataset *dataset, uint64_t *ret_meaning
 {
         struct mfl_sha256 sha = {0};
         uint8_t digest[MFL_SHA256_BYTES];
-        uint64_t v = 0;
         if (!dataset->vocabulary && !dataset->class_names) {
                 *ret_meaning = 0;
                 return 0;
@@ -41,8 +40,6 @@ int mfl_dataset_meaning(const struct mfl_dataset *dataset, uint64_t *ret_meaning
         mfl_sha256_deinit(&sha);
         if (r)
                 return r;
-        for (int i = 7; i >= 0; i--)
-                v = v << 8 | digest[i];
-        *ret_meaning = v ? v : 1;
+        *ret_meaning = MFL_MAX(mfl_sha256_number(digest), (uint64_t)1);
         return 0;
 }

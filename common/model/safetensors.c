@@ -390,9 +390,18 @@ static bool is_batch_counter(const struct mfl_graph *graph, const char *name)
         return false;
 }
 
-static int check_param(const struct mfl_st_file *file, const struct mfl_param *param, struct mfl_error *err)
+/* In the first of both files that has it. */
+static const struct entry *find_either(
+        const struct mfl_st_file *file, const struct mfl_st_file *rest, const char *name)
 {
-        const struct entry *entry = find_entry(file, param->name);
+        const struct entry *entry = find_entry(file, name);
+        return entry || !rest ? entry : find_entry(rest, name);
+}
+
+static int check_param(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_param *param, struct mfl_error *err)
+{
+        const struct entry *entry = find_either(file, rest, param->name);
         char have[96], want[96];
         if (!entry)
                 return mfl_fail(
@@ -407,33 +416,42 @@ static int check_param(const struct mfl_st_file *file, const struct mfl_param *p
         return 0;
 }
 
-int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_graph *graph, float *frozen,
-        float *moving, struct mfl_error *err)
+static int check_names(const struct mfl_st_file *file, const struct mfl_graph *graph, struct mfl_error *err)
 {
-        for (int i = 0; i < graph->n_params; i++) {
-                int r = check_param(file, &graph->params[i], err);
-                if (r)
-                        return r;
-        }
         for (int i = 0; i < file->n; i++) {
                 const char *name = file->entries[i].tensor.name;
                 if (!strchr(name, '/') && !has_param(graph, name) && !is_batch_counter(graph, name))
                         return mfl_fail(
                                 err, MFL_INVALID, "%s: the model has no tensor %.64s", file->path, name);
         }
+        return 0;
+}
+
+int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, float *frozen, float *moving, struct mfl_error *err)
+{
+        int r = 0;
+        for (int i = 0; i < graph->n_params && !r; i++)
+                r = check_param(file, rest, &graph->params[i], err);
+        if (!r)
+                r = check_names(file, graph, err);
+        if (!r && rest)
+                r = check_names(rest, graph, err);
+        if (r)
+                return r;
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 float *to = i < graph->i_moving ? frozen + param->offset
                                                 : moving + (param->offset - graph->n_frozen);
-                memcpy(to, find_entry(file, param->name)->tensor.data, param->count * sizeof *to);
+                memcpy(to, find_either(file, rest, param->name)->tensor.data, param->count * sizeof *to);
         }
         return 0;
 }
 
-int mfl_st_to_params(
-        const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err)
+int mfl_st_to_params(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, float *params, struct mfl_error *err)
 {
-        return mfl_st_to_parts(file, graph, params, params + graph->n_frozen, err);
+        return mfl_st_to_parts(file, rest, graph, params, params + graph->n_frozen, err);
 }
 
 void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors)

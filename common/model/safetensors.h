@@ -40,16 +40,17 @@ const struct mfl_st_tensor *mfl_st_find(const struct mfl_st_file *file, const ch
 const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key);              /* NULL: none */
 
 /* Copies the tensors named by the graph's parameter table into the flat vector; MFL_INVALID names the first
- * tensor that is missing, has another shape or type, or is too much (params are untouched then). Tensors with
- * a '/' in their name ("strategy/momentum/conv1.weight") are no part of the model and are passed over: no
- * layer's name can hold one. So is a batch norm's num_batches_tracked, which a PyTorch state_dict has. */
-int mfl_st_to_params(
-        const struct mfl_st_file *file, const struct mfl_graph *graph, float *params, struct mfl_error *err);
+ * tensor that is missing, has another shape or type, or is too much (params are untouched then). `rest`,
+ * where it is not NULL, has the tensors that `file` has not. Tensors with a '/' in their name
+ * ("strategy/momentum/conv1.weight") are no part of the model and are passed over: no layer's name can hold
+ * one. So is a batch norm's num_batches_tracked, which a PyTorch state_dict has. */
+int mfl_st_to_params(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, float *params, struct mfl_error *err);
 /* The tensors of a flat vector, pointing into params and graph; tensors has graph->n_params entries. */
 void mfl_st_from_params(const struct mfl_graph *graph, const float *params, struct mfl_st_tensor *tensors);
 /* The same with the vector's two parts lying in different places: graph->n_frozen and n_moving floats. */
-int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_graph *graph, float *frozen,
-        float *moving, struct mfl_error *err);
+int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, float *frozen, float *moving, struct mfl_error *err);
 void mfl_st_from_parts(const struct mfl_graph *graph, const float *frozen, const float *moving,
         struct mfl_st_tensor *tensors);
 

@@ -115,8 +115,8 @@ static int add_backward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        mfl_cpu_add_backward(pass->net, i, pass->input_too || net->plan->layers[layer->input].wants_grad,
-                pass->input_too || net->plan->layers[layer->input2].wants_grad);
+        mfl_cpu_add_backward(pass->net, i, net->plan->layers[layer->input].wants_grad,
+                net->plan->layers[layer->input2].wants_grad);
         return 0;
 }
 
@@ -168,7 +168,7 @@ static struct delivery delivery_of(const struct pass *pass, int i, int which)
         const struct mfl_plan_layer *plan = &net->plan->layers[i];
         int input = which ? net->graph->layers[i].input2 : net->graph->layers[i].input;
         struct delivery d = {.input = input, .which = which};
-        d.wanted = input >= 0 && (pass->input_too || net->plan->layers[input].wants_grad);
+        d.wanted = input >= 0 && net->plan->layers[input].wants_grad;
         d.writes = which ? plan->writes_grad2 : plan->writes_grad;
         d.moves = input >= 0 && net->layers[i].plain && !net->layers[input].layout.identity;
         return d;

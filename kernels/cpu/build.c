@@ -249,8 +249,9 @@ static int make_backward(struct mfl_net *net, struct mfl_error *err)
 {
         for (int i = 1; i < net->graph->n_layers; i++) {
                 struct mfl_cpu_conv *conv = &net->layers[i].conv;
+                bool wants = net->options.training && net->plan->layers[i].wants_grad;
                 int rc = check_window(net->graph, i, err);
-                if (!rc && mfl_cpu_is_conv(net->graph->layers[i].op) && net->options.training)
+                if (!rc && mfl_cpu_is_conv(net->graph->layers[i].op) && wants)
                         rc = mfl_cpu_conv_backward(conv, net->device->engine, net->options.batch, err);
                 if (rc)
                         return rc;
@@ -274,13 +275,13 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         omp_set_num_threads(net->options.threads);
         find_fusions(net);
         int rc = choose_layouts(net, err);
-        if (!rc)
-                rc = make_backward(net, err);
         if (rc)
                 return rc;
         describe_needs(net, needs);
         place_params(net);
-        rc = mfl_plan_new(net->graph, net->options.training, net->options.segments, needs, &net->plan, err);
+        rc = mfl_plan_new(net->graph, &net->options, needs, &net->plan, err);
+        if (!rc)
+                rc = make_backward(net, err);
         if (!rc)
                 rc = mfl_cpu_allocate(net, err);
         if (!rc)

@@ -42,7 +42,8 @@ static void find_buffers(const struct mfl_net *net, size_t share[2], size_t plai
                         const struct mfl_layout *l = &net->layers[input].layout;
                         size_t floats = (size_t)l->count * (size_t)net->options.batch;
                         bool adds = graph->layers[i].op == MFL_OP_ADD && !net->layers[i].plain;
-                        if (!adds && !(k ? plan->writes_grad2 : plan->writes_grad))
+                        if (!adds && net->plan->layers[input].wants_grad &&
+                                !(k ? plan->writes_grad2 : plan->writes_grad))
                                 share[k] = MFL_MAX(share[k], floats);
                         if (net->layers[i].plain && !l->identity)
                                 plain[k] = MFL_MAX(plain[k], floats);
@@ -161,8 +162,8 @@ static uint64_t padded_count(const struct mfl_shape *out)
         return out->rank == 3 ? count / channels * ((channels + 15) / 16 * 16) : count;
 }
 
-/* Floats of a step's tensors where segments are computed again, by a plan of plain layers, each with a place
- * of its own. 0: no room for the plan. */
+/* Floats of a step's tensors where not all layers keep theirs for backward, by a plan of plain layers, each
+ * with a place of its own. 0: no room for the plan. */
 static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc((size_t)graph->n_layers, sizeof *needs);
@@ -183,7 +184,7 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
                                 extra_floats(graph, i, batch, (uint64_t)options->threads, &work) *
                                 sizeof(float);
         }
-        if (mfl_plan_new(graph, true, options->segments, needs, &plan, NULL))
+        if (mfl_plan_new(graph, options, needs, &plan, NULL))
                 return 0;
         uint64_t floats = plan->arena_bytes / sizeof(float);
         mfl_plan_free(plan);
@@ -218,7 +219,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 wide += rest + MFL_CPU_WIDE_ALIGN;
         }
         uint64_t tensors = activations * (options->training ? 3 : 1);
-        if (options->training && (options->segments > 1 || options->segments == MFL_SEGMENTS_AUTO))
+        if (options->training && (mfl_net_recomputes(options) || graph->n_frozen))
                 tensors = planned_floats(graph, options) / 2 * 3;
         uint64_t floats = tensors + 6 * largest + work + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);

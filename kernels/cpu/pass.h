@@ -15,8 +15,7 @@ struct pass {
         /* Taken on a tensor as soon as its gradient is there; NULL: gradients are wanted, in `grads`. */
         const struct mfl_optimizer *opt;
         struct mfl_rate rate;
-        float *grads;   /* a wide vector: the gradients, or room for them */
-        bool input_too; /* the gradient of the input, too */
+        float *grads; /* a wide vector: the gradients, or room for them */
         struct mfl_error *err;
 };
 

@@ -244,11 +244,10 @@ int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dpa
         int last = net->graph->n_layers - 1, rc = 0;
         int64_t batch = net->options.batch;
         const struct mfl_layout *in = &net->layers[0].layout, *out = &net->layers[last].layout;
-        mfl_assert(net->options.training);
+        mfl_assert(net->options.training && (!dx || net->options.input_grad));
         omp_set_num_threads(net->options.threads);
         for (int g = 0; !rc && g < net->options.groups; g++) {
-                struct pass pass = {
-                        .net = net, .group = g, .grads = net->grads, .input_too = dx != NULL, .err = err};
+                struct pass pass = {.net = net, .group = g, .grads = net->grads, .err = err};
                 rc = forward_kept(&pass);
                 mfl_layout_from_plain(
                         out, batch, dy + (int64_t)g * out->logical * batch, mfl_cpu_grad(net, last));

@@ -53,14 +53,14 @@ static int plan_layers(struct mfl_net *net, struct mfl_error *err)
                 if (!own->live || !mfl_cuda_has_plans(&graph->layers[i]))
                         continue;
                 rc = plan_pass(net, i, MFL_CUDA_FORWARD, err);
-                if (rc || !model->options.training)
-                        continue;
-                rc = plan_pass(net, i, MFL_CUDA_BACKWARD_WEIGHTS, err);
-                if (!rc && mfl_cuda_is_recurrent(graph->layers[i].op))
+                bool weights = mfl_cuda_conv_gives(model, i, MFL_CUDA_BACKWARD_WEIGHTS);
+                if (!rc && weights)
+                        rc = plan_pass(net, i, MFL_CUDA_BACKWARD_WEIGHTS, err);
+                if (!rc && weights && mfl_cuda_is_recurrent(graph->layers[i].op))
                         rc = plan_weights2(net, i, err);
-                if (rc)
+                if (rc || !mfl_cuda_conv_gives(model, i, MFL_CUDA_BACKWARD_DATA))
                         continue;
-                if (model->plan->layers[graph->layers[i].input].wants_grad)
+                if (graph->layers[i].input > 0)
                         rc = plan_pass(net, i, MFL_CUDA_BACKWARD_DATA, err);
                 else /* for the conformance program only: not worth measuring */
                         model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0],

@@ -191,8 +191,10 @@ uint64_t mfl_cuda_attention_kept_floats(const struct mfl_layer *layer, bool trai
 void mfl_cuda_model_sizes(struct mfl_cuda_model *model);
 /* place[i] = where element i of the flat vector lies in a wide one. */
 void mfl_cuda_model_permutation(const struct mfl_cuda_model *model, uint32_t *place);
-enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op);      /* NONE for what is no activation */
-bool mfl_cuda_is_conv(const struct mfl_layer *layer);   /* conv2d, dense: they have plans */
+enum mfl_cuda_act mfl_cuda_act_of(enum mfl_op op);    /* NONE for what is no activation */
+bool mfl_cuda_is_conv(const struct mfl_layer *layer); /* conv2d, dense: they have plans */
+/* Whether backward asks for the gradient of a convolution's or dense layer's weights, or of its input. */
+bool mfl_cuda_conv_gives(const struct mfl_cuda_model *model, int i, enum mfl_cuda_pass pass);
 bool mfl_cuda_is_direct(const struct mfl_layer *layer); /* convolutions launched by run_direct.c */
 bool mfl_cuda_is_norm(enum mfl_op op);
 bool mfl_cuda_is_recurrent(enum mfl_op op); /* LSTM, GRU: they have plans, too */
@@ -205,7 +207,6 @@ uint32_t mfl_cuda_lstm_launches(const struct mfl_cuda_model *model, int i);
 struct mfl_cuda_run {
         struct mfl_net *net;
         bool training;       /* dropout is on, batch normalisation takes the batch's statistics */
-        bool input_too;      /* backward: the gradient of the input is wanted */
         bool again;          /* forward for the second time: running statistics stay */
         const float *params; /* of group 0 */
         const void *low;     /* what products read, of group 0: low or params */

@@ -254,6 +254,15 @@ static int describe_layers(struct mfl_cuda_model *model, struct mfl_error *err)
         return check_orders(model, err);
 }
 
+bool mfl_cuda_conv_gives(const struct mfl_cuda_model *model, int i, enum mfl_cuda_pass pass)
+{
+        const struct mfl_layer *layer = &model->graph->layers[i];
+        if (!model->options.training)
+                return false;
+        return pass == MFL_CUDA_BACKWARD_DATA ? model->plan->layers[layer->input].wants_grad
+                                              : model->graph->params[layer->param_weight].trained;
+}
+
 /* Upper bounds of the workspaces, of operators on the stream and of those on the side. */
 static void bound_workspaces(struct mfl_cuda_model *model)
 {
@@ -267,13 +276,15 @@ static void bound_workspaces(struct mfl_cuda_model *model)
                 if (!own->live || !mfl_cuda_has_plans(&model->graph->layers[i]))
                         continue;
                 most[0] = MFL_MAX(most[0], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
-                if (!model->options.training)
-                        continue;
                 use.pass = MFL_CUDA_BACKWARD_WEIGHTS;
                 use.act = MFL_CUDA_ACT_NONE;
-                most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
-                if (own->conv2.groups)
+                bool weights = mfl_cuda_conv_gives(model, i, MFL_CUDA_BACKWARD_WEIGHTS);
+                if (weights)
+                        most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv, &use));
+                if (weights && own->conv2.groups)
                         most[1] = MFL_MAX(most[1], mfl_cuda_conv_plan_workspace_max(&own->conv2, &use));
+                if (!mfl_cuda_conv_gives(model, i, MFL_CUDA_BACKWARD_DATA))
+                        continue;
                 use = (struct mfl_cuda_conv_use){.pass = MFL_CUDA_BACKWARD_DATA,
                         .act = own->in_act,
                         .add = own->add,
@@ -332,7 +343,7 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
                 rc = mfl_cuda_model_fuse(model, err);
         if (!rc) {
                 describe_needs(model, needs);
-                rc = mfl_plan_new(graph, options->training, options->segments, needs, &model->plan, err);
+                rc = mfl_plan_new(graph, options, needs, &model->plan, err);
         }
         if (!rc)
                 rc = mfl_cuda_model_place_params(model, err);

@@ -101,8 +101,7 @@ int mfl_cuda_backward(struct mfl_net *net, const float *dy, float *dx, float *dp
         int last = net->model.graph->n_layers - 1;
         const struct mfl_cuda_tensor *in = &net->model.layers[0].x, *out = &net->model.layers[last].x;
         struct mfl_cuda_run pass = plain_pass(net, err);
-        mfl_assert(net->model.options.training);
-        pass.input_too = dx != NULL;
+        mfl_assert(net->model.options.training && (!dx || net->model.options.input_grad));
         int rc = mfl_cuda_enter(net, err);
         if (!rc)
                 rc = move_tensor(net, out, mfl_cuda_grad_at(net, last), dy, NULL, err);

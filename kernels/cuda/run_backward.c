@@ -6,7 +6,7 @@
 
 static bool wants_input(const struct mfl_cuda_run *pass, int i)
 {
-        return i >= 0 && (pass->input_too || pass->net->model.plan->layers[i].wants_grad);
+        return i >= 0 && pass->net->model.plan->layers[i].wants_grad;
 }
 
 struct mfl_cuda_wanted mfl_cuda_wanted_of(const struct mfl_cuda_run *pass, int i)
@@ -98,7 +98,7 @@ static int conv_data(const struct mfl_cuda_run *pass, int i)
 static int conv_backward(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
-        if (!pass->net->model.graph->params[layer->param_weight].trained) { /* frozen */
+        if (!mfl_cuda_conv_gives(&pass->net->model, i, MFL_CUDA_BACKWARD_WEIGHTS)) { /* frozen */
                 int rc = wants_input(pass, layer->input) ? conv_data(pass, i) : 0;
                 return rc || !layer->lora_rank
                                ? rc
@@ -119,7 +119,8 @@ static cudaError_t norm_backward(const struct mfl_cuda_run *pass, int i)
         const struct mfl_cuda_layer *own = &net->model.layers[i];
         struct mfl_cuda_norm a = mfl_cuda_norm_of(pass, i);
         a.dout = mfl_cuda_grad_at(net, i);
-        a.din = mfl_cuda_grad_at(net, layer->input);
+        if (wants_input(pass, layer->input))
+                a.din = mfl_cuda_grad_at(net, layer->input);
         a.add = own->add;
         if (own->residual >= 0 && wants_input(pass, own->residual))
                 a.dresidual = mfl_cuda_grad_at(net, own->residual);

@@ -261,7 +261,7 @@ static void shape_backward(const struct pass *pass, int i, const float *dy, cons
         }
 }
 
-static struct wanted wanted_of(const struct pass *pass, int i, bool input_too, float *grads)
+static struct wanted wanted_of(const struct pass *pass, int i, float *grads)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -272,14 +272,14 @@ static struct wanted wanted_of(const struct pass *pass, int i, bool input_too, f
                 .db = grad_param(net, grads, layer->param_bias),
                 .dw2 = grad_param(net, grads, layer->param_weight2),
                 .db2 = grad_param(net, grads, layer->param_bias2)};
-        if (layer->input >= 0 && (input_too || plan[layer->input].wants_grad))
+        if (layer->input >= 0 && plan[layer->input].wants_grad)
                 g.dx = mfl_ref_grad(net, layer->input);
-        if (layer->input2 >= 0 && (input_too || plan[layer->input2].wants_grad))
+        if (layer->input2 >= 0 && plan[layer->input2].wants_grad)
                 g.dx2 = mfl_ref_grad(net, layer->input2);
         return g;
 }
 
-void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads)
+void mfl_ref_backward(const struct pass *pass, float *grads)
 {
         static void (*const backward[])(
                 const struct pass *pass, int i, const float *dy, const struct wanted *g) = {
@@ -300,7 +300,7 @@ void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads)
                         mfl_ref_layer_forward(&again, i);
                         continue;
                 }
-                struct wanted g = wanted_of(pass, i, input_too, grads);
+                struct wanted g = wanted_of(pass, i, grads);
                 backward[families[net->graph->layers[i].op]](pass, i, mfl_ref_grad(net, i), &g);
         }
 }

@@ -38,7 +38,7 @@ static int make_plan(const struct mfl_graph *graph, const struct mfl_net_options
         mfl_plan_plain_needs(graph, options->batch, needs);
         for (int i = 0; i < graph->n_layers; i++)
                 needs[i].aux_bytes = mfl_ref_aux_bytes(graph, i, options->batch);
-        return mfl_plan_new(graph, options->training, options->segments, needs, ret_plan, err);
+        return mfl_plan_new(graph, options, needs, ret_plan, err);
 }
 
 static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
@@ -241,10 +241,10 @@ static void step_part(struct pass *pass, const struct mfl_device_data *data, str
         mfl_host_loss(data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, scale,
                 mfl_ref_act(net, last), mfl_ref_grad(net, last), &steps->score);
         if (pass->first_row == 0) {
-                mfl_ref_backward(pass, false, net->grads);
+                mfl_ref_backward(pass, net->grads);
                 return;
         }
-        mfl_ref_backward(pass, false, net->part);
+        mfl_ref_backward(pass, net->part);
         for (uint64_t i = 0; i < net->graph->n; i++)
                 net->grads[i] += net->part[i];
 }
@@ -354,11 +354,11 @@ static int backward(struct mfl_net *net, const float *dy, float *dx, float *dpar
         size_t batch = (size_t)net->options.batch, input = (size_t)net->plan->layers[0].out_count * batch;
         int last = net->graph->n_layers - 1;
         size_t output = (size_t)net->plan->layers[last].out_count * batch;
-        mfl_assert(net->options.training);
+        mfl_assert(net->options.training && (!dx || net->options.input_grad));
         for (size_t g = 0; g < (size_t)net->options.groups; g++) {
                 struct pass pass = forward_kept(net, (int)g, false);
                 memcpy(mfl_ref_grad(net, last), dy + g * output, output * sizeof(float));
-                mfl_ref_backward(&pass, dx != NULL, dparams + g * net->graph->n);
+                mfl_ref_backward(&pass, dparams + g * net->graph->n);
                 if (dx)
                         memcpy(dx + g * input, mfl_ref_grad(net, 0), input * sizeof(float));
         }

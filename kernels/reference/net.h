@@ -41,6 +41,6 @@ void mfl_ref_forward(const struct pass *pass);
 void mfl_ref_layer_forward(const struct pass *pass, int i);
 /* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
  * gradient 0. Once for each forward. */
-void mfl_ref_backward(const struct pass *pass, bool input_too, float *grads);
+void mfl_ref_backward(const struct pass *pass, float *grads);
 
 #endif

@@ -2,8 +2,11 @@
 """Jobs with frozen params: what no training changes travels once, what moves in every round, and the model is the same whoever
 trains, how often the server dies, and of whatever release peers and state are."""
 import hashlib
+import json
+import os
 import random
 import sqlite3
+import struct
 
 import mfl_harness as h
 import mfl_wire as w
@@ -81,9 +84,11 @@ def test_only_adapters_move_and_travel(lora):
     assert adapters and all('.lora_' in n for n in adapters)
     assert sum(len(model[n][2]) for n in adapters) == 4 * moving
     assert any(any(model[n][2]) for n in adapters if n.endswith('.lora_B'))
-    checkpoint = h.read_safetensors('%s/jobs/%s/round-000003.safetensors' % (c.state_dir, job))
-    assert {n: t for n, t in checkpoint.items() if not n.startswith('strategy/')} == model
+    folder = '%s/jobs/%s/' % (c.state_dir, job)
+    checkpoint = h.read_safetensors(folder + 'round-000003.safetensors')
+    assert {n: t for n, t in checkpoint.items() if not n.startswith('strategy/')} == {n: model[n] for n in adapters}
     assert {n for n in checkpoint if n.startswith('strategy/')} == {'strategy/momentum/' + n for n in adapters}
+    assert h.read_safetensors(folder + 'frozen.safetensors') == {n: t for n, t in model.items() if n not in adapters}
 
 
 @pytest.mark.parametrize('kind', ['shm', 'solo'])
@@ -157,28 +162,66 @@ def test_what_version_1_knows(cluster, lora, text_data):
     assert at[next(n for n in first if n.endswith('.weight'))] < at[next(n for n in first if n.endswith('lora_A'))]
 
 
-def test_a_job_that_an_earlier_release_began(cluster, lora, text_data):
-    """It goes on with all params in the order of layers, and comes to the same tensors."""
-    text, _, _, old, _ = lora
-    text = text.replace('fedavgm', 'fedavg')  # whose checkpoints are as they were
+def write_safetensors(path, tensors):
+    at, header = 0, {}
+    for name, (dtype, shape, bits) in tensors.items():
+        header[name] = {'dtype': dtype, 'shape': shape, 'data_offsets': [at, at + len(bits)]}
+        at += len(bits)
+    text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
+    with open(path, 'wb') as f:
+        f.write(struct.pack('<Q', len(text)) + text + b''.join(t[2] for t in tensors.values()))
+
+
+def as_schema(c, job, schema):
+    """The state as an earlier release wrote it: all params in each round's file, and columns of then."""
+    folder = '%s/jobs/%s/' % (c.state_dir, job)
+    frozen = h.read_safetensors(folder + 'frozen.safetensors')
+    db = sqlite3.connect(c.state_dir + '/mfl.db')
+    for name, in db.execute("SELECT file FROM rounds WHERE job = ? AND kept", (job,)).fetchall():
+        write_safetensors(folder + name, {**frozen, **h.read_safetensors(folder + name)})
+        with open(folder + name, 'rb') as f:
+            data = f.read()
+        db.execute('UPDATE rounds SET file_sha256 = ?, file_bytes = ? WHERE job = ? AND file = ?',
+                   (hashlib.sha256(data).digest(), len(data), job, name))
+    os.unlink(folder + 'frozen.safetensors')
+    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes'):
+        db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
+    for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
+        db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
+    db.execute('PRAGMA user_version = %d' % schema)
+    db.commit()
+    db.close()
+
+
+@pytest.mark.parametrize('schema', [4, 5])
+def test_a_job_that_an_earlier_release_began(cluster, lora, text_data, schema):
+    """Before schema 5 it goes on with all params in the order of layers, and comes to the same tensors; then what is frozen goes
+    into a file of its own with the next round."""
+    text, _, digests, old, _ = lora
+    if schema == 4:
+        text = text.replace('fedavgm', 'fedavg')  # whose checkpoints are as they were
+    else:
+        text = text.replace('rounds: 3', 'rounds: 9')  # so that it is in its middle for sure
+        assert 'rounds: 9' in text
     c = cluster(1, data=text_data, backend='auto')
     job = submit(c, text)
     c.wait_info(job, lambda i: i['round'] >= 1, 20, 'the first round')
     c.server.kill()
-    db = sqlite3.connect(c.state_dir + '/mfl.db')
-    for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen'):  # what schema 5 has more
-        db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
-    db.execute('PRAGMA user_version = 4')
-    db.commit()
-    db.close()
+    as_schema(c, job, schema)
     c.start_server()
     info = c.wait_job(job)
-    assert info['n_frozen'] == 0
     last = c.rounds(job)[-1]
-    assert last['bytes_up'] == 8 * info['n_params']
     path = pull(c, job)
     assert h.params_digest(path) == last['digest'].hex()
-    assert h.read_safetensors(path) == h.read_safetensors(pull(old, run(old, text)[0]))
+    apart = os.path.exists('%s/jobs/%s/frozen.safetensors' % (c.state_dir, job))
+    if schema == 4:
+        assert info['n_frozen'] == 0 and not apart
+        assert last['bytes_up'] == 8 * info['n_params']
+        assert h.read_safetensors(path) == h.read_safetensors(pull(old, run(old, text)[0]))
+    else:
+        assert info['n_frozen'] > 0 and apart
+        assert c.digests(job)[:3] == digests
 
 
 def test_nothing_is_left_to_train(lora):

@@ -22,6 +22,9 @@
 static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
                                "data: {name: toy, partition: iid, clients: 5}\n"
                                "training: {lr: 0.1, epochs: 1, batch: 8}\n";
+static const char frozen_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp, freeze: [fc1, fc2]}\n"
+                                  "data: {name: toy, partition: iid, clients: 5}\n"
+                                  "training: {lr: 0.1, epochs: 1, batch: 8}\n";
 
 /* How the second daemon comes to its params; the first is to fetch them. */
 enum way {
@@ -31,6 +34,7 @@ enum way {
         TOLD_ALONE,    /* the server sends Alone while it waits */
         FETCHER_FIRST, /* the first holds them since long */
         MANY_ROUNDS,   /* from the first, again and again */
+        FROZEN,        /* from the first: those that are frozen, then those that move, of which the sum is */
 };
 
 struct world;
@@ -44,7 +48,8 @@ struct daemon {
         struct mfl_compute compute;
         struct mfl_link *link;
         int exit_status;
-        bool read_from_other, not_from_other, grouped;
+        uint32_t n_read; /* from the other */
+        bool not_from_other, grouped;
         /* The server's side. */
         struct mfl_stream stream;
         bool stream_open, task_sent;
@@ -60,13 +65,15 @@ struct world {
         struct mfl_device *device;
         struct mfl_graph *graph;
         float *params;
-        uint8_t digest[MFL_DIGEST_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES], frozen_digest[MFL_DIGEST_BYTES];
         uint64_t bytes;
+        const char *text; /* the job's */
         uv_loop_t loop;
         uv_timer_t watchdog, later;
         struct mfl_worker hasher;
         uv_tcp_t listener;
         struct daemon daemons[2], *later_get;
+        bool later_frozen;
         uint32_t n_connections, n_closed;
         uint8_t *upload;
         uint64_t n_uploaded, upload_task;
@@ -94,6 +101,7 @@ static struct mfl_task task_of(struct world *w, uint32_t rank, uint64_t items[N_
                 .n_items = N_ITEMS,
                 .items = items,
                 .n_params = w->graph->n,
+                .n_frozen = w->graph->n_frozen,
                 .fingerprint = 77,
                 .params_from = w->way == FETCHER_GONE && rank ? 99 : 1,
                 .group = {.group = GROUP,
@@ -104,6 +112,8 @@ static struct mfl_task task_of(struct world *w, uint32_t rank, uint64_t items[N_
                         .workers = 2}};
         assert_int_equal(mfl_fixed_choose(16, 128, &task.fixed, &err), 0);
         memcpy(task.params_digest, w->digest, MFL_DIGEST_BYTES);
+        if (task.n_frozen)
+                memcpy(task.frozen_digest, w->frozen_digest, MFL_DIGEST_BYTES);
         return task;
 }
 
@@ -115,7 +125,7 @@ static void send_task(struct daemon *d)
         struct mfl_msg alone = {
                 .kind = MFL_MSG_ALONE, .cancel = {.task = task.task.task, .reason = "no group"}};
         d->task_sent = true;
-        send_msg(d, &spec, job_text);
+        send_msg(d, &spec, d->w->text);
         send_msg(d, &task, NULL);
         if (d->w->way == TOLD_ALONE && d->instance == 2)
                 send_msg(d, &alone, NULL);
@@ -138,7 +148,7 @@ static void start_round(struct world *w)
                 task.task.n_items = 1;
                 task.task.items[0] = 0;
                 task.task.group = (struct mfl_group){0};
-                send_msg(&w->daemons[i], &spec, job_text);
+                send_msg(&w->daemons[i], &spec, w->text);
                 send_msg(&w->daemons[i], &task, NULL);
         }
 }
@@ -165,39 +175,46 @@ static void greet(struct daemon *d)
                 send_task(&w->daemons[1]);
 }
 
-static void send_params(struct daemon *d)
+static void send_params(struct daemon *d, bool frozen)
 {
+        struct world *w = d->w;
         struct mfl_error err;
+        uint64_t first = frozen ? 0 : w->graph->n_frozen,
+                 n = frozen ? w->graph->n_frozen : w->graph->n_moving;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         Mfl__Params params = MFL__PARAMS__INIT;
         params.job = (char *)JOB;
-        params.digest.data = d->w->digest;
+        params.digest.data = frozen ? w->frozen_digest : w->digest;
         params.digest.len = MFL_DIGEST_BYTES;
-        params.total = d->w->graph->n;
+        params.total = n;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &params;
-        assert_int_equal(mfl_stream_send(&d->stream, &envelope, d->w->params, d->w->graph->n * sizeof(float),
-                                 NULL, NULL, NULL, &err),
+        assert_int_equal(mfl_stream_send(&d->stream, &envelope, w->params + first, n * sizeof(float), NULL,
+                                 NULL, NULL, &err),
                 0);
 }
 
 static void on_later(uv_timer_t *timer)
 {
         struct world *w = timer->data;
-        send_params(w->later_get);
+        send_params(w->later_get, w->later_frozen);
 }
 
-static void answer_get(struct daemon *d, uint64_t offset)
+static void answer_get(struct daemon *d, uint64_t offset, const uint8_t *digest)
 {
         struct world *w = d->w;
+        bool frozen = w->graph->n_frozen && !memcmp(digest, w->frozen_digest, MFL_DIGEST_BYTES);
         assert_int_equal(offset, 0);
-        assert_int_equal(d->n_gets++, w->way == MANY_ROUNDS ? w->n_rounds - 1 : 0);
+        assert_true(frozen || !memcmp(digest, w->digest, MFL_DIGEST_BYTES));
+        assert_int_equal(
+                d->n_gets++, w->way == MANY_ROUNDS ? w->n_rounds - 1 : w->graph->n_frozen && !frozen);
         /* The other one is to wait in earnest. */
-        if (w->way == TOGETHER && d->instance == 1) {
+        if ((w->way == TOGETHER || w->way == FROZEN) && d->instance == 1) {
                 w->later_get = d;
+                w->later_frozen = frozen;
                 uv_timer_start(&w->later, on_later, 40, 0);
         } else {
-                send_params(d);
+                send_params(d, frozen);
         }
 }
 
@@ -335,7 +352,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 assert_int_equal(msg.hello.instance, d->instance);
                 greet(d);
         } else if (msg.kind == MFL_MSG_PARAMS_GET) {
-                answer_get(d, msg.params.offset);
+                answer_get(d, msg.params.offset, msg.params.digest);
         } else if (msg.kind == MFL_MSG_ANNOUNCE) {
                 on_announce(d, &msg.announce);
         } else if (msg.kind == MFL_MSG_EVAL_RESULT) {
@@ -401,7 +418,7 @@ static void on_exit_wanted(struct mfl_link *link, int status, const char *reason
 static void on_trace(struct mfl_link *link, const char *line)
 {
         struct daemon *d = mfl_link_user(link);
-        d->read_from_other |= strstr(line, "read from daemon") != NULL;
+        d->n_read += strstr(line, "read from daemon") != NULL;
         d->not_from_other |= strstr(line, "not from daemon") != NULL;
 }
 
@@ -505,13 +522,16 @@ static void make_model(struct world *w)
                 .seed = 5};
         assert_int_equal(mfl_dataset_load(&config, &w->dataset, &err), 0);
         assert_int_equal(mfl_backend_reference.device_open(&w->device, &err), 0);
-        assert_int_equal(mfl_job_parse(job_text, strlen(job_text), "t", &job, &err), 0);
+        w->text = w->way == FROZEN ? frozen_text : job_text;
+        assert_int_equal(mfl_job_parse(w->text, strlen(w->text), "t", &job, &err), 0);
         assert_int_equal(mfl_job_graph(job, &w->dataset->shape, 4, &w->graph, &err), 0);
         mfl_job_free(job);
         w->params = mfl_malloc(w->graph->n * sizeof(float));
         mfl_graph_init_params(w->graph, 3, w->params);
         assert_int_equal(mfl_sha256(w->params, w->graph->n * sizeof(float), w->digest, &err), 0);
-        w->bytes = w->graph->n * sizeof(int64_t);
+        assert_int_equal(
+                mfl_sha256(w->params, w->graph->n_frozen * sizeof(float), w->frozen_digest, &err), 0);
+        w->bytes = w->graph->n_moving * sizeof(int64_t);
         w->upload = mfl_calloc(1, w->bytes);
 }
 
@@ -559,8 +579,11 @@ static void check_sum(struct world *w)
         task.items = items;
         task.n_items = 2 * N_ITEMS;
         task.group = (struct mfl_group){0};
-        struct mfl_train_request request = {
-                .task = &task, .job_text = job_text, .params = w->params, .control = &control};
+        struct mfl_train_request request = {.task = &task,
+                .job_text = w->text,
+                .frozen = w->graph->n_frozen ? w->params : NULL,
+                .params = w->params + w->graph->n_frozen,
+                .control = &control};
         struct mfl_train_result *result;
         struct mfl_trainer *trainer = new_trainer(w, NULL);
         assert_int_equal(mfl_trainer_run(trainer, &request, &result, &err), 0);
@@ -583,12 +606,13 @@ static void end_world(struct world *w)
 static struct world *new_world(enum way way)
 {
         struct world *w = calloc(1, sizeof(*w));
-        bool read = way == TOGETHER || way == FETCHER_FIRST || way == MANY_ROUNDS;
+        bool read = way == TOGETHER || way == FETCHER_FIRST || way == MANY_ROUNDS || way == FROZEN;
+        uint32_t n_params = way == MANY_ROUNDS ? N_ROUNDS : way == FROZEN ? 2 : 1;
         w->way = way;
         run_world(w);
-        assert_int_equal(w->daemons[1].read_from_other, read);
+        assert_int_equal(w->daemons[1].n_read, read ? n_params : 0);
         assert_int_equal(w->daemons[1].not_from_other, way == NO_ROOM || way == FETCHER_GONE);
-        assert_int_equal(w->daemons[0].n_gets, way == MANY_ROUNDS ? N_ROUNDS : way != TOLD_ALONE);
+        assert_int_equal(w->daemons[0].n_gets, way == TOLD_ALONE ? 0 : n_params);
         assert_int_equal(w->daemons[1].n_gets, !read);
         return w;
 }
@@ -597,6 +621,17 @@ static void params_come_down_once_and_a_sum_goes_up_once(void **state)
 {
         struct world *w = new_world(TOGETHER);
         assert_true(w->combined);
+        check_sum(w);
+        end_world(w);
+}
+
+/* What is frozen comes down once too, and is no part of the sum, whose buffer in shared memory is as much
+ * smaller. */
+static void frozen_params_come_down_once_and_stay_out_of_the_sum(void **state)
+{
+        struct world *w = new_world(FROZEN);
+        assert_true(w->combined);
+        assert_true(w->graph->n_frozen > 10 * w->graph->n_moving);
         check_sum(w);
         end_world(w);
 }
@@ -642,6 +677,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(params_come_down_once_and_a_sum_goes_up_once),
+                cmocka_unit_test(frozen_params_come_down_once_and_stay_out_of_the_sum),
                 cmocka_unit_test(params_held_since_long_are_read_and_handed_on),
                 cmocka_unit_test(without_room_each_fetches_for_itself),
                 cmocka_unit_test(a_dead_fetcher_is_not_waited_for),

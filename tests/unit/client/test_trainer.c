@@ -648,6 +648,71 @@ static void expect_refused(
         mfl_trainer_free(trainer);
 }
 
+#define DEEP(training)                                                                                       \
+        "name: t\nrounds: 3\nseed: 11\nmodel: {preset: resnet20}\n"                                          \
+        "data: {name: toy, partition: iid, clients: 7}\ntraining: {lr: 0.1, steps: 1, " training "}\n"
+#define SCRATCH ((uint64_t)4 << 20) /* more than a worker takes beside its network */
+
+static uint64_t deep_bytes(const struct mfl_graph *graph, int batch, int segments)
+{
+        struct mfl_net_options options = {
+                .batch = batch, .groups = 1, .threads = 1, .training = true, .segments = segments};
+        return mfl_backend_reference.net_bytes(graph, &options);
+}
+
+/* For two workers, who have `room` each. */
+static void expect_advice(
+        const char *text, const struct mfl_task *task, uint64_t room, const char *format, uint64_t bytes)
+{
+        char part[160], size[16];
+        mfl_snprintf(part, sizeof(part), format, mfl_format_bytes(bytes, size));
+        expect_refused(text, task, 2 * room, part);
+}
+
+/* The batch that is told, followed by `behind`. */
+static int batch_told(const char *text, const struct mfl_task *task, uint64_t room, const char *behind)
+{
+        struct mfl_error err;
+        struct mfl_train_result *result = NULL;
+        struct mfl_trainer *trainer = new_trainer(2, 2 * room);
+        int batch = 0, length = 0;
+        assert_int_equal(run(trainer, text, task, &result, &err), MFL_INVALID);
+        const char *told = strstr(err.text, "; training.batch: ");
+        if (!told || sscanf(told, "; training.batch: %d%n", &batch, &length) != 1 ||
+                strncmp(told + length, behind, strlen(behind)))
+                fail_msg("%s", err.text);
+        mfl_trainer_free(trainer);
+        return batch;
+}
+
+/* What is told is what the network would take that is made then, and the largest one that fits. */
+static void too_large_a_network_is_refused_with_advice(void **state)
+{
+        uint64_t items[] = {0, 1};
+        struct mfl_task task = train_task(items, 2);
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_preset("resnet20", &w.dataset->shape, 4, &graph, NULL), 0);
+        task.n_params = graph->n;
+        uint64_t whole = deep_bytes(graph, 256, 0), cut = deep_bytes(graph, 256, MFL_SEGMENTS_AUTO);
+        uint64_t less = deep_bytes(graph, 37, MFL_SEGMENTS_AUTO),
+                 one = deep_bytes(graph, 1, MFL_SEGMENTS_AUTO);
+        assert_true(whole > cut + SCRATCH && cut > less + SCRATCH);
+        expect_advice(DEEP("batch: 256"), &task, cut + SCRATCH,
+                " are left; training.checkpointing: auto makes it %s, and gives the same model", cut);
+        expect_advice(DEEP("batch: 256, checkpointing: 2"), &task, cut + SCRATCH,
+                " are left; training.checkpointing: auto makes it %s, and gives the same model", cut);
+        int batch =
+                batch_told(DEEP("batch: 256"), &task, less + SCRATCH, " and checkpointing: auto would take ");
+        assert_in_range(batch, 37, 255);
+        assert_true(deep_bytes(graph, batch, MFL_SEGMENTS_AUTO) <= less + SCRATCH);
+        assert_int_equal(
+                batch_told(DEEP("batch: 256, checkpointing: auto"), &task, less + SCRATCH, " would take "),
+                batch);
+        expect_advice(DEEP("batch: 256"), &task, one / 2 + SCRATCH,
+                "; a batch of 1 and checkpointing: auto would still take %s", one);
+        mfl_graph_free(graph);
+}
+
 static void what_cannot_be_done_is_refused_with_the_reason(void **state)
 {
         uint64_t items[] = {0, 7};
@@ -811,6 +876,7 @@ int main(void)
                 cmocka_unit_test(a_client_is_trained_as_specified),
                 cmocka_unit_test(a_wild_client_is_rejected_and_adds_nothing),
                 cmocka_unit_test(the_rest_of_a_task_survives_a_rejection),
+                cmocka_unit_test(too_large_a_network_is_refused_with_advice),
                 cmocka_unit_test(what_cannot_be_done_is_refused_with_the_reason),
                 cmocka_unit_test(a_task_can_be_cancelled),
                 cmocka_unit_test(evaluation_does_not_depend_on_the_cut),

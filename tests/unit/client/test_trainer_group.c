@@ -18,7 +18,12 @@ static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: ml
                                "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"
                                "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8}\n";
 
+static const char frozen_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp, freeze: [fc2]}\n"
+                                  "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"
+                                  "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8}\n";
+
 static struct {
+        const char *text; /* the job's */
         char dir[64];
         struct mfl_dataset *dataset;
         struct mfl_device *device;
@@ -38,7 +43,7 @@ struct member {
         struct mfl_group group;
 };
 
-static int setup(void **state)
+static int setup_job(const char *text)
 {
         struct mfl_error err;
         struct mfl_dataset_config config = {.name = "toy",
@@ -48,19 +53,25 @@ static int setup(void **state)
                 .n_train = 230,
                 .n_test = 61,
                 .seed = 5};
+        w.text = text;
         strcpy(w.dir, "/tmp/mfl-test-group-XXXXXX");
         assert_non_null(mkdtemp(w.dir));
         assert_int_equal(mfl_dataset_load(&config, &w.dataset, &err), 0);
         assert_int_equal(mfl_backend_reference.device_open(&w.device, &err), 0);
         struct mfl_job *job;
-        assert_int_equal(mfl_job_parse(job_text, strlen(job_text), "t", &job, &err), 0);
+        assert_int_equal(mfl_job_parse(text, strlen(text), "t", &job, &err), 0);
         assert_int_equal(mfl_job_graph(job, &w.dataset->shape, 4, &w.graph, &err), 0);
         mfl_job_free(job);
         w.params = mfl_malloc(w.graph->n * sizeof(float));
-        w.sum_bytes = w.graph->n * sizeof(int64_t);
+        w.sum_bytes = w.graph->n_moving * sizeof(int64_t);
         mfl_graph_init_params(w.graph, 3, w.params);
         assert_int_equal(mfl_fixed_choose(16, 256, &w.fixed, &err), 0);
         return 0;
+}
+
+static int setup(void **state)
+{
+        return setup_job(job_text);
 }
 
 static uint32_t count_files(void)
@@ -141,6 +152,7 @@ static int run(struct mfl_trainer *trainer, const struct mfl_group *group, uint6
                 .n_items = n,
                 .items = items,
                 .n_params = w.graph->n,
+                .n_frozen = w.graph->n_frozen,
                 .fixed = w.fixed,
                 .single_updates = single,
                 .fingerprint = 77};
@@ -148,8 +160,11 @@ static int run(struct mfl_trainer *trainer, const struct mfl_group *group, uint6
                 items[i] = first + i;
         if (group)
                 task.group = *group;
-        struct mfl_train_request request = {
-                .task = &task, .job_text = job_text, .params = w.params, .control = &control};
+        struct mfl_train_request request = {.task = &task,
+                .job_text = w.text,
+                .frozen = w.graph->n_frozen ? w.params : NULL,
+                .params = w.params + w.graph->n_frozen,
+                .control = &control};
         return mfl_trainer_run(trainer, &request, ret_result, err);
 }
 
@@ -193,7 +208,7 @@ static void train_members(struct member members[3])
                 struct member *m = &members[i];
                 assert_int_equal(run(m->trainer, &m->group, first[i], count[i], false, &m->result, &err), 0);
                 assert_true(m->result->grouped);
-                assert_int_equal(m->result->n, w.graph->n);
+                assert_int_equal(m->result->n, w.graph->n_moving);
                 assert_int_equal(m->result->updates[0].encoding, MFL_ENCODING_I64);
                 assert_int_equal(m->result->updates[0].bytes, w.sum_bytes);
                 assert_int_equal(mfl_trainer_publish(m->trainer, m->result, GROUP, &err), 0);
@@ -216,7 +231,7 @@ static void members_add_up_to_one_trainer(void **state)
                 uint64_t before = mfl_trainer_memory(m->trainer);
                 if (mfl_trainer_combine(m->trainer, &combine, &err))
                         fail_msg("%s", err.text);
-                assert_int_equal(atomic_load(&control.ready), w.graph->n);
+                assert_int_equal(atomic_load(&control.ready), w.graph->n_moving);
                 assert_memory_equal(combine.sum, want, w.sum_bytes);
                 assert_memory_equal(m->result->data[0], own, w.sum_bytes);
                 assert_int_equal(mfl_trainer_memory(m->trainer), before + w.sum_bytes);
@@ -376,18 +391,18 @@ static int fake_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, cons
         n_bad[0] = 0;
         if (!weight[0])
                 return 0;
-        float *delta = mfl_malloc(w.graph->n * sizeof(float));
-        assert_int_equal(mfl_backend_reference.params_get(net, 0, 0, delta, err), 0);
-        for (uint64_t i = 0; i < w.graph->n; i++)
+        float *delta = mfl_malloc(w.graph->n_moving * sizeof(float));
+        assert_int_equal(mfl_backend_reference.params_get(net, 0, w.graph->n_frozen, delta, err), 0);
+        for (uint64_t i = 0; i < w.graph->n_moving; i++)
                 delta[i] -= fake.base[i];
-        int r = mfl_fixed_add_f32(fixed, weight[0], delta, w.graph->n, fake.of_net->v, err);
+        int r = mfl_fixed_add_f32(fixed, weight[0], delta, w.graph->n_moving, fake.of_net->v, err);
         free(delta);
         return r;
 }
 
 static int fake_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
 {
-        for (uint64_t i = 0; acc && i < w.graph->n; i++)
+        for (uint64_t i = 0; acc && i < w.graph->n_moving; i++)
                 acc[i] += fake.of_net->v[i];
         memset(fake.of_net->v, 0, w.sum_bytes);
         return 0;
@@ -489,7 +504,7 @@ static void a_sum_is_held_on_the_device_and_read_once(void **state)
                         combine.leader = leader;
                         assert_int_equal(mfl_trainer_combine(m.trainer, &combine, &err), 0);
                         assert_int_equal(combine.sum != NULL, leader == 1);
-                        for (uint64_t j = 0; combine.sum && j < w.graph->n; j++)
+                        for (uint64_t j = 0; combine.sum && j < w.graph->n_moving; j++)
                                 assert_int_equal(combine.sum[j], 3 * want[j]);
                         mfl_trainer_combine_free(m.trainer, &combine);
                 }
@@ -520,6 +535,20 @@ static void a_sum_is_held_on_the_device_and_read_once(void **state)
         assert_int_equal(mfl_budget_used(&m.budget), 0);
         free(fake.of_net);
         free(want);
+}
+
+/* Sums, in shared memory and on a device, are of the params that move. */
+static void frozen_params_are_in_no_sum(void **state)
+{
+        teardown(state);
+        setup_job(frozen_text);
+        assert_in_range(w.graph->n_frozen, 1, w.graph->n - 1);
+        fake.full = false;
+        fake.n_combines = 0;
+        members_add_up_to_one_trainer(state);
+        a_sum_is_held_on_the_device_and_read_once(state);
+        teardown(state);
+        setup_job(job_text);
 }
 
 static void want_of_memory_is_survived_at_every_allocation(void **state)
@@ -559,6 +588,7 @@ int main(void)
                 cmocka_unit_test(without_room_a_result_is_an_ordinary_one),
                 cmocka_unit_test(shared_memory_is_charged_to_the_budget),
                 cmocka_unit_test(a_sum_is_held_on_the_device_and_read_once),
+                cmocka_unit_test(frozen_params_are_in_no_sum),
                 cmocka_unit_test(want_of_memory_is_survived_at_every_allocation),
         };
         return cmocka_run_group_tests_name("client_trainer_group", tests, setup, teardown);

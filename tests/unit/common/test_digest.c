@@ -43,6 +43,7 @@ static void sha256_gives_the_published_numbers(void **state)
         assert_int_equal(mfl_sha256("abc", 3, digest, NULL), 0);
         mfl_hex(digest, sizeof digest, hex);
         assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_int_equal(mfl_sha256_number(digest), 0xeacf018fbf1678bau);
         assert_int_equal(mfl_sha256(NULL, 0, digest, NULL), 0);
         mfl_hex(digest, sizeof digest, hex);
         assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");

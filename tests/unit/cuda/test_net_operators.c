@@ -250,6 +250,7 @@ static struct outputs run(const struct mfl_backend_ops *ops, struct mfl_device *
 {
         struct mfl_net_options options = {
                 .batch = BATCH, .groups = groups, .threads = 1, .training = true, .precision = precision};
+        options.input_grad = true;
         struct sizes s = {(size_t)mfl_shape_count(&graph->input) * BATCH,
                 (size_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out) * BATCH, (size_t)graph->n};
         size_t all = NET_GROUPS, own = (size_t)groups, at = (size_t)first;

@@ -218,6 +218,7 @@ static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device
                 .groups = groups,
                 .threads = threads,
                 .training = true,
+                .input_grad = true,
                 .precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32};
         struct mfl_net *net = NULL;
         struct mfl_error err = {""};

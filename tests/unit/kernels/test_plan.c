@@ -4,6 +4,11 @@
 
 #define BATCH 3
 
+/* With the gradient of the input every layer has a backward. */
+static const struct mfl_net_options evaluation = {.batch = BATCH},
+                                    training = {.batch = BATCH, .training = true},
+                                    whole = {.batch = BATCH, .training = true, .input_grad = true};
+
 static struct mfl_graph *preset(const char *name, int64_t side)
 {
         struct mfl_graph *graph = NULL;
@@ -58,7 +63,7 @@ static void tensors_alive_together_lie_apart(void **state)
                 struct tensor tensors[192];
                 struct mfl_plan *plan = NULL;
                 mfl_plan_plain_needs(graph, BATCH, needs);
-                assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
+                assert_int_equal(mfl_plan_new(graph, &whole, needs, &plan, NULL), 0);
                 int n = tensors_of(graph, needs, plan, tensors);
                 for (int i = 0; i < n; i++) {
                         const struct tensor *a = &tensors[i];
@@ -83,7 +88,7 @@ static void memory_is_reused(void **state)
         struct mfl_plan *plan = NULL;
         uint64_t sum = 0, most = 0;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, false, 0, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, &evaluation, needs, &plan, NULL), 0);
         for (int i = 0; i < graph->n_layers; i++) {
                 sum += needs[i].act_bytes;
                 most = MFL_MAX(most, needs[i].act_bytes);
@@ -104,7 +109,7 @@ static void an_alias_shares_memory(void **state)
         assert_int_equal(graph->layers[2].op, MFL_OP_RELU);
         assert_int_equal(mfl_plan_readers(graph, 1), 1);
         needs[2].alias = 1;
-        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, &whole, needs, &plan, NULL), 0);
         assert_int_equal(plan->layers[2].act, plan->layers[1].act);
         assert_int_equal(plan->layers[2].grad, plan->layers[1].grad);
         assert_int_not_equal(plan->layers[2].act, plan->layers[2].grad);
@@ -118,7 +123,7 @@ static void gradients_are_wanted_behind_params_only(void **state)
         struct mfl_plan_need needs[32];
         struct mfl_plan *plan = NULL;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, &training, needs, &plan, NULL), 0);
         assert_false(plan->layers[0].wants_grad);
         for (int i = 1; i < graph->n_layers; i++) {
                 assert_true(plan->layers[i].wants_grad);
@@ -137,7 +142,7 @@ static void the_last_reader_writes_the_gradient(void **state)
         struct mfl_plan *plan = NULL;
         int n_shared = 0;
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, &whole, needs, &plan, NULL), 0);
         for (int i = 0; i < graph->n_layers; i++) {
                 int n_readers = 0, n_writers = 0, writer = -1, last = -1;
                 for (int j = i + 1; j < graph->n_layers; j++) {
@@ -174,7 +179,7 @@ static void gradients_flow_through_both_inputs(void **state)
         struct mfl_plan *plan = NULL;
         assert_int_equal(mfl_graph_build("m", layers, 5, 6, &graph, NULL), 0);
         mfl_plan_plain_needs(graph, BATCH, needs);
-        assert_int_equal(mfl_plan_new(graph, true, 0, needs, &plan, NULL), 0);
+        assert_int_equal(mfl_plan_new(graph, &training, needs, &plan, NULL), 0);
         assert_false(plan->layers[1].wants_grad || plan->layers[3].wants_grad);
         assert_true(plan->layers[2].wants_grad && plan->layers[4].wants_grad);
         assert_true(plan->layers[4].writes_grad && plan->layers[4].writes_grad2);
@@ -262,8 +267,8 @@ static void run_backward(struct machine *m, int i)
                 int r = root_of(m, inputs[k]);
                 if (uses[k])
                         assert_int_equal(m->state[ACT][r], end_of(m, inputs[k]));
-                if (r == root_of(m, i))
-                        continue; /* in place */
+                if (r == root_of(m, i) || !m->plan->layers[inputs[k]].wants_grad)
+                        continue; /* in place, or not wanted */
                 if (!writes)
                         assert_int_not_equal(m->state[GRAD][r], -1);
                 else
@@ -286,24 +291,30 @@ static int run_step(
         for (int k = 0; k < plan->n_backward; k++) {
                 int i = plan->backward[k].layer;
                 if (plan->backward[k].again) {
-                        assert_true(plan->layers[i].again && i <= next);
+                        assert_true(plan->layers[i].again && plan->layers[i].wants_grad && i <= next);
                         run_forward(&m, i);
                         n_again++;
                         continue;
                 }
+                while (next > 0 && !plan->layers[next].wants_grad)
+                        next--;
                 assert_int_equal(i, next--);
                 run_backward(&m, i);
         }
-        assert_int_equal(next, 0);
-        assert_int_not_equal(m.state[GRAD][0], -1);
+        for (; next > 0; next--)
+                assert_false(plan->layers[next].wants_grad);
+        if (plan->layers[0].wants_grad)
+                assert_int_not_equal(m.state[GRAD][0], -1);
         return n_again;
 }
 
-static void check_segments(
-        const struct mfl_graph *graph, const struct mfl_plan_need *needs, int segments, uint64_t *ret_bytes)
+static void check_segments(const struct mfl_graph *graph, const struct mfl_plan_need *needs,
+        const struct mfl_net_options *base, int segments, uint64_t *ret_bytes)
 {
+        struct mfl_net_options options = *base;
         struct mfl_plan *plan = NULL;
-        assert_int_equal(mfl_plan_new(graph, true, segments, needs, &plan, NULL), 0);
+        options.segments = segments;
+        assert_int_equal(mfl_plan_new(graph, &options, needs, &plan, NULL), 0);
         int n_again = run_step(graph, needs, plan);
         assert_in_range(plan->n_segments, 1, segments > 1 ? segments : MFL_SEGMENTS_MAX);
         assert_true(segments != 0 || (plan->n_segments == 1 && n_again == 0));
@@ -341,23 +352,26 @@ static void presets_take_less_in_segments(void **state)
                         if (op == MFL_OP_RELU && mfl_plan_readers(graph, i - 1) == 1)
                                 needs[i].alias = i - 1;
                 }
-                check_segments(graph, needs, 0, &all);
-                check_segments(graph, needs, MFL_SEGMENTS_AUTO, &least);
+                check_segments(graph, needs, &training, 0, &all);
+                check_segments(graph, needs, &training, MFL_SEGMENTS_AUTO, &least);
                 assert_true((double)least <= cases[k].share * (double)all);
                 for (int segments = 2; segments <= MFL_SEGMENTS_MAX; segments += 5)
-                        check_segments(graph, needs, segments, &bytes);
+                        check_segments(graph, needs, &training, segments, &bytes);
                 mfl_graph_free(graph);
         }
 }
 
-/* A layer reads the one before it, and sums one more. */
+/* A layer reads the one before it, and sums one more. Some have params, which are frozen mostly. */
 static struct mfl_graph *random_graph(struct mfl_rng *rng, int n)
 {
         struct mfl_layer layers[64] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}};
         struct mfl_graph *graph = NULL;
         for (int i = 1; i < n; i++) {
-                layers[i] = (struct mfl_layer){.op = MFL_OP_TANH, .input = i - 1};
-                if (i > 1 && mfl_rng_below(rng, 3) == 0) {
+                layers[i] = (struct mfl_layer){.op = MFL_OP_TANH, .input = i - 1, .out_channels = 4};
+                layers[i].frozen = mfl_rng_below(rng, 4) > 0;
+                if (mfl_rng_below(rng, 4) == 0)
+                        layers[i].op = MFL_OP_DENSE;
+                else if (i > 1 && mfl_rng_below(rng, 3) == 0) {
                         layers[i].op = MFL_OP_ADD;
                         layers[i].input2 = (int)mfl_rng_below(rng, (uint32_t)i - 1);
                 }
@@ -385,10 +399,68 @@ static void any_step_finds_what_it_reads(void **state)
                         if (alias) /* what shares memory is of one size */
                                 needs[i].act_bytes = needs[i - 1].act_bytes;
                 }
-                check_segments(graph, needs, MFL_SEGMENTS_AUTO, &bytes);
-                check_segments(graph, needs, 2 + (int)mfl_rng_below(&rng, MFL_SEGMENTS_MAX - 1), &bytes);
+                const struct mfl_net_options *options = t % 3 ? &training : &whole;
+                int segments = 2 + (int)mfl_rng_below(&rng, MFL_SEGMENTS_MAX - 1);
+                check_segments(graph, needs, options, MFL_SEGMENTS_AUTO, &bytes);
+                check_segments(graph, needs, options, segments, &bytes);
                 mfl_graph_free(graph);
         }
+}
+
+/* Backward has nothing of frozen layers in front, however the graph is cut: when it begins, there are what
+ * the trained layer reads, the output, and both their gradients. */
+static void a_frozen_prefix_costs_nothing(void **state)
+{
+        struct mfl_layer layers[9] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {16}}}};
+        struct mfl_graph *graph = NULL;
+        struct mfl_plan_need needs[9];
+        for (int i = 1; i < 9; i++)
+                layers[i] = (struct mfl_layer){.op = i % 2 ? MFL_OP_DENSE : MFL_OP_TANH,
+                        .input = i - 1,
+                        .out_channels = 16,
+                        .frozen = i < 7};
+        assert_int_equal(mfl_graph_build("m", layers, 9, 16, &graph, NULL), 0);
+        mfl_plan_plain_needs(graph, BATCH, needs);
+        for (int segments = 0; segments < 4; segments++) {
+                struct mfl_net_options options = training;
+                struct mfl_plan *plan = NULL;
+                uint64_t bytes;
+                options.segments = segments;
+                check_segments(graph, needs, &options, segments, &bytes);
+                assert_int_equal(
+                        bytes, 4 * 16 * BATCH * sizeof(float)); /* 6, 7 (8 is in it no more), 8, 8' */
+                assert_int_equal(mfl_plan_new(graph, &options, needs, &plan, NULL), 0);
+                assert_int_equal(plan->n_backward, 2);
+                mfl_plan_free(plan);
+        }
+        mfl_graph_free(graph);
+}
+
+/* What stands beside a frozen layer in its memory takes it along, for a backend may do both at once. */
+static void who_shares_memory_wants_alike(void **state)
+{
+        struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {6}}},
+                {.op = MFL_OP_DENSE, .input = 0, .out_channels = 6},
+                {.op = MFL_OP_DENSE, .input = 0, .out_channels = 6, .frozen = true},
+                {.op = MFL_OP_DENSE, .input = 2, .out_channels = 6, .frozen = true},
+                {.op = MFL_OP_ADD, .input = 3, .input2 = 1}};
+        struct mfl_graph *graph = NULL;
+        struct mfl_plan_need needs[5];
+        struct mfl_plan *plan = NULL;
+        assert_int_equal(mfl_graph_build("m", layers, 5, 6, &graph, NULL), 0);
+        mfl_plan_plain_needs(graph, BATCH, needs);
+        assert_int_equal(mfl_plan_new(graph, &training, needs, &plan, NULL), 0);
+        assert_int_equal(plan->n_backward, 2); /* 4, 1 */
+        assert_false(plan->layers[3].wants_grad);
+        mfl_plan_free(plan);
+        needs[4].alias = 3;
+        assert_int_equal(mfl_plan_new(graph, &training, needs, &plan, NULL), 0);
+        assert_int_equal(plan->n_backward, 3); /* 4, 3, 1 */
+        assert_true(plan->layers[3].wants_grad);
+        assert_false(plan->layers[2].wants_grad);
+        assert_int_equal(plan->layers[3].grad, plan->layers[4].grad);
+        mfl_plan_free(plan);
+        mfl_graph_free(graph);
 }
 
 /* Estimates follow the plan, and evaluation has none of it. */
@@ -401,9 +473,9 @@ static void estimates_follow_segments(void **state)
         uint64_t least = mfl_backend_reference.net_bytes(graph, &options);
         assert_true(least < all * 3 / 4);
         options.training = false;
-        uint64_t evaluation = mfl_backend_reference.net_bytes(graph, &options);
+        uint64_t alone = mfl_backend_reference.net_bytes(graph, &options);
         options.segments = 0;
-        assert_int_equal(mfl_backend_reference.net_bytes(graph, &options), evaluation);
+        assert_int_equal(mfl_backend_reference.net_bytes(graph, &options), alone);
         mfl_graph_free(graph);
 }
 
@@ -411,11 +483,13 @@ static void memory_may_run_out(void **state)
 {
         struct mfl_graph *graph = preset("lenet5", 28);
         struct mfl_plan_need needs[32];
+        struct mfl_net_options options = training;
+        options.segments = MFL_SEGMENTS_AUTO;
         mfl_plan_plain_needs(graph, BATCH, needs);
         for (long n = 0;; n++) {
                 struct mfl_plan *plan = NULL;
                 mfl_alloc_fail_at(n);
-                int rc = mfl_plan_new(graph, true, MFL_SEGMENTS_AUTO, needs, &plan, NULL);
+                int rc = mfl_plan_new(graph, &options, needs, &plan, NULL);
                 bool struck = mfl_alloc_failed();
                 mfl_alloc_fail_at(-1);
                 if (!struck) {
@@ -440,6 +514,8 @@ int main(void)
                 cmocka_unit_test(gradients_flow_through_both_inputs),
                 cmocka_unit_test(presets_take_less_in_segments),
                 cmocka_unit_test(any_step_finds_what_it_reads),
+                cmocka_unit_test(a_frozen_prefix_costs_nothing),
+                cmocka_unit_test(who_shares_memory_wants_alike),
                 cmocka_unit_test(estimates_follow_segments),
                 cmocka_unit_test(memory_may_run_out),
         };

@@ -164,7 +164,7 @@ static void what_was_written_is_read_back(void **state)
         assert_string_equal(mfl_st_meta_get(file, "round"), "7");
         assert_string_equal(mfl_st_meta_get(file, meta[1].key), meta[1].value);
         assert_int_equal(mfl_st_find(file, "strategy/momentum")->count, 1);
-        assert_int_equal(mfl_st_to_params(file, graph, back, NULL), 0);
+        assert_int_equal(mfl_st_to_params(file, NULL, graph, back, NULL), 0);
         assert_memory_equal(back, params, sizeof params);
         mfl_st_close(file);
         mfl_graph_free(graph);
@@ -203,7 +203,7 @@ static void assert_not_the_model(struct file f, const char *want)
         struct mfl_error err;
         float params[9] = {5};
         assert_int_equal(mfl_st_parse(f.bytes, f.n, "x", &file, NULL), 0);
-        assert_int_equal(mfl_st_to_params(file, graph, params, &err), MFL_INVALID);
+        assert_int_equal(mfl_st_to_params(file, NULL, graph, params, &err), MFL_INVALID);
         assert_string_equal(err.text, want);
         assert_true(params[0] == 5);
         mfl_st_close(file);
@@ -244,7 +244,7 @@ static void counters_of_batch_norms_are_passed_over(void **state)
                 float params[8], values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
                 memcpy(f.bytes + f.n - 40, values, sizeof values);
                 assert_int_equal(mfl_st_parse(f.bytes, f.n, "x", &file, NULL), 0);
-                assert_int_equal(mfl_st_to_params(file, graph, params, &err), i ? MFL_INVALID : 0);
+                assert_int_equal(mfl_st_to_params(file, NULL, graph, params, &err), i ? MFL_INVALID : 0);
                 if (i)
                         assert_string_equal(err.text, "x: the model has no tensor n.num_batches_tracked");
                 else

@@ -32,6 +32,16 @@ void fixture_init(struct fixture *f, enum mfl_strategy_kind strategy, int side)
         assert_non_null(mkdtemp(f->dir));
 }
 
+void fixture_freeze(struct fixture *f)
+{
+        const struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = f->graph->input},
+                {.op = MFL_OP_DENSE, .input = 0, .out_channels = 12, .bias = true, .frozen = true},
+                {.op = MFL_OP_DENSE, .input = 1, .out_channels = 10, .bias = true}};
+        mfl_graph_free(f->graph);
+        assert_int_equal(mfl_graph_build("frozen", layers, 3, 10, &f->graph, NULL), 0);
+        f->n = f->graph->n_moving;
+}
+
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
         return remove(path);
@@ -48,7 +58,8 @@ void fixture_deinit(struct fixture *f)
         fixture_remove(f->dir);
 }
 
-struct mfl_runtime *fixture_open(const struct fixture *f, uint32_t n_slots, const char *checkpoint_path)
+struct mfl_runtime *fixture_open(
+        const struct fixture *f, uint32_t n_slots, const struct mfl_store_resume *resume)
 {
         struct mfl_runtime_options options = {.job = "j-000001",
                 .spec = &f->spec,
@@ -56,8 +67,11 @@ struct mfl_runtime *fixture_open(const struct fixture *f, uint32_t n_slots, cons
                 .fixed = f->fixed,
                 .n_slots = n_slots,
                 .cohort = 8,
-                .state_dir = f->dir,
-                .checkpoint_path = checkpoint_path};
+                .state_dir = f->dir};
+        if (resume && resume->checkpoint_path[0])
+                options.checkpoint_path = resume->checkpoint_path;
+        if (resume && resume->frozen_path[0])
+                options.frozen_path = resume->frozen_path;
         struct mfl_runtime *rt = NULL;
         struct mfl_error err = {{0}};
         if (mfl_runtime_open(&options, &rt, &err))

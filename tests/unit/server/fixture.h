@@ -6,6 +6,7 @@
 #include "tests/lib/test.h"
 #include "common/budget.h"
 #include "server/runtime.h"
+#include "server/store.h"
 
 /* Logistic regression over 1 x side x side and 10 classes. strategy with the defaults of job files. */
 struct fixture {
@@ -16,10 +17,14 @@ struct fixture {
         uint64_t n;
 };
 void fixture_init(struct fixture *f, enum mfl_strategy_kind strategy, int side);
+/* Two dense layers in the place of the model: the first is frozen; n counts what moves. */
+void fixture_freeze(struct fixture *f);
 void fixture_deinit(struct fixture *f); /* removes the directory with what is in it */
 void fixture_remove(const char *dir);
 
-struct mfl_runtime *fixture_open(const struct fixture *f, uint32_t n_slots, const char *checkpoint_path);
+/* resume NULL: from the start. */
+struct mfl_runtime *fixture_open(
+        const struct fixture *f, uint32_t n_slots, const struct mfl_store_resume *resume);
 /* Number i of client k in round r: within +-0.5, the same each time. */
 float fixture_delta(uint64_t k, uint64_t r, uint64_t i);
 /* One whole update in one chunk: opened, written, added, freed. item: the client; its delta is fixture_delta.

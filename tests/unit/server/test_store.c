@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 #include "common/fs.h"
-#include "server/store.h"
+#include "common/model/safetensors.h"
+#include "server/store_internal.h"
 
 static struct mfl_store *open_store(const char *dir)
 {
@@ -55,7 +56,7 @@ static void commit_round(const struct fixture *f, struct mfl_store *store, const
         fixture_add_f32(f, rt, 2, number, 2);
         ok(mfl_runtime_apply(rt, 3, round.record.digest, &err), &err);
         mfl_runtime_checkpoint(rt, &checkpoint);
-        ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &err), &err);
+        ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &round.frozen, &err), &err);
         ok(mfl_store_commit(store, id, &round, &nodes, keep, &err), &err);
         assert_true(round.kept && round.committed_ms > 0);
 }
@@ -182,7 +183,7 @@ static void a_job_goes_on_with_the_same_bits(void **state)
                 store = open_store(f.dir);
                 ok(mfl_store_resume(store, other, &resume, &err), &err);
                 assert_int_equal(resume.round, r);
-                rt = fixture_open(&f, 1, resume.checkpoint_path);
+                rt = fixture_open(&f, 1, &resume);
                 struct mfl_params *params = mfl_runtime_params(rt, resume.digest);
                 assert_non_null(params);
                 mfl_params_unref(params);
@@ -274,7 +275,7 @@ static void damaged_checkpoints_are_passed_over(void **state)
         assert_non_null(strstr(lines.v[0].text, "DAMAGED CHECKPOINT: round 4"));
         mfl_store_lines_deinit(&lines);
         /* Done again, rounds exist again. */
-        rt = fixture_open(&f, 1, resume.checkpoint_path);
+        rt = fixture_open(&f, 1, &resume);
         commit_round(&f, store, id, rt, 3, 0.5, 3);
         mfl_runtime_close(rt);
         ok(mfl_store_resume(store, id, &resume, &err), &err);
@@ -284,12 +285,88 @@ static void damaged_checkpoints_are_passed_over(void **state)
         fixture_deinit(&f);
 }
 
+/* Floats of a tensor of a file; 0: it has no such one. */
+static uint64_t count_of(const struct mfl_store *store, const char *id, const char *file, const char *tensor)
+{
+        struct mfl_st_file *st;
+        struct mfl_error err = {{0}};
+        char path[MFL_STORE_PATH_BYTES];
+        ok(mfl_st_open(mfl_store_path(store, id, file, path), &st, &err), &err);
+        const struct mfl_st_tensor *found = mfl_st_find(st, tensor);
+        uint64_t count = found ? found->count : 0;
+        mfl_st_close(st);
+        return count;
+}
+
+/* They are written once; a round's file has what moves, and the state of that. */
+static void frozen_params_lie_in_a_file_of_their_own(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_round first, last;
+        struct mfl_store_resume resume;
+        struct mfl_store_file frozen;
+        struct stat st, then;
+        char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDYOGI, 4);
+        fixture_freeze(&f);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        ok(mfl_store_frozen_file(store, id, &frozen, &err), &err);
+        assert_string_equal(frozen.name, "");
+        struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
+        commit_round(&f, store, id, rt, 1, 0.5, 0);
+        assert_int_equal(stat(mfl_store_path(store, id, "frozen.safetensors", path), &then), 0);
+        for (uint32_t r = 2; r <= 3; r++) {
+                ok(mfl_store_round_get(store, id, MFL_STORE_NEWEST, true, &first, &err), &err);
+                commit_round(&f, store, id, rt, r, 0.5, 0);
+                mfl_runtime_close(rt);
+                mfl_store_close(store);
+                store = open_store(f.dir);
+                ok(mfl_store_resume(store, id, &resume, &err), &err);
+                assert_int_equal(resume.round, r);
+                rt = fixture_open(&f, 1, &resume);
+                struct mfl_params *params = mfl_runtime_params(rt, resume.digest);
+                assert_non_null(params);
+                mfl_params_unref(params);
+        }
+        ok(mfl_store_round_get(store, id, MFL_STORE_NEWEST, true, &last, &err), &err);
+        assert_string_equal(last.frozen.name, "frozen.safetensors");
+        assert_memory_equal(&last.frozen, &first.frozen, sizeof last.frozen);
+        assert_int_equal(stat(path, &st), 0);
+        assert_true(st.st_ino == then.st_ino && (uint64_t)st.st_size == last.frozen.bytes);
+        assert_int_equal(count_of(store, id, "frozen.safetensors", "dense1.weight"), 16 * 12);
+        assert_int_equal(count_of(store, id, "frozen.safetensors", "dense2.weight"), 0);
+        assert_int_equal(count_of(store, id, last.file.name, "dense1.weight"), 0);
+        assert_int_equal(count_of(store, id, last.file.name, "dense2.weight"), 12 * 10);
+        assert_int_equal(count_of(store, id, last.file.name, "strategy/variance/dense2.weight"), 12 * 10);
+        assert_false(has_file(store, id, "round-000002.safetensors"));
+        /* Without it no round is whole: the job begins anew, and writes it again. */
+        damage(store, id, "frozen.safetensors");
+        mfl_runtime_close(rt);
+        ok(mfl_store_resume(store, id, &resume, &err), &err);
+        assert_int_equal(resume.round, 0);
+        assert_int_equal(resume.passed_over, 1);
+        rt = fixture_open(&f, 1, &resume);
+        for (uint32_t r = 1; r <= 3; r++)
+                commit_round(&f, store, id, rt, r, 0.5, 0);
+        ok(mfl_store_resume(store, id, &resume, &err), &err);
+        assert_int_equal(resume.round, 3);
+        assert_memory_equal(resume.digest, last.record.digest, MFL_DIGEST_BYTES);
+        mfl_runtime_close(rt);
+        ok(mfl_store_job_set_state(store, id, MFL_JOB_DONE, "", &err), &err);
+        ok(mfl_store_job_delete(store, id, &err), &err);
+        assert_int_equal(stat(path, &st), -1);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
 static void orphans_go_at_the_start(void **state)
 {
         struct fixture f;
         struct mfl_error err = {{0}};
         struct mfl_checkpoint checkpoint;
-        struct mfl_store_file file;
+        struct mfl_store_file file, frozen;
         struct mfl_store_upload *upload;
         char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
@@ -298,7 +375,7 @@ static void orphans_go_at_the_start(void **state)
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         commit_round(&f, store, id, rt, 1, 0.5, 0);
         mfl_runtime_checkpoint(rt, &checkpoint);
-        ok(mfl_store_checkpoint(store, id, 2, &checkpoint, &file, &err), &err); /* never committed */
+        ok(mfl_store_checkpoint(store, id, 2, &checkpoint, &file, &frozen, &err), &err); /* never committed */
         mfl_runtime_close(rt);
         close(open(
                 mfl_store_path(store, id, "round-000003.safetensors.tmp", path), O_CREAT | O_WRONLY, 0600));
@@ -459,6 +536,7 @@ int main(void)
                 cmocka_unit_test(a_job_goes_on_with_the_same_bits),
                 cmocka_unit_test(retention_keeps_newest_best_and_more),
                 cmocka_unit_test(damaged_checkpoints_are_passed_over),
+                cmocka_unit_test(frozen_params_lie_in_a_file_of_their_own),
                 cmocka_unit_test(orphans_go_at_the_start),
                 cmocka_unit_test(log_lines_are_ordered_and_capped),
                 cmocka_unit_test(one_server_per_directory),

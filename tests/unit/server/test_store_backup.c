@@ -17,7 +17,7 @@ static void ok(int r, const struct mfl_error *err)
 }
 
 /* A job with n_rounds checkpoints and one with initial params, and the store still open. */
-static struct mfl_store *prepare(struct fixture *f, uint32_t n_rounds)
+static struct mfl_store *prepare_as(struct fixture *f, uint32_t n_rounds, bool frozen)
 {
         struct mfl_error err = {{0}};
         struct mfl_store *store = NULL;
@@ -26,6 +26,8 @@ static struct mfl_store *prepare(struct fixture *f, uint32_t n_rounds)
         const float initial[3] = {1, 2, 3};
         char id[MFL_JOB_ID_BYTES];
         fixture_init(f, MFL_STRATEGY_FEDADAM, 4);
+        if (frozen)
+                fixture_freeze(f);
         ok(mfl_store_open(f->dir, &store, &err), &err);
         ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         struct mfl_runtime *rt = fixture_open(f, 1, NULL);
@@ -36,7 +38,8 @@ static struct mfl_store *prepare(struct fixture *f, uint32_t n_rounds)
                 fixture_add_f32(f, rt, 1, number, 1);
                 ok(mfl_runtime_apply(rt, 1, round.record.digest, &err), &err);
                 mfl_runtime_checkpoint(rt, &checkpoint);
-                ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &err), &err);
+                ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &round.frozen, &err),
+                        &err);
                 ok(mfl_store_commit(store, id, &round, &nodes, 5, &err), &err);
         }
         mfl_runtime_close(rt);
@@ -44,6 +47,11 @@ static struct mfl_store *prepare(struct fixture *f, uint32_t n_rounds)
         ok(mfl_store_upload_write(upload, initial, sizeof initial, &err), &err);
         ok(mfl_store_job_add(store, "b", "t", "", "ann", upload, id, &err), &err);
         return store;
+}
+
+static struct mfl_store *prepare(struct fixture *f, uint32_t n_rounds)
+{
+        return prepare_as(f, n_rounds, false);
 }
 
 struct findings {
@@ -140,6 +148,36 @@ static void damage_is_found_and_copied(void **state)
         assert_int_equal(truncate(mfl_store_path(store, "j-000002", "initial.f32", path), 10), 0);
         ok(mfl_store_check(f.dir, on_finding, &findings, &summary, &err), &err);
         assert_int_equal(summary.findings, 3);
+        mfl_store_close(store);
+        fixture_remove(target);
+        fixture_deinit(&f);
+}
+
+/* What several rounds name is there once. */
+static void frozen_params_are_backed_up(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_summary saved, checked;
+        struct findings findings = {0};
+        struct mfl_store_resume resume;
+        char target[128];
+        struct mfl_store *store = prepare_as(&f, 3, true);
+        ok(mfl_store_backup(f.dir, target_of(&f, target), on_finding, &findings, &saved, &err), &err);
+        ok(mfl_store_check(target, on_finding, &findings, &checked, &err), &err);
+        assert_int_equal(findings.n, 0);
+        assert_int_equal(checked.files, 5);
+        assert_true(checked.bytes == saved.bytes && saved.files == 5);
+        flip(target, "frozen.safetensors");
+        ok(mfl_store_check(target, on_finding, &findings, &checked, &err), &err);
+        assert_int_equal(findings.n, 1);
+        assert_non_null(strstr(findings.last, "frozen.safetensors: its SHA-256"));
+        flip(target, "frozen.safetensors");
+        mfl_store_close(store);
+        ok(mfl_store_open(target, &store, &err), &err);
+        ok(mfl_store_resume(store, "j-000001", &resume, &err), &err);
+        assert_int_equal(resume.round, 3);
+        assert_non_null(strstr(resume.frozen_path, ".saved/jobs/j-000001/frozen.safetensors"));
         mfl_store_close(store);
         fixture_remove(target);
         fixture_deinit(&f);
@@ -247,6 +285,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_back_up_is_a_state_directory),
                 cmocka_unit_test(damage_is_found_and_copied),
+                cmocka_unit_test(frozen_params_are_backed_up),
                 cmocka_unit_test(what_is_no_state_is_refused),
                 cmocka_unit_test(every_full_disk_leaves_no_half),
                 cmocka_unit_test(every_failed_allocation_leaves_no_half),

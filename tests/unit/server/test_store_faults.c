@@ -14,6 +14,13 @@
 
 #define JOB "j-000001"
 
+/* What the job is, and where round 1 is from, which it has when the round under test begins. */
+enum start {
+        WHOLE, /* nothing is frozen */
+        FROZEN,
+        FROZEN_LATER, /* an earlier release, which wrote all params into each round's file */
+};
+
 /* Strikes at passage number `at` (from 0) of any point: code 0 ends the process, else it is the failure. */
 struct fault {
         int at, seen, code;
@@ -65,25 +72,40 @@ static int store_round(
         struct mfl_store_node node = {.node = "n", .daemons = 1, .up = round->record.round};
         const struct mfl_store_nodes nodes = {1, &node};
         mfl_runtime_checkpoint(rt, &checkpoint);
-        int r = mfl_store_checkpoint(store, JOB, round->record.round, &checkpoint, &round->file, err);
+        int r = mfl_store_checkpoint(
+                store, JOB, round->record.round, &checkpoint, &round->file, &round->frozen, err);
         return r ? r : mfl_store_commit(store, JOB, round, &nodes, 0, err);
 }
 
 /* A directory with round 1 committed. */
-static void prepare(struct fixture *f)
+static void prepare_as(struct fixture *f, enum start start)
 {
         struct mfl_error err = {{0}};
         struct mfl_store_round round;
         char id[MFL_JOB_ID_BYTES];
         fixture_init(f, MFL_STRATEGY_FEDADAM, 4);
+        if (start != WHOLE)
+                fixture_freeze(f);
         struct mfl_store *store = open_store(f->dir);
         ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         assert_string_equal(id, JOB);
+        if (start == FROZEN_LATER) { /* the order stays, since what is frozen is the first layer */
+                assert_int_equal(mfl_graph_by_layers(f->graph, &err), 0);
+                f->n = f->graph->n;
+        }
         struct mfl_runtime *rt = fixture_open(f, 1, NULL);
         compute_round(f, rt, &round, 1);
         ok(store_round(store, rt, &round, &err), &err);
+        assert_int_equal(round.frozen.name[0] != 0, start == FROZEN);
         mfl_runtime_close(rt);
         mfl_store_close(store);
+        if (start == FROZEN_LATER)
+                fixture_freeze(f);
+}
+
+static void prepare(struct fixture *f)
+{
+        prepare_as(f, WHOLE);
 }
 
 /* Does round 2 with keep 0, so that round 1's file goes; ends in fault or with status 0. */
@@ -98,7 +120,7 @@ static void die_in_round_2(const struct fixture *f, int at)
         struct mfl_store *store = open_store(f->dir);
         if (mfl_store_resume(store, JOB, &resume, &err))
                 _exit(3);
-        struct mfl_runtime *rt = fixture_open(f, 1, resume.checkpoint_path);
+        struct mfl_runtime *rt = fixture_open(f, 1, &resume);
         compute_round(f, rt, &round, 2);
         fault.on = true;
         _exit(store_round(store, rt, &round, &err) ? 4 : 0);
@@ -118,18 +140,20 @@ static unsigned count_files(const char *dir)
 }
 
 /* Reopens, and returns the digest after round 2, done now if it was lost. */
-static uint32_t recover(const struct fixture *f, uint8_t digest[MFL_DIGEST_BYTES])
+static uint32_t recover_as(const struct fixture *f, enum start start, uint8_t digest[MFL_DIGEST_BYTES])
 {
         struct mfl_error err = {{0}};
         struct mfl_store_resume resume;
         struct mfl_store_round round;
         struct mfl_store *store = open_store(f->dir);
-        assert_int_equal(count_files(f->dir), 1); /* no *.tmp, no file without a row */
         ok(mfl_store_resume(store, JOB, &resume, &err), &err);
+        bool split = start == FROZEN || (start == FROZEN_LATER && resume.round == 2);
+        assert_int_equal(resume.frozen_path[0] != 0, split);
+        assert_int_equal(count_files(f->dir), 1u + split); /* no *.tmp, no file without a row */
         assert_int_equal(resume.passed_over, 0);
-        struct mfl_runtime *rt = fixture_open(f, 1, resume.checkpoint_path);
+        struct mfl_runtime *rt = fixture_open(f, 1, &resume);
         struct mfl_params *params = mfl_runtime_params(rt, resume.digest);
-        assert_non_null(params); /* what the file holds is what the row says */
+        assert_non_null(params); /* what the files hold is what the row says */
         mfl_params_unref(params);
         if (resume.round == 1) {
                 compute_round(f, rt, &round, 2);
@@ -148,13 +172,19 @@ static uint32_t recover(const struct fixture *f, uint8_t digest[MFL_DIGEST_BYTES
         return resume.round;
 }
 
-static void killed_at_every_step_of_a_commit(void **state)
+static uint32_t recover(const struct fixture *f, uint8_t digest[MFL_DIGEST_BYTES])
+{
+        return recover_as(f, WHOLE, digest);
+}
+
+/* n_before: points before the database's commit; n_behind: from its end on. */
+static void kill_at_every_step(enum start start, int n_before, int n_behind)
 {
         uint8_t digest[MFL_DIGEST_BYTES], expected[MFL_DIGEST_BYTES];
         int n_old = 0, n_new = 0, status = -1;
         for (int at = 0; status != 0; at++) {
                 struct fixture f;
-                prepare(&f);
+                prepare_as(&f, start);
                 pid_t pid = fork();
                 if (!pid)
                         die_in_round_2(&f, at);
@@ -162,7 +192,7 @@ static void killed_at_every_step_of_a_commit(void **state)
                 assert_true(WIFEXITED(status));
                 int code = WEXITSTATUS(status);
                 assert_true(code == 0 || code == 10 || code == 11);
-                uint32_t round = recover(&f, digest);
+                uint32_t round = recover_as(&f, start, digest);
                 /* Before the database's commit the old round, from its end on the new one. */
                 assert_int_equal(round, code == 10 ? 1 : 2);
                 n_old += round == 1;
@@ -172,10 +202,17 @@ static void killed_at_every_step_of_a_commit(void **state)
                 memcpy(expected, digest, sizeof digest);
                 fixture_deinit(&f);
         }
-        /* Five steps of a file, before and after each, and before-db-commit; then after it, unlink twice, and
-         * all done. */
-        assert_int_equal(n_old, 11);
-        assert_int_equal(n_new, 4);
+        assert_int_equal(n_old, n_before);
+        assert_int_equal(n_new, n_behind);
+}
+
+/* Five steps of a file, before and after each, and before-db-commit; then after it, unlink twice, and all
+ * done. The file of the frozen params is written once. */
+static void killed_at_every_step_of_a_commit(void **state)
+{
+        kill_at_every_step(WHOLE, 11, 4);
+        kill_at_every_step(FROZEN, 11, 4);
+        kill_at_every_step(FROZEN_LATER, 21, 4);
 }
 
 static void failing_steps_are_tried_again(void **state)
@@ -195,7 +232,7 @@ static void failing_steps_are_tried_again(void **state)
                         prepare(&f);
                         struct mfl_store *store = open_store(f.dir);
                         ok(mfl_store_resume(store, JOB, &resume, &err), &err);
-                        struct mfl_runtime *rt = fixture_open(&f, 1, resume.checkpoint_path);
+                        struct mfl_runtime *rt = fixture_open(&f, 1, &resume);
                         compute_round(&f, rt, &round, 2);
                         mfl_store_log(store, JOB, "a line that goes with the commit", NULL);
                         fault = (struct fault){.at = at, .code = cases[c].code, .on = true};
@@ -237,7 +274,7 @@ static void failed_allocations_leave_the_old_round(void **state)
                 assert_true(n < 200);
         }
         struct mfl_store *store = open_store(f.dir);
-        struct mfl_runtime *rt = fixture_open(&f, 1, resume.checkpoint_path);
+        struct mfl_runtime *rt = fixture_open(&f, 1, &resume);
         compute_round(&f, rt, &round, 2);
         struck = true;
         for (long n = 0; struck; n++) {
