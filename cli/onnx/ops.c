@@ -485,7 +485,9 @@ static int convert_concat(struct onnx *o)
         while (batch < shape.rank && (shape.dim[batch] != 1 || batch == axis))
                 batch++;
         if (axis < 0 || axis >= shape.rank || batch == shape.rank || shape.rank > 4)
-                return onnx_fail(o, "along this axis is not supported");
+                return onnx_fail(o,
+                        "along this axis is not supported; a model that names its batch is exported with a "
+                        "batch of 1 or with dynamic_axes");
         at = (int)(axis - (axis > batch));
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *x = onnx_input(o, i);
