@@ -147,6 +147,7 @@ static int read_order(
         {                                                                                                    \
                 .key = "frozen", AT(BOOL, layer.frozen)                                                      \
         }
+#define ALPHA AT(F32, layer.alpha), .min = 0, .min_open = true, .max = MFL_GRAPH_ALPHA_MAX
 #define INPUTS                                                                                               \
         {                                                                                                    \
                 .key = "inputs", CALL_AT(inputs, read_input_names), .required = true                         \
@@ -172,6 +173,8 @@ static const struct mfl_yaml_field dense_fields[] = {NAME, OUTPUTS("units"), WEI
         {.key = "lora_rank", AT(U32, layer.lora_rank), .min = 1, .max = SIZE_LIMIT},
         {.key = "lora_alpha", AT(F32, layer.lora_alpha), .min = 0, .min_open = true, .max = 1e6}, INPUT, {0}};
 static const struct mfl_yaml_field pool_fields[] = {NAME, WINDOW, INPUT, {0}};
+static const struct mfl_yaml_field maxpool_fields[] = {
+        NAME, WINDOW, {.key = "ceil_mode", AT(BOOL, layer.ceil_mode)}, INPUT, {0}};
 static const struct mfl_yaml_field dropout_fields[] = {NAME,
         {.key = "rate", AT(F32, layer.rate), .required = true, .min = 0, .max = 1, .max_open = true}, INPUT,
         {0}};
@@ -190,6 +193,8 @@ static const struct mfl_yaml_field layernorm_fields[] = {
 static const struct mfl_yaml_field rmsnorm_fields[] = {NAME, EPS, FROZEN, INPUT, {0}};
 static const struct mfl_yaml_field gelu_fields[] = {
         NAME, {.key = "approximate", AT(BOOL, layer.approximate)}, INPUT, {0}};
+static const struct mfl_yaml_field leaky_fields[] = {NAME, {.key = "negative_slope", ALPHA}, INPUT, {0}};
+static const struct mfl_yaml_field elu_fields[] = {NAME, {.key = "alpha", ALPHA}, INPUT, {0}};
 static const struct mfl_yaml_field reshape_fields[] = {
         NAME, {.key = "shape", CALL_AT(layer.shape, read_shape), .required = true}, INPUT, {0}};
 static const struct mfl_yaml_field weight_fields[] = {NAME,
@@ -215,7 +220,7 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
         [MFL_OP_CONV2D] = conv_fields,
         [MFL_OP_CONVTRANSPOSE2D] = convtranspose_fields,
         [MFL_OP_DENSE] = dense_fields,
-        [MFL_OP_MAXPOOL2D] = pool_fields,
+        [MFL_OP_MAXPOOL2D] = maxpool_fields,
         [MFL_OP_AVGPOOL2D] = pool_fields,
         [MFL_OP_DROPOUT] = dropout_fields,
         [MFL_OP_ADD] = join_fields,
@@ -236,6 +241,8 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
         [MFL_OP_ATTENTION] = attention_fields,
         [MFL_OP_LSTM] = recurrent_fields,
         [MFL_OP_GRU] = recurrent_fields,
+        [MFL_OP_LEAKY_RELU] = leaky_fields,
+        [MFL_OP_ELU] = elu_fields,
 };
 
 static const struct mfl_yaml_field *op_fields(enum mfl_op op)
@@ -352,7 +359,7 @@ int mfl_job_read_layers(
 }
 
 const struct mfl_yaml_field *const mfl_job_layer_tables[] = {conv_fields, dense_fields, convtranspose_fields,
-        pool_fields, dropout_fields, join_fields, matmul_fields, concat_fields, batchnorm_fields,
-        groupnorm_fields, layernorm_fields, rmsnorm_fields, gelu_fields, reshape_fields, weight_fields,
-        transpose_fields, slice_fields, mean_fields, embedding_fields, attention_fields, recurrent_fields,
-        plain_fields, NULL};
+        pool_fields, maxpool_fields, dropout_fields, join_fields, matmul_fields, concat_fields,
+        batchnorm_fields, groupnorm_fields, layernorm_fields, rmsnorm_fields, gelu_fields, leaky_fields,
+        elu_fields, reshape_fields, weight_fields, transpose_fields, slice_fields, mean_fields,
+        embedding_fields, attention_fields, recurrent_fields, plain_fields, NULL};

@@ -89,6 +89,60 @@ static inline MFL_HD float mfl_silu_grad(float x, float dy)
         return dy * (s * (1.0f + x * (1.0f - s)));
 }
 
+/* The slope is above 0, so that y > 0 says the same as x > 0; from either. */
+static inline MFL_HD float mfl_leaky_relu(float x, float slope)
+{
+        return x > 0.0f ? x : slope * x;
+}
+
+static inline MFL_HD float mfl_leaky_relu_grad(float y, float dy, float slope)
+{
+        return y > 0.0f ? dy : slope * dy;
+}
+
+static inline MFL_HD float mfl_elu(float x, float alpha)
+{
+        return x > 0.0f ? x : alpha * expm1f(x);
+}
+
+/* From the output, and so the next one's. */
+static inline MFL_HD float mfl_elu_grad(float y, float dy, float alpha)
+{
+        return y > 0.0f ? dy : dy * (y + alpha);
+}
+
+static inline MFL_HD float mfl_hardsigmoid(float x)
+{
+        return mfl_relu6(x + 3.0f) / 6.0f;
+}
+
+static inline MFL_HD float mfl_hardsigmoid_grad(float y, float dy)
+{
+        return y > 0.0f && y < 1.0f ? dy / 6.0f : 0.0f;
+}
+
+static inline MFL_HD float mfl_hardswish(float x)
+{
+        return x * mfl_relu6(x + 3.0f) / 6.0f;
+}
+
+/* This and the next from the input. */
+static inline MFL_HD float mfl_hardswish_grad(float x, float dy)
+{
+        return x > -3.0f ? (x < 3.0f ? dy * (x / 3.0f + 0.5f) : dy) : 0.0f;
+}
+
+/* In the form that does not overflow. */
+static inline MFL_HD float mfl_softplus(float x)
+{
+        return mfl_relu(x) + log1pf(expf(-fabsf(x)));
+}
+
+static inline MFL_HD float mfl_softplus_grad(float x, float dy)
+{
+        return dy * mfl_sigmoid(x);
+}
+
 /* The token that a float holds; a number outside takes the nearest inside. */
 static inline MFL_HD int mfl_token(float x, int vocabulary)
 {

@@ -47,6 +47,8 @@
         {                                                                                                    \
                 .op = kind, .kernel = k, .stride = s, .padding = p                                           \
         }
+#define POOL_CEIL(k, s, p)                                                                                   \
+        .op = MFL_OP_MAXPOOL2D, .kernel = {k, k}, .stride = {s, s}, .padding = {p, p}, .ceil_mode = true
 #define MAX2 POOL(MFL_OP_MAXPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
 #define AVG2 POOL(MFL_OP_AVGPOOL2D, PAIR(2, 2), PAIR(2, 2), PAIR(0, 0))
 #define BN                                                                                                   \

@@ -197,7 +197,8 @@ static void test_gradient(const struct conf_backend *b, const struct conf_case *
 
 static bool has_kink(enum mfl_op op)
 {
-        return op == MFL_OP_RELU || op == MFL_OP_RELU6 || op == MFL_OP_MAXPOOL2D ||
+        return op == MFL_OP_RELU || op == MFL_OP_RELU6 || op == MFL_OP_LEAKY_RELU || op == MFL_OP_ELU ||
+               op == MFL_OP_HARDSIGMOID || op == MFL_OP_HARDSWISH || op == MFL_OP_MAXPOOL2D ||
                op == MFL_OP_GLOBAL_MAXPOOL2D;
 }
 

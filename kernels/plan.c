@@ -45,10 +45,32 @@ static bool reads_input(enum mfl_op op)
         case MFL_OP_RMSNORM:
         case MFL_OP_GELU:
         case MFL_OP_SILU:
+        case MFL_OP_HARDSWISH:
+        case MFL_OP_SOFTPLUS:
         case MFL_OP_MULTIPLY:
         case MFL_OP_MATMUL:
         case MFL_OP_EMBEDDING:
         case MFL_OP_ATTENTION:
+        case MFL_OP_LSTM:
+        case MFL_OP_GRU:
+                return true;
+        default:
+                return false;
+        }
+}
+
+/* Whose backward looks at what came out. */
+static bool reads_output(enum mfl_op op)
+{
+        switch (op) {
+        case MFL_OP_RELU:
+        case MFL_OP_RELU6:
+        case MFL_OP_LEAKY_RELU:
+        case MFL_OP_ELU:
+        case MFL_OP_TANH:
+        case MFL_OP_SIGMOID:
+        case MFL_OP_HARDSIGMOID:
+        case MFL_OP_SOFTMAX:
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
                 return true;
@@ -67,9 +89,7 @@ void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_p
                         .alias = -1,
                         .uses_input = reads_input(op),
                         .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
-                        .uses_output = op == MFL_OP_RELU || op == MFL_OP_RELU6 || op == MFL_OP_TANH ||
-                                       op == MFL_OP_SIGMOID || op == MFL_OP_SOFTMAX || op == MFL_OP_LSTM ||
-                                       op == MFL_OP_GRU,
+                        .uses_output = reads_output(op),
                 };
         }
 }

@@ -9,9 +9,10 @@
 /* Inclusive. Raised together with the table in docs/upgrade.md: MAX by a release that adds a message which
  * the other side must know, MIN by the release after the last one that spoke it alone. */
 #define MFL_PROTOCOL_MIN 1
-#define MFL_PROTOCOL_MAX 2
+#define MFL_PROTOCOL_MAX 3
 
 #define MFL_PROTOCOL_FROZEN 2 /* the first that knows frozen params, which travel once */
+#define MFL_PROTOCOL_LAYERS 3 /* the first of jobs with the layers from leaky_relu on, and with ceil_mode */
 
 struct mfl_protocol_range {
         uint32_t min, max;

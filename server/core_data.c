@@ -47,10 +47,29 @@ static const struct mfl_data_info *find_data(const struct core_daemon *daemon, c
         return NULL;
 }
 
-/* Frozen params are more than the version of the protocol that it speaks knows of. */
+/* What a job has that not every version of the protocol knows of, and the first that does. */
+struct demand {
+        uint32_t version;
+        const char *what, *kind; /* "hardswish" " layers" */
+};
+
+static struct demand demand_of(const struct core_job *job)
+{
+        for (int i = 0; i < job->spec->model.n_layers; i++) {
+                const struct mfl_layer *layer = &job->spec->model.layers[i];
+                if (layer->op >= MFL_OP_LEAKY_RELU)
+                        return (struct demand){MFL_PROTOCOL_LAYERS, mfl_op_name(layer->op), " layers"};
+                if (layer->ceil_mode)
+                        return (struct demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
+        }
+        if (job->n_frozen)
+                return (struct demand){MFL_PROTOCOL_FROZEN, "frozen params", ""};
+        return (struct demand){0, "", ""};
+}
+
 static bool is_outdated(const struct core_daemon *daemon, const struct core_job *job)
 {
-        return job->n_frozen && daemon->info.protocol < MFL_PROTOCOL_FROZEN;
+        return daemon->info.protocol < MFL_PROTOCOL_MAX && daemon->info.protocol < demand_of(job).version;
 }
 
 const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
@@ -70,13 +89,13 @@ static void act_data(struct mfl_core *core, struct core_job *job)
 
 static void tell_outdated(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
 {
+        struct demand demand = demand_of(job);
         mfl_snprintf(daemon->note, sizeof daemon->note,
-                "%s: it has frozen params, which protocol %u does not know: upgrade this daemon", job->id,
-                daemon->info.protocol);
+                "%s: it has %s%s, which protocol %u does not know: upgrade this daemon", job->id, demand.what,
+                demand.kind, daemon->info.protocol);
         mfl_core_trace(core, job,
-                "daemon %s gets nothing of this job: it speaks protocol %u, and frozen params need %d; "
-                "upgrade it",
-                daemon->info.name, daemon->info.protocol, MFL_PROTOCOL_FROZEN);
+                "daemon %s gets nothing of this job: it speaks protocol %u, and %s%s need %u; upgrade it",
+                daemon->info.name, daemon->info.protocol, demand.what, demand.kind, demand.version);
 }
 
 /* Said once to people who look: in the job's log, and beside the daemon. */
@@ -223,10 +242,6 @@ enum lack {
         LACK_NOTHING = LACKS_,
 };
 
-#define STRING_OF(x) #x
-#define OUTDATED_FOR(version) "must be upgraded: frozen params need protocol " STRING_OF(version)
-#define OUTDATED OUTDATED_FOR(MFL_PROTOCOL_FROZEN)
-
 /* Of one daemon, and of more. Those about data follow difference[]. */
 static const char *const lacking[LACKS_][2] = {
         [LACK_RULE] = {"is disabled by a rule", "are disabled by a rule"},
@@ -238,7 +253,7 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_CLASSES] = {"has", "have"},
         [LACK_MEANING] = {"has", "have"},
         [LACK_CONTENT] = {"has", "have"},
-        [LACK_OUTDATED] = {OUTDATED, OUTDATED},
+        [LACK_OUTDATED] = {"must be upgraded", "must be upgraded"},
         [LACK_BARRED] = {"can't do this job", "can't do this job"},
         [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
 };
@@ -308,6 +323,7 @@ static int add_text(char *text, int at, const char *fmt, ...)
 static int describe(const struct count *count, const struct core_job *job, char *text, int at)
 {
         const char *sep = "";
+        struct demand demand = demand_of(job);
         for (int l = 0; l < LACKS_; l++) {
                 uint32_t n = count->n_of[l];
                 if (!n)
@@ -319,6 +335,9 @@ static int describe(const struct count *count, const struct core_job *job, char 
                 if (l >= LACK_SHAPE && l <= LACK_CONTENT)
                         at = add_text(text, at, " %s than %s", difference[FIT_SHAPE + l - LACK_SHAPE],
                                 job->data_from[0] ? job->data_from : "the job began with");
+                if (l == LACK_OUTDATED)
+                        at = add_text(text, at, ": %s%s need protocol %u", demand.what, demand.kind,
+                                demand.version);
                 if (l == LACK_BARRED && n == 1 && count->note)
                         at = add_text(text, at, "%.100s", count->note);
                 sep = ", ";

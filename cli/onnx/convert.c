@@ -235,6 +235,8 @@ static int convert_node(struct onnx *o)
                 return r;
         if (onnx_is_fold(o))
                 return onnx_fold(o);
+        if ((r = onnx_noise_step(o, &taken)) || taken)
+                return r;
         if ((r = onnx_attention_step(o, &taken)) || taken)
                 return r;
         if ((r = onnx_norm_step(o, &taken)) || taken)
@@ -254,7 +256,7 @@ static int convert_node(struct onnx *o)
         return onnx_fail(o,
                 "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
                 "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
-                "Clip(0, 6), Sigmoid, Tanh, Gelu, pools, "
+                "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
                 "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
                 "embeddings and attention");
 }

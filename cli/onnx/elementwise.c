@@ -1,67 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions of one variable, followed by their values at sample points until a layer is needed; sums and
- * products of two values; and of a value with a tensor of params. */
+/* Sums and products: of a function with a number, of two values, and of a value with a tensor of params. */
 #include <math.h>
 
 #include "cli/onnx/internal.h"
-
-/* No number that any of the functions treats in a special way. */
-static double sample_at(int i)
-{
-        return (i - ONNX_SAMPLES / 2) * 0.5 + 0.0371;
-}
-
-static double gelu_tanh(double x)
-{
-        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-
-static double apply(enum mfl_op op, bool approximate, double x)
-{
-        switch (op) {
-        case MFL_OP_RELU:
-                return fmax(x, 0);
-        case MFL_OP_RELU6:
-                return fmin(fmax(x, 0), 6);
-        case MFL_OP_TANH:
-                return tanh(x);
-        case MFL_OP_SIGMOID:
-                return 1 / (1 + exp(-x));
-        case MFL_OP_SILU:
-                return x / (1 + exp(-x));
-        default:
-                return approximate ? gelu_tanh(x) : x * 0.5 * (1 + erf(x * 0.70710678118654752440));
-        }
-}
-
-static const struct {
-        enum mfl_op op;
-        bool approximate;
-} functions[] = {{MFL_OP_RELU, false}, {MFL_OP_RELU6, false}, {MFL_OP_TANH, false}, {MFL_OP_SIGMOID, false},
-        {MFL_OP_SILU, false}, {MFL_OP_GELU, false}, {MFL_OP_GELU, true}};
-
-static double unary(const char *op, double x)
-{
-        if (!strcmp(op, "Relu"))
-                return fmax(x, 0);
-        if (!strcmp(op, "Tanh"))
-                return tanh(x);
-        if (!strcmp(op, "Sigmoid"))
-                return 1 / (1 + exp(-x));
-        if (!strcmp(op, "Erf"))
-                return erf(x);
-        if (!strcmp(op, "Neg"))
-                return -x;
-        if (!strcmp(op, "Exp"))
-                return exp(x);
-        if (!strcmp(op, "Sqrt"))
-                return sqrt(x);
-        if (!strcmp(op, "Reciprocal"))
-                return 1 / x;
-        if (!strcmp(op, "Softplus"))
-                return log1p(exp(x));
-        return NAN;
-}
 
 static double binary(char code, double x, double y)
 {
@@ -69,74 +10,38 @@ static double binary(char code, double x, double y)
                : code == 'S' ? x - y
                : code == 'M' ? x * y
                : code == 'D' ? x / y
+               : code == 'G' ? x > y /* equal numbers are no samples */
+               : code == 'L' ? x < y
                              : pow(x, y);
 }
 
-static const char *const unaries[] = {"Relu", "Tanh", "Sigmoid", "Erf", "Neg", "Exp", "Sqrt", "Reciprocal",
-        "Softplus", "Gelu", "Clip", NULL};
-static const char *const binaries[] = {"Add", "Sub", "Mul", "Div", "Pow", NULL};
+static const char *const binaries[] = {
+        "Add", "Sub", "Mul", "Div", "Pow", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", NULL};
 
-static bool is_among(const char *const *list, const char *op)
+static bool is_binary(const char *op)
 {
-        for (; *list; list++)
-                if (!strcmp(*list, op))
+        for (int i = 0; binaries[i]; i++)
+                if (!strcmp(binaries[i], op))
                         return true;
         return false;
 }
 
+/* With a layer of its own: sums and products. */
+static bool is_arithmetic(const char *op)
+{
+        return is_binary(op) && strchr("ASMD", op[0]);
+}
+
+/* Where with a condition on the samples, not a constant mask. */
+static bool is_choice(const struct onnx *o)
+{
+        const struct onnx_value *c = onnx_input(o, 0);
+        return !strcmp(onnx_node(o)->op_type, "Where") && c && !c->tensor;
+}
+
 bool onnx_is_elementwise(const struct onnx *o)
 {
-        return is_among(unaries, onnx_node(o)->op_type) || is_among(binaries, onnx_node(o)->op_type);
-}
-
-static double at(const struct onnx_value *v, int i)
-{
-        return v->samples ? v->samples[i] : sample_at(i);
-}
-
-/* A view of the same elements under a function; f is filled by the caller. */
-static int new_function(
-        struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value)
-{
-        double *f = onnx_alloc(o, ONNX_SAMPLES, sizeof *f);
-        int r = f ? onnx_view(o, of, &of->shape, NULL, ret_value) : onnx_memory(o);
-        if (r)
-                return r;
-        (*ret_value)->samples = f;
-        *ret_f = f;
-        return 0;
-}
-
-static int read_bound(struct onnx *o, const char *attribute, size_t input, double otherwise, double *ret_v)
-{
-        const Onnx__AttributeProto *a = onnx_attribute(o, attribute);
-        *ret_v = a && a->has_f ? (double)a->f : otherwise;
-        if (onnx_input(o, input) && !onnx_scalar(onnx_input(o, input), ret_v))
-                return onnx_fail(o, "a bound that is no constant");
-        return 0;
-}
-
-static int one_variable(struct onnx *o, struct onnx_value *x)
-{
-        const char *op = onnx_node(o)->op_type;
-        struct onnx_value *view, *v;
-        double *f, low = -INFINITY, high = INFINITY;
-        int r = onnx_settle(o, x, &view);
-        if (!r && !strcmp(op, "Clip"))
-                r = (r = read_bound(o, "min", 1, -INFINITY, &low)) ? r
-                                                                   : read_bound(o, "max", 2, INFINITY, &high);
-        if (!r)
-                r = new_function(o, view, &f, &v);
-        if (r)
-                return r;
-        for (int i = 0; i < ONNX_SAMPLES; i++) {
-                double s = at(view, i);
-                f[i] = !strcmp(op, "Clip") ? fmin(fmax(s, low), high)
-                       : !strcmp(op, "Gelu")
-                               ? apply(MFL_OP_GELU, onnx_string_is(o, "approximate", "none", "tanh"), s)
-                               : unary(op, s);
-        }
-        return onnx_output(o, 0, v);
+        return onnx_is_unary(onnx_node(o)->op_type) || is_binary(onnx_node(o)->op_type) || is_choice(o);
 }
 
 static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scalar_first)
@@ -146,107 +51,14 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         double *f;
         int r = onnx_settle(o, x, &view);
         if (!r)
-                r = new_function(o, view, &f, &v);
+                r = onnx_new_function(o, view, &f, &v);
         if (r)
                 return r;
         code = !strcmp(onnx_node(o)->op_type, "Pow") ? '^' : code;
         for (int i = 0; i < ONNX_SAMPLES; i++)
-                f[i] = scalar_first ? binary(code, c, at(view, i)) : binary(code, at(view, i), c);
+                f[i] = scalar_first ? binary(code, c, onnx_value_at(view, i))
+                                    : binary(code, onnx_value_at(view, i), c);
         return onnx_output(o, 0, v);
-}
-
-/* ---- layers ---- */
-
-static int add_unary(struct onnx *o, const struct onnx_value *v, enum mfl_op op, bool approximate,
-        struct onnx_value **ret_view)
-{
-        int layer;
-        struct mfl_layer l = {.op = op,
-                .input = v->layer,
-                .approximate = approximate,
-                .out = *onnx_layer_shape(o, v->layer)};
-        struct onnx_value *view;
-        int r = onnx_derive(o, &l, v->node, &layer);
-        if (!r)
-                r = onnx_view(o, v, &v->shape, NULL, &view);
-        if (r)
-                return r;
-        view->layer = layer;
-        view->samples = NULL;
-        *ret_view = view;
-        return 0;
-}
-
-/* x times or plus a number, which is no parameter: a weight that is frozen. */
-static int add_constant(
-        struct onnx *o, const struct onnx_value *v, enum mfl_op op, float c, struct onnx_value **ret_view)
-{
-        const struct mfl_shape out = *onnx_layer_shape(o, v->layer);
-        struct mfl_layer weight = {.op = MFL_OP_WEIGHT, .frozen = true, .shape = {.rank = out.rank}};
-        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {NULL};
-        int constant, layer, r;
-        for (int d = 0; d < out.rank; d++)
-                weight.shape.dim[d] = 1;
-        weight.out = weight.shape;
-        if ((r = onnx_ones(o, 1, c, &tensors[0])) ||
-                (r = onnx_add_layer(o, &weight, tensors, v->node, &constant)))
-                return r;
-        struct mfl_layer join = {.op = op, .input = v->layer, .input2 = constant, .out = out};
-        if ((r = onnx_add_layer(o, &join, NULL, v->node, &layer)) ||
-                (r = onnx_view(o, v, &v->shape, NULL, ret_view)))
-                return r;
-        (*ret_view)->layer = layer;
-        (*ret_view)->samples = NULL;
-        return 0;
-}
-
-static bool is_affine(const struct onnx_value *v, double *ret_scale, double *ret_offset)
-{
-        int last = ONNX_SAMPLES - 1;
-        double a = (at(v, last) - at(v, 0)) / (sample_at(last) - sample_at(0)),
-               b = at(v, 0) - a * sample_at(0);
-        for (int i = 0; i < ONNX_SAMPLES; i++)
-                if (!(fabs(at(v, i) - (a * sample_at(i) + b)) <= 1e-9 * (1 + fabs(at(v, i)))))
-                        return false;
-        *ret_scale = a;
-        *ret_offset = fabs(b) <= 1e-9 * (1 + fabs(a)) ? 0 : b;
-        return true;
-}
-
-bool onnx_linear(const struct onnx_value *v, double *ret_scale)
-{
-        double scale, offset;
-        if (!is_affine(v, &scale, &offset) || offset != 0)
-                return false;
-        *ret_scale = scale;
-        return true;
-}
-
-static int make_affine(
-        struct onnx *o, struct onnx_value *v, double scale, double offset, struct onnx_value **ret_view)
-{
-        struct onnx_value *view;
-        int r = onnx_view(o, v, &v->shape, NULL, &view);
-        if (!r)
-                view->samples = NULL;
-        if (!r && fabs(scale - 1) > 1e-12)
-                r = add_constant(o, view, MFL_OP_MULTIPLY, (float)scale, &view);
-        if (!r && offset != 0)
-                r = add_constant(o, view, MFL_OP_ADD, (float)offset, &view);
-        if (!r)
-                *ret_view = view;
-        return r;
-}
-
-/* The constants of an exporter are floats, hence the tolerance; GELU's two forms differ by 5e-4. */
-static bool is_function(const struct onnx_value *v, enum mfl_op op, bool approximate)
-{
-        for (int i = 0; i < ONNX_SAMPLES; i++) {
-                double want = apply(op, approximate, sample_at(i));
-                if (!(fabs(at(v, i) - want) <= 2e-6 * (1 + fabs(want))))
-                        return false;
-        }
-        return true;
 }
 
 static int join_views(
@@ -258,30 +70,22 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         const char *op = onnx_node(o)->op_type;
         struct onnx_value *a = onnx_input(o, 0), *b = onnx_input(o, 1);
         double c;
-        bool known = !is_among(unaries, op) || !strcmp(op, "Relu") || !strcmp(op, "Tanh") ||
-                     !strcmp(op, "Sigmoid");
-        if (is_among(binaries, op) && a && b && !a->tensor && !b->tensor)
+        if (is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
-        if (!known || !x || !x->samples)
-                return onnx_fail(o,
-                        "is not supported as a function of one value; supported are Relu, Clip(0, 6), Tanh, "
-                        "Sigmoid, SiLU, GELU, and sums and products with constants");
+        if (!x || !x->samples || is_choice(o))
+                return onnx_fail(o, ONNX_NOT_KNOWN);
         int r = onnx_resolve(o, x, &view);
         if (r)
                 return r;
-        if (is_among(unaries, op))
-                return add_unary(o, view,
-                        op[0] == 'R'   ? MFL_OP_RELU
-                        : op[0] == 'T' ? MFL_OP_TANH
-                                       : MFL_OP_SIGMOID,
-                        false, ret_view);
-        if (!onnx_scalar(x == a ? b : a, &c) || !strcmp(op, "Pow") || (op[0] == 'D' && x == b))
+        if (onnx_is_unary(op))
+                return onnx_make_unary(o, view, ret_view);
+        if (!onnx_scalar(x == a ? b : a, &c) || !is_arithmetic(op) || (op[0] == 'D' && x == b))
                 return onnx_fail(o, "this combination of elementwise operators is not supported");
         bool minus = op[0] == 'S' && x == b;
         double scale = op[0] == 'M' ? c : op[0] == 'D' ? 1 / c : minus ? -1 : 1;
         double offset = op[0] == 'A' || minus ? c : op[0] == 'S' ? -c : 0;
-        return make_affine(o, view, scale, offset, ret_view);
+        return onnx_make_affine(o, view, scale, offset, ret_view);
 }
 
 /* A part of a layer's output is cut out before the function, which would else be computed of the whole. */
@@ -303,16 +107,15 @@ static int cut_out(struct onnx *o, struct onnx_value *v)
 
 int onnx_make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
-        double scale, offset;
+        struct onnx_value *made = NULL;
         int r = cut_out(o, v);
-        if (r)
-                return r;
-        if (is_affine(v, &scale, &offset))
-                return make_affine(o, v, scale, offset, ret_view);
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(functions); i++)
-                if (is_function(v, functions[i].op, functions[i].approximate))
-                        return add_unary(o, v, functions[i].op, functions[i].approximate, ret_view);
-        return make_step(o, v, ret_view);
+        if (!r)
+                r = onnx_make_known(o, v, &made);
+        if (!r && !made)
+                r = make_step(o, v, &made);
+        if (!r)
+                *ret_view = made;
+        return r;
 }
 
 /* ---- two values ---- */
@@ -388,11 +191,19 @@ static int join_views(
         if ((r = without(o, &va->shape, out.rank, axis, &sa)) ||
                 (r = without(o, &vb->shape, out.rank, axis, &sb)))
                 return r;
-        if (op[0] == 'S' && ((r = add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb))))
+        if (op[0] == 'S' && ((r = onnx_add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb))))
                 return r;
         if ((r = onnx_layer_of(o, va, &sa, &la)) || (r = onnx_layer_of(o, vb, &sb, &lb)))
                 return r;
         return join(o, op[0] == 'M' ? MFL_OP_MULTIPLY : MFL_OP_ADD, la, lb, &sa, &sb, &out, ret_view);
+}
+
+/* Functions of the same elements in the same shape. */
+static bool are_of_one(const struct onnx_value *a, const struct onnx_value *b)
+{
+        return a->shape.rank == b->shape.rank &&
+               !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.rank * sizeof a->shape.dim[0]) &&
+               onnx_same_view(a, b);
 }
 
 static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
@@ -404,16 +215,41 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
                 r = onnx_settle(o, b, &vb);
         if (r)
                 return r;
-        bool same_shape =
-                va->shape.rank == vb->shape.rank &&
-                !memcmp(va->shape.dim, vb->shape.dim, (size_t)va->shape.rank * sizeof va->shape.dim[0]);
-        if (!same_shape || !onnx_same_view(va, vb))
+        if (!are_of_one(va, vb))
                 return (r = join_views(o, va, vb, &v)) ? r : onnx_output(o, 0, v);
-        if ((r = new_function(o, va, &f, &v)))
+        if ((r = onnx_new_function(o, va, &f, &v)))
                 return r;
         char code = !strcmp(onnx_node(o)->op_type, "Pow") ? '^' : onnx_node(o)->op_type[0];
         for (int i = 0; i < ONNX_SAMPLES; i++)
-                f[i] = binary(code, at(va, i), at(vb, i));
+                f[i] = binary(code, onnx_value_at(va, i), onnx_value_at(vb, i));
+        return onnx_output(o, 0, v);
+}
+
+/* One function where another is above a bound, and a third elsewhere: all of one value. */
+static int choose(struct onnx *o)
+{
+        struct onnx_value *in[3], *view[3] = {NULL}, *v;
+        double *f, c[3];
+        bool fits = true;
+        int r = 0;
+        for (size_t k = 0; !r && k < 3; k++) {
+                in[k] = onnx_input(o, k);
+                if (!in[k])
+                        return onnx_fail(o, "input %zu is missing", k);
+                if (!in[k]->tensor)
+                        r = onnx_settle(o, in[k], &view[k]);
+                fits = fits && !r && (view[k] ? are_of_one(view[k], view[0]) : onnx_scalar(in[k], &c[k]));
+        }
+        if (!r && !fits)
+                r = onnx_fail(o, "is supported as a choice between functions of one value");
+        if (!r)
+                r = onnx_new_function(o, view[0], &f, &v);
+        if (r)
+                return r;
+        for (int i = 0; i < ONNX_SAMPLES; i++) {
+                int k = onnx_value_at(view[0], i) != 0 ? 1 : 2;
+                f[i] = view[k] ? onnx_value_at(view[k], i) : c[k];
+        }
         return onnx_output(o, 0, v);
 }
 
@@ -444,7 +280,7 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
         struct onnx_shape out;
         int layer, weight, r;
         bool turned = op[0] == 'S' || op[0] == 'D';
-        if (!constant->tensor->f || !strcmp(op, "Pow") || (turned && constant_first))
+        if (!constant->tensor->f || !is_arithmetic(op) || (turned && constant_first))
                 return onnx_fail(o, "with this constant is not supported");
         if (turned && (r = negated(o, constant->tensor, op[0] == 'D', &tensors[0])))
                 return r;
@@ -468,8 +304,10 @@ int onnx_elementwise(struct onnx *o)
 {
         struct onnx_value *a = onnx_input(o, 0), *b = onnx_input(o, 1);
         double c;
-        if (is_among(unaries, onnx_node(o)->op_type))
-                return a ? one_variable(o, a) : onnx_fail(o, "input 0 is missing");
+        if (onnx_is_unary(onnx_node(o)->op_type))
+                return a ? onnx_unary(o, a) : onnx_fail(o, "input 0 is missing");
+        if (is_choice(o))
+                return choose(o);
         if (!a || !b || (a->tensor && b->tensor))
                 return onnx_fail(o, "needs two inputs");
         if (!a->tensor && !b->tensor)

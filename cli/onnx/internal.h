@@ -16,7 +16,7 @@
 #include "onnx.pb-c.h"
 
 #define ONNX_RANK_MAX 8
-#define ONNX_SAMPLES 33
+#define ONNX_SAMPLES 37
 #define ONNX_ELEMENTS_MAX ((int64_t)1 << 30)
 #define ONNX_TENSORS_PER_LAYER 4
 
@@ -51,8 +51,12 @@ enum onnx_pending {
         ONNX_SCALED_NORM,
         ONNX_GROUPS, /* group normalisation, in any shape; a scale and a shift may follow */
         ONNX_SCALED_GROUPS,
-        ONNX_SCORES, /* q k^T */
-        ONNX_WEIGHTS /* softmax of it */
+        ONNX_SCORES,  /* q k^T */
+        ONNX_WEIGHTS, /* softmax of it */
+        ONNX_UNIFORM, /* random numbers, without a base; for each whether it is kept; and that over the share
+                       */
+        ONNX_KEPT,
+        ONNX_NOISE
 };
 
 struct onnx_value {
@@ -61,8 +65,10 @@ struct onnx_value {
         int uses;
         struct onnx_tensor *tensor; /* a constant; what follows is of the others */
         int layer;
-        const int32_t *map;    /* element -> element of the layer's output; NULL: the same */
-        const double *samples; /* of the function; NULL: the value itself */
+        const int32_t *map;              /* element -> element of the layer's output; NULL: the same */
+        const struct onnx_value *parent; /* the view that it is the last move of, NULL for none, and that */
+        const int32_t *step;             /* move: element -> the parent's element */
+        const double *samples;           /* of the function; NULL: the value itself */
         enum onnx_pending pending;
         const struct onnx_value *base, *other; /* other: keys */
         const struct onnx_tensor *weight;
@@ -101,6 +107,7 @@ struct onnx {
         struct onnx_layer *layers;
         int n_layers;
         int node;    /* at work */
+        int parents; /* of views that are at work, one within the other */
         bool tokens; /* the input is whole numbers */
         char *notes;
         struct mfl_error *err;
@@ -155,13 +162,12 @@ int onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_sha
 int onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
 int onnx_add_layer(struct onnx *o, const struct mfl_layer *layer, const struct onnx_tensor *const *tensors,
         int at, int *ret_layer);
-/* A slice, transposition, reshape or function of one variable: the same may be there already. */
+/* A slice, transposition, reshape, concatenation or function of one variable: the same may be there already.
+ */
 int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer);
 int onnx_layer_value(
         struct onnx *o, int layer, const struct onnx_shape *shape, struct onnx_value **ret_value);
 const struct mfl_shape *onnx_layer_shape(const struct onnx *o, int layer);
-/* The layer whose output is the value in this native shape, made where it is not there. */
-int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 /* The native shape of a value as an operator over images, or over rows of features, sees it. */
 int onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
 void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
@@ -177,11 +183,38 @@ int onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret
 bool onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 bool onnx_same_map(const struct onnx_value *a, const struct onnx_value *b);
 
+/* view.c: the layer whose output is the value in this native shape, made where it is not there. */
+int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
+
+/* function.c: functions of one variable. The numbers that they are followed at, in ascending order: */
+double onnx_sample_at(int i);
+double onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
+bool onnx_is_unary(const char *op);
+int onnx_unary(struct onnx *o, struct onnx_value *x);
+/* A view of the same elements under a function; *ret_f, ONNX_SAMPLES numbers, is filled by the caller. */
+int onnx_new_function(
+        struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value);
+bool onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
+/* A number that is no parameter: a frozen weight of one element, of the rank of v's layer. */
+int onnx_add_scalar(struct onnx *o, const struct onnx_value *v, float c, int *ret_layer);
+/* x times or plus such a number. */
+int onnx_add_constant(
+        struct onnx *o, const struct onnx_value *v, enum mfl_op op, float c, struct onnx_value **ret_view);
+/* The layer's output times scale plus offset, whatever v's function is. */
+int onnx_make_affine(
+        struct onnx *o, struct onnx_value *v, double scale, double offset, struct onnx_value **ret_view);
+/* v's function as one layer, or one between changes of scale; *ret_view is not set where there is none. */
+int onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* The node's function of a value that is a layer's own by now. */
+int onnx_make_unary(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view);
+#define ONNX_NOT_KNOWN                                                                                       \
+        "is not supported as a function of one value; supported are Relu, LeakyRelu, Elu, Clip, Tanh, "      \
+        "Sigmoid, HardSigmoid, HardSwish, SiLU, GELU, Softplus, and sums and products with constants"
+
 /* elementwise.c */
 bool onnx_is_elementwise(const struct onnx *o);
 int onnx_elementwise(struct onnx *o);
 int onnx_make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
-bool onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
 
 /* norm.c: true when the node is a step of a normalisation and was taken. */
 int onnx_norm_step(struct onnx *o, bool *ret_taken);
@@ -192,8 +225,10 @@ int onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
 int onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
 int onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 
-/* attention.c: the same. */
+/* attention.c, noise.c: the same. */
 int onnx_attention_step(struct onnx *o, bool *ret_taken);
+int onnx_noise_step(struct onnx *o, bool *ret_taken);
+#define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
 /* ops.c, recurrent.c */
 int onnx_operator(struct onnx *o, bool *ret_known);

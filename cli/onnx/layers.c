@@ -184,6 +184,8 @@ int onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_vi
                                 "is part of an attention that mfl does not recognise: softmax(q k^T / "
                                 "sqrt(d)) v "
                                 "with heads of equal width, with a causal mask or none, is supported");
+                else if (v->pending == ONNX_UNIFORM || v->pending == ONNX_KEPT || v->pending == ONNX_NOISE)
+                        r = onnx_fail(o, ONNX_RANDOM);
                 else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
                         r = onnx_make_groupnorm(o, v, &v->made);
                 else
@@ -241,18 +243,18 @@ void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape)
         *ret_shape = vector ? (struct mfl_shape){1, {features}} : (struct mfl_shape){2, {rows, features}};
 }
 
-/* ---- a view as a layer ---- */
-
 int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer)
 {
         for (int i = 1; i < o->n_layers; i++) {
                 const struct mfl_layer *have = &o->layers[i].layer;
                 bool same = have->op == layer->op && have->input == layer->input &&
                             mfl_shape_equal(&have->out, &layer->out) &&
-                            have->approximate == layer->approximate;
+                            have->approximate == layer->approximate && have->alpha == layer->alpha;
                 if (same && layer->op == MFL_OP_SLICE)
                         same = have->axis == layer->axis && have->start == layer->start &&
                                have->end == layer->end;
+                if (same && layer->op == MFL_OP_CONCAT)
+                        same = have->input2 == layer->input2 && have->axis == layer->axis;
                 if (same && layer->op == MFL_OP_TRANSPOSE)
                         same = !memcmp(have->order, layer->order, sizeof have->order);
                 if (same) {
@@ -261,111 +263,4 @@ int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_
                 }
         }
         return onnx_add_layer(o, layer, NULL, at, ret_layer);
-}
-
-static int reshape_to(struct onnx *o, int layer, const struct mfl_shape *shape, int *ret_layer)
-{
-        *ret_layer = layer;
-        if (mfl_shape_equal(onnx_layer_shape(o, layer), shape))
-                return 0;
-        struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = layer, .shape = *shape, .out = *shape};
-        return onnx_derive(o, &l, o->node, ret_layer);
-}
-
-/* Whether map takes the elements of `in` with its dimensions in that order, from start on along axis. */
-static bool is_strided(const int32_t *map, const struct mfl_shape *in, const int *order,
-        const struct mfl_shape *part, int axis, int64_t start)
-{
-        int64_t stride[MFL_SHAPE_RANK_MAX], n = mfl_shape_count(part), s = 1;
-        for (int d = in->rank - 1; d >= 0; d--) {
-                stride[d] = s;
-                s *= in->dim[d];
-        }
-        for (int64_t i = 0; i < n; i++) {
-                int64_t left = i, at = start * stride[axis];
-                for (int d = in->rank - 1; d >= 0; d--) {
-                        at += left % part->dim[order[d]] * stride[order[d]];
-                        left /= part->dim[order[d]];
-                }
-                if (map[i] != at)
-                        return false;
-        }
-        return true;
-}
-
-static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-
-static bool order_fits(const int *order, int rank)
-{
-        for (int d = 0; d < 3; d++)
-                if (d < rank ? order[d] >= rank : order[d] != d)
-                        return false;
-        return true;
-}
-
-static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const int *order, int axis,
-        int64_t start, const struct mfl_shape *part, int *ret_layer)
-{
-        int layer = v->layer, r = 0;
-        struct mfl_shape in = *onnx_layer_shape(o, layer);
-        if (part->dim[axis] != in.dim[axis]) {
-                struct mfl_layer l = {.op = MFL_OP_SLICE,
-                        .input = layer,
-                        .axis = axis,
-                        .start = (int)start,
-                        .end = (int)(start + part->dim[axis]),
-                        .out = *part};
-                r = onnx_derive(o, &l, o->node, &layer);
-        }
-        bool moved = false;
-        struct mfl_layer l = {.op = MFL_OP_TRANSPOSE, .input = layer, .out = {.rank = in.rank}};
-        for (int d = 0; d < in.rank; d++) {
-                l.order[d] = order[d];
-                l.out.dim[d] = part->dim[order[d]];
-                moved = moved || order[d] != d;
-        }
-        if (!r && moved)
-                r = onnx_derive(o, &l, o->node, &layer);
-        if (!r)
-                *ret_layer = layer;
-        return r;
-}
-
-/* A part of one dimension, the dimensions in another order. */
-static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer)
-{
-        struct mfl_shape in = *onnx_layer_shape(o, v->layer);
-        int64_t n = onnx_count(&v->shape), total = mfl_shape_count(&in);
-        for (int axis = 0; n && axis < in.rank; axis++) {
-                int64_t others = total / in.dim[axis], stride = 1;
-                struct mfl_shape part = in;
-                if (n % others || n / others > in.dim[axis])
-                        continue;
-                for (int d = axis + 1; d < in.rank; d++)
-                        stride *= in.dim[d];
-                part.dim[axis] = n / others;
-                int64_t start = v->map[0] / stride % in.dim[axis];
-                for (size_t k = 0; k < MFL_ARRAY_SIZE(orders); k++) {
-                        if (order_fits(orders[k], in.rank) && start + part.dim[axis] <= in.dim[axis] &&
-                                is_strided(v->map, &in, orders[k], &part, axis, start))
-                                return slice_and_transpose(o, v, orders[k], axis, start, &part, ret_layer);
-                }
-        }
-        return onnx_fail(o,
-                "reads elements of an earlier layer in an order that is neither a slice nor a transposition");
-}
-
-int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
-{
-        struct onnx_value *view = NULL;
-        int layer, r = onnx_resolve(o, v, &view);
-        if (r)
-                return r;
-        layer = view->layer;
-        if (mfl_shape_count(shape) != onnx_count(&view->shape))
-                return onnx_fail(o, "a value of %lld numbers where %lld are expected",
-                        (long long)onnx_count(&view->shape), (long long)mfl_shape_count(shape));
-        if (view->map && (r = find_layer(o, view, &layer)))
-                return r;
-        return reshape_to(o, layer, shape, ret_layer);
 }

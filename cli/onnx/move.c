@@ -4,7 +4,7 @@
 #include "cli/onnx/internal.h"
 
 static const char *const moves[] = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
-        "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Dropout", "Pad", NULL};
+        "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Pad", NULL};
 
 bool onnx_is_move(const struct onnx *o)
 {
@@ -12,8 +12,6 @@ bool onnx_is_move(const struct onnx *o)
         const struct onnx_value *v = onnx_input(o, 0), *index = onnx_input(o, 1);
         if (!strcmp(op, "Gather"))
                 return v && index && index->tensor && (!v->tensor || v->tensor->count);
-        if (!strcmp(op, "Dropout"))
-                return v && v->tensor;
         for (int i = 0; moves[i]; i++)
                 if (!strcmp(moves[i], op))
                         return true;
@@ -364,6 +362,8 @@ int onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_sha
         v->layer = of->layer;
         v->samples = of->samples;
         v->map = of->map;
+        v->parent = map ? of : of->parent;
+        v->step = map ? map : of->step;
         *ret_value = v;
         if (!map)
                 return 0;

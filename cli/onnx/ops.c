@@ -153,9 +153,14 @@ static int convert_pool(struct onnx *o)
                 l.out.dim[1 + d] = windows(&l, d, in.dim[1 + d]);
                 int64_t room = in.dim[1 + d] + 2 * (int64_t)l.padding[d] -
                                (int64_t)l.dilation[d] * (l.kernel[d] - 1) - 1;
-                if (onnx_int(o, "ceil_mode", 0) && room % l.stride[d])
-                        return onnx_fail(
-                                o, "ceil_mode with windows that reach beyond the image is not supported");
+                bool beyond = onnx_int(o, "ceil_mode", 0) && room % l.stride[d] &&
+                              l.out.dim[1 + d] * l.stride[d] - l.padding[d] < in.dim[1 + d];
+                if (beyond && average)
+                        return onnx_fail(o,
+                                "ceil_mode with windows that reach beyond the image is supported of MaxPool "
+                                "alone: AvgPool2d(ceil_mode=False) is, or an input of another size");
+                l.ceil_mode |= beyond;
+                l.out.dim[1 + d] += beyond;
         }
         return add_image(o, &l, NULL);
 }
@@ -345,16 +350,34 @@ static int convert_gemm(struct onnx *o)
 
 /* ---- others ---- */
 
+/* A tensor of params as a layer, for what is done with it for each sample anew. */
+static int weight_view(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {constant->tensor};
+        const struct onnx_shape *all = &constant->shape;
+        struct mfl_layer l = {.op = MFL_OP_WEIGHT, .frozen = !constant->tensor->origin};
+        int layer, batch = all->rank == 4 && all->dim[0] == 1;
+        if (all->rank < 1 || all->rank - batch > 3)
+                return onnx_fail(o, "of a constant of %d dimensions is not supported", all->rank);
+        for (int d = batch; d < all->rank; d++)
+                l.shape.dim[l.shape.rank++] = all->dim[d];
+        l.out = l.shape;
+        onnx_name(o, &l, tensors[0], "");
+        int r = onnx_add_layer(o, &l, tensors, onnx_place_of(o, constant), &layer);
+        return r ? r : onnx_layer_value(o, layer, all, ret_view);
+}
+
 static int convert_dropout(struct onnx *o)
 {
         double rate = (double)onnx_float(o, "ratio", 0.5f);
-        struct onnx_value *view, *v;
-        int layer, r = onnx_resolve(o, onnx_input(o, 0), &view);
-        if (r)
-                return r;
+        struct onnx_value *x = onnx_input(o, 0), *view, *v;
+        int layer, r;
         if (onnx_input(o, 1) && !onnx_scalar(onnx_input(o, 1), &rate))
                 return onnx_fail(o, "a rate that is no constant");
-        if ((r = onnx_view(o, view, &view->shape, NULL, &v)))
+        if (x->tensor && !(rate > 0 && x->tensor->f))
+                return onnx_output(o, 0, x);
+        r = x->tensor ? weight_view(o, x, &view) : onnx_resolve(o, x, &view);
+        if (r || (r = onnx_view(o, view, &view->shape, NULL, &v)))
                 return r;
         if (rate > 0) {
                 struct mfl_layer l = {.op = MFL_OP_DROPOUT,
@@ -462,7 +485,9 @@ static int convert_concat(struct onnx *o)
         while (batch < shape.rank && (shape.dim[batch] != 1 || batch == axis))
                 batch++;
         if (axis < 0 || axis >= shape.rank || batch == shape.rank || shape.rank > 4)
-                return onnx_fail(o, "along this axis is not supported");
+                return onnx_fail(o,
+                        "along this axis is not supported; a model that names its batch is exported with a "
+                        "batch of 1 or with dynamic_axes");
         at = (int)(axis - (axis > batch));
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *x = onnx_input(o, i);
@@ -494,7 +519,7 @@ static int convert_concat(struct onnx *o)
                 l.out.dim[at] += s.dim[at];
                 if (layer == from)
                         return onnx_fail(o, "joins a value with itself");
-                if ((r = onnx_add_layer(o, &l, NULL, o->node, &layer)))
+                if ((r = onnx_derive(o, &l, o->node, &layer))) /* lists that grow share their beginnings */
                         return r;
                 total = l.out;
                 shape.dim[axis] = total.dim[at];
@@ -557,7 +582,7 @@ int onnx_operator(struct onnx *o, bool *ret_known)
         if (!strcmp(op, "LSTM") || !strcmp(op, "GRU"))
                 return onnx_recurrent(o);
         bool of_data = onnx_input(o, 0) && !onnx_input(o, 0)->tensor;
-        if (of_data && !strcmp(op, "Dropout"))
+        if (onnx_input(o, 0) && !strcmp(op, "Dropout"))
                 return convert_dropout(o);
         if (of_data && (!strcmp(op, "Softmax") || !strcmp(op, "LogSoftmax")))
                 return convert_softmax(o);

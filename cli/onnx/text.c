@@ -86,6 +86,7 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
         case MFL_OP_MAXPOOL2D:
         case MFL_OP_AVGPOOL2D:
                 say_window(line, l);
+                say(line, "%s", l->ceil_mode ? ", ceil_mode: true" : "");
                 break;
         case MFL_OP_DROPOUT:
                 say(line, ", rate: %.9g", (double)l->rate);
@@ -101,6 +102,12 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
                 break;
         case MFL_OP_GELU:
                 say(line, "%s", l->approximate ? ", approximate: true" : "");
+                break;
+        case MFL_OP_LEAKY_RELU:
+                say(line, ", negative_slope: %.9g", (double)l->alpha);
+                break;
+        case MFL_OP_ELU:
+                say(line, ", alpha: %.9g", (double)l->alpha);
                 break;
         case MFL_OP_CONCAT:
         case MFL_OP_MEAN:

@@ -102,6 +102,8 @@ static int write_pool(struct onnx_writer *w, const struct mfl_layer *l, const ch
         window(w, l);
         if (average)
                 onnx_writer_int(w, "count_include_pad", 1);
+        if (l->ceil_mode)
+                onnx_writer_int(w, "ceil_mode", 1);
         return 0;
 }
 
@@ -371,6 +373,22 @@ static void write_unary(struct onnx_writer *w, const struct mfl_layer *l, const 
                 break;
         case MFL_OP_RELU6:
                 NODE(w, "Clip", out, in, onnx_writer_scalar(w, "least", 0), onnx_writer_scalar(w, "most", 6));
+                break;
+        case MFL_OP_LEAKY_RELU:
+        case MFL_OP_ELU:
+                NODE(w, l->op == MFL_OP_ELU ? "Elu" : "LeakyRelu", out, in);
+                onnx_writer_float(w, "alpha", l->alpha);
+                break;
+        case MFL_OP_HARDSIGMOID: /* PyTorch's, not ONNX's default */
+                NODE(w, "HardSigmoid", out, in);
+                onnx_writer_float(w, "alpha", 1.0f / 6.0f);
+                onnx_writer_float(w, "beta", 0.5f);
+                break;
+        case MFL_OP_HARDSWISH:
+                NODE(w, "HardSwish", out, in);
+                break;
+        case MFL_OP_SOFTPLUS:
+                NODE(w, "Softplus", out, in);
                 break;
         case MFL_OP_SILU:
                 NODE(w, "Mul", out, in, NODE(w, "Sigmoid", onnx_writer_name(w, "gate"), in));

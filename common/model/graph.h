@@ -20,6 +20,7 @@
 #define MFL_LAYERS_MAX 1024
 #define MFL_NAME_BYTES 64
 #define MFL_PARAMS_MAX ((uint64_t)1 << 34) /* elements */
+#define MFL_GRAPH_ALPHA_MAX 1000           /* of leaky_relu and elu */
 
 struct mfl_shape {
         int rank;
@@ -88,6 +89,11 @@ enum mfl_op {
          * direction: weight_ih [4H][F] (gates i, f, g, o; GRU 3H: r, z, n), weight_hh, bias_ih, bias_hh. */
         MFL_OP_LSTM,
         MFL_OP_GRU,
+        MFL_OP_LEAKY_RELU,  /* x > 0 ? x : alpha x (Maas et al. 2013) */
+        MFL_OP_ELU,         /* x > 0 ? x : alpha (exp(x) - 1) (Clevert et al. 2016) */
+        MFL_OP_HARDSIGMOID, /* min(max(x + 3, 0), 6) / 6 (Howard et al. 2019, MobileNetV3) */
+        MFL_OP_HARDSWISH,   /* x * min(max(x + 3, 0), 6) / 6 (the same) */
+        MFL_OP_SOFTPLUS,    /* log(1 + exp(x)) */
         MFL_OP_COUNT_
 };
 const char *mfl_op_name(enum mfl_op op); /* as in job files: "conv2d", "dense", ... */
@@ -111,6 +117,7 @@ struct mfl_layer {
                        as -1 there) */
         int out_channels; /* conv2d: filters; dense: outputs; embedding: features; lstm, gru: hidden units */
         int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
+        bool ceil_mode;        /* maxpool2d: a last window that starts inside may reach beyond the image */
         int output_padding[2]; /* convtranspose2d: rows and columns added at the end */
         int conv_groups;       /* conv2d, convtranspose2d: divides both numbers of channels; 0: 1. Of as many
                                   as input channels, a depthwise convolution */
@@ -127,7 +134,8 @@ struct mfl_layer {
         bool causal;                   /* attention */
         bool transposed;               /* matmul */
         bool approximate;              /* gelu */
-        bool frozen;                   /* its params are not trained */
+        float alpha; /* leaky_relu: negative_slope; elu; above 0, at most 1000; 0: 0.01 and 1 */
+        bool frozen; /* its params are not trained */
         /* dense: Hu et al. 2021. rank > 0: y = W x + b + alpha / rank * B (A x), and only A and B are
          * trained; A starts as MFL_INIT_TORCH, B at 0. alpha 0: rank. */
         int lora_rank;

@@ -30,6 +30,20 @@ static int infer_same(struct mfl_layer *layer, const struct mfl_shape *in, const
         return 0;
 }
 
+static int infer_alpha(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
+        struct mfl_error *err)
+{
+        bool leaky = layer->op == MFL_OP_LEAKY_RELU;
+        layer->out = *in;
+        if (layer->alpha == 0)
+                layer->alpha = leaky ? 0.01f : 1.0f;
+        if (!(layer->alpha > 0 && layer->alpha <= MFL_GRAPH_ALPHA_MAX))
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %g is outside (0, %d]", layer->name,
+                        mfl_op_name(layer->op), leaky ? "negative_slope" : "alpha", (double)layer->alpha,
+                        MFL_GRAPH_ALPHA_MAX);
+        return 0;
+}
+
 static int infer_conv(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
@@ -352,6 +366,11 @@ static const struct {
         [MFL_OP_ATTENTION] = {"attention", "attention", 1, infer_attention},
         [MFL_OP_LSTM] = {"lstm", "lstm", 1, infer_recurrent},
         [MFL_OP_GRU] = {"gru", "gru", 1, infer_recurrent},
+        [MFL_OP_LEAKY_RELU] = {"leaky_relu", "relu", 1, infer_alpha},
+        [MFL_OP_ELU] = {"elu", "elu", 1, infer_alpha},
+        [MFL_OP_HARDSIGMOID] = {"hardsigmoid", "sigmoid", 1, infer_same},
+        [MFL_OP_HARDSWISH] = {"hardswish", "swish", 1, infer_same},
+        [MFL_OP_SOFTPLUS] = {"softplus", "softplus", 1, infer_same},
 };
 
 const char *mfl_op_name(enum mfl_op op)

@@ -120,6 +120,8 @@ static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_laye
                 return mfl_graph_multiply(SOFTMAX_FLOPS, n_out);
         case MFL_OP_GELU:
         case MFL_OP_SILU:
+        case MFL_OP_ELU:
+        case MFL_OP_SOFTPLUS:
                 return mfl_graph_multiply(GATE_FLOPS, n_out);
         case MFL_OP_MATMUL: {
                 const struct mfl_shape *in = &graph->layers[layer->input].out;

@@ -65,7 +65,8 @@ static int check_window(struct mfl_layer *layer, const struct mfl_shape *in, str
         return 0;
 }
 
-/* Output height and width of a convolution or pool: floor((in + 2p - d(k - 1) - 1) / s) + 1. */
+/* Output height and width of a convolution or pool: floor((in + 2p - d(k - 1) - 1) / s) + 1, with ceil_mode
+ * one more where something is left and the next window starts before the image ends, as in PyTorch. */
 static int infer_window(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
 {
         char text[96];
@@ -85,7 +86,10 @@ static int infer_window(struct mfl_layer *layer, const struct mfl_shape *in, str
                                 mfl_shape_text(in, text, sizeof text), layer->padding[axis],
                                 (long long)padded, (long long)reach,
                                 (long long)(reach - in->dim[1 + axis] + 1) / 2);
-                layer->out.dim[1 + axis] = (padded - reach) / layer->stride[axis] + 1;
+                int64_t next = (padded - reach) / layer->stride[axis] + 1, left = padded - reach;
+                bool more = layer->ceil_mode && left % layer->stride[axis] != 0 &&
+                            next * layer->stride[axis] - layer->padding[axis] < in->dim[1 + axis];
+                layer->out.dim[1 + axis] = next + more;
         }
         return 0;
 }
@@ -144,5 +148,8 @@ int mfl_graph_infer_conv(struct mfl_layer *layer, const struct mfl_shape *in, st
 int mfl_graph_infer_pool(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
 {
         int r = infer_window(layer, in, err);
+        if (!r && layer->ceil_mode && layer->op != MFL_OP_MAXPOOL2D)
+                r = mfl_fail(err, MFL_INVALID, "layer %s (%s): ceil_mode is of maxpool2d alone", layer->name,
+                        mfl_op_name(layer->op));
         return r ? r : check_pool(layer, in, err);
 }

@@ -74,10 +74,11 @@ static void elementwise_backward(const struct pass *pass, int i, const float *dy
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_layer *layer = &net->graph->layers[i];
         const float *y = mfl_cpu_act(net, i);
         int64_t n = mfl_cpu_floats(net, i);
         int threads = net->options.threads;
-        switch (net->graph->layers[i].op) {
+        switch (layer->op) {
         case MFL_OP_RELU:
                 if (!net->layers[i].masked)
                         loops->relu_grad(n, y, dy, dx, threads);
@@ -89,12 +90,16 @@ static void elementwise_backward(const struct pass *pass, int i, const float *dy
                 loops->sigmoid_grad(n, y, dy, dx, threads);
                 break;
         case MFL_OP_RELU6:
-                loops->activation_grad(MFL_OP_RELU6, false, n, y, dy, dx, threads);
+        case MFL_OP_LEAKY_RELU:
+        case MFL_OP_ELU:
+        case MFL_OP_HARDSIGMOID:
+                loops->activation_grad(layer, n, y, dy, dx, threads);
                 break;
         case MFL_OP_GELU:
         case MFL_OP_SILU:
-                loops->activation_grad(net->graph->layers[i].op, net->graph->layers[i].approximate, n,
-                        mfl_cpu_act(net, net->graph->layers[i].input), dy, dx, threads);
+        case MFL_OP_HARDSWISH:
+        case MFL_OP_SOFTPLUS:
+                loops->activation_grad(layer, n, mfl_cpu_act(net, layer->input), dy, dx, threads);
                 break;
         case MFL_OP_DROPOUT:
                 if (pass->dropout)

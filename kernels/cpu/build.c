@@ -4,10 +4,21 @@
 
 #include "kernels/cpu/pass.h"
 
+/* Activations whose backward looks at what came out, and at what came in. */
+static bool is_of_output(enum mfl_op op)
+{
+        return op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID || op == MFL_OP_RELU6 ||
+               op == MFL_OP_LEAKY_RELU || op == MFL_OP_ELU || op == MFL_OP_HARDSIGMOID;
+}
+
+static bool is_of_input(enum mfl_op op)
+{
+        return op == MFL_OP_GELU || op == MFL_OP_SILU || op == MFL_OP_HARDSWISH || op == MFL_OP_SOFTPLUS;
+}
+
 static bool is_elementwise(enum mfl_op op)
 {
-        return op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID || op == MFL_OP_DROPOUT ||
-               op == MFL_OP_RELU6 || op == MFL_OP_GELU || op == MFL_OP_SILU;
+        return is_of_output(op) || is_of_input(op) || op == MFL_OP_DROPOUT;
 }
 
 /* Whether layer i is add or multiply of two equal shapes. */
@@ -148,8 +159,8 @@ static bool keeps_no_output(enum mfl_op op)
 static bool reads_input(const struct mfl_net *net, int i)
 {
         enum mfl_op op = net->graph->layers[i].op;
-        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || is_norm(op) || op == MFL_OP_GELU ||
-               op == MFL_OP_SILU || op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM || op == MFL_OP_MULTIPLY ||
+        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || is_norm(op) || is_of_input(op) ||
+               op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM || op == MFL_OP_MULTIPLY ||
                op == MFL_OP_MATMUL || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION ||
                mfl_cpu_is_recurrent(op);
 }
@@ -200,9 +211,8 @@ static void describe_needs(const struct mfl_net *net, struct mfl_plan_need *need
                         .alias = alias_of(net, i),
                         .uses_input = reads_input(net, i),
                         .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
-                        .uses_output = op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID ||
-                                       op == MFL_OP_RELU6 || op == MFL_OP_SOFTMAX ||
-                                       mfl_cpu_is_recurrent(op) || own->masked};
+                        .uses_output = is_of_output(op) || op == MFL_OP_SOFTMAX || mfl_cpu_is_recurrent(op) ||
+                                       own->masked};
         }
 }
 

@@ -85,19 +85,19 @@ static void elementwise_forward(const struct pass *pass, int i, const float *x, 
                 loops->sigmoid(n, x, y, threads);
                 mfl_layout_clear_padding(&net->layers[i].layout, net->options.batch, y);
                 break;
-        case MFL_OP_RELU6:
-        case MFL_OP_GELU:
-        case MFL_OP_SILU:
-                loops->activation(
-                        net->graph->layers[i].op, net->graph->layers[i].approximate, n, x, y, threads);
-                break;
-        default: /* dropout */
+        case MFL_OP_DROPOUT:
                 if (pass->dropout) {
                         make_mask(pass, i, mfl_cpu_aux(net, i));
                         loops->multiply(n, x, mfl_cpu_aux(net, i), y, threads);
                 } else if (x != y) {
                         memcpy(y, x, (size_t)n * sizeof *y);
                 }
+                break;
+        default:
+                loops->activation(&net->graph->layers[i], n, x, y, threads);
+                if (net->graph->layers[i].op == MFL_OP_HARDSIGMOID ||
+                        net->graph->layers[i].op == MFL_OP_SOFTPLUS) /* of 0 not 0 */
+                        mfl_layout_clear_padding(&net->layers[i].layout, net->options.batch, y);
         }
 }
 

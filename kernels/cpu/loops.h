@@ -260,10 +260,10 @@ struct mfl_loops {
         void (*tanh_grad)(int64_t n, const float *y, const float *dy, float *dx, int threads);
         void (*sigmoid)(int64_t n, const float *x, float *y, int threads);
         void (*sigmoid_grad)(int64_t n, const float *y, const float *dy, float *dx, int threads);
-        /* relu6, gelu, silu; gradients from the input, of relu6 from either. */
-        void (*activation)(
-                enum mfl_op op, bool approximate, int64_t n, const float *x, float *y, int threads);
-        void (*activation_grad)(enum mfl_op op, bool approximate, int64_t n, const float *x, const float *dy,
+        /* The layer's: relu6, leaky_relu, elu, hardsigmoid, gelu, silu, hardswish, softplus. v: of the first
+         * four the output, else the input. */
+        void (*activation)(const struct mfl_layer *layer, int64_t n, const float *x, float *y, int threads);
+        void (*activation_grad)(const struct mfl_layer *layer, int64_t n, const float *v, const float *dy,
                 float *dx, int threads);
         void (*multiply)(int64_t n, const float *x, const float *factor, float *y, int threads);
         /* factor[i] for elements [first, first + n) of a dropout mask; first is a multiple of 4. */

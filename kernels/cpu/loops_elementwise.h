@@ -5,8 +5,9 @@
  * The coefficients were fitted with numpy at Chebyshev points; errors stay below 3e-7 relative.
  */
 
-/* exp(x) = 2^n exp(r), r = x - n ln 2 in two parts (Cody and Waite), exp(r) = 1 + r + r^2 q(r). */
-INLINE float exp_poly(float x)
+/* exp(x) = 2^n exp(r), r = x - n ln 2 in two parts (Cody and Waite), exp(r) = 1 + r + r^2 q(r): returns
+ * exp(r) - 1, and 2^n. */
+INLINE float exp_parts(float x, float *ret_scale)
 {
         x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
         float rounded = x * 1.44269504f + 0x1.8p23f;
@@ -19,10 +20,35 @@ INLINE float exp_poly(float x)
         q = q * r + 0.04166646674275398f;
         q = q * r + 0.16666576266288757f;
         q = q * r + 0.5f;
-        float e = q * r * r + r + 1.0f, scale;
         bits = (bits + 127u) << 23;
-        memcpy(&scale, &bits, sizeof scale);
-        return e * scale;
+        memcpy(ret_scale, &bits, sizeof *ret_scale);
+        return q * r * r + r;
+}
+
+INLINE float exp_poly(float x)
+{
+        float scale, e = exp_parts(x, &scale);
+        return (e + 1.0f) * scale;
+}
+
+/* exp(x) - 1 without cancellation near 0. */
+INLINE float expm1_poly(float x)
+{
+        float scale, e = exp_parts(x, &scale);
+        return e * scale + (scale - 1.0f);
+}
+
+/* log(1 + u) for u in [0, 1]: 2 artanh(u / (u + 2)), whose series ends where float does. */
+INLINE float log1p_series(float u)
+{
+        float s = u / (u + 2.0f), t = s * s;
+        float p = 1.0f / 13.0f;
+        p = p * t + 1.0f / 11.0f;
+        p = p * t + 1.0f / 9.0f;
+        p = p * t + 1.0f / 7.0f;
+        p = p * t + 1.0f / 5.0f;
+        p = p * t + 1.0f / 3.0f;
+        return 2.0f * (p * t * s + s);
 }
 
 /* Odd polynomial near 0, where 1 - 2 / (exp(2x) + 1) would cancel. */
@@ -99,45 +125,97 @@ INLINE float silu_grad_at(float x, float dy)
         return dy * (s * (1.0f + x * (1.0f - s)));
 }
 
+INLINE float elu_at(float x, float alpha)
+{
+        return x > 0.0f ? x : alpha * expm1_poly(x);
+}
+
+INLINE float softplus_at(float x)
+{
+        return mfl_relu(x) + log1p_series(exp_poly(-fabsf(x)));
+}
+
 #define EACH(expression)                                                                                     \
         for (int64_t i = begin; i < end; i++)                                                                \
         expression
 
 static void activation_range(
-        enum mfl_op op, bool approximate, const float *x, float *y, int64_t begin, int64_t end)
+        const struct mfl_layer *layer, const float *x, float *y, int64_t begin, int64_t end)
 {
-        if (op == MFL_OP_RELU6)
+        const float alpha = layer->alpha;
+        switch (layer->op) {
+        case MFL_OP_RELU6:
                 EACH(y[i] = mfl_relu6(x[i]));
-        else if (op == MFL_OP_SILU)
+                break;
+        case MFL_OP_LEAKY_RELU:
+                EACH(y[i] = mfl_leaky_relu(x[i], alpha));
+                break;
+        case MFL_OP_ELU:
+                EACH(y[i] = elu_at(x[i], alpha));
+                break;
+        case MFL_OP_HARDSIGMOID:
+                EACH(y[i] = mfl_hardsigmoid(x[i]));
+                break;
+        case MFL_OP_HARDSWISH:
+                EACH(y[i] = mfl_hardswish(x[i]));
+                break;
+        case MFL_OP_SOFTPLUS:
+                EACH(y[i] = softplus_at(x[i]));
+                break;
+        case MFL_OP_SILU:
                 EACH(y[i] = silu_at(x[i]));
-        else if (approximate)
-                EACH(y[i] = gelu_tanh_at(x[i]));
-        else
-                EACH(y[i] = gelu_at(x[i]));
+                break;
+        default:
+                if (layer->approximate)
+                        EACH(y[i] = gelu_tanh_at(x[i]));
+                else
+                        EACH(y[i] = gelu_at(x[i]));
+        }
 }
 
-static void activation(enum mfl_op op, bool approximate, int64_t n, const float *x, float *y, int threads)
+static void activation(const struct mfl_layer *layer, int64_t n, const float *x, float *y, int threads)
 {
-        DIVIDE(threads, n, activation_range(op, approximate, x, y, begin, end));
+        DIVIDE(threads, n, activation_range(layer, x, y, begin, end));
 }
 
-static void activation_grad_range(enum mfl_op op, bool approximate, const float *x, const float *dy,
-        float *dx, int64_t begin, int64_t end)
+static void activation_grad_range(
+        const struct mfl_layer *layer, const float *v, const float *dy, float *dx, int64_t begin, int64_t end)
 {
-        if (op == MFL_OP_RELU6)
-                EACH(dx[i] = mfl_relu6_grad(x[i], dy[i]));
-        else if (op == MFL_OP_SILU)
-                EACH(dx[i] = silu_grad_at(x[i], dy[i]));
-        else if (approximate)
-                EACH(dx[i] = gelu_tanh_grad_at(x[i], dy[i]));
-        else
-                EACH(dx[i] = gelu_grad_at(x[i], dy[i]));
+        const float alpha = layer->alpha;
+        switch (layer->op) {
+        case MFL_OP_RELU6:
+                EACH(dx[i] = mfl_relu6_grad(v[i], dy[i]));
+                break;
+        case MFL_OP_LEAKY_RELU:
+                EACH(dx[i] = mfl_leaky_relu_grad(v[i], dy[i], alpha));
+                break;
+        case MFL_OP_ELU:
+                EACH(dx[i] = mfl_elu_grad(v[i], dy[i], alpha));
+                break;
+        case MFL_OP_HARDSIGMOID:
+                EACH(dx[i] = mfl_hardsigmoid_grad(v[i], dy[i]));
+                break;
+        case MFL_OP_HARDSWISH:
+                EACH(dx[i] = mfl_hardswish_grad(v[i], dy[i]));
+                break;
+        case MFL_OP_SOFTPLUS:
+                EACH(dx[i] = dy[i] / (1.0f + exp_poly(-v[i])));
+                break;
+        case MFL_OP_SILU:
+                EACH(dx[i] = silu_grad_at(v[i], dy[i]));
+                break;
+        default:
+                if (layer->approximate)
+                        EACH(dx[i] = gelu_tanh_grad_at(v[i], dy[i]));
+                else
+                        EACH(dx[i] = gelu_grad_at(v[i], dy[i]));
+        }
 }
 
 static void activation_grad(
-        enum mfl_op op, bool approximate, int64_t n, const float *x, const float *dy, float *dx, int threads)
+        const struct mfl_layer *layer, int64_t n, const float *v, const float *dy, float *dx, int threads)
 {
-        DIVIDE(threads, n, activation_grad_range(op, approximate, x, dy, dx, begin, end));
+        DIVIDE(threads, n, activation_grad_range(layer, v, dy, dx, begin, end));
 }
 
 static void relu_range(const float *x, float *y, int64_t begin, int64_t end)

@@ -17,11 +17,12 @@ static inline struct taps taps_of(const struct mfl_window *v, int axis, int64_t 
         return t;
 }
 
-/* Windows that tile the image without overlap or padding: backward writes each gradient once. */
+/* Windows that tile the image without overlap or padding, and lie inside: backward writes each gradient once.
+ */
 static inline bool is_tiling(const struct mfl_window *v)
 {
         return v->k[0] == v->s[0] && v->k[1] == v->s[1] && v->d[0] == 1 && v->d[1] == 1 && v->p[0] == 0 &&
-               v->p[1] == 0;
+               v->p[1] == 0 && v->oh * v->k[0] <= v->h && v->ow * v->k[1] <= v->w;
 }
 
 #define BLOCK_LANES 16

@@ -53,6 +53,8 @@ static int add_layer(struct mfl_sha256 *sha, const struct mfl_layer *layer, stru
                 layer->start, layer->end, layer->vocabulary, layer->heads, layer->lora_rank, layer->frozen);
         if (!rc && strcmp(line, "0 0 0 0 0 0 0 0;") != 0)
                 rc = mfl_sha256_update(sha, line, (size_t)n, err);
+        if (!rc && layer->ceil_mode)
+                rc = mfl_sha256_update(sha, "ceil", 4, err);
         if (!rc && layer->op > MFL_OP_GROUPNORM) {
                 char shape[96];
                 mfl_shape_text(&layer->out, shape, sizeof shape);

@@ -68,6 +68,11 @@ bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i)
         case MFL_OP_RELU6:
         case MFL_OP_GELU:
         case MFL_OP_SILU:
+        case MFL_OP_LEAKY_RELU:
+        case MFL_OP_ELU:
+        case MFL_OP_HARDSIGMOID:
+        case MFL_OP_HARDSWISH:
+        case MFL_OP_SOFTPLUS:
         case MFL_OP_MULTIPLY:
         case MFL_OP_CONCAT:
         case MFL_OP_TRANSPOSE:

@@ -4,6 +4,10 @@
 #include "kernels/cuda/ops_recurrent.h"
 
 #define HAS(op) ((uint64_t)1 << (op))
+/* Activations that nothing carries: their backward reads what came in. */
+#define CURVES                                                                                               \
+        (HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_LEAKY_RELU) |                  \
+                HAS(MFL_OP_ELU) | HAS(MFL_OP_HARDSIGMOID) | HAS(MFL_OP_HARDSWISH) | HAS(MFL_OP_SOFTPLUS))
 #define ELEMENTS_MAX INT32_MAX /* of one group's batch: kernels count them in 32 bits */
 #define CROP_MAX 65536
 #define ACCUMULATE_MAX 65536
@@ -37,8 +41,7 @@ static bool in_image_order(const struct mfl_cuda_tensor *x)
 /* Vectors that keep the order of their input's elements. */
 static bool keeps_order(const struct mfl_layer *layer)
 {
-        static const uint64_t ops = HAS(MFL_OP_RELU) | HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) |
-                                    HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) |
+        static const uint64_t ops = HAS(MFL_OP_RELU) | HAS(MFL_OP_TANH) | HAS(MFL_OP_SIGMOID) | CURVES |
                                     HAS(MFL_OP_DROPOUT) | HAS(MFL_OP_FLATTEN) | HAS(MFL_OP_ADD) |
                                     HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_BATCHNORM) | HAS(MFL_OP_GROUPNORM) |
                                     HAS(MFL_OP_LAYERNORM) | HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_SOFTMAX);
@@ -206,10 +209,9 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
 
 /* What the backward of layers beside convolutions, norms and carried activations reads. */
 #define READS_INPUT                                                                                          \
-        (HAS(MFL_OP_RELU6) | HAS(MFL_OP_GELU) | HAS(MFL_OP_SILU) | HAS(MFL_OP_MULTIPLY) |                    \
-                HAS(MFL_OP_GLOBAL_MAXPOOL2D) | HAS(MFL_OP_LAYERNORM) | HAS(MFL_OP_RMSNORM) |                 \
-                HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) |      \
-                HAS(MFL_OP_GRU))
+        (CURVES | HAS(MFL_OP_MULTIPLY) | HAS(MFL_OP_GLOBAL_MAXPOOL2D) | HAS(MFL_OP_LAYERNORM) |              \
+                HAS(MFL_OP_RMSNORM) | HAS(MFL_OP_EMBEDDING) | HAS(MFL_OP_MATMUL) | HAS(MFL_OP_ATTENTION) |   \
+                HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU))
 /* Whose forward works in the auxiliary memory, also without training. */
 #define KEEPS_ALWAYS                                                                                         \
         (HAS(MFL_OP_ATTENTION) | HAS(MFL_OP_LSTM) | HAS(MFL_OP_GRU) | HAS(MFL_OP_DENSE) /* LoRA */)

@@ -279,7 +279,7 @@ MFL_HOST cudaError_t mfl_cuda_global_max_backward(const struct mfl_cuda_pool *a,
 
 /* ---- activations ---- */
 
-MFL_DEVICE float curve(enum mfl_cuda_curve kind, float x)
+MFL_DEVICE float curve(enum mfl_cuda_curve kind, float alpha, float x)
 {
         switch (kind) {
         case MFL_CUDA_RELU6:
@@ -288,12 +288,23 @@ MFL_DEVICE float curve(enum mfl_cuda_curve kind, float x)
                 return mfl_gelu(x);
         case MFL_CUDA_GELU_TANH:
                 return mfl_gelu_tanh(x);
+        case MFL_CUDA_LEAKY_RELU:
+                return mfl_leaky_relu(x, alpha);
+        case MFL_CUDA_ELU:
+                return mfl_elu(x, alpha);
+        case MFL_CUDA_HARDSIGMOID:
+                return mfl_hardsigmoid(x);
+        case MFL_CUDA_HARDSWISH:
+                return mfl_hardswish(x);
+        case MFL_CUDA_SOFTPLUS:
+                return mfl_softplus(x);
         default:
                 return mfl_silu(x);
         }
 }
 
-MFL_DEVICE float curve_grad(enum mfl_cuda_curve kind, float x, float dy)
+/* All from the input; where a body wants the output, that is made again. */
+MFL_DEVICE float curve_grad(enum mfl_cuda_curve kind, float alpha, float x, float dy)
 {
         switch (kind) {
         case MFL_CUDA_RELU6: /* the same from its input as from its output */
@@ -302,6 +313,16 @@ MFL_DEVICE float curve_grad(enum mfl_cuda_curve kind, float x, float dy)
                 return mfl_gelu_grad(x, dy);
         case MFL_CUDA_GELU_TANH:
                 return mfl_gelu_tanh_grad(x, dy);
+        case MFL_CUDA_LEAKY_RELU: /* as relu6 */
+                return mfl_leaky_relu_grad(x, dy, alpha);
+        case MFL_CUDA_ELU:
+                return mfl_elu_grad(mfl_elu(x, alpha), dy, alpha);
+        case MFL_CUDA_HARDSIGMOID:
+                return mfl_hardsigmoid_grad(mfl_hardsigmoid(x), dy);
+        case MFL_CUDA_HARDSWISH:
+                return mfl_hardswish_grad(x, dy);
+        case MFL_CUDA_SOFTPLUS:
+                return mfl_softplus_grad(x, dy);
         default:
                 return mfl_silu_grad(x, dy);
         }
@@ -316,7 +337,7 @@ MFL_DEVICE void unary_forward(const struct mfl_cuda_unary *a, enum mfl_cuda_type
         float v[MFL_PACK_MAX];
         mfl_pack_load(v, a->in, i, type, width);
         for (int k = 0; k < width; k++)
-                v[k] = curve(a->curve, v[k]);
+                v[k] = curve(a->curve, a->alpha, v[k]);
         mfl_pack_store(a->out, i, v, type, width);
 }
 MFL_OPS_KERNELS(unary_forward, struct mfl_cuda_unary, unary_forward)
@@ -331,7 +352,7 @@ MFL_DEVICE void unary_backward(const struct mfl_cuda_unary *a, enum mfl_cuda_typ
         mfl_pack_load(x, a->in, i, type, width);
         mfl_pack_load(d, a->dout, i, type, width);
         for (int k = 0; k < width; k++)
-                d[k] = curve_grad(a->curve, x[k], d[k]);
+                d[k] = curve_grad(a->curve, a->alpha, x[k], d[k]);
         mfl_pack_give(a->din, a->add, d, i, type, width);
 }
 MFL_OPS_KERNELS(unary_backward, struct mfl_cuda_unary, unary_backward)

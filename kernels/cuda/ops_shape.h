@@ -23,10 +23,16 @@ enum mfl_cuda_curve {
         MFL_CUDA_GELU,
         MFL_CUDA_GELU_TANH,
         MFL_CUDA_SILU,
+        MFL_CUDA_LEAKY_RELU,
+        MFL_CUDA_ELU,
+        MFL_CUDA_HARDSIGMOID,
+        MFL_CUDA_HARDSWISH,
+        MFL_CUDA_SOFTPLUS,
 };
 struct mfl_cuda_unary {
         struct mfl_cuda_tensor x;
         enum mfl_cuda_curve curve;
+        float alpha; /* of leaky_relu and elu */
         const void *in;
         void *out;
         const void *dout;

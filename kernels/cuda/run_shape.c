@@ -156,15 +156,34 @@ static struct mfl_cuda_mean mean_of(const struct mfl_cuda_run *pass, int i)
         return a;
 }
 
+static enum mfl_cuda_curve curve_of(const struct mfl_layer *layer)
+{
+        switch (layer->op) {
+        case MFL_OP_RELU6:
+                return MFL_CUDA_RELU6;
+        case MFL_OP_SILU:
+                return MFL_CUDA_SILU;
+        case MFL_OP_LEAKY_RELU:
+                return MFL_CUDA_LEAKY_RELU;
+        case MFL_OP_ELU:
+                return MFL_CUDA_ELU;
+        case MFL_OP_HARDSIGMOID:
+                return MFL_CUDA_HARDSIGMOID;
+        case MFL_OP_HARDSWISH:
+                return MFL_CUDA_HARDSWISH;
+        case MFL_OP_SOFTPLUS:
+                return MFL_CUDA_SOFTPLUS;
+        default:
+                return layer->approximate ? MFL_CUDA_GELU_TANH : MFL_CUDA_GELU;
+        }
+}
+
 static struct mfl_cuda_unary unary_of(const struct mfl_cuda_run *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->model.graph->layers[i];
-        enum mfl_cuda_curve curve = layer->op == MFL_OP_RELU6  ? MFL_CUDA_RELU6
-                                    : layer->op == MFL_OP_SILU ? MFL_CUDA_SILU
-                                    : layer->approximate       ? MFL_CUDA_GELU_TANH
-                                                               : MFL_CUDA_GELU;
         return (struct mfl_cuda_unary){.x = pass->net->model.layers[i].x,
-                .curve = curve,
+                .curve = curve_of(layer),
+                .alpha = layer->alpha,
                 .in = mfl_cuda_act_at(pass->net, layer->input),
                 .out = mfl_cuda_act_at(pass->net, i),
                 .steps = pass->steps};

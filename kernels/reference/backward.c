@@ -24,6 +24,16 @@ static float activation_grad(const struct mfl_layer *layer, float x, float y, fl
                 return layer->approximate ? mfl_gelu_tanh_grad(x, dy) : mfl_gelu_grad(x, dy);
         case MFL_OP_SILU:
                 return mfl_silu_grad(x, dy);
+        case MFL_OP_LEAKY_RELU:
+                return mfl_leaky_relu_grad(y, dy, layer->alpha);
+        case MFL_OP_ELU:
+                return mfl_elu_grad(y, dy, layer->alpha);
+        case MFL_OP_HARDSIGMOID:
+                return mfl_hardsigmoid_grad(y, dy);
+        case MFL_OP_HARDSWISH:
+                return mfl_hardswish_grad(x, dy);
+        case MFL_OP_SOFTPLUS:
+                return mfl_softplus_grad(x, dy);
         default:
                 return dy;
         }

@@ -74,6 +74,16 @@ static float activation(const struct mfl_layer *layer, float x)
                 return layer->approximate ? mfl_gelu_tanh(x) : mfl_gelu(x);
         case MFL_OP_SILU:
                 return mfl_silu(x);
+        case MFL_OP_LEAKY_RELU:
+                return mfl_leaky_relu(x, layer->alpha);
+        case MFL_OP_ELU:
+                return mfl_elu(x, layer->alpha);
+        case MFL_OP_HARDSIGMOID:
+                return mfl_hardsigmoid(x);
+        case MFL_OP_HARDSWISH:
+                return mfl_hardswish(x);
+        case MFL_OP_SOFTPLUS:
+                return mfl_softplus(x);
         default: /* flatten, reshape */
                 return x;
         }

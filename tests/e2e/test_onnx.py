@@ -236,8 +236,53 @@ class Groups(nn.Module):
         return self.fc(torch.flatten(self.norm3(self.conv3(x)), 1))
 
 
+class Curves(nn.Module):
+    """Activations of mobile and generative networks; hardswish and mish as products where the opset has no operator."""
+    shape, tokens = (2, 10, 10), 0
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6)
+        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, padding=1, groups=3, bias=False), nn.BatchNorm2d(6)
+        self.squeeze, self.excite = nn.Conv2d(6, 3, 1), nn.Conv2d(3, 6, 1)
+        self.fc1, self.fc2, self.fc3, self.fc4, self.fc5 = (nn.Linear(i, o) for i, o in ((54, 8), *[(8, 8)] * 3, (8, 10)))
+
+    def forward(self, x):
+        x = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
+        x = F.hardswish(self.bn2(self.conv2(F.max_pool2d(x, 3, 2, ceil_mode=True))))[:, :, 1:]
+        s = self.excite(F.elu(self.squeeze(F.adaptive_avg_pool2d(x, 1)), 0.7))
+        x = torch.flatten(x * F.hardsigmoid(s), 1)
+        x = F.softplus(self.fc1(torch.cat([x[:, :36], x[:, 18:36]], 1)))
+        x = F.selu(self.fc3(F.hardtanh(self.fc2(x), -0.8, 1.5)))
+        return self.fc5(F.mish(self.fc4(x)))
+
+
+class Shuffle(nn.Module):
+    """Halves of the channels, shuffled; lists of features that grow; every other column."""
+    shape, tokens = (2, 6, 6), 0
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(2, 8, 3, padding=1)
+        self.branch = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1) for _ in range(3)])
+        self.grow = nn.ModuleList([nn.Conv2d(8 + 3 * i, 3, 1) for i in range(3)])
+        self.fc = nn.Linear(17, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for branch in self.branch:
+            a, b = x.chunk(2, dim=1)
+            x = torch.cat([a, F.leaky_relu(branch(b))], 1)
+            n, c, h, w = x.shape
+            x = x.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+        features = [x[:, :, :, ::2]]
+        for layer in self.grow:
+            features.append(torch.tanh(layer(torch.cat(features, 1))))
+        return self.fc(torch.cat(features, 1).mean([2, 3]))
+
+
 MODELS = {"mlp": Mlp, "cnn": Cnn, "resnet18": ResNet18, "lstm": Recurrent, "gru": Gru, "gpt": Gpt, "mha": Mha,
-          "separate": Separate, "stack": Stack, "groups": Groups}
+          "separate": Separate, "stack": Stack, "groups": Groups, "curves": Curves, "shuffle": Shuffle}
 
 
 def export(model, x, path, opset, dynamic, **options):
@@ -415,6 +460,39 @@ def test_the_example_of_the_manual(tmp_path, monkeypatch):
     state = {name: value for name, value in names["net"].state_dict().items() if not name.endswith("num_batches_tracked")}
     assert state.keys() == trained.keys()
     assert all(torch.equal(value, trained[name]) for name, value in state.items())
+
+
+class Depth(nn.Module):
+    """Stochastic depth: a branch is left out, for each sample anew."""
+
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.rate, self.conv, self.fc = rate, nn.Conv2d(1, 3, 3, padding=1), nn.Linear(3, 4)
+
+    def forward(self, x):
+        y = F.hardswish(self.conv(x))
+        if self.training:
+            y = y * (torch.bernoulli(torch.full([x.shape[0], 1, 1, 1], 1 - self.rate)) / (1 - self.rate))
+        return self.fc((x + y).mean([2, 3]))
+
+
+def test_stochastic_depth_is_dropout_of_a_one(tmp_path):
+    for opset, rate in ((13, 0.25), (17, 0.5)):
+        export(Depth(rate).train(), torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", opset, True)
+        code, layers, err = run(tmp_path / "m.onnx")
+        assert code == 0, err
+        assert re.search(r"- weight: {name: 'weight1', shape: \[1, 1, 1\], frozen: true}\n"
+                         r" *- dropout: {name: 'dropout1', rate: %s[0-9]*}\n"
+                         r" *- multiply: {name: 'multiply1', inputs: \['swish1', 'dropout1'\]}" % rate, layers), layers
+
+
+def test_a_far_bound_is_no_relu(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Hardtanh(0, 20), nn.Linear(8, 4))
+    export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, False)
+    code, layers, err = run(tmp_path / "m.onnx")
+    assert code == 0, err
+    assert re.findall(r"- (\w+):", layers) == ["dense", "weight", "multiply", "weight", "add", "hardsigmoid",
+                                               "weight", "multiply", "dense"]
 
 
 def test_unknown_operator_is_named(tmp_path):

@@ -35,6 +35,12 @@ static void ops_of(const char *text, char *ops, size_t room)
 
 #define BLOCK "layernorm dense attention dense add layernorm dense gelu dense add "
 
+#define ACTIVATIONS                                                                                          \
+        "conv2d batchnorm hardswish maxpool2d leaky_relu global_avgpool2d conv2d hardsigmoid multiply "      \
+        "dense elu "                                                                                         \
+        "dense softplus softplus tanh multiply dense"
+#define SHUFFLED_HALVES "slice transpose reshape conv2d leaky_relu slice transpose reshape "
+
 static const struct {
         const char *file, *ops;
         int classes;
@@ -63,7 +69,15 @@ static const struct {
         {"torch215-tel.noopt",
                 "embedding dense layernorm dense attention dense add layernorm dense relu dense add dense",
                 12},
-        {"torch215-lstm2.noopt", "embedding lstm lstm dense", 12}};
+        {"torch215-lstm2.noopt", "embedding lstm lstm dense", 12}, {"torch215-acts.13.1", ACTIVATIONS, 4},
+        {"torch215-acts.17.1", ACTIVATIONS, 4}, {"torch215-acts.noopt", ACTIVATIONS, 4},
+        {"torch215-shuffle.17.1",
+                "conv2d slice conv2d leaky_relu slice concat reshape " SHUFFLED_HALVES
+                "concat reshape " SHUFFLED_HALVES
+                "concat reshape transpose reshape slice reshape conv2d tanh concat conv2d tanh concat conv2d "
+                "tanh concat global_avgpool2d dense",
+                10},
+        {"torch215-depth.17.1", "conv2d hardswish weight dropout multiply add global_avgpool2d dense", 4}};
 
 static void test_exporters(void **state)
 {
@@ -105,7 +119,11 @@ static void test_names_of_parts(void **state)
                 {"torch215-gn.noopt", "- groupnorm: {name: 'n', norm_groups: 2}"},
                 {"torch215-in.noopt", "- groupnorm: {name: 'n', norm_groups: 8}"},
                 {"torch215-lstm2.noopt", "- lstm: {name: 'rnn.1', units: 7}"},
-                {"torch215-rms.noopt", "- rmsnorm: {name: 'mid', eps: "}};
+                {"torch215-rms.noopt", "- rmsnorm: {name: 'mid', eps: "},
+                {"torch215-acts.noopt", "- leaky_relu: {name: 'relu1', negative_slope: 0.200000003}"},
+                {"torch215-acts.17.1", "- elu: {name: 'elu1', alpha: 0.699999988}"},
+                {"torch215-acts.13.1", "- maxpool2d: {name: 'maxpool1', kernel: 2, ceil_mode: true}"},
+                {"torch215-depth.17.1", "- dropout: {name: 'dropout1', rate: 0.5}"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(lines); i++) {
                 struct mfl_onnx_model model;
                 struct mfl_error err;

@@ -62,6 +62,8 @@ static void check_layers(const struct mfl_graph *a, const struct mfl_graph *b)
                 assert_int_equal(x->heads, y->heads);
                 assert_int_equal(x->causal, y->causal);
                 assert_int_equal(x->approximate, y->approximate);
+                assert_memory_equal(&x->alpha, &y->alpha, sizeof x->alpha);
+                assert_int_equal(x->ceil_mode, y->ceil_mode);
                 assert_int_equal(x->axis, y->axis);
         }
         while (k < b->n_layers && !is_told(&b->layers[k]))
@@ -155,8 +157,25 @@ static void test_other_operators(void **state)
                 {.op = MFL_OP_TRANSPOSE, .input = 8, .order = {1, 0}},
                 {.op = MFL_OP_MEAN, .input = 9, .axis = 1},
                 {.op = MFL_OP_DENSE, .input = 10, .out_channels = 9}};
+        static const struct mfl_layer curves[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {3, {2, 9, 8}}},
+                {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 3, .kernel = {2, 2}, .bias = true},
+                {.op = MFL_OP_LEAKY_RELU, .input = 1, .alpha = 0.2f},
+                {.op = MFL_OP_MAXPOOL2D, .input = 2, .kernel = {3, 3}, .stride = {2, 2}, .ceil_mode = true},
+                {.op = MFL_OP_WEIGHT, .shape = {3, {1, 1, 1}}, .frozen = true},
+                {.op = MFL_OP_DROPOUT, .input = 4, .rate = 0.25f},
+                {.op = MFL_OP_MULTIPLY, .input = 3, .input2 = 5}, {.op = MFL_OP_BATCHNORM, .input = 6},
+                {.op = MFL_OP_ELU, .input = 7, .alpha = 1.6732632f}, {.op = MFL_OP_BATCHNORM, .input = 8},
+                {.op = MFL_OP_HARDSWISH, .input = 9}, {.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 10},
+                {.op = MFL_OP_HARDSIGMOID, .input = 11}, {.op = MFL_OP_MULTIPLY, .input = 10, .input2 = 12},
+                {.op = MFL_OP_DENSE, .input = 13, .out_channels = 7}, {.op = MFL_OP_SOFTPLUS, .input = 14},
+                {.op = MFL_OP_DENSE, .input = 15, .out_channels = 4, .bias = true},
+                {.op = MFL_OP_LEAKY_RELU, .input = 16}, {.op = MFL_OP_DENSE, .input = 17, .out_channels = 3}};
         struct mfl_graph *graph;
         struct mfl_error err;
+        if (mfl_graph_build("curves", curves, MFL_ARRAY_SIZE(curves), 3, &graph, &err))
+                fail_msg("%s", err.text);
+        check_reads_back(graph);
+        mfl_graph_free(graph);
         if (mfl_graph_build("image", image, MFL_ARRAY_SIZE(image), 5, &graph, &err))
                 fail_msg("%s", err.text);
         check_reads_back(graph);

@@ -365,6 +365,28 @@ static void shapes_are_inferred(void **state)
         mfl_graph_free(graph);
 }
 
+/* What torch.nn.MaxPool2d(kernel, stride, padding, ceil_mode=True) gives. */
+static void a_last_window_may_reach_beyond(void **state)
+{
+        static const struct {
+                int size, kernel, stride, padding, out;
+        } rows[] = {{7, 2, 2, 0, 4}, {6, 2, 2, 0, 3}, {112, 3, 2, 0, 56}, {5, 2, 3, 1, 2}, {8, 4, 3, 1, 3},
+                {9, 4, 3, 1, 4}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                int k = rows[i].kernel, s = rows[i].stride, p = rows[i].padding;
+                struct mfl_layer l[] = {input(1, rows[i].size, 4), {.op = MFL_OP_MAXPOOL2D,
+                                                                           .kernel = {k, 1},
+                                                                           .stride = {s, 1},
+                                                                           .padding = {p, 0},
+                                                                           .ceil_mode = true}};
+                struct mfl_graph *graph;
+                assert_int_equal(mfl_graph_build("m", l, 2, 0, &graph, NULL), 0);
+                assert_int_equal(graph->layers[1].out.dim[1], rows[i].out);
+                assert_int_equal(graph->layers[1].out.dim[2], 4);
+                mfl_graph_free(graph);
+        }
+}
+
 static void generated_names_avoid_given_ones(void **state)
 {
         struct mfl_layer layers[] = {input(1, 9, 9), conv(0, 1, 3), conv(1, 1, 3), dense(2, 2)};
@@ -469,6 +491,12 @@ static void bad_layers_are_refused(void **state)
         assert_refused(l, 3, 4, "layer dropout1 (dropout): rate 1 is outside [0, 1)");
         l[1].rate = NAN;
         assert_refused(l, 3, 4, "layer dropout1 (dropout): rate nan is outside [0, 1)");
+        l[1] = (struct mfl_layer){.op = MFL_OP_LEAKY_RELU, .input = 0, .alpha = -0.1f};
+        assert_refused(l, 3, 4, "layer relu1 (leaky_relu): negative_slope -0.1 is outside (0, 1000]");
+        l[1] = (struct mfl_layer){.op = MFL_OP_ELU, .input = 0, .alpha = INFINITY};
+        assert_refused(l, 3, 4, "layer elu1 (elu): alpha inf is outside (0, 1000]");
+        l[1] = (struct mfl_layer){.op = MFL_OP_AVGPOOL2D, .input = 0, .kernel = {2, 2}, .ceil_mode = true};
+        assert_refused(l, 3, 4, "layer avgpool1 (avgpool2d): ceil_mode is of maxpool2d alone");
         l[1] = (struct mfl_layer){.op = MFL_OP_MAXPOOL2D, .input = 0, .kernel = {2, 2}, .padding = {2, 1}};
         assert_refused(
                 l, 3, 4, "layer maxpool1 (maxpool2d): padding 2x1 is more than half of the kernel 2x2");
@@ -657,6 +685,7 @@ int main(void)
                 cmocka_unit_test(norms_get_defaults_and_names),
                 cmocka_unit_test(bad_joins_and_norms_are_refused),
                 cmocka_unit_test(shapes_are_inferred),
+                cmocka_unit_test(a_last_window_may_reach_beyond),
                 cmocka_unit_test(generated_names_avoid_given_ones),
                 cmocka_unit_test(a_single_operator_is_a_graph_without_classes),
                 cmocka_unit_test(bad_structure_is_refused),

@@ -249,7 +249,9 @@ static void impossible_values_are_refused(void **state)
                 "sigmoid, maxpool2d, avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, "
                 "groupnorm, convtranspose2d, global_maxpool2d, relu6, gelu, silu, multiply, concat, reshape, "
                 "transpose, slice, mean, weight, embedding, layernorm, rmsnorm, softmax, matmul, attention, "
-                "lstm, gru");
+                "lstm, gru, leaky_relu, elu, hardsigmoid, hardswish, softplus");
+        assert_refused(document("{layers: [hardwish]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0]: there is no layer 'hardwish'; did you mean 'hardswish'?");
         assert_refused(document("{layers: [relu, dense]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: dense needs settings: {dense: {units: ...}}");
         assert_refused(document("{layers: [dropout]}", NULL, NULL, NULL),
@@ -273,6 +275,19 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.layers[0]: the name input is the model's input");
         assert_refused(document("{layers: [{batchnorm: {eps: 0}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].batchnorm.eps: expected a number above 0 and at most 1, got '0'");
+        assert_refused(document("{layers: [{leaky_relu: {negative_slope: 0}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].leaky_relu.negative_slope: expected a number above 0 and at most "
+                "1000, got '0'");
+        assert_refused(document("{layers: [{leaky_relu: {negative_slope: .inf}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].leaky_relu.negative_slope: expected a number above 0 and at most "
+                "1000, got '.inf'");
+        assert_refused(document("{layers: [{elu: {alpha: .nan}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].elu.alpha: expected a number above 0 and at most 1000, got "
+                "'.nan'");
+        assert_refused(document("{layers: [{hardswish: {alpha: 1}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].hardswish.alpha: unknown key");
+        assert_refused(document("{layers: [{avgpool2d: {kernel: 2, ceil_mode: true}}]}", NULL, NULL, NULL),
+                "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key");
         assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: layers[0] has the name a already");
 }

@@ -3,6 +3,7 @@
  * that end after a round. */
 #include "tests/lib/test.h"
 
+#include "proto/version.h"
 #include "server/core.h"
 
 #include <stdio.h>
@@ -251,6 +252,38 @@ static void test_meaning_comes_later(void **state)
         end(&bed);
 }
 
+/* Layers that came with a later version of the protocol go to daemons that speak it. */
+static void test_layers_of_a_later_version(void **state)
+{
+        struct mfl_layer layers[] = {
+                {.op = MFL_OP_DENSE, .out_channels = 2}, {.op = MFL_OP_HARDSWISH}, {.op = MFL_OP_ELU}};
+        struct mfl_data_info data = pets(2, 77, 1);
+        struct bed bed;
+        char note[MFL_REASON_BYTES];
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.model.layers = layers;
+        bed.spec.model.n_layers = MFL_ARRAY_SIZE(layers);
+        add_job(&bed, NULL, NULL);
+        struct mfl_daemon_info info = info_of(1, &data);
+        info.protocol = MFL_PROTOCOL_LAYERS - 1;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
+        tick(&bed, 2000);
+        assert_int_equal(bed.n_data + bed.n_tasks, 0);
+        assert_string_equal(bed.reason,
+                "1 daemon offers pets: site-a must be upgraded: hardswish layers need protocol 3");
+        info = info_of(2, &data);
+        info.protocol = MFL_PROTOCOL_LAYERS;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 2, .daemon = &info});
+        tick(&bed, 2000);
+        assert_true(!bed.task[1].task && bed.task[2].task);
+        assert_string_equal(note_of(&bed, 0, note),
+                JOB ": it has hardswish layers, which protocol 2 does not know: upgrade this daemon");
+        assert_non_null(strstr(bed.traces,
+                "daemon site-a gets nothing of this job: it speaks protocol 2, and hardswish layers need 3; "
+                "upgrade it"));
+        end(&bed);
+}
+
 static void test_whom_it_lacks(void **state)
 {
         struct bed bed;
@@ -450,6 +483,7 @@ int main(void)
                 cmocka_unit_test(test_other_meaning),
                 cmocka_unit_test(test_kept_over_restarts),
                 cmocka_unit_test(test_meaning_comes_later),
+                cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),
                 cmocka_unit_test(test_too_few),
                 cmocka_unit_test(test_an_upload_stalls),
