@@ -235,20 +235,42 @@ static void add_perplexity(struct lines *l, const struct mfl_display_job *j)
 static void add_traffic(struct lines *l, const struct mfl_display_job *j)
 {
         char line[256], up[24], down[24], time[24];
-        snprintf(line, sizeof line, "%straffic  up %s, down %s   time %s%s", paint(l, DIM),
-                mfl_display_bytes(j->bytes_up, up, sizeof up),
-                mfl_display_bytes(j->bytes_down, down, sizeof down),
-                mfl_display_time(j->seconds, time, sizeof time), paint(l, PLAIN));
+        /* Without the first word there is room for the time in 40 columns. */
+        for (int shorter = 0; shorter < 2; shorter++) {
+                snprintf(line, sizeof line, "%s%sup %s, down %s   time %s%s", paint(l, DIM),
+                        shorter ? "" : "traffic  ", mfl_display_bytes(j->bytes_up, up, sizeof up),
+                        mfl_display_bytes(j->bytes_down, down, sizeof down),
+                        mfl_display_time(j->seconds, time, sizeof time), paint(l, PLAIN));
+                if (mfl_display_width(line) <= l->style->columns)
+                        break;
+        }
         add_line(l, line);
 }
 
+/* Bytes of text that fit into the columns, up to a blank where there is one. */
+static size_t fitting(const char *text, int columns)
+{
+        size_t n = 0, blank = 0;
+        for (; text[n]; n++) {
+                if (((uint8_t)text[n] & 0xc0) != 0x80 && columns-- == 0)
+                        return blank ? blank : MFL_MAX(n, (size_t)1);
+                if (text[n] == ' ')
+                        blank = n;
+        }
+        return n;
+}
+
+/* A reason is a sentence or two: what does not fit into one line goes into the next. */
 static void add_text(struct lines *l, const char *text)
 {
         char line[768];
-        if (!text || !*text)
-                return;
-        snprintf(line, sizeof line, "%s%s%s", paint(l, YELLOW), text, paint(l, PLAIN));
-        add_line(l, line);
+        while (text && *text) {
+                size_t n = fitting(text, l->style->columns);
+                mfl_snprintf(line, sizeof line, "%s%.*s%s", paint(l, YELLOW), (int)n, text, paint(l, PLAIN));
+                add_line(l, line);
+                text += n;
+                text += strspn(text, " ");
+        }
 }
 
 char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style)
