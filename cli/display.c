@@ -152,6 +152,8 @@ static const char *paint(const struct lines *l, const char *code)
 #define CYAN "\033[36m"
 #define PLAIN "\033[0m"
 
+#define NAME_COLUMNS_MIN 8 /* of a job's name in the head */
+
 static const char *state_colour(const char *state)
 {
         if (!strcmp(state, "done"))
@@ -161,19 +163,32 @@ static const char *state_colour(const char *state)
         return !strcmp(state, "waiting") ? YELLOW : CYAN;
 }
 
+/* The name, cut to n columns where it has more; its bytes are ASCII (a job's name). */
+static void put_head(struct lines *l, const struct mfl_display_job *j, int n, char *line, size_t bytes)
+{
+        const char *dot = l->style->utf8 ? "\u00b7" : "-";
+        bool cut = (int)strlen(j->name) > n;
+        int at = mfl_snprintf(line, bytes, "%s%s%s %.*s%s  %s%s%s", paint(l, BOLD), j->job, paint(l, PLAIN),
+                cut ? n - 2 : n, j->name, cut ? ".." : "", paint(l, state_colour(j->state)), j->state,
+                paint(l, PLAIN));
+        if (j->phase && *j->phase && j->in_round)
+                at += mfl_snprintf(line + at, bytes - (size_t)at, " %s %s", dot, j->phase);
+        if (j->daemons && (size_t)at < bytes)
+                at += mfl_snprintf(line + at, bytes - (size_t)at, " %s %u daemon%s", dot, j->daemons,
+                        j->daemons == 1 ? "" : "s");
+        if (j->attempt && (size_t)at < bytes)
+                mfl_snprintf(line + at, bytes - (size_t)at, " %s retry %u", dot, j->attempt);
+}
+
+/* Where the terminal is too narrow the name gives way, for what happens is behind it. */
 static void add_head(struct lines *l, const struct mfl_display_job *j)
 {
         char line[512];
-        const char *dot = l->style->utf8 ? "\u00b7" : "-";
-        int n = snprintf(line, sizeof line, "%s%s%s %s  %s%s%s", paint(l, BOLD), j->job, paint(l, PLAIN),
-                j->name, paint(l, state_colour(j->state)), j->state, paint(l, PLAIN));
-        if (j->phase && *j->phase && j->in_round)
-                n += snprintf(line + n, sizeof line - (size_t)n, " %s %s", dot, j->phase);
-        if (j->daemons && (size_t)n < sizeof line)
-                n += snprintf(line + n, sizeof line - (size_t)n, " %s %u daemon%s", dot, j->daemons,
-                        j->daemons == 1 ? "" : "s");
-        if (j->attempt && (size_t)n < sizeof line)
-                snprintf(line + n, sizeof line - (size_t)n, " %s retry %u", dot, j->attempt);
+        int n = (int)strlen(j->name);
+        put_head(l, j, n, line, sizeof line);
+        int over = mfl_display_width(line) - l->style->columns;
+        if (over > 0)
+                put_head(l, j, MFL_MAX(n - over, MFL_MIN(n, NAME_COLUMNS_MIN)), line, sizeof line);
         add_line(l, line);
 }
 

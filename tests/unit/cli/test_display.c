@@ -95,6 +95,21 @@ static void test_render_40(void **state)
                 "up 13 MB, down 6.7 MB   time 1:23\n");
 }
 
+static void test_long_name(void **state)
+{
+        struct mfl_display_job job = running;
+        job.name = "a-rather-long-name-of-a-job-in-a-lab";
+        job.n_evaluated = 0;
+        check_render(&job, 60, false,
+                "j-000001 a-rather-long-name-o..  running - train - 2 daemons\n"
+                "rounds   #######............. 3/10  clients 5/10  2:48 left\n"
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+        check_render(&job, 40, false,
+                "j-000001 a-rath..  running - train - 2 d\n"
+                "rounds   3/10  clients 5/10  2:48 left\n"
+                "up 13 MB, down 6.7 MB   time 1:23\n");
+}
+
 static void test_render_80(void **state)
 {
         check_render(&running, 80, false,
@@ -233,6 +248,7 @@ int main(void)
                 cmocka_unit_test(test_quantities),
                 cmocka_unit_test(test_width),
                 cmocka_unit_test(test_render_40),
+                cmocka_unit_test(test_long_name),
                 cmocka_unit_test(test_render_80),
                 cmocka_unit_test(test_render_120_utf8),
                 cmocka_unit_test(test_render_other_losses),
