@@ -91,6 +91,7 @@ static void on_exit_of_child(uv_process_t *process, int64_t status, int signal_n
         struct mfl_child *child = process->data;
         char text[160], tail[TAIL_BYTES + 1];
         child->running = false;
+        child->status = signal_number ? -1 : status;
         if (signal_number)
                 snprintf(text, sizeof text, "%s was killed by signal %d (%s)", child->name, signal_number,
                         strsignal(signal_number));

@@ -29,6 +29,7 @@ struct mfl_child {
         int n_arguments;
         bool running, given_up;
         int starts;
+        int64_t status; /* what it exited with last; -1: a signal ended it */
 };
 
 struct mfl_children_ops {

@@ -2,14 +2,12 @@
 /* Commands about jobs that are one request and one answer: list, show, models, stop, delete. */
 #include <inttypes.h>
 #include <math.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/client.h"
 #include "cli/display.h"
 #include "cli/json.h"
 #include "cli/views.h"
-#include "common/digest.h"
 
 /* Prints what the server answered. */
 typedef int print_answer(
@@ -33,35 +31,20 @@ static int ask(struct mfl_cli *cli, Mfl__Envelope *request, char *job, Mfl__Enve
         return mfl_cli_report(cli, r, &err);
 }
 
-static const char *date_text(uint64_t unix_ms, char *buf, size_t buf_bytes)
+/* Of the terminal; 0 elsewhere: no limit. */
+static int width(const struct mfl_cli *cli)
 {
-        time_t t = (time_t)(unix_ms / 1000);
-        struct tm tm;
-        if (!unix_ms || !localtime_r(&t, &tm) || !strftime(buf, buf_bytes, "%Y-%m-%d %H:%M:%S", &tm))
-                mfl_strcpy(buf, buf_bytes, "-");
-        return buf;
+        return cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0;
 }
 
-static const char *accuracy_text(const Mfl__RoundInfo *r, char *buf, size_t buf_bytes)
+/* Takes the text; what is NULL could not be made. */
+static int print_view(char *text, const char *what, struct mfl_error *err)
 {
-        if (r && r->evaluated && r->no_accuracy)
-                mfl_strcpy(buf, buf_bytes, "n/a");
-        else if (r && r->evaluated)
-                snprintf(buf, buf_bytes, "%.4f", r->accuracy);
-        else
-                mfl_strcpy(buf, buf_bytes, "-");
-        return buf;
-}
-
-/* Of the last round that was evaluated, with its number when it is not the last one. */
-static const char *newest_accuracy(const Mfl__JobInfo *j, char *buf, size_t buf_bytes)
-{
-        const Mfl__RoundInfo *r = j->evaluated && (!j->last || !j->last->evaluated) ? j->evaluated : j->last;
-        accuracy_text(r, buf, buf_bytes);
-        size_t n = strlen(buf);
-        if (r && r == j->evaluated)
-                snprintf(buf + n, buf_bytes - n, " (%u)", r->round);
-        return buf;
+        if (!text)
+                return mfl_fail_memory(err, 0, what);
+        fputs(text, stdout);
+        free(text);
+        return 0;
 }
 
 static json_t *list_json(const Mfl__JobList *list)
@@ -76,23 +59,13 @@ static int print_list(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
         const Mfl__JobList *list = answer->job_list;
-        char accuracy[32], date[32], rounds[32];
         if (cli->json)
                 return mfl_json_print(stdout, list_json(list), err);
         if (!list->n_jobs) {
                 puts("no jobs; 'mfl submit job.yaml' sends one");
                 return 0;
         }
-        printf("%-10s %-24s %-8s %11s %12s  %-19s  %s\n", "JOB", "NAME", "STATE", "ROUND", "ACCURACY",
-                "CREATED", "REASON");
-        for (size_t i = 0; i < list->n_jobs; i++) {
-                const Mfl__JobInfo *j = list->jobs[i];
-                snprintf(rounds, sizeof rounds, "%u/%u", j->round, j->rounds);
-                printf("%-10s %-24s %-8s %11s %12s  %-19s  %s\n", j->job, j->name, mfl_state_name(j->state),
-                        rounds, newest_accuracy(j, accuracy, sizeof accuracy),
-                        date_text(j->created_ms, date, sizeof date), j->reason);
-        }
-        return 0;
+        return print_view(mfl_view_jobs(list, width(cli)), "a list of jobs", err);
 }
 
 int mfl_cmd_list(struct mfl_cli *cli)
@@ -112,27 +85,9 @@ static json_t *rounds_json(Mfl__RoundInfo *const *rounds, size_t n)
         return list;
 }
 
-static void print_rounds(Mfl__RoundInfo *const *rounds, size_t n)
+static int print_rounds(struct mfl_cli *cli, Mfl__RoundInfo *const *rounds, size_t n, struct mfl_error *err)
 {
-        char up[24], down[24], digest[MFL_SHA256_HEX_BYTES], accuracy[16];
-        if (!n)
-                return;
-        printf("%6s %9s %9s %10s %8s %9s %9s %9s  %s\n", "ROUND", "ACCURACY", "LOSS", "TRAIN LOSS", "CLIENTS",
-                "UP", "DOWN", "SECONDS", "MODEL");
-        for (size_t i = 0; i < n; i++) {
-                const Mfl__RoundInfo *r = rounds[i];
-                char loss[24] = "-";
-                digest[0] = '\0';
-                if (r->evaluated)
-                        snprintf(loss, sizeof loss, "%.4f", r->loss);
-                if (r->digest.len == MFL_SHA256_BYTES)
-                        mfl_hex(r->digest.data, 6, digest);
-                printf("%6u %9s %9s %10.4f %8u %9s %9s %9.1f  %s%s\n", r->round,
-                        accuracy_text(r, accuracy, sizeof accuracy), loss, r->train_loss, r->clients,
-                        mfl_display_bytes((double)r->bytes_up, up, sizeof up),
-                        mfl_display_bytes((double)r->bytes_down, down, sizeof down), r->seconds, digest,
-                        r->kept ? "" : " (not kept)");
-        }
+        return n ? print_view(mfl_view_rounds(rounds, n, width(cli)), "rounds", err) : 0;
 }
 
 static json_t *nodes_json(Mfl__NodeCost *const *nodes, size_t n)
@@ -145,8 +100,7 @@ static json_t *nodes_json(Mfl__NodeCost *const *nodes, size_t n)
 
 static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
 {
-        MFL_CLEANUP_FREE char *text = mfl_view_network(
-                d, cli->options.nodes, cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0);
+        MFL_CLEANUP_FREE char *text = mfl_view_network(d, cli->options.nodes, width(cli));
         if (!text)
                 return mfl_fail_memory(err, 0, "the costs of nodes");
         printf("%s%s", *text ? "\n" : "", text);
@@ -157,7 +111,7 @@ static void print_best(const Mfl__JobInfo *j)
 {
         char accuracy[16];
         printf("best       round %u, accuracy %s, loss %.4f", j->best->round,
-                accuracy_text(j->best, accuracy, sizeof accuracy), j->best->loss);
+                mfl_view_accuracy(j->best, accuracy, sizeof accuracy), j->best->loss);
         if (j->per_token)
                 printf(", perplexity %.2f", exp(j->best->loss));
         putchar('\n');
@@ -185,19 +139,20 @@ static int print_detail(
                 printf(", %" PRIu64 " of them move", j->n_params - j->n_frozen);
         putchar('\n');
         printf("data       %s\nstrategy   %s\ncreated    %s\n", j->data, j->strategy,
-                date_text(j->created_ms, date, sizeof date));
+                mfl_view_date(j->created_ms, date, sizeof date));
         if (*j->owner)
                 printf("owner      %s\n", j->owner);
         if (j->finished_ms)
-                printf("finished   %s\n", date_text(j->finished_ms, date, sizeof date));
+                printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
         if (j->in_round)
                 printf("at work    round %u, %s, clients %u of %u, %u daemons\n", j->in_round, j->phase,
                         j->clients_done, j->clients_total, j->daemons);
         if (j->best)
                 print_best(j);
         putchar('\n');
-        print_rounds(d->rounds, d->n_rounds);
-        int r = print_network(cli, d, err);
+        int r = print_rounds(cli, d->rounds, d->n_rounds, err);
+        if (!r)
+                r = print_network(cli, d, err);
         if (r)
                 return r;
         printf("%s%s", d->n_rounds ? "\n" : "", d->text);
@@ -212,12 +167,7 @@ static int print_partition(
         const Mfl__JobPartition *partition = answer->job_partition;
         if (cli->json)
                 return mfl_json_print(stdout, mfl_json_partition(partition), err);
-        MFL_CLEANUP_FREE char *text =
-                mfl_view_partition(partition, cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0);
-        if (!text)
-                return mfl_fail_memory(err, 0, "a partition");
-        fputs(text, stdout);
-        return 0;
+        return print_view(mfl_view_partition(partition, width(cli)), "a partition", err);
 }
 
 static int show_partition(struct mfl_cli *cli)
@@ -253,8 +203,7 @@ static int print_models(
                         json_pack("{ss so}", "job", job, "models", rounds_json(m->models, m->n_models)), err);
         if (!m->n_models)
                 printf("%s has no model yet\n", job);
-        print_rounds(m->models, m->n_models);
-        return 0;
+        return print_rounds(cli, m->models, m->n_models, err);
 }
 
 int mfl_cmd_models(struct mfl_cli *cli)

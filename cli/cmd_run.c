@@ -117,8 +117,10 @@ static int finish(struct mfl_run *run, int r, struct mfl_error *err)
 static int run_all(struct mfl_run *run, struct mfl_error *err)
 {
         int r = mfl_submission_read(run->cli->argument[0], &run->submission, err);
-        if (!r)
+        if (!r) {
+                mfl_submission_tell(&run->submission, run->cli);
                 r = mfl_run_make_out(run, run->cli->options.out, err);
+        }
         if (!r)
                 r = mfl_run_write_job(run, err);
         if (!r)

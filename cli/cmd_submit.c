@@ -25,13 +25,6 @@ static int print_submitted(
         return mfl_cli_flush(err);
 }
 
-/* What an ONNX file left to say. */
-static void tell_notes(struct mfl_cli *cli, struct mfl_submission *s)
-{
-        for (char *line = strtok(s->notes, "\n"); line; line = strtok(NULL, "\n"))
-                mfl_cli_note(cli, "%s", line);
-}
-
 static int watch_or_end(struct mfl_cli *cli, const char *job)
 {
         if (!cli->options.watch)
@@ -49,7 +42,7 @@ int mfl_cmd_submit(struct mfl_cli *cli)
         if (!r)
                 r = mfl_submission_read(cli->argument[0], &s, &err);
         if (!r) {
-                tell_notes(cli, &s);
+                mfl_submission_tell(&s, cli);
                 MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
                 if (!r)
@@ -141,6 +134,8 @@ int mfl_cmd_check(struct mfl_cli *cli)
         int r = mfl_submission_read(cli->argument[0], &s, &err);
         if (!r)
                 r = known_graph(s.job, &graph, &err);
+        if (!r)
+                mfl_submission_tell(&s, cli);
         if (!r && cli->json)
                 r = mfl_json_print(stdout, check_json(&s, graph), &err);
         else if (!r)

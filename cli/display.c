@@ -152,6 +152,8 @@ static const char *paint(const struct lines *l, const char *code)
 #define CYAN "\033[36m"
 #define PLAIN "\033[0m"
 
+#define NAME_COLUMNS_MIN 8 /* of a job's name in the head */
+
 static const char *state_colour(const char *state)
 {
         if (!strcmp(state, "done"))
@@ -161,19 +163,32 @@ static const char *state_colour(const char *state)
         return !strcmp(state, "waiting") ? YELLOW : CYAN;
 }
 
+/* The name, cut to n columns where it has more; its bytes are ASCII (a job's name). */
+static void put_head(struct lines *l, const struct mfl_display_job *j, int n, char *line, size_t bytes)
+{
+        const char *dot = l->style->utf8 ? "\u00b7" : "-";
+        bool cut = (int)strlen(j->name) > n;
+        int at = mfl_snprintf(line, bytes, "%s%s%s %.*s%s  %s%s%s", paint(l, BOLD), j->job, paint(l, PLAIN),
+                cut ? n - 2 : n, j->name, cut ? ".." : "", paint(l, state_colour(j->state)), j->state,
+                paint(l, PLAIN));
+        if (j->phase && *j->phase && j->in_round)
+                at += mfl_snprintf(line + at, bytes - (size_t)at, " %s %s", dot, j->phase);
+        if (j->daemons && (size_t)at < bytes)
+                at += mfl_snprintf(line + at, bytes - (size_t)at, " %s %u daemon%s", dot, j->daemons,
+                        j->daemons == 1 ? "" : "s");
+        if (j->attempt && (size_t)at < bytes)
+                mfl_snprintf(line + at, bytes - (size_t)at, " %s retry %u", dot, j->attempt);
+}
+
+/* Where the terminal is too narrow the name gives way, for what happens is behind it. */
 static void add_head(struct lines *l, const struct mfl_display_job *j)
 {
         char line[512];
-        const char *dot = l->style->utf8 ? "\u00b7" : "-";
-        int n = snprintf(line, sizeof line, "%s%s%s %s  %s%s%s", paint(l, BOLD), j->job, paint(l, PLAIN),
-                j->name, paint(l, state_colour(j->state)), j->state, paint(l, PLAIN));
-        if (j->phase && *j->phase && j->in_round)
-                n += snprintf(line + n, sizeof line - (size_t)n, " %s %s", dot, j->phase);
-        if (j->daemons && (size_t)n < sizeof line)
-                n += snprintf(line + n, sizeof line - (size_t)n, " %s %u daemon%s", dot, j->daemons,
-                        j->daemons == 1 ? "" : "s");
-        if (j->attempt && (size_t)n < sizeof line)
-                snprintf(line + n, sizeof line - (size_t)n, " %s retry %u", dot, j->attempt);
+        int n = (int)strlen(j->name);
+        put_head(l, j, n, line, sizeof line);
+        int over = mfl_display_width(line) - l->style->columns;
+        if (over > 0)
+                put_head(l, j, MFL_MAX(n - over, MFL_MIN(n, NAME_COLUMNS_MIN)), line, sizeof line);
         add_line(l, line);
 }
 
@@ -235,20 +250,42 @@ static void add_perplexity(struct lines *l, const struct mfl_display_job *j)
 static void add_traffic(struct lines *l, const struct mfl_display_job *j)
 {
         char line[256], up[24], down[24], time[24];
-        snprintf(line, sizeof line, "%straffic  up %s, down %s   time %s%s", paint(l, DIM),
-                mfl_display_bytes(j->bytes_up, up, sizeof up),
-                mfl_display_bytes(j->bytes_down, down, sizeof down),
-                mfl_display_time(j->seconds, time, sizeof time), paint(l, PLAIN));
+        /* Without the first word there is room for the time in 40 columns. */
+        for (int shorter = 0; shorter < 2; shorter++) {
+                snprintf(line, sizeof line, "%s%sup %s, down %s   time %s%s", paint(l, DIM),
+                        shorter ? "" : "traffic  ", mfl_display_bytes(j->bytes_up, up, sizeof up),
+                        mfl_display_bytes(j->bytes_down, down, sizeof down),
+                        mfl_display_time(j->seconds, time, sizeof time), paint(l, PLAIN));
+                if (mfl_display_width(line) <= l->style->columns)
+                        break;
+        }
         add_line(l, line);
 }
 
+/* Bytes of text that fit into the columns, up to a blank where there is one. */
+static size_t fitting(const char *text, int columns)
+{
+        size_t n = 0, blank = 0;
+        for (; text[n]; n++) {
+                if (((uint8_t)text[n] & 0xc0) != 0x80 && columns-- == 0)
+                        return blank ? blank : MFL_MAX(n, (size_t)1);
+                if (text[n] == ' ')
+                        blank = n;
+        }
+        return n;
+}
+
+/* A reason is a sentence or two: what does not fit into one line goes into the next. */
 static void add_text(struct lines *l, const char *text)
 {
         char line[768];
-        if (!text || !*text)
-                return;
-        snprintf(line, sizeof line, "%s%s%s", paint(l, YELLOW), text, paint(l, PLAIN));
-        add_line(l, line);
+        while (text && *text) {
+                size_t n = fitting(text, l->style->columns);
+                mfl_snprintf(line, sizeof line, "%s%.*s%s", paint(l, YELLOW), (int)n, text, paint(l, PLAIN));
+                add_line(l, line);
+                text += n;
+                text += strspn(text, " ");
+        }
 }
 
 char *mfl_display_render(const struct mfl_display_job *job, const struct mfl_style *style)

@@ -183,6 +183,8 @@ int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
                 return mfl_json_print(stdout, result_json(run), err);
         if (e)
                 print_quality(w, &e->info);
+        if (!w->n) /* what failed was told already, and there is nothing else to tell */
+                return mfl_cli_flush(err);
         printf("rounds    %u\nseconds   %.1f (%s)\n", w->round, run->seconds,
                 mfl_display_time(run->seconds, time, sizeof time));
         if (run->has_model)

@@ -8,6 +8,7 @@
 #include "cli/run.h"
 
 #define READY_WITHIN_MS 20000
+#define EXIT_CONFIG 78 /* of both programs: a wrong configuration */
 
 static void print_tail(const char *tail)
 {
@@ -18,6 +19,22 @@ static void print_tail(const char *tail)
         }
 }
 
+/* Its last line, without the time and the program's name. */
+static const char *last_words(const char *tail)
+{
+        const char *line = strrchr(tail, '\n');
+        line = line ? line + 1 : tail;
+        const char *error = strstr(line, "error: ");
+        return error ? error + strlen("error: ") : line;
+}
+
+/* What is wrong with its arguments, files or data now is wrong the next time, too, and with the others, which
+ * have the same ones. */
+static bool is_hopeless(const struct mfl_child *child)
+{
+        return child->status == EXIT_CONFIG || child->status == MFL_EXIT_USAGE;
+}
+
 static bool on_ended(struct mfl_child *child, const char *text, const char *tail)
 {
         struct mfl_run *run = child->set->owner;
@@ -25,6 +42,12 @@ static bool on_ended(struct mfl_child *child, const char *text, const char *tail
         if (is_server && !run->address[0]) {
                 snprintf(run->failure, sizeof run->failure, "%s; its log is %s", text, child->log);
                 print_tail(tail);
+                return false;
+        }
+        if (is_hopeless(child)) {
+                if (!run->watch.abort[0])
+                        snprintf(run->watch.abort, sizeof run->watch.abort, "%s: %.200s", child->name,
+                                last_words(tail));
                 return false;
         }
         bool again = child->starts <= MFL_CHILD_RESTARTS;

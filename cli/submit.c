@@ -138,6 +138,21 @@ static int take_params(struct mfl_submission *s, struct mfl_onnx_job *onnx, stru
         return 0;
 }
 
+/* It trains, but slowly and worse: what a newcomer's network has at its end, and PyTorch's loss does not want
+ * either. */
+static void note_softmax(struct mfl_submission *s)
+{
+        const struct mfl_job *job = s->job;
+        int n = job->model.n_layers;
+        if (!n || job->model.layers[n - 1].op != MFL_OP_SOFTMAX || job->training.loss)
+                return;
+        size_t used = strlen(s->notes);
+        mfl_snprintf(s->notes + used, sizeof s->notes - used,
+                "%s: the model ends with softmax, and the loss cross-entropy has one of its own: leave it "
+                "out\n",
+                s->path);
+}
+
 static int parse(struct mfl_submission *s, struct mfl_error *err)
 {
         struct mfl_onnx_job onnx = {.text = NULL};
@@ -153,6 +168,8 @@ static int parse(struct mfl_submission *s, struct mfl_error *err)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
         if (!r)
                 r = mfl_job_check_moves(s->job, err);
+        if (!r)
+                note_softmax(s);
         if (!r && onnx.model.params && !onnx.has_initial)
                 r = take_params(s, &onnx, err);
         mfl_onnx_job_deinit(&onnx);
@@ -174,6 +191,12 @@ int mfl_submission_read(const char *path, struct mfl_submission *ret_submission,
         }
         *ret_submission = s;
         return 0;
+}
+
+void mfl_submission_tell(struct mfl_submission *s, struct mfl_cli *cli)
+{
+        for (char *line = strtok(s->notes, "\n"); line; line = strtok(NULL, "\n"))
+                mfl_cli_note(cli, "%s", line);
 }
 
 void mfl_submission_deinit(struct mfl_submission *s)

@@ -14,6 +14,15 @@ const char *mfl_view_node(const char *label, char *buf, size_t buf_bytes);
 /* "4.0x"; "-" when nothing went over the network. Returns buf. */
 const char *mfl_view_factor(uint64_t bytes, uint64_t bytes_alone, char *buf, size_t buf_bytes);
 
+/* "2024-05-01 13:14:15", in the time zone of this machine; "-" for none. Returns buf. */
+const char *mfl_view_date(uint64_t unix_ms, char *buf, size_t buf_bytes);
+/* "0.8545"; "n/a" where the loss has none; "-" of a round that was not evaluated, or NULL. Returns buf. */
+const char *mfl_view_accuracy(const Mfl__RoundInfo *round, char *buf, size_t buf_bytes);
+
+/* Reasons stand in a column; where there is a terminal, below their jobs. */
+char *mfl_view_jobs(const Mfl__JobList *list, int columns);
+char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns);
+
 /* By node, the leader first, then by name. */
 void mfl_view_sort_daemons(Mfl__DaemonList *list);
 /* Of a sorted list. */

@@ -32,7 +32,7 @@ struct mfl_watch {
         enum mfl_watch_output output;
         uint64_t give_up_ms;     /* without a server */
         uint64_t waiting_max_ms; /* in state "waiting"; 0: no limit */
-        char abort[256]; /* a callback that sets this ends the watch with MFL_CLI_FAILED and that text */
+        char abort[512]; /* a callback that sets this ends the watch with MFL_CLI_FAILED and that text */
         bool once;       /* ends when the rounds that there are have come, whatever the job's state */
         uint32_t after;  /* rounds up to this one are not asked for */
         bool all_rounds; /* all of the past, not the newest 1000 */

@@ -153,7 +153,7 @@ int mfl_job_read_model(
                 return r;
         const struct mfl_yaml_node *list = mfl_yaml_find(node, "layers");
         if (!list == !job->model.preset[0])
-                return mfl_yaml_fail(doc, node, err, "give either preset or layers");
+                return mfl_yaml_fail(doc, node, err, "give one of preset, layers and onnx");
         set_init(job);
         if ((r = mfl_job_check_adapt(doc, node, job, err)))
                 return r;

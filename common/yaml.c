@@ -34,6 +34,8 @@ struct parse {
         uint32_t key_line;
         uint32_t depth, n_nodes;
         bool ended; /* the first document did */
+        const char *text;
+        size_t text_bytes;
         struct mfl_error *err;
 };
 
@@ -114,13 +116,39 @@ static int fail_at(struct parse *p, size_t line, const char *fmt, ...)
         return mfl_fail(p->err, MFL_INVALID, "%s:%zu: %s", p->doc->file, line, what);
 }
 
+/* libyaml counts characters. */
+static bool is_ascii(const struct parse *p)
+{
+        for (size_t i = 0; i < p->text_bytes; i++)
+                if (p->text[i] & 0x80)
+                        return false;
+        return true;
+}
+
+/* Bytes that are no text have an offset only. */
+static int fail_reader(struct parse *p)
+{
+        size_t line = 1;
+        for (size_t i = 0; i < p->parser.problem_offset && i < p->text_bytes; i++)
+                line += p->text[i] == '\n';
+        return fail_at(p, line, "this is no UTF-8 text: %s", p->parser.problem);
+}
+
 static int fail_parser(struct parse *p)
 {
-        if (p->parser.error == YAML_MEMORY_ERROR)
+        const yaml_parser_t *y = &p->parser;
+        if (y->error == YAML_MEMORY_ERROR)
                 return mfl_fail(p->err, -ENOMEM, "out of memory (parsing %s)", p->doc->file);
-        return fail_at(p, p->parser.problem_mark.line + 1, "%s%s%s",
-                p->parser.problem ? p->parser.problem : "not YAML", p->parser.context ? " " : "",
-                p->parser.context ? p->parser.context : "");
+        if (y->error == YAML_READER_ERROR && y->problem)
+                return fail_reader(p);
+        if (y->problem_mark.index < p->text_bytes && p->text[y->problem_mark.index] == '\t' && is_ascii(p))
+                return fail_at(
+                        p, y->problem_mark.line + 1, "a tab where YAML wants blanks: indent with blanks");
+        char begun[48] = "";
+        if (y->context && y->context_mark.line < y->problem_mark.line)
+                snprintf(begun, sizeof begun, " that begins on line %zu", y->context_mark.line + 1);
+        return fail_at(p, y->problem_mark.line + 1, "%s%s%s%s", y->problem ? y->problem : "not YAML",
+                y->context ? " " : "", y->context ? y->context : "", begun);
 }
 
 /* A scalar in the place of a key. */
@@ -283,6 +311,10 @@ int mfl_yaml_parse(const char *text, size_t text_bytes, const char *file,
         if (text_bytes > p.limits->bytes_max)
                 return mfl_fail(err, MFL_INVALID, "%s:1: %zu bytes, at most %zu are allowed", file,
                         text_bytes, p.limits->bytes_max);
+        /* A byte order mark, as some editors write it, is none of the text. */
+        bool marked = text_bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3);
+        p.text = marked ? text + 3 : text;
+        p.text_bytes = marked ? text_bytes - 3 : text_bytes;
         p.doc = mfl_calloc(1, sizeof *p.doc);
         if (!p.doc)
                 return mfl_fail_memory(err, sizeof *p.doc, "a YAML document");
@@ -295,7 +327,7 @@ int mfl_yaml_parse(const char *text, size_t text_bytes, const char *file,
         } else {
                 /* UTF-16, which libyaml would guess from a byte order mark, is not wanted. */
                 yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);
-                yaml_parser_set_input_string(&p.parser, (const unsigned char *)text, text_bytes);
+                yaml_parser_set_input_string(&p.parser, (const unsigned char *)p.text, p.text_bytes);
                 r = parse_events(&p);
                 yaml_parser_delete(&p.parser);
         }

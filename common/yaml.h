@@ -59,8 +59,9 @@ const struct mfl_yaml_node *mfl_yaml_find(const struct mfl_yaml_node *node, cons
  * ("model.layers[2].units"); LINE is the key's line when the node has a key. */
 int mfl_yaml_fail(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, struct mfl_error *err,
         const char *fmt, ...) MFL_PRINTF(4, 5);
-/* The same for one key of a mapping that is unknown, with the nearest of `names` (ends with NULL) as a
- * suggestion when it is near enough: "unknown key; did you mean 'preset'?". */
+/* The same for one key of a mapping that is unknown, with the one of `names` (ends with NULL) as a suggestion
+ * that is near enough, or that it has as a word (batch_size) or by its initials (learning_rate): "unknown
+ * key; did you mean 'preset'?"; else with all of them. */
 int mfl_yaml_fail_unknown_key(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const char *const *names, struct mfl_error *err);
 

@@ -24,7 +24,7 @@ static size_t edit_distance(const char *a, const char *b)
                 size_t *now = row[i % 3], *above = row[(i + 2) % 3], *two_above = row[(i + 1) % 3];
                 now[0] = i;
                 for (size_t j = 1; j <= m; j++) {
-                        now[j] = above[j - 1] + (a[i - 1] != b[j - 1]);
+                        now[j] = above[j - 1] + (tolower((unsigned char)a[i - 1]) != b[j - 1]);
                         now[j] = MFL_MIN(now[j], above[j] + 1);
                         now[j] = MFL_MIN(now[j], now[j - 1] + 1);
                         if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
@@ -50,13 +50,34 @@ const char *mfl_yaml_nearest(const char *text, const char *const *names)
         return best;
 }
 
+/* Whether name is one of the words of key, or what they begin with: batch_size is batch to others,
+ * learning_rate is lr. */
+static bool is_kindred(const char *key, const char *name)
+{
+        size_t n = strlen(name), i_word = 0;
+        bool initials = true;
+        for (const char *word = key; *word; i_word++) {
+                size_t word_bytes = strcspn(word, "_-");
+                if (word_bytes == n && n > 1 && !memcmp(word, name, n))
+                        return true;
+                initials = initials && i_word < n && word[0] == name[i_word];
+                word += word_bytes + (word[word_bytes] != '\0');
+        }
+        return initials && i_word == n && n > 1;
+}
+
 int mfl_yaml_fail_unknown_key(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const char *const *names, struct mfl_error *err)
 {
         const char *best = mfl_yaml_nearest(node->key, names);
+        char list[240] = "";
+        for (int i = 0; !best && names[i]; i++)
+                best = is_kindred(node->key, names[i]) ? names[i] : NULL;
         if (best)
                 return mfl_yaml_fail(doc, node, err, "unknown key; did you mean '%s'?", best);
-        return mfl_yaml_fail(doc, node, err, "unknown key");
+        for (int i = 0, n = 0; names[i] && n < (int)sizeof list - 1; i++)
+                n += mfl_snprintf(list + n, sizeof list - (size_t)n, "%s%s", i ? ", " : "", names[i]);
+        return mfl_yaml_fail(doc, node, err, "unknown key; there are %s", list);
 }
 
 /* ---- Texts to numbers ---- */
@@ -191,6 +212,22 @@ static bool is_limited(const struct mfl_yaml_field *f)
         return f->min != 0 || f->max != 0;
 }
 
+/* A limit as people write it: 600000 ms is "10m", 1048576 bytes are "1MiB". */
+static void describe_limit(enum mfl_yaml_kind kind, double value, char *text, size_t bytes)
+{
+        static const struct unit times[] = {
+                {"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
+        static const struct unit sizes[] = {
+                {"TB", 1000000000000}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {" bytes", 1}};
+        static const struct unit none = {"", 0};
+        const struct unit *units = kind == MFL_YAML_DURATION ? times : kind == MFL_YAML_SIZE ? sizes : &none;
+        while (units->factor > 1 &&
+                (value < (double)units->factor || fmod(value, (double)units->factor) != 0))
+                units++;
+        double shown = units->factor ? value / (double)units->factor : value;
+        snprintf(text, bytes, "%.12g%s", shown, units->name);
+}
+
 void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
 {
         int len = snprintf(text, bytes, "%s", noun_of(f->kind));
@@ -201,9 +238,10 @@ void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
                                 text + len, bytes - (size_t)len, "%s '%s'", i ? "," : "", f->names[i]);
                 return;
         }
-        const char *unit = f->kind == MFL_YAML_DURATION ? " ms" : f->kind == MFL_YAML_SIZE ? " bytes" : "";
-        char *at = text + len;
+        char *at = text + len, min[32], max[32];
         size_t left = bytes - (size_t)len;
+        describe_limit(f->kind, f->min, min, sizeof min);
+        describe_limit(f->kind, f->max, max, sizeof max);
         if (f->kind == MFL_YAML_U32 && !is_limited(f))
                 snprintf(at, left, " from 0 to 4294967295");
         else if (!is_limited(f) && (f->kind == MFL_YAML_U64))
@@ -211,14 +249,14 @@ void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
         else if (!is_limited(f))
                 return;
         else if (isinf(f->max))
-                snprintf(at, left, " %s %.12g%s", f->min_open ? "above" : "of at least", f->min, unit);
+                snprintf(at, left, " %s %s", f->min_open ? "above" : "of at least", min);
         else if (isinf(f->min))
-                snprintf(at, left, " %s %.12g%s", f->max_open ? "below" : "of at most", f->max, unit);
+                snprintf(at, left, " %s %s", f->max_open ? "below" : "of at most", max);
         else if (f->min_open || f->max_open)
-                snprintf(at, left, " %s %.12g and %s %.12g%s", f->min_open ? "above" : "of at least", f->min,
-                        f->max_open ? "below" : "at most", f->max, unit);
+                snprintf(at, left, " %s %s and %s %s", f->min_open ? "above" : "of at least", min,
+                        f->max_open ? "below" : "at most", max);
         else
-                snprintf(at, left, " from %.12g to %.12g%s", f->min, f->max, unit);
+                snprintf(at, left, " from %s to %s", min, max);
 }
 
 static int fail_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
@@ -226,6 +264,8 @@ static int fail_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
 {
         char want[240];
         mfl_yaml_describe(f, want, sizeof want);
+        if (f->kind == MFL_YAML_FIELDS && f->fields && f->fields[0].key)
+                snprintf(want, sizeof want, "a mapping such as {%s: ...}", f->fields[0].key);
         if (node->type == MFL_YAML_SEQUENCE)
                 return mfl_yaml_fail(doc, node, err, "expected %s, got a list", want);
         if (node->type == MFL_YAML_MAPPING)

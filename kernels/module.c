@@ -83,9 +83,26 @@ static bool has_driver(void)
         return driver;
 }
 
+/* Without a driver nobody misses the module for CUDA; with one, whoever looks for his GPU does. */
+static int fail_absent(const char *name, struct mfl_error *err)
+{
+        if (strcmp(name, "cuda"))
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        "backend %s: there is no libmfl_%s.so; a build makes it where oneDNN is "
+                        "(libdnnl-dev)",
+                        name, name);
+        if (!has_driver())
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        "backend cuda: no NVIDIA driver on this machine (libcuda.so.1 is not there)");
+        return mfl_fail(err, MFL_NOT_FOUND,
+                "backend cuda: there is a driver, but no libmfl_cuda.so: a build makes it where the CUDA "
+                "Toolkit and "
+                "cuDNN are (meson setup says what it misses); of packages it is mfl-client-cuda");
+}
+
 static int open_module(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err)
 {
-        char path[PATH_MAX + 64], reason[400] = "no file of that name where modules are looked for";
+        char path[PATH_MAX + 64], reason[400] = "";
         for (int i = 0; i < N_PLACES; i++) {
                 if (!module_path(i, name, path, sizeof path) || access(path, F_OK))
                         continue;
@@ -106,7 +123,8 @@ static int open_module(const char *name, const struct mfl_backend_ops **ret_ops,
                 }
                 mfl_strcpy(reason, sizeof reason, dlerror());
         }
-        return mfl_fail(err, MFL_NOT_FOUND, "backend %s: %s", name, reason);
+        return *reason ? mfl_fail(err, MFL_NOT_FOUND, "backend %s: %s", name, reason)
+                       : fail_absent(name, err);
 }
 
 /* A module may load and still have no device: it counts only if a device opens. */

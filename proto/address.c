@@ -25,6 +25,8 @@ int mfl_address_parse(const char *text, char *ret_host, size_t host_bytes, char 
                 if (!end || (end[1] && end[1] != ':'))
                         return mfl_fail(err, MFL_INVALID, "address \"%s\": expected \"[v6]:port\"", text);
                 port = end[1] ? end + 2 : STRING(MFL_PORT_DEFAULT);
+        } else if (strstr(text, "://")) {
+                return mfl_fail(err, MFL_INVALID, "address \"%s\": expected \"host:port\", not a URL", text);
         } else {
                 end = strchr(text, ':');
                 port = end ? end + 1 : STRING(MFL_PORT_DEFAULT);

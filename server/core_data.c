@@ -258,6 +258,8 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
 };
 
+#define OFFERED_SHOWN 4 /* names of other data sets */
+
 struct count {
         uint32_t n, n_of[LACKS_];
         const char *first[LACKS_];
@@ -345,14 +347,42 @@ static int describe(const struct count *count, const struct core_job *job, char 
         return at;
 }
 
+/* The first name, by the alphabet, of what connected daemons offer, behind `last`; NULL: there is none. */
+static const char *next_offered(const struct mfl_core *core, const char *last)
+{
+        const char *next = NULL;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                for (uint32_t k = 0; daemon->conn && k < daemon->info.n_data_sets; k++) {
+                        const char *name = daemon->info.data_sets[k].name;
+                        if (strcmp(name, last) > 0 && (!next || strcmp(name, next) < 0))
+                                next = name;
+                }
+        }
+        return next;
+}
+
+/* Whoever has mistyped a name finds the right one here. */
+static void describe_offered(const struct mfl_core *core, char *text, int at)
+{
+        const char *name = next_offered(core, "");
+        for (int i = 0; name && i <= OFFERED_SHOWN; i++) {
+                const char *lead = i ? ", " : "; offered are ";
+                at = add_text(text, at, "%s%s", lead, i < OFFERED_SHOWN ? name : "...");
+                name = next_offered(core, name);
+        }
+}
+
 void mfl_core_data_lack(
         const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
 {
         struct count count = {0};
         count_daemons(core, job, &count);
         if (!count.n) {
-                mfl_snprintf(ret_text, MFL_REASON_BYTES, "no daemon with data set %s is connected",
+                int at = mfl_snprintf(ret_text, MFL_REASON_BYTES, "no daemon with data set %s is connected",
                         job->spec->data.name);
+                if (core->n_daemons <= CORE_COUNT_MAX)
+                        describe_offered(core, ret_text, at);
                 return;
         }
         int at = mfl_snprintf(ret_text, MFL_REASON_BYTES, "%u daemon%s offer%s %s: ", count.n,

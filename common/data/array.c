@@ -205,10 +205,12 @@ int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, con
         if (array->type == MFL_ARRAY_F32 || array->type == MFL_ARRAY_F64)
                 return mfl_fail(err, MFL_INVALID, "%s: labels of %s; they are integers", path,
                         type_name(array->type));
-        if (array->rank != 1)
+        if (array->rank != 1 && (array->rank != 2 || array->dim[1] != 1)) /* a column is as good as a row */
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: labels of %d dimensions; they have 1, a label for each sample", path,
-                        array->rank);
+                        "%s: labels of %d dimensions; they have 1, a label for each sample: y.argmax(1) "
+                        "makes them of "
+                        "one-hot rows",
+                        path, array->rank);
         int32_t *labels = mfl_calloc(array->count, sizeof *labels);
         if (!labels)
                 return mfl_fail_memory(err, array->count * sizeof *labels, path);

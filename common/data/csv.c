@@ -122,6 +122,23 @@ static void skip_blank_lines(struct reader *r)
         }
 }
 
+static bool parse_number(struct mfl_span cell, float *ret_value)
+{
+        char text[NUMBER_BYTES_MAX + 1], *end;
+        while (cell.n && (*cell.s == ' ' || *cell.s == '\t'))
+                cell.s++, cell.n--;
+        while (cell.n && (cell.s[cell.n - 1] == ' ' || cell.s[cell.n - 1] == '\t'))
+                cell.n--;
+        if (!cell.n || cell.n > NUMBER_BYTES_MAX)
+                return false;
+        memcpy(text, cell.s, cell.n);
+        text[cell.n] = '\0';
+        if (strspn(text, "0123456789+-.eE") != cell.n) /* strtof also takes hexadecimal, inf and nan */
+                return false;
+        *ret_value = strtof(text, &end);
+        return !*end && isfinite(*ret_value);
+}
+
 /* ---- columns ---- */
 
 /* By name when there is a header that has it, else by number from 0. */
@@ -194,6 +211,15 @@ static int assign_roles(struct reader *r)
         return 0;
 }
 
+static bool is_all_numbers(const struct reader *r)
+{
+        float ignored;
+        for (uint32_t i = 0; i < r->n_columns; i++)
+                if (!parse_number(r->header[i], &ignored))
+                        return false;
+        return true;
+}
+
 /* Reads the first row, for its number of columns and, if it is one, as the header. */
 static int take_header(struct reader *r)
 {
@@ -220,6 +246,10 @@ static int take_header(struct reader *r)
                 if (header)
                         r->header[r->n_columns] = cell;
         }
+        if (header && !r->config->header_given && is_all_numbers(r))
+                return fail_line(r,
+                        "the first row has numbers only: say header: no where it is data, and header: yes "
+                        "where these are names");
         if (header) {
                 r->line++;
         } else {
@@ -232,29 +262,33 @@ static int take_header(struct reader *r)
 
 /* ---- rows ---- */
 
-static int fail_cell(struct reader *r, uint32_t column, const char *what, struct mfl_span cell)
+/* As spreadsheets and pandas write what is not known. */
+static bool is_missing(struct mfl_span cell)
 {
-        int name = r->header ? (int)MFL_MIN(r->header[column].n, 40) : 0;
-        return mfl_fail(r->err, MFL_INVALID, "%s:%u: column %u%s%.*s%s: %s, got '%.*s'", r->path, r->line,
-                column, name ? " (" : "", name, name ? r->header[column].s : "", name ? ")" : "", what,
-                (int)MFL_MIN(cell.n, 40), cell.s);
+        static const char *const words[] = {"", "na", "n/a", "nan", "null", "none", "?", "-"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(words); i++)
+                if (strlen(words[i]) == cell.n && !strncasecmp(words[i], cell.s, cell.n))
+                        return true;
+        return false;
 }
 
-static bool parse_number(struct mfl_span cell, float *ret_value)
+static int fail_cell(
+        struct reader *r, uint32_t column, const char *what, struct mfl_span cell, const char *advice)
 {
-        char text[NUMBER_BYTES_MAX + 1], *end;
-        while (cell.n && (*cell.s == ' ' || *cell.s == '\t'))
-                cell.s++, cell.n--;
-        while (cell.n && (cell.s[cell.n - 1] == ' ' || cell.s[cell.n - 1] == '\t'))
-                cell.n--;
-        if (!cell.n || cell.n > NUMBER_BYTES_MAX)
-                return false;
-        memcpy(text, cell.s, cell.n);
-        text[cell.n] = '\0';
-        if (strspn(text, "0123456789+-.eE") != cell.n) /* strtof also takes hexadecimal, inf and nan */
-                return false;
-        *ret_value = strtof(text, &end);
-        return !*end && isfinite(*ret_value);
+        int name = r->header ? (int)MFL_MIN(r->header[column].n, 40) : 0;
+        return mfl_fail(r->err, MFL_INVALID, "%s:%u: column %u%s%.*s%s: %s, got '%.*s'%s", r->path, r->line,
+                column, name ? " (" : "", name, name ? r->header[column].s : "", name ? ")" : "", what,
+                (int)MFL_MIN(cell.n, 40), cell.s, advice);
+}
+
+static int fail_value(struct reader *r, uint32_t column, struct mfl_span cell)
+{
+        if (is_missing(cell))
+                return fail_cell(r, column, "a value is missing", cell,
+                        "; fill it in, or leave the row out, or the column (ignore)");
+        bool feature = r->roles[column] == ROLE_FEATURE;
+        return fail_cell(r, column, "expected a finite decimal number", cell,
+                feature ? "; ignore leaves a column out" : "");
 }
 
 static int grow_rows(struct reader *r)
@@ -296,11 +330,11 @@ static int take_value(struct reader *r, uint32_t column, struct mfl_span cell, f
         else if (role == ROLE_LABEL && !csv->n_targets)
                 csv->labels[csv->n] = cell;
         if ((role == ROLE_OWNER || (role == ROLE_LABEL && !csv->n_targets)))
-                return cell.n ? 0 : fail_cell(r, column, "empty", cell);
+                return cell.n ? 0 : fail_cell(r, column, "empty", cell, "");
         float *to = role == ROLE_FEATURE
                             ? feature
                             : csv->targets + (size_t)csv->n * csv->n_targets + (role - ROLE_TARGET);
-        return parse_number(cell, to) ? 0 : fail_cell(r, column, "expected a finite decimal number", cell);
+        return parse_number(cell, to) ? 0 : fail_value(r, column, cell);
 }
 
 static int fail_count(struct reader *r, const char *how)

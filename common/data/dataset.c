@@ -145,6 +145,8 @@ static int find_idx(
                 }
                 free(path);
         }
+        if (!mfl_data_is_folder(dir))
+                return mfl_fail(err, MFL_INVALID, "%s: there is no such folder", dir);
         return mfl_fail(err, MFL_INVALID, "%s: holds none of %s-%s-ubyte, %s.%s-ubyte, and the same with .gz",
                 dir, stem, kind, stem, kind);
 }
@@ -220,6 +222,23 @@ static int load_npy(
         return r ? r : mfl_pairs_check(dataset, &test_shape, test_targets, err);
 }
 
+/* The archive for Python has pickles, of the same names without an ending. */
+static int check_cifar(const char *dir, const char *first, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s", dir, first);
+        MFL_CLEANUP_FREE char *pickle =
+                mfl_asprintf("%s/%.*s", dir, (int)(strlen(first) - strlen(".bin")), first);
+        if (!path || !pickle)
+                return mfl_fail_memory(err, strlen(dir) + 64, "a path");
+        if (access(path, F_OK) && !access(pickle, F_OK))
+                return mfl_fail(err, MFL_INVALID,
+                        "%s is of the archive for Python; take the binary one, whose files end in .bin, or "
+                        "make an npz "
+                        "file (docs/pytorch.md)",
+                        pickle);
+        return 0;
+}
+
 static int load_cifar(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
@@ -230,7 +249,7 @@ static int load_cifar(
         const struct mfl_cifar_kind *kind = is_ten           ? &mfl_cifar10
                                             : config->coarse ? &mfl_cifar100_coarse
                                                              : &mfl_cifar100_fine;
-        int n = is_ten ? 6 : 2, r = 0;
+        int n = is_ten ? 6 : 2, r = check_cifar(config->dir, is_ten ? ten[0] : hundred[0], err);
         dataset->shape = (struct mfl_shape){.rank = 3, .dim = {3, 32, 32}};
         dataset->classes = kind->classes;
         for (int i = 0; i < n && !r; i++) {
@@ -277,6 +296,12 @@ static int settle_classes(
                                 dataset->classes = label + 1;
                 }
         }
+        if (dataset->classes == 1 && !dataset->vocabulary)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: all labels are the same: from one class there is nothing to learn; "
+                        "where other "
+                        "sites have more of them, labels are numbers, and classes says how many there are",
+                        config->name);
         return 0;
 }
 

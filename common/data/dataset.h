@@ -100,7 +100,8 @@ struct mfl_dataset_config {
         bool coarse;              /* cifar100: the 20 coarse labels */
         double test_fraction; /* of the samples that become the test split where there are no test files */
         /* csv: columns by name or by number from 0 */
-        bool headless;  /* the first line is no header */
+        bool headless; /* the first line is no header */
+        bool header_given;
         char separator; /* 0: comma */
         char *label;    /* NULL: the last column */
         char *owner;    /* NULL: none */

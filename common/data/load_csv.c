@@ -3,6 +3,8 @@
  * numbered in byte order. */
 #include "common/data/sources.h"
 
+#include <math.h>
+
 struct tables {
         const struct mfl_dataset_config *config;
         struct mfl_dataset *dataset;
@@ -36,12 +38,39 @@ static bool all_numbers(const struct tables *t)
         return true;
 }
 
+/* "0.53" is a quantity, and "1.0" a class that passed through floats. */
+static bool is_fraction(struct mfl_span s)
+{
+        char text[32], *end;
+        if (!s.n || s.n >= sizeof text || !memchr(s.s, '.', s.n))
+                return false;
+        memcpy(text, s.s, s.n);
+        text[s.n] = '\0';
+        double v = strtod(text, &end);
+        return end != text && !*end && v != floor(v);
+}
+
+/* As names of classes, quantities would make a class of almost every row. */
+static int check_labels(const struct mfl_csv *csv, const char *path, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < csv->n; i++)
+                if (is_fraction(csv->labels[i]))
+                        return mfl_fail(err, MFL_INVALID,
+                                "%s: label '%.*s' of row %u is no class: label says which column has the "
+                                "classes, and "
+                                "targets=[...] instead which have numbers to be predicted",
+                                path, (int)csv->labels[i].n, csv->labels[i].s, i);
+        return 0;
+}
+
 static int settle_labels(struct tables *t, struct mfl_split *const *splits, struct mfl_error *err)
 {
         struct mfl_dataset *d = t->dataset;
         uint32_t n_names = 0;
         bool numbers = all_numbers(t);
-        int r = numbers ? 0 : mfl_names_new(t->csv[0].labels, t->csv[0].n, &d->class_names, &n_names, err);
+        int r = numbers ? 0 : check_labels(&t->csv[0], t->path[0], err);
+        if (!r && !numbers)
+                r = mfl_names_new(t->csv[0].labels, t->csv[0].n, &d->class_names, &n_names, err);
         if (r)
                 return r;
         if (n_names > MFL_CLASSES_MAX)

@@ -2,7 +2,7 @@
 /* Folders of images as a data set, as torchvision's ImageFolder has them: DIR/train/CLASS/FILE and
  * DIR/test/CLASS/FILE. Classes are numbered in the byte order of their names, and samples are in the order of
  * class and file. Every file in a class's folder is an image. Without DIR/test, test_fraction makes the test
- * split. */
+ * split; then DIR/CLASS/FILE will do. */
 #include "common/data/sources.h"
 
 #define FILE_BYTES_MAX (64u << 20)
@@ -139,6 +139,11 @@ int mfl_load_images(
                         config->dir);
         dataset->shape = config->shape;
         r = mfl_data_find(config, "", &train, &test, err);
+        if (!r && !test && !mfl_data_is_folder(train)) {
+                free(train);
+                train = mfl_strdup(config->dir);
+                r = train ? 0 : mfl_fail_memory(err, strlen(config->dir), "a path");
+        }
         if (r)
                 return r;
         r = add_split(&f, &dataset->train, train, err);

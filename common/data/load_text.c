@@ -14,6 +14,7 @@
 #include "common/data/sources.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #define LENGTH_DEFAULT 80
 #define FILE_BYTES_MAX (1u << 30)
@@ -232,6 +233,8 @@ static int add_splits(struct corpus *c, struct mfl_error *err)
                         r = add_files(c, s, file, err);
                 }
         }
+        if (!r && !found && access(config->dir, F_OK))
+                r = mfl_fail_errno(err, "%s", config->dir) == -ENOMEM ? -ENOMEM : MFL_INVALID;
         if (r)
                 return r;
         if (found == 2)
@@ -324,10 +327,16 @@ static int fill_split(struct corpus *c, int which, struct mfl_split *split, stru
         size_t length = c->length, at = 0;
         for (size_t i = 0; i < c->n; i++)
                 n += windows(c, part_of(c, &c->passages[i], which).n);
-        if (!n || n > INT32_MAX || n * length > INT64_MAX / 8)
+        if (!n)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: the %s text gives %llu samples of %u tokens and one more; 1 to %d are "
-                        "possible",
+                        "data set %s: the %s text is too short for a sample of %u %s and the one that "
+                        "follows; give a "
+                        "smaller length",
+                        c->config->name, which ? "test" : "training", c->length,
+                        c->config->unit == MFL_TEXT_BYTES ? "bytes" : "characters");
+        if (n > INT32_MAX || n * length > INT64_MAX / 8)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: the %s text gives %llu samples of %u tokens, at most %d are possible",
                         c->config->name, which ? "test" : "training", (unsigned long long)n, c->length,
                         INT32_MAX);
         int32_t *x = mfl_alloc_aligned(n * length * sizeof *x),

@@ -17,6 +17,8 @@ int mfl_npz_open(const uint8_t *bytes, size_t n_bytes, const char *path, struct 
         struct mfl_error *err)
 {
         zip_error_t why;
+        if (!n_bytes)
+                return mfl_fail(err, MFL_INVALID, "%s: is empty", path);
         struct mfl_npz *npz = mfl_calloc(1, sizeof *npz);
         if (!npz)
                 return mfl_fail_memory(err, sizeof *npz, path);

@@ -483,8 +483,28 @@ def test_commands_of_the_pages(one, tmp_path, page):
     assert 'var/lib' not in done.stderr, 'a path of the page that this test does not know'
 
 
-@pytest.mark.parametrize('page', PAGES)
+def free_port():
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        return s.getsockname()[1]
+
+
+def test_two_sites(tmp_path):
+    """The page for newcomers, from certificates to the model, as it stands there but for the port."""
+    blocks = re.findall(r'^```sh run\n(.*?)^```', read('docs', 'two-sites.md'), re.M | re.S)
+    port = free_port()
+    script = 'trap \'kill $(jobs -p); wait\' EXIT\n' + ''.join(blocks).replace('7433', str(port))
+    env = {'PATH': ':'.join([*(os.path.dirname(h.program(p)) for p in ('mfl', 'mfl-server', 'mfl-client')), os.environ['PATH']]),
+           'MFL_SERVER': '127.0.0.1:%d' % port, 'HOME': str(tmp_path / 'home'), 'LC_ALL': 'C.UTF-8'}
+    (tmp_path / 'home').mkdir()
+    done = subprocess.run(['bash', '-euxc', script], env=env, text=True, capture_output=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'two-sites: done after 5 rounds, accuracy 0.9' in done.stdout
+    assert (tmp_path / 'model.safetensors').exists() and (tmp_path / 'model.onnx').exists()
+
+
+@pytest.mark.parametrize('page', sorted(name for name in os.listdir(os.path.join(ROOT, 'docs')) if name.endswith('.md')))
 def test_links_of_the_pages(page):
+    page = 'docs/' + page
     for link in re.findall(r'\]\(([^)#]+)\)', read(page)):
         assert os.path.exists(os.path.join(ROOT, os.path.dirname(page), link)), link
 

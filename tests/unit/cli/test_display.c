@@ -92,7 +92,22 @@ static void test_render_40(void **state)
                 "rounds   3/10  clients 5/10  2:48 left\n"
                 "accuracy 0.8000   _=#\n"
                 "loss     0.7000   #-_\n"
-                "traffic  up 13 MB, down 6.7 MB   time 1:\n");
+                "up 13 MB, down 6.7 MB   time 1:23\n");
+}
+
+static void test_long_name(void **state)
+{
+        struct mfl_display_job job = running;
+        job.name = "a-rather-long-name-of-a-job-in-a-lab";
+        job.n_evaluated = 0;
+        check_render(&job, 60, false,
+                "j-000001 a-rather-long-name-o..  running - train - 2 daemons\n"
+                "rounds   #######............. 3/10  clients 5/10  2:48 left\n"
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+        check_render(&job, 40, false,
+                "j-000001 a-rath..  running - train - 2 d\n"
+                "rounds   3/10  clients 5/10  2:48 left\n"
+                "up 13 MB, down 6.7 MB   time 1:23\n");
 }
 
 static void test_render_80(void **state)
@@ -153,6 +168,24 @@ static void test_render_waiting(void **state)
                 "traffic  up 0 B, down 0 B   time 0:00\n"
                 "no daemon with data set x is connected\n"
                 "server gone, waiting\n");
+        /* A reason is told to its end. */
+        job.reason = "2 daemons offer x: site-a is drained, site-b-with-a-long-name has other samples";
+        job.notice = NULL;
+        check_render(&job, 24, false,
+                "j-000002 x  waiting\n"
+                "rounds   .......... 0/2\n"
+                "up 0 B, down 0 B   time \n"
+                "2 daemons offer x:\n"
+                "site-a is drained,\n"
+                "site-b-with-a-long-name\n"
+                "has other samples\n");
+        job.reason = "a-word-without-any-blank\u00e4\u00e4";
+        check_render(&job, 24, false,
+                "j-000002 x  waiting\n"
+                "rounds   .......... 0/2\n"
+                "up 0 B, down 0 B   time \n"
+                "a-word-without-any-blank\n"
+                "\u00e4\u00e4\n");
 }
 
 /* No line is ever wider than the terminal, or drawing in place would go wrong; and colours end with the line.
@@ -162,7 +195,10 @@ static void test_render_fits(void **state)
         for (int columns = 1; columns < 200; columns++)
                 for (int k = 0; k < 4; k++) {
                         struct mfl_style style = {.columns = columns, .utf8 = k & 1, .colour = k & 2};
-                        char *text = mfl_display_render(&running, &style), *save;
+                        struct mfl_display_job job = running;
+                        job.reason =
+                                "waits for daemons: 1 of 2 are connected; m\u00fcnchen has other samples";
+                        char *text = mfl_display_render(&job, &style), *save;
                         assert_non_null(text);
                         for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
                                 assert_in_range(mfl_display_width(l), 0, columns);
@@ -212,6 +248,7 @@ int main(void)
                 cmocka_unit_test(test_quantities),
                 cmocka_unit_test(test_width),
                 cmocka_unit_test(test_render_40),
+                cmocka_unit_test(test_long_name),
                 cmocka_unit_test(test_render_80),
                 cmocka_unit_test(test_render_120_utf8),
                 cmocka_unit_test(test_render_other_losses),

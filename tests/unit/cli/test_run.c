@@ -123,6 +123,30 @@ static void test_daemons_die(void **state)
         fake_close(&f);
 }
 
+/* Where the configuration is wrong once it is wrong for ever: the reason is told once, and last but for the
+ * place. */
+static void test_wrong_configuration(void **state)
+{
+        struct fake f;
+        char script[256];
+        fake_open(&f);
+        f.on_request = answer;
+        snprintf(script, sizeof script, "#!/bin/sh\necho %s >&3\nread x\n", f.address);
+        setenv("MFL_SERVER_PROGRAM", write_script("telling", script), 1);
+        setenv("MFL_CLIENT_PROGRAM",
+                write_script("refusing",
+                        "#!/bin/sh\necho '12:00:00 mfl-client: error: x.csv: is empty' >&2\nexit 78\n"),
+                1);
+        const struct fake_result *r =
+                fake_run(&f, "run %s --out %s --daemons 2", job_path(), fake_path("refused"));
+        check(r, 1, ": x.csv: is empty\nmfl: the state of the server");
+        const char *first = strstr(r->err, "x.csv: is empty");
+        assert_null(strstr(first + 1, "x.csv: is empty"));
+        assert_null(strstr(r->err, "again"));
+        assert_null(strstr(r->out, "rounds"));
+        fake_close(&f);
+}
+
 /* The table of rounds, to the letter: scripts find columns by number, too, so new ones come last. */
 static void test_rounds_csv(void **state)
 {
@@ -158,6 +182,7 @@ int main(void)
                 cmocka_unit_test(test_refused),
                 cmocka_unit_test(test_server_dies),
                 cmocka_unit_test(test_daemons_die),
+                cmocka_unit_test(test_wrong_configuration),
                 cmocka_unit_test(test_rounds_csv),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,6 +84,14 @@ static void test_invalid(void **state)
                 "{\"valid\":true,\"name\":\"fashion-demo\",\"rounds\":4,\"model\":\"fedavg-cnn\",\"params\":"
                 "null,\"moving\":null,"
                 "\"data\":\"fashion-mnist\",\"partition\":\"iid\",\"clients\":10,\"strategy\":\"fedavg\"}");
+        /* What is valid, but hardly meant. */
+        fake_write_file(fake_path("soft.yaml"),
+                "name: t\nrounds: 1\nmodel: {layers: [dense: {units: 4}, softmax]}\n"
+                "data: {name: d}\ntraining: {lr: 0.1}\n");
+        r = fake_run(&f, "check %s", fake_path("soft.yaml"));
+        assert_int_equal(r->status, 0);
+        assert_non_null(
+                strstr(r->err, "soft.yaml: the model ends with softmax, and the loss cross-entropy has one"));
         fake_close(&f);
 }
 

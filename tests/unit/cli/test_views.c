@@ -395,6 +395,87 @@ static void test_network(void **state)
         check_text(mfl_view_network(&nothing, true, 0), "");
 }
 
+/* ---- jobs ---- */
+
+static void check_jobs(int columns, const char *expected)
+{
+        Mfl__JobInfo a = MFL__JOB_INFO__INIT, b = a, *jobs[] = {&a, &b};
+        Mfl__RoundInfo last = MFL__ROUND_INFO__INIT, before = last;
+        Mfl__JobList list = MFL__JOB_LIST__INIT;
+        a.job = "j-000001";
+        a.name = "fashion-dirichlet";
+        a.state = MFL__JOB_STATE__JOB_RUNNING;
+        a.round = last.round = 19;
+        a.rounds = 50;
+        a.created_ms = 1760000000000; /* 2025-10-09 08:53:20 UTC */
+        a.last = &last;
+        a.evaluated = &before;
+        before.round = 17;
+        before.evaluated = true;
+        before.accuracy = 0.75;
+        b.job = "j-000002";
+        b.name = "b";
+        b.state = MFL__JOB_STATE__JOB_WAITING;
+        b.rounds = 3;
+        b.reason = "2 daemons offer mnist: site-a is disabled by a rule, site-b is drained";
+        list.jobs = jobs;
+        list.n_jobs = 2;
+        check_text(mfl_view_jobs(&list, columns), expected);
+}
+
+static void test_jobs(void **state)
+{
+        setenv("TZ", "UTC", 1);
+        check_jobs(80, "JOB       NAME               STATE    ROUND     ACCURACY  CREATED\n"
+                       "j-000001  fashion-dirichlet  running  19/50  0.7500 (17)  2025-10-09 08:53:20\n"
+                       "j-000002  b                  waiting    0/3            -  -\n"
+                       "    2 daemons offer mnist: site-a is disabled by a rule, site-b is drained\n");
+        check_jobs(60, "JOB       NAME               STATE    ROUND     ACCURACY\n"
+                       "j-000001  fashion-dirichlet  running  19/50  0.7500 (17)\n"
+                       "j-000002  b                  waiting    0/3            -\n"
+                       "    2 daemons offer mnist: site-a is disabled by a rule,\n"
+                       "    site-b is drained\n");
+        check_jobs(0,
+                "JOB       NAME               STATE    ROUND     ACCURACY  CREATED              REASON\n"
+                "j-000001  fashion-dirichlet  running  19/50  0.7500 (17)  2025-10-09 08:53:20\n"
+                "j-000002  b                  waiting    0/3            -  -                    "
+                "2 daemons offer mnist: site-a is disabled by a rule, site-b is drained\n");
+}
+
+static void check_rounds(int columns, const char *expected)
+{
+        uint8_t digest[32] = {0xab, 0xcd};
+        Mfl__RoundInfo a = MFL__ROUND_INFO__INIT, b, *rounds[] = {&a, &b};
+        a.round = 3;
+        a.train_loss = 1.25;
+        a.clients = 10;
+        a.bytes_up = 13300000;
+        a.bytes_down = 6650000;
+        a.seconds = 14.25;
+        a.digest = (ProtobufCBinaryData){.len = 32, .data = digest};
+        b = a;
+        b.round = 4;
+        b.evaluated = b.kept = true;
+        b.accuracy = 0.5;
+        b.loss = 2;
+        check_text(mfl_view_rounds(rounds, 2, columns), expected);
+}
+
+static void test_rounds(void **state)
+{
+        check_rounds(0,
+                "ROUND  ACCURACY    LOSS  TRAIN LOSS  CLIENTS     UP    DOWN  SECONDS  MODEL\n"
+                "    3         -       -      1.2500       10  13 MB  6.7 MB     14.2  abcd00000000 (not "
+                "kept)\n"
+                "    4    0.5000  2.0000      1.2500       10  13 MB  6.7 MB     14.2  abcd00000000\n");
+        check_rounds(80, "ROUND  ACCURACY    LOSS  TRAIN LOSS  CLIENTS  SECONDS  MODEL\n"
+                         "    3         -       -      1.2500       10     14.2  abcd00000000 (not kept)\n"
+                         "    4    0.5000  2.0000      1.2500       10     14.2  abcd00000000\n");
+        check_rounds(40, "ROUND  ACCURACY    LOSS  MODEL\n"
+                         "    3         -       -  abcd00000000 (not kept)\n"
+                         "    4    0.5000  2.0000  abcd00000000\n");
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -411,6 +492,8 @@ int main(void)
                 cmocka_unit_test(test_crew_sums),
                 cmocka_unit_test(test_crew_memory),
                 cmocka_unit_test(test_network),
+                cmocka_unit_test(test_jobs),
+                cmocka_unit_test(test_rounds),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,7 +168,7 @@ static void mistakes_in_options_are_named(void **state)
                 {"--name", "longer-than-that", "--name longer-than-that: expected 1 to 7 characters"},
                 {"--name", "", "expected 1 to 7 characters"},
                 {"--wait", "9", "--wait 9: expected a duration"},
-                {"--wait", "10s", "from 1 to 9000 ms"},
+                {"--wait", "10s", "from 1ms to 9s"},
                 {"--mode", "fats", "--mode fats: expected fast or slow; did you mean 'fast'?"},
                 {"--level", "3", "--level 3: expected an even number"},
                 {"--thing", "bad", "--thing bad: no such thing"},

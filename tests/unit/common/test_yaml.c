@@ -57,7 +57,12 @@ static void what_is_not_in_the_subset_is_refused(void **state)
                 {"\"a\\0\": 1\n", "f.yaml:1: a key contains a NUL character"},
                 {"? [a]\n: 1\n", "f.yaml:1: a key must be plain text"},
                 {"[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "f.yaml:1: nested more than 16 deep"},
-                {"a: \xff\n", "f.yaml:1: invalid leading UTF-8 octet"},
+                {"a: \xff\n", "f.yaml:1: this is no UTF-8 text: invalid leading UTF-8 octet"},
+                {"a: 1\nb: \xc3(\n", "f.yaml:2: this is no UTF-8 text: invalid trailing UTF-8 octet"},
+                {"a:\n\tb: 1\n", "f.yaml:2: a tab where YAML wants blanks: indent with blanks"},
+                {"a: 1\nb:2\nc: 3\n",
+                        "f.yaml:3: could not find expected ':' while scanning a simple key that "
+                        "begins on line 2"},
                 {"a: 1\n  b: 2\n", "f.yaml:2: mapping values are not allowed in this context"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
@@ -196,7 +201,15 @@ static void mistakes_are_named(void **state)
         } cases[] = {
                 {"\n\nbatc: 1", "f.yaml:3: batc: unknown key; did you mean 'batch'?"},
                 {"inner:\n  depht: 1", "f.yaml:2: inner.depht: unknown key; did you mean 'depth'?"},
-                {"something: 1", "f.yaml:1: something: unknown key"},
+                {"something: 1", "f.yaml:1: something: unknown key; there are "
+                                 "name, text, batch, seed, offset, any, lr, quorum, on, kind, deadline, "
+                                 "bytes, inner, sum"},
+                {"batch_size: 1", "f.yaml:1: batch_size: unknown key; did you mean 'batch'?"},
+                {"server-seed: 1", "f.yaml:1: server-seed: unknown key; did you mean 'seed'?"},
+                {"learning_rate: 1", "f.yaml:1: learning_rate: unknown key; did you mean 'lr'?"},
+                {"learning_rate_x: 1", "f.yaml:1: learning_rate_x: unknown key; there are "
+                                       "name, text, batch, seed, offset, any, lr, quorum, on, kind, "
+                                       "deadline, bytes, inner, sum"},
                 {"inner: {}", "f.yaml:1: inner: key 'depth' is missing"},
                 {"batch: abc", "f.yaml:1: batch: expected a whole number from 1 to 65536, got 'abc'"},
                 {"batch: 0", "f.yaml:1: batch: expected a whole number from 1 to 65536, got '0'"},
@@ -228,16 +241,16 @@ static void mistakes_are_named(void **state)
                         "did you mean 'fedprox'?"},
                 {"kind: zzz", "f.yaml:1: kind: expected one of 'fedavg', 'fedprox', 'median', got 'zzz'"},
                 {"deadline: 600",
-                        "f.yaml:1: deadline: expected a duration like 500ms, 600s, 10m or 1h from 1000 to "
-                        "3600000 ms, got '600'"},
+                        "f.yaml:1: deadline: expected a duration like 500ms, 600s, 10m or 1h from 1s to "
+                        "1h, got '600'"},
                 {"deadline: 2h",
-                        "f.yaml:1: deadline: expected a duration like 500ms, 600s, 10m or 1h from 1000 to "
-                        "3600000 ms, got '2h'"},
+                        "f.yaml:1: deadline: expected a duration like 500ms, 600s, 10m or 1h from 1s to "
+                        "1h, got '2h'"},
                 {"bytes: 4 gigs", "f.yaml:1: bytes: expected a size like 512MiB or 4GiB, got '4 gigs'"},
                 {"name: eight888", "f.yaml:1: name: 8 characters, at most 7 are allowed"},
                 {"name:", "f.yaml:1: name: expected a text, got nothing"},
                 {"name: [a]", "f.yaml:1: name: expected a text, got a list"},
-                {"inner: 3", "f.yaml:1: inner: expected a mapping (key: value), got '3'"},
+                {"inner: 3", "f.yaml:1: inner: expected a mapping such as {depth: ...}, got '3'"},
                 {"sum: [1,\n 10]", "f.yaml:2: sum[1]: expected a whole number from 1 to 9, got '10'"},
                 {"- 1", "f.yaml:1: expected a mapping (key: value), got a list"},
         };
@@ -273,6 +286,7 @@ static void nearest_knows_slips_from_words(void **state)
         assert_string_equal(mfl_yaml_nearest("prset", names), "preset");
         assert_string_equal(mfl_yaml_nearest("lyaers", names), "layers");
         assert_string_equal(mfl_yaml_nearest("rl", names), "lr");
+        assert_string_equal(mfl_yaml_nearest("LR", names), "lr");
         assert_null(mfl_yaml_nearest("momentum", names));
         assert_null(mfl_yaml_nearest("x", names));
         assert_null(mfl_yaml_nearest("", names));

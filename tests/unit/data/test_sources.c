@@ -137,9 +137,15 @@ static void csv_mistakes_name_the_line(void **state)
                 {"a,b\n", "a header and no rows"},
                 {"a,b\n1,2\n1\n", ":3: fewer columns than the first row, which has 2"},
                 {"a,b\n1,2,3\n", ":2: more columns than the first row, which has 2"},
-                {"a,b\n1,0\nx,1\n", ":3: column 0 (a): expected a finite decimal number, got 'x'"},
+                {"a,b\n1,0\nx,1\n", ":3: column 0 (a): expected a finite decimal number, got 'x'; ignore "
+                                    "leaves a column out"},
                 {"a,b\n1,0\ninf,1\n", ":3: column 0 (a): expected a finite decimal number, got 'inf'"},
-                {"a,b\n1,0\n,1\n", ":3: column 0 (a): expected a finite decimal number, got ''"},
+                {"a,b\n1,0\n,1\n",
+                        ":3: column 0 (a): a value is missing, got ''; fill it in, or leave the row"},
+                {"a,b\n1,0\nNaN,1\n", ":3: column 0 (a): a value is missing, got 'NaN'"},
+                {"1,0\n2,1\n", ":1: the first row has numbers only: say header: no where it is data"},
+                {"a,b\n1,0\n2,0.5\n", "label '0.5' of row 1 is no class: label says which"},
+                {"a,b\n1,0\n2,0\n", "all labels are the same: from one class there is nothing to learn"},
                 {"a,b\n1e99,1\n", ":2: column 0 (a): expected a finite decimal number, got '1e99'"},
                 {"a,b\n0x10,1\n", ":2: column 0 (a): expected a finite decimal number, got '0x10'"},
                 {"a,b\n1,\n", ":2: column 1 (b): empty"},
@@ -200,6 +206,18 @@ static void a_test_fraction_depends_on_the_seed_alone(void **state)
         mfl_dataset_free(c);
 }
 
+/* Folders that other programs made, and none at all. */
+static void wrong_folders(void **state)
+{
+        refuse("idx", "%s/nowhere", "nowhere: there is no such folder");
+        make_folder("cifar");
+        refuse("cifar10", "%s/cifar", "data_batch_1.bin: No such file or directory");
+        put("cifar/data_batch_1", "\x80\x02");
+        refuse("cifar10", "%s/cifar", "cifar/data_batch_1 is of the archive for Python; take the binary one");
+        put("cifar/train", "\x80\x02");
+        refuse("cifar100", "%s/cifar", "cifar/train is of the archive for Python");
+}
+
 static bool can_read(const char *format, const char *rest, const char *absent)
 {
         struct mfl_dataset *d = NULL;
@@ -232,6 +250,8 @@ static void npz_arrays(void **state)
         refuse("npz", "!%s/split.npz", "split.npz: has no array 'x_train'; it has x, y");
         refuse("npz", "!%s/whole.npz,train_y=x_train", "whole.npz: x_train: labels of 3 dimensions");
         refuse("npz", "!%s/rgb.png", "rgb.png: no npz file (a zip archive)");
+        put("empty.npz", "");
+        refuse("npz", "%s/empty.npz", "empty.npz: is empty");
 }
 
 /* Everything that one changed byte of an archive can do is a message, or changes values. */
@@ -328,7 +348,8 @@ static void text_mistakes(void **state)
         refuse("text", "%s/bad.txt,length=1,test_fraction=0.5", "byte 0xed at offset 0 is no UTF-8");
         put("bad.txt", "short");
         refuse("text", "%s/bad.txt,length=5,test_fraction=0.5",
-                "the training text gives 0 samples of 5 tokens");
+                "the training text is too short for a sample of 5 characters and the one that follows");
+        refuse("text", "%s/nothing.txt", "nothing.txt: No such file or directory");
         put("bad.txt", "no speaker\nhere\n");
         refuse("text", "%s/bad.txt,owner=speaker,test_fraction=0.5",
                 "bad.txt:1: the first line of a block is who speaks and a colon, got 'no speaker'");
@@ -431,6 +452,9 @@ static void folders_of_images(void **state)
         struct mfl_dataset *d = load("images", "%s/img,shape=[3, 4, 4],test_fraction=0.34");
         assert_true(d->train.n == 2 && d->test.n == 1 && d->classes == 2 && d->train.dtype == MFL_U8);
         assert_string_equal(d->class_names[0], "cat");
+        mfl_dataset_free(d);
+        d = load("images", "%s/img/train,shape=[3, 4, 4],test_fraction=0.34"); /* as ImageFolder has it */
+        assert_true(d->train.n == 2 && d->test.n == 1 && d->classes == 2);
         mfl_dataset_free(d);
         make_folder("img/test");
         make_folder("img/test/dog");
@@ -540,6 +564,7 @@ int main(void)
                 cmocka_unit_test(csv_targets_names_and_splits),
                 cmocka_unit_test(csv_mistakes_name_the_line),
                 cmocka_unit_test(a_test_fraction_depends_on_the_seed_alone),
+                cmocka_unit_test(wrong_folders),
                 cmocka_unit_test(npz_arrays),
                 cmocka_unit_test(damaged_npz_is_refused),
                 cmocka_unit_test(text_becomes_windows),

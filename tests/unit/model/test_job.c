@@ -223,10 +223,10 @@ static void keys_that_contradict_are_refused(void **state)
                 "j.yaml:6: selection.clients: 11 clients a round of a population of 10 (data.clients)");
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
                 "j.yaml:6: selection.daemons.max: 2 is less than min, which is 3");
-        assert_refused(
-                document("{init: he}", NULL, NULL, NULL), "j.yaml:3: model: give either preset or layers");
+        assert_refused(document("{init: he}", NULL, NULL, NULL),
+                "j.yaml:3: model: give one of preset, layers and onnx");
         assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
-                "j.yaml:3: model: give either preset or layers");
+                "j.yaml:3: model: give one of preset, layers and onnx");
 }
 
 static void impossible_values_are_refused(void **state)

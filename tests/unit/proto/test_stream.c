@@ -306,14 +306,16 @@ static void addresses_are_parsed(void **state)
         } rows[] = {{"a.b:1", "a.b", "1"}, {"[::1]:80", "::1", "80"}, {":0", "", "0"},
                 {"host", "host", "7433"}, {"[::1]", "::1", "7433"}, {"::1", NULL, NULL}, {"a:", NULL, NULL},
                 {"a:65536", NULL, NULL}, {"a:x", NULL, NULL}, {"", NULL, NULL}, {"[::1", NULL, NULL},
-                {"a:-1", NULL, NULL}};
+                {"a:-1", NULL, NULL}, {"http://a:1", NULL, NULL}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
                 char host[64], port[8];
                 struct mfl_error err;
                 int r = mfl_address_parse(rows[i].text, host, sizeof host, port, sizeof port, &err);
                 assert_int_equal(r, rows[i].host ? 0 : MFL_INVALID);
-                if (r)
+                if (r) {
+                        assert_true(!strstr(rows[i].text, "://") == !strstr(err.text, "not a URL"));
                         continue;
+                }
                 assert_string_equal(host, rows[i].host);
                 assert_string_equal(port, rows[i].port);
         }

@@ -316,6 +316,32 @@ static void test_whom_it_lacks(void **state)
         end(&bed);
 }
 
+static struct mfl_data_info named(const char *name)
+{
+        struct mfl_data_info data = pets(2, 77, 1);
+        mfl_strcpy(data.name, sizeof data.name, name);
+        return data;
+}
+
+/* A slip of the pen in data.name: what there is instead, each name once. */
+static void test_what_is_offered(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        up(&bed, 1, named("mine"));
+        up(&bed, 2, named("cats"));
+        up(&bed, 3, named("mine"));
+        add_job(&bed, NULL, NULL);
+        assert_string_equal(bed.reason, "no daemon with data set pets is connected; offered are cats, mine");
+        up(&bed, 4, named("a"));
+        up(&bed, 5, named("z"));
+        up(&bed, 6, named("b"));
+        tick(&bed, 2000);
+        assert_string_equal(
+                bed.reason, "no daemon with data set pets is connected; offered are a, b, cats, mine, ...");
+        end(&bed);
+}
+
 /* Of two that it needs one can't do it: which, and why. */
 static void test_too_few(void **state)
 {
@@ -485,6 +511,7 @@ int main(void)
                 cmocka_unit_test(test_meaning_comes_later),
                 cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),
+                cmocka_unit_test(test_what_is_offered),
                 cmocka_unit_test(test_too_few),
                 cmocka_unit_test(test_an_upload_stalls),
                 cmocka_unit_test(test_stop_after_a_round),
