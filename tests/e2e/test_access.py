@@ -11,8 +11,8 @@ import mfl_harness as h
 import mfl_wire as w
 from test_tls import TlsCluster
 
-# A round of a second or two: time enough to do something in the middle of it.
-ROUNDS = {'rounds': 2, 'training': {'steps': 400, 'epochs': None}}
+# A round of some tenths of a second: time enough to do something in the middle of it.
+ROUNDS = {'rounds': 2, 'training': {'steps': 150, 'epochs': None}}
 FOREVER = {'rounds': 100, 'training': {'steps': 200000, 'epochs': None}}
 
 

@@ -418,7 +418,8 @@ def test_full_run(folder, ca):
         ca.pki('revoke', 'alice')
         reload(c)
         assert 'it is revoked' in alice.mfl('list', status=3).stderr
-        assert 'certificate revoked' in c.server.log()
+        # It tells the client first, and then its log.
+        mfl_harness.wait_until(lambda: 'certificate revoked' in c.server.log(), 20, 'the line of the log')
         vic.mfl('list')
         # Renewed: the files are where they were, so a reload is all that it takes.
         ca.pki('renew', 'server', '--new-key', '--revoke-old')

@@ -227,7 +227,7 @@ def test_who_speaks_without_tls_is_told(cluster, tmp_path, ca):
         cert, key = ca.pairs['ann']
         done = c.mfl('list', '--tls-ca', ca.ca, '--tls-cert', cert, '--tls-key', key, status=3)
         assert 'the server speaks plain TCP' in done.stderr
-        assert 'looks like TLS' in c.server.log()
+        h.wait_until(lambda: 'looks like TLS' in c.server.log(), 20, 'the log line')  # told the client first
 
 
 def test_a_certificate_is_revoked_by_a_reload(ca, tmp_path):
@@ -240,7 +240,7 @@ def test_a_certificate_is_revoked_by_a_reload(ca, tmp_path):
         shutil.copy(ca.revoke(pair[0]), crl)
         c.reload()
         assert 'REVOKED' in handshake(c, ca.python(pair))
-        h.wait_until(lambda: 'certificate revoked' in c.server.log(), 5, 'the log line')
+        h.wait_until(lambda: 'certificate revoked' in c.server.log(), 20, 'the log line')
         done = h.mfl('list', '--tls-ca', ca.ca, '--tls-cert', pair[0], '--tls-key', pair[1], server=c.address, status=3)
         assert 'the peer refuses our certificate: it is revoked' in done.stderr
         assert handshake(c, ca.python(ca.pairs['ann'])) is None

@@ -14,20 +14,20 @@ def names_lost(c):
 
 
 def test_long_training_is_not_death(cluster):
-    """One task of several times dead_after, on a single worker that leaves no core idle."""
+    """One task of minutes, on a single worker that leaves no core idle: several times dead_after later it is at it still."""
     c = cluster(1, config=FAST)
-    c.wait_daemons(1)
-    job = c.submit(rounds=1, data={'clients': 2}, training={'steps': 2500, 'epochs': None})
-    start = time.monotonic()
     connected = c.wait_daemons(1)[0]['connected_ms']
-    c.wait_job(job, 60)
-    seconds = time.monotonic() - start
-    assert seconds > 2, 'too short to prove anything: %.1f s' % seconds
+    job = c.submit(rounds=1, data={'clients': 2}, training={'steps': 200000, 'epochs': None})
+    c.wait_info(job, lambda i: i['phase'] == 'train' and i['daemons'] == 1, 20, 'training')
+    time.sleep(2.5)
+    info = c.info(job)
+    assert (info['phase'], info['daemons'], info['attempt']) == ('train', 1, 0)
     with c.operator() as o:
         daemon, = o.daemons()
-    assert daemon['connected_ms'] == connected  # the same connection all the time
-    assert c.rounds(job)[0]['attempt'] == 0
+        o.request('stop_job', {'job': job})
+    assert daemon['connected_ms'] == connected and daemon['state'] == 'training'  # the same connection all the time
     assert not names_lost(c)
+    c.run_job(rounds=1)
 
 
 def test_stopped_daemon_is_replaced_and_comes_back(cluster):
@@ -59,20 +59,20 @@ def test_stopped_daemon_is_replaced_and_comes_back(cluster):
 
 
 def test_silent_peer_is_noticed_in_time(cluster):
-    """A daemon whose machine froze: noticed after dead_after, not much later."""
+    """A daemon whose machine froze: noticed after dead_after, and no sooner."""
     c = cluster(1, config=FAST)
     sets = c.data_sets()
+    start = time.monotonic()
     fake = w.Connection(c.address)
     fake.send('hello', w.hello('ROLE_DAEMON', name='frozen', instance=3, node='x', backend='cpu', device='x', workers=1,
                                data_sets=sets))
     assert fake.expect('welcome')['dead_ms'] == 1000
-    start = time.monotonic()
 
     def gone():
         with c.operator() as o:
             return not [d for d in o.daemons() if d['name'] == 'frozen' and d['state'] != 'lost']
-    h.wait_until(gone, 5, 'the frozen daemon to be dropped')
-    assert 0.8 < time.monotonic() - start < 3
+    h.wait_until(gone, 20, 'the frozen daemon to be dropped')
+    assert time.monotonic() - start > 0.9  # the server's clock is that of its loop's last turn
     fake.close()
 
 

@@ -18,7 +18,7 @@ FAST = {'heartbeat': '300ms', 'dead_after': '1500ms', 'reconnect_grace': '400ms'
 STOPPED_SECONDS = 2.6  # the server has given the daemon up, and what it had is with the others, before it wakes
 # Every round starts with new params for all: nothing is fetched for an evaluation before. 9 clients, 3 for each daemon.
 JOB = {'rounds': 3, 'evaluation': {'every': 0}, 'selection': {'assign': 'modulo'}, 'data': {'clients': 9},
-       'training': {'steps': 40, 'epochs': None}}
+       'training': {'steps': 20, 'epochs': None}}
 STEPS = ['params', 'train', 'announce', 'combine', 'upload']
 NAMES = ['d1', 'd2', 'd3']
 
@@ -215,7 +215,8 @@ def test_short_freeze_is_waited_for(trio, expected):
     check_left(trio)
 
 
-# 0.6 million parameters: a sum of several chunks; evaluated rounds, dealt by speed.
+# Long enough for eight blows. LARGE: 0.6 million parameters: a sum of several chunks; evaluated rounds, dealt by speed.
+LONG = dict(JOB, rounds=8, training={'steps': 40, 'epochs': None})
 LARGE = {'rounds': 8, 'data': {'clients': 9}, 'training': {'steps': 4, 'epochs': None, 'batch': 4},
          'model': {'layers': ['flatten', {'dense': {'units': 1200}}, 'relu', {'dense': {'units': 420}}, 'relu',
                               {'dense': {'units': 4}}]}}
@@ -224,7 +225,7 @@ LARGE = {'rounds': 8, 'data': {'clients': 9}, 'training': {'steps': 4, 'epochs':
 @pytest.fixture(scope='module')
 def expected_of(shared_cluster):
     c = shared_cluster(1)
-    digests = [c.run_job(timeout=60, **settings)[1] for settings in (dict(JOB, rounds=8), LARGE)]
+    digests = [c.run_job(timeout=60, **settings)[1] for settings in (LONG, LARGE)]
     c.close()
     return digests
 
@@ -237,7 +238,7 @@ SEEDS = range(*map(int, os.environ.get('MFL_SEEDS', '0..2').split('..')))
 def test_random_moments(trio, expected, expected_of, seed):
     """Eight times one of three is killed or frozen for a moment, long or short, whatever it is doing."""
     rng = h.seeded('nodes %d' % seed)
-    job = trio.c.submit(**(LARGE if seed % 2 else dict(JOB, rounds=8)))
+    job = trio.c.submit(**(LARGE if seed % 2 else LONG))
     for _ in range(8):
         time.sleep(rng.random() * 0.4)
         name = rng.choice(NAMES)
@@ -298,7 +299,7 @@ def test_server_killed(trio, expected, step):
 
 def test_memory_pulled_away(trio, expected):
     """Somebody cleans the shared directory while daemons use it. What was mapped lives on; the rest is uploaded alone."""
-    job = trio.c.submit(**dict(JOB, rounds=6))
+    job = trio.c.submit(**dict(JOB, rounds=12))
     for _ in range(20):
         time.sleep(0.05)
         for name in trio.c.shared_files():

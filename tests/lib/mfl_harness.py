@@ -34,15 +34,16 @@ def program(name):
 
 
 def wait_until(condition, timeout, what):
-    """Polls; returns the condition's first true value."""
-    end = time.monotonic() + timeout
+    """Polls, at first every 10 ms, later every 50 ms: whoever waits long shall leave the processor to what is waited for.
+    Returns the condition's first true value."""
+    start = time.monotonic()
     while True:
-        value = condition()
+        value, waited = condition(), time.monotonic() - start
         if value:
             return value
-        if time.monotonic() > end:
+        if waited > timeout:
             raise TimeoutError('waited %g s for %s' % (timeout, what))
-        time.sleep(0.01)
+        time.sleep(min(0.05, 0.01 + waited / 40))
 
 
 def yaml_of(doc):

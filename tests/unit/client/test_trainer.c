@@ -23,29 +23,34 @@ struct world {
         struct mfl_fixed fixed;
 };
 
-static const char job_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
+/* 2834 parameters: stripes and blocks of several lengths, and no more to compute than that takes. */
+#define MODEL                                                                                                \
+        "model: {layers: [flatten, {dense: {units: 40}}, relu, {dense: {units: 30}}, relu, "                 \
+        "{dense: {units: 4}}]}\n"
+
+static const char job_text[] = "name: t\nrounds: 3\nseed: 11\n" MODEL
                                "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"
                                "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8}\n"
                                "evaluation: {batch: 5}\n";
 #define FUSED(n)                                                                                             \
-        "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"                                               \
+        "name: t\nrounds: 3\nseed: 11\n" MODEL                                                               \
         "data: {name: toy, partition: dirichlet, alpha: 1.0, clients: 7}\n"                                  \
         "training: {lr: 0.1, momentum: 0.9, epochs: 2, batch: 8, fuse: " #n "}\n"                            \
         "evaluation: {batch: 5}\n"
 static const char *const fused_texts[] = {FUSED(2), FUSED(3), FUSED(7), FUSED(100)};
-static const char steps_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
-                                 "data: {name: toy, partition: iid, clients: 7}\n"
-                                 "training: {lr: 0.1, steps: 13, batch: 8}\n"
-                                 "aggregation: {weighting: uniform}\n";
-static const char local_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
-                                 "data: {name: toy, partition: local}\n"
-                                 "training: {lr: 0.1, epochs: 1, batch: 8}\n";
-static const char wild_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
-                                "data: {name: toy, partition: iid, clients: 7}\n"
-                                "training: {lr: 1000, momentum: 0.9, epochs: 5, batch: 8}\n";
-static const char long_text[] = "name: t\nrounds: 3\nseed: 11\nmodel: {preset: mlp}\n"
-                                "data: {name: toy, partition: iid, clients: 7}\n"
-                                "training: {lr: 0.01, steps: 10000000, batch: 8}\n";
+static const char steps_text[] =
+        "name: t\nrounds: 3\nseed: 11\n" MODEL "data: {name: toy, partition: iid, clients: 7}\n"
+        "training: {lr: 0.1, steps: 13, batch: 8}\n"
+        "aggregation: {weighting: uniform}\n";
+static const char local_text[] =
+        "name: t\nrounds: 3\nseed: 11\n" MODEL "data: {name: toy, partition: local}\n"
+        "training: {lr: 0.1, epochs: 1, batch: 8}\n";
+static const char wild_text[] =
+        "name: t\nrounds: 3\nseed: 11\n" MODEL "data: {name: toy, partition: iid, clients: 7}\n"
+        "training: {lr: 1000, momentum: 0.9, epochs: 5, batch: 8}\n";
+static const char long_text[] =
+        "name: t\nrounds: 3\nseed: 11\n" MODEL "data: {name: toy, partition: iid, clients: 7}\n"
+        "training: {lr: 0.01, steps: 10000000, batch: 8}\n";
 
 static struct world w;
 
@@ -236,7 +241,7 @@ static void clients_trained_at_once_give_the_same_bits(void **state)
  * sum, and that of every client trained alone. */
 #define N_MANY 70u
 #define MANY(n)                                                                                              \
-        "name: t\nrounds: 3\nseed: 12\nmodel: {preset: mlp}\n"                                               \
+        "name: t\nrounds: 3\nseed: 12\n" MODEL                                                               \
         "data: {name: toy, partition: dirichlet, alpha: 1.5, clients: 70}\n"                                 \
         "training: {lr: 0.1, momentum: 0.9, epochs: 1, batch: 4, fuse: " #n "}\n"                            \
         "aggregation: {weighting: uniform}\n"
