@@ -285,7 +285,7 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.layers[0].elu.alpha: expected a number above 0 and at most 1000, got "
                 "'.nan'");
         assert_refused(document("{layers: [{hardswish: {alpha: 1}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0].hardswish.alpha: unknown key");
+                "j.yaml:3: model.layers[0].hardswish.alpha: unknown key; there are name, input");
         assert_refused(document("{layers: [{avgpool2d: {kernel: 2, ceil_mode: true}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key");
         assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
