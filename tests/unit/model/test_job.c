@@ -287,7 +287,8 @@ static void impossible_values_are_refused(void **state)
         assert_refused(document("{layers: [{hardswish: {alpha: 1}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].hardswish.alpha: unknown key; there are name, input");
         assert_refused(document("{layers: [{avgpool2d: {kernel: 2, ceil_mode: true}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key");
+                "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key; there are name, kernel, stride, "
+                "padding, dilation, input");
         assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1]: layers[0] has the name a already");
 }
