@@ -554,27 +554,34 @@ static float sum_lanes(vec v)
         return sum;
 }
 
-static void conv_bias(const struct mfl_small_conv *v, const float *dy, float *dbias)
+/* Vectors [begin, end) of outputs that lie in blocks. */
+static void conv_bias_blocks(
+        const struct mfl_layout *l, int64_t rows, const float *dy, float *dbias, int64_t begin, int64_t end)
 {
-        int64_t plane = v->window.oh * v->window.ow, n_outs = v->window.o, count = v->out.count;
-        for (int64_t o = 0; o<n_outs; o += v->out.block> 1 ? LANES : 1) {
+        for (int64_t k = begin; k < end; k++) {
+                vec sum = {0};
+                for (int64_t n = 0; n < rows; n++) {
+                        const float *from = dy + n * l->count + out_at(l, k * LANES);
+                        for (int64_t i = 0; i < l->h * l->w; i++)
+                                sum += load(from + i * l->block);
+                }
+                store(dbias + k * LANES, sum);
+        }
+}
+
+static void conv_bias_plain(const struct mfl_small_conv *v, const float *dy, float *dbias)
+{
+        int64_t plane = v->window.oh * v->window.ow;
+        for (int64_t o = 0; o < v->window.o; o++) {
                 vec sum = {0};
                 for (int64_t n = 0; n < v->rows; n++) {
-                        const float *from = dy + n * count + out_at(&v->out, o);
+                        const float *from = dy + n * v->out.count + out_at(&v->out, o);
                         int64_t i = 0;
-                        if (v->out.block > 1) {
-                                for (; i < plane; i++)
-                                        sum += load(from + i * v->out.block);
-                                continue;
-                        }
                         for (; i + LANES <= plane; i += LANES)
                                 sum += load(from + i);
                         sum += load_part(from + i, plane - i);
                 }
-                if (v->out.block > 1)
-                        store(dbias + o, sum);
-                else
-                        dbias[o] = sum_lanes(sum);
+                dbias[o] = sum_lanes(sum);
         }
 }
 
@@ -582,6 +589,8 @@ static void small_gradient(
         const struct mfl_small_conv *v, const float *x, const float *dy, float *dw, float *dbias)
 {
         DIVIDE(v->threads, v->window.c * v->window.k[0], small_gradient_range(v, x, dy, dw, begin, end));
-        if (dbias)
-                conv_bias(v, dy, dbias);
+        if (dbias && v->out.block > 1)
+                conv_bias_blocks(&v->out, v->rows, dy, dbias, 0, v->window.o / LANES);
+        else if (dbias)
+                conv_bias_plain(v, dy, dbias);
 }

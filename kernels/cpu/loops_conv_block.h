@@ -97,39 +97,13 @@ static void block_part(const struct mfl_block_conv *v, const struct block_input 
                         }
 }
 
-/* Blocks [begin, end) of n samples' inputs, with zeros around. */
-static void block_pad(
-        const struct mfl_block_conv *v, const float *x, float *padded, int64_t begin, int64_t end)
+/* Blocks [begin, end) of inputs into `padded`, whose margins are zeros. */
+static void block_pad(const struct mfl_window *g, const struct block_input *in, const float *x, float *padded,
+        int64_t begin, int64_t end)
 {
-        const struct mfl_window *g = &v->window;
-        int64_t width = g->w * LANES, side = g->p[1] * LANES, pitch = width + 2 * side;
-        for (int64_t b = begin; b < end; b++) {
-                const float *from = x + b * g->h * width;
-                float *to = padded + b * (g->h + 2 * g->p[0]) * pitch;
-                memset(to, 0, (size_t)(g->p[0] * pitch) * sizeof *to);
-                to += g->p[0] * pitch;
-                for (int64_t r = 0; r < g->h; r++, from += width, to += pitch) {
-                        memset(to, 0, (size_t)side * sizeof *to);
-                        memcpy(to + side, from, (size_t)width * sizeof *to);
-                        memset(to + side + width, 0, (size_t)side * sizeof *to);
-                }
-                memset(to, 0, (size_t)(g->p[0] * pitch) * sizeof *to);
-        }
-}
-
-/* Blocks of outputs [begin, end). */
-static void block_bias(
-        const struct mfl_block_conv *v, const float *dy, float *dbias, int64_t begin, int64_t end)
-{
-        for (int64_t o = begin; o < end; o++) {
-                vec sum = {0};
-                for (int64_t n = 0; n < v->rows; n++) {
-                        const float *from = dy + n * v->out.count + o * v->out.stride_block;
-                        for (int64_t i = 0; i < v->window.oh * v->window.ow; i++)
-                                sum += load(from + i * LANES);
-                }
-                store(dbias + o * LANES, sum);
-        }
+        int64_t width = g->w * LANES, first = g->p[0] * in->row + g->p[1] * LANES;
+        copy_planes(x + begin * g->h * width, end - begin, g->h, width, padded + begin * in->block + first,
+                in->block, in->row);
 }
 
 static void block_gradient(
@@ -141,17 +115,19 @@ static void block_gradient(
         in.block = (g->h + 2 * g->p[0]) * in.row;
         in.sample = n_in * in.block;
         memset(dw, 0, (size_t)(g->o * g->c * g->k[0] * g->k[1]) * sizeof *dw);
+        if (is_padded(g))
+                memset(v->work, 0, (size_t)(v->part * in.sample) * sizeof *v->work);
         for (int64_t n = 0; n < v->rows; n += v->part) {
                 int64_t many = MFL_MIN(v->part, v->rows - n);
                 const float *from = x + n * g->c * g->h * g->w, *d = dy + n * v->out.count;
                 in.x = from;
                 if (is_padded(g)) {
                         in.x = v->work;
-                        DIVIDE(v->threads, many * n_in, block_pad(v, from, v->work, begin, end));
+                        DIVIDE(v->threads, many * n_in, block_pad(g, &in, from, v->work, begin, end));
                 }
                 DIVIDE(v->threads, pairs,
                         block_part(v, &in, d, many, dw, 2 * begin, MFL_MIN(2 * end, n_outs)));
         }
         if (dbias)
-                DIVIDE(v->threads, n_outs, block_bias(v, dy, dbias, begin, end));
+                DIVIDE(v->threads, n_outs, conv_bias_blocks(&v->out, v->rows, dy, dbias, begin, end));
 }
