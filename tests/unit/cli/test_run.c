@@ -87,17 +87,23 @@ static void answer(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
                 fake_send(c, e, MFL__ENVELOPE__BODY_DONE, &done);
 }
 
-/* The server's part is played by the fake, behind a script that only tells the address. Every daemon dies at
- * once: each is started four times, and then the run ends. The script ends with its standard input. */
+/* The server's part is played by the fake, behind a script that only tells the address and ends with its
+ * standard input; daemons are this script. */
+static void play(struct fake *f, const char *daemon)
+{
+        char script[256];
+        fake_open(f);
+        f->on_request = answer;
+        snprintf(script, sizeof script, "#!/bin/sh\necho %s >&3\nread x\n", f->address);
+        setenv("MFL_SERVER_PROGRAM", write_script("telling", script), 1);
+        setenv("MFL_CLIENT_PROGRAM", write_script("playing", daemon), 1);
+}
+
+/* Every daemon dies at once: each is started four times, and then the run ends. */
 static void test_daemons_die(void **state)
 {
         struct fake f;
-        char script[256];
-        fake_open(&f);
-        f.on_request = answer;
-        snprintf(script, sizeof script, "#!/bin/sh\necho %s >&3\nread x\n", f.address);
-        setenv("MFL_SERVER_PROGRAM", write_script("telling", script), 1);
-        setenv("MFL_CLIENT_PROGRAM", write_script("ending", "#!/bin/sh\necho $* >&2\nexit 7\n"), 1);
+        play(&f, "#!/bin/sh\necho $* >&2\nexit 7\n");
         const struct fake_result *r =
                 fake_run(&f, "run %s --out %s --daemons 2 --threads 3", job_path(), fake_path("daemons"));
         check(r, 1, "local-2 exited with status 7");
@@ -128,15 +134,7 @@ static void test_daemons_die(void **state)
 static void test_wrong_configuration(void **state)
 {
         struct fake f;
-        char script[256];
-        fake_open(&f);
-        f.on_request = answer;
-        snprintf(script, sizeof script, "#!/bin/sh\necho %s >&3\nread x\n", f.address);
-        setenv("MFL_SERVER_PROGRAM", write_script("telling", script), 1);
-        setenv("MFL_CLIENT_PROGRAM",
-                write_script("refusing",
-                        "#!/bin/sh\necho '12:00:00 mfl-client: error: x.csv: is empty' >&2\nexit 78\n"),
-                1);
+        play(&f, "#!/bin/sh\necho '12:00:00 mfl-client: error: x.csv: is empty' >&2\nexit 78\n");
         const struct fake_result *r =
                 fake_run(&f, "run %s --out %s --daemons 2", job_path(), fake_path("refused"));
         check(r, 1, ": x.csv: is empty\nmfl: the state of the server");
