@@ -4,7 +4,7 @@
 #ifndef MFL_BENCH_AGGREGATE_H
 #define MFL_BENCH_AGGREGATE_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 void bench_check(bool ok, const char *what);
 /* 64-byte aligned, every page written. */

@@ -30,13 +30,21 @@ def raise_files():
 
 
 def memory(pid):
-    """Resident memory in bytes: now, and at its highest."""
+    """Resident memory in bytes: now, and at its highest. ProcessLookupError when it has ended, waited for or not."""
     found = {}
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key in ("VmRSS", "VmHWM"):
             found[key] = int(value.split()[0]) * 1024
+    if len(found) < 2:
+        raise ProcessLookupError(f"process {pid} has ended, and with it its memory")
     return found["VmRSS"], found["VmHWM"]
+
+
+def processor_seconds(pid):
+    """Of all its threads since it began."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def reset_peak(pid):
@@ -129,7 +137,7 @@ class Daemons:
 
 
 def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
-    """For the swarm. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
+    """For the swarm, whose clients all have weight 1 whatever samples it tells of. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
     partition `local` each daemon is one client, and the job waits until all are there. Else as many daemons as clients
     have one each: by speed, clients that cost nothing would soon be with the few daemons that are answered first."""
     selection = f"daemons: {{min: {clients}}}" if partition == "local" else "assign: modulo"
@@ -138,7 +146,7 @@ rounds: {rounds}
 model: {model}
 data: {{name: noop, partition: {partition}{"" if partition == "local" else f", clients: {clients}"}}}
 training: {{lr: 0.1}}
-aggregation: {{strategy: {strategy}}}
+aggregation: {{strategy: {strategy}, weighting: uniform}}
 evaluation: {{every: 0}}
 selection: {{{selection}}}
 """

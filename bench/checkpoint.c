@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "bench/samples.h"
-#include "common/job.h"
+#include "common/job/job.h"
 #include "kernels/backend.h"
 
 #define ROWS 8 /* batches of data */

@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "client/trainer.h"
-#include "common/crc32c.h"
-#include "common/job.h"
+#include "client/train/trainer.h"
+#include "common/base/crc32c.h"
+#include "common/job/job.h"
 
 #define SAMPLES_PER_CLIENT 50
 #define BATCH 10

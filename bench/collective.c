@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/collective.h"
+#include "client/node/collective.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -5,8 +5,8 @@ rounds of a model of 2 parameters (8 bytes) without training.
 
     connections.py [--idle 10000] [--daemons 1000] [--rounds 200]
 
-Rounds are timed by the server's own commit times (committed_ms), the way a user sees them; the table has the median,
-the 99th percentile and how many a second."""
+Rounds are timed by the server's own commit times (committed_unix_ms), the way a user sees them; the table has the median,
+the 99th percentile, how many a second, and the processor time that server and swarm take for a round."""
 
 import argparse
 
@@ -26,14 +26,17 @@ def idle(n):
 
 def rounds(n, count):
     with bench.Server() as server:
-        server.swarm(n, "--features", "1", "--classes", "2")
+        swarm, _ = server.swarm(n, "--features", "1", "--classes", "2")
+        before = [bench.processor_seconds(pid) for pid in (server.pid, swarm.pid)]
         job = server.submit(bench.noop_job("noop", count, n, model=MODEL))
         server.mfl("wait", job)
+        after = [bench.processor_seconds(pid) for pid in (server.pid, swarm.pid)]
         done = server.rounds(job)
-        times = sorted(r["committed_ms"] for r in done)
+        cpu = [(b - a) * 1e3 / count for a, b in zip(before, after)]
+        times = sorted(r["committed_unix_ms"] for r in done)
         seconds = [r["seconds"] for r in done][1:]
         rate = (len(times) - 1) / ((times[-1] - times[0]) / 1000)
-        return rate, seconds, bench.memory(server.pid)[1]
+        return rate, seconds, cpu, bench.memory(server.pid)[1]
 
 
 def main():
@@ -51,9 +54,9 @@ def main():
     bench.table(
         ["idle daemons", "bytes each", "server MB"], [[options.idle, f"{each:.0f}", f"{resident / 1e6:.1f}"]]
     )
-    rate, seconds, peak = rounds(options.daemons, options.rounds)
+    rate, seconds, cpu, peak = rounds(options.daemons, options.rounds)
     bench.table(
-        ["daemons in rounds", "rounds", "rounds/s", "p50 ms", "p99 ms", "server MB"],
+        ["daemons in rounds", "rounds", "rounds/s", "p50 ms", "p99 ms", "server cpu ms", "swarm cpu ms", "server MB"],
         [
             [
                 options.daemons,
@@ -61,6 +64,7 @@ def main():
                 f"{rate:.2f}",
                 f"{bench.median(seconds) * 1e3:.1f}",
                 f"{bench.percentile(seconds, 0.99) * 1e3:.1f}",
+                *(f"{ms:.1f}" for ms in cpu),
                 f"{peak / 1e6:.1f}",
             ]
         ],

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one device does with local training: steps, fused clients, repeats.
  *
- *     mfl-bench-device step      microseconds of a step of --groups clients, and the host's share
- *     mfl-bench-device fusion    clients a second for 1, 2, 4, .. --groups clients at once
- *     mfl-bench-device five      5 clients of --steps steps: one after another, in 5 threads, fused
- *     mfl-bench-device process   one process of several: the wall time of --steps steps, from --start-at on
- *     mfl-bench-device sum       exact sums on the device, beside filling as much of its memory
+ *     mfl-bench-device step      microseconds of a step of --groups clients; those of the device alone, back
+ * to back, and the rest as the host's share mfl-bench-device fusion    clients a second for 1, 2, 4, ..
+ * --groups clients at once mfl-bench-device five      5 clients of --steps steps: one after another, in 5
+ * threads, fused mfl-bench-device process   one process of several: the wall time of --steps steps, from
+ * --start-at on mfl-bench-device sum       exact sums on the device, beside filling as much of its memory
  *     mfl-bench-device reduce    one rank of --ranks: adds the ranks' sums, and compares (device_sum.c)
  *     mfl-bench-device repeat    trains --repeats times the same; one digest, or exit status 1
  *
@@ -25,7 +25,7 @@
 #include <time.h>
 
 #include "bench/samples.h"
-#include "common/digest.h"
+#include "common/base/digest.h"
 
 #define BATCHES 60
 #define GROUPS_MAX 4096
@@ -152,16 +152,16 @@ static void fit_call(struct cohort *c)
         }
 }
 
-/* Median nanoseconds of a step, and the share of the wall time in which the device did not work (negative:
- * not known). */
-static double time_cohort(struct bench *b, int groups, double *ret_host)
+/* Median nanoseconds of a step; and those that the device takes when it need not wait for the host (negative:
+ * not known), what is missing being the host's share. */
+static double time_cohort(struct bench *b, int groups, double *ret_device)
 {
         struct cohort c;
+        struct mfl_error err;
         double times[10000], total = 0;
         size_t n = 0;
         bench_cohort_init(&c, b, groups, steps_at_most(b, groups));
         fit_call(&c);
-        uint64_t busy = b->ops->busy_ns ? b->ops->busy_ns(c.net) : 0;
         do {
                 uint64_t begin = mfl_now_ns();
                 bench_cohort_step(&c);
@@ -169,8 +169,11 @@ static double time_cohort(struct bench *b, int groups, double *ret_host)
                 times[n++] = ns / c.n_steps;
                 total += ns;
         } while ((total < b->seconds * 1e9 || n < 5) && n < MFL_ARRAY_SIZE(times));
-        busy = b->ops->busy_ns ? b->ops->busy_ns(c.net) - busy : 0;
-        *ret_host = b->ops->busy_ns ? 1 - (double)busy / total : -1;
+        int rc = b->ops->time ? b->ops->time(c.net, MFL_TIMED_STEP, ret_device, &err) : MFL_INVALID;
+        if (rc == MFL_INVALID)
+                *ret_device = -1;
+        else
+                bench_must(rc, &err);
         bench_cohort_deinit(&c);
         qsort(times, n, sizeof *times, compare_doubles);
         return times[n / 2];
@@ -189,20 +192,21 @@ void bench_print_head(const struct bench *b, const char *what, int groups)
 
 static int bench_step(struct bench *b)
 {
-        double host, ns = time_cohort(b, b->groups, &host);
+        double device, ns = time_cohort(b, b->groups, &device);
+        double host = device < 0 ? -1 : MFL_MAX(0.0, 1 - device / ns);
         uint64_t forward, training;
         mfl_graph_flops(b->graph, &forward, &training);
         bench_print_head(b, "step", b->groups);
-        printf(", \"us\": %.3f, \"tflops\": %.4f, \"host_share\": %.4f}\n", ns * 1e-3,
-                (double)training * b->batch * b->groups / ns * 1e-3, host);
+        printf(", \"us\": %.3f, \"device_us\": %.3f, \"tflops\": %.4f, \"host_share\": %.4f}\n", ns * 1e-3,
+                device < 0 ? -1 : device * 1e-3, (double)training * b->batch * b->groups / ns * 1e-3, host);
         return 0;
 }
 
 static int bench_fusion(struct bench *b)
 {
-        double one = 0, host;
+        double one = 0, device;
         for (int g = 1; g <= b->groups; g *= 2) {
-                double ns = time_cohort(b, g, &host);
+                double ns = time_cohort(b, g, &device);
                 one = g == 1 ? ns : one;
                 bench_print_head(b, "fusion", g);
                 printf(", \"us\": %.3f, \"client_steps_per_s\": %.1f, \"gain\": %.2f}\n", ns * 1e-3,

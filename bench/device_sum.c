@@ -65,7 +65,7 @@ static void do_once(struct summing *s, enum what what)
         int rc = what == FILL   ? ops->sum_clear(s->sum, &err)
                  : what == ADD  ? ops->sum_add(s->cohort.net, &fixed, s->weight, s->n_bad, &err)
                  : what == MOVE ? ops->sum_move(s->cohort.net, s->sum, &err)
-                                : ops->sum_read(s->sum, s->host, &err);
+                                : ops->sum_read(s->sum, s->host, NULL, &err);
         bench_must(rc, &err);
 }
 

@@ -113,7 +113,7 @@ def measure(count, kind, options):
         finally:
             if line:
                 line.close()
-    times = sorted(r["committed_ms"] for r in rounds)
+    times = sorted(r["committed_unix_ms"] for r in rounds)
     return {
         "up": bench.median(r["bytes_up"] for r in rounds), "down": bench.median(r["bytes_down"] for r in rounds),
         "rate": (len(times) - 1) / ((times[-1] - times[0]) / 1000), "server": resident, "daemons": sampler.highest,

@@ -2,7 +2,7 @@
 /* Random images and texts for benchmarks. */
 #include "bench/samples.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 /* LEAF's Shakespeare (Caldas et al. 2018): samples of 80 characters, 80 different ones. */
 #define TEXT_LENGTH 80

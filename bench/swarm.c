@@ -10,7 +10,8 @@
  *     --features   2499 --classes 10000   25,000,000
  *
  * A daemon answers a training task after --delay-ms with an update of zeros (weight 1 a client), an
- * evaluation with one sample a shard. A task's turnaround is the time from its start on the daemon (params
+ * evaluation with one sample a shard. With --moving the update is not zero but small, so every round has new
+ * params, which all daemons download. A task's turnaround is the time from its start on the daemon (params
  * are there) until the server has answered its last update: delay, upload, adding. With --idle daemons offer
  * no data, so they only connect and stay.
  *
@@ -22,27 +23,27 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "client/link.h"
-#include "common/log.h"
+#include "client/link/link.h"
+#include "common/base/log.h"
 
-struct zeros {
+struct update {
         uint64_t bytes;
         void *data;
-        struct zeros *next;
+        struct update *next;
 };
 
 struct swarm {
         uv_loop_t loop;
         const char *server, *prefix;
         uint32_t n_daemons, delay_ms, seconds, features, classes;
-        bool idle;
+        bool idle, moving;
         struct mfl_worker hasher;
         struct mfl_link **links;
         uint32_t n_online, n_open, online_max;
         uint64_t start_ns, n_train, n_eval, n_cancelled;
         uint64_t *turnaround_ns;
         uint32_t n_turnaround, turnaround_max;
-        struct zeros *zeros; /* one buffer per size of update; all daemons send the same */
+        struct update *contents; /* one buffer per size of update; all daemons send the same */
         uv_signal_t sigint, sigterm;
         uv_timer_t end;
         bool stopping;
@@ -63,24 +64,32 @@ struct fake_result {
         bool train;
 };
 
-static void *zeros_of(struct swarm *swarm, uint64_t bytes)
+/* An update of n params by one client, or the sum of several clients' updates. */
+static void *update_of(struct swarm *swarm, uint64_t n, bool alone)
 {
-        for (struct zeros *z = swarm->zeros; z; z = z->next) {
-                if (z->bytes == bytes)
-                        return z->data;
+        uint64_t bytes = n * (alone ? sizeof(float) : sizeof(int64_t));
+        for (struct update *u = swarm->contents; u; u = u->next) {
+                if (u->bytes == bytes)
+                        return u->data;
         }
-        struct zeros *z = mfl_calloc(1, sizeof(*z));
-        if (!z)
+        struct update *u = mfl_calloc(1, sizeof(*u));
+        if (!u)
                 return NULL;
-        z->bytes = bytes;
-        z->data = mfl_calloc(1, bytes);
-        if (!z->data) {
-                free(z);
+        u->bytes = bytes;
+        u->data = mfl_calloc(1, bytes);
+        if (!u->data) {
+                free(u);
                 return NULL;
         }
-        z->next = swarm->zeros;
-        swarm->zeros = z;
-        return z->data;
+        for (uint64_t i = 0; i < n && swarm->moving; i++) {
+                if (alone)
+                        ((float *)u->data)[i] = (float)(1 + i % 251) * 0x1p-30f;
+                else
+                        ((int64_t *)u->data)[i] = (int64_t)(1 + i % 251);
+        }
+        u->next = swarm->contents;
+        swarm->contents = u;
+        return u->data;
 }
 
 static bool fill_train(struct swarm *swarm, const struct mfl_task *task, struct mfl_train_result *result)
@@ -88,7 +97,7 @@ static bool fill_train(struct swarm *swarm, const struct mfl_task *task, struct 
         bool alone = task->single_updates || task->n_items == 1;
         uint32_t n = alone ? task->n_items : 1;
         uint64_t bytes = (task->n_params - task->n_frozen) * (alone ? sizeof(float) : sizeof(int64_t));
-        void *data = zeros_of(swarm, bytes);
+        void *data = update_of(swarm, task->n_params - task->n_frozen, alone);
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!data || !result->updates || !result->data)
@@ -362,9 +371,10 @@ static int open_swarm(struct swarm *swarm, struct mfl_error *err)
 
 static int usage(void)
 {
-        fprintf(stderr, "usage: bench_swarm [--server HOST:PORT] [--daemons K] [--idle] [--delay-ms N] "
-                        "[--seconds N]\n"
-                        "                   [--features F] [--classes C] [--prefix NAME]\n");
+        fprintf(stderr,
+                "usage: bench_swarm [--server HOST:PORT] [--daemons K] [--idle] [--moving] [--delay-ms N] "
+                "[--seconds N]\n"
+                "                   [--features F] [--classes C] [--prefix NAME]\n");
         return 2;
 }
 
@@ -374,6 +384,7 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                 {"server", required_argument, NULL, 's'},
                 {"daemons", required_argument, NULL, 'd'},
                 {"idle", no_argument, NULL, 'i'},
+                {"moving", no_argument, NULL, 'v'},
                 {"delay-ms", required_argument, NULL, 'm'},
                 {"seconds", required_argument, NULL, 't'},
                 {"features", required_argument, NULL, 'f'},
@@ -393,6 +404,9 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                         break;
                 case 'i':
                         swarm->idle = true;
+                        break;
+                case 'v':
+                        swarm->moving = true;
                         break;
                 case 'd':
                         swarm->n_daemons = n;
@@ -434,11 +448,11 @@ int main(int argc, char **argv)
         uv_run(&swarm.loop, UV_RUN_DEFAULT);
         uv_loop_close(&swarm.loop);
         report(&swarm);
-        while (swarm.zeros) {
-                struct zeros *z = swarm.zeros;
-                swarm.zeros = z->next;
-                free(z->data);
-                free(z);
+        while (swarm.contents) {
+                struct update *u = swarm.contents;
+                swarm.contents = u->next;
+                free(u->data);
+                free(u);
         }
         free(swarm.links);
         free(swarm.turnaround_ns);

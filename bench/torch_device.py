@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch on the same device: torch_device.py SECONDS_IN_ALL MODEL:BATCH:PRECISION ... [--device cuda|cpu]
+"""PyTorch on the same device: torch_device.py SECONDS MODEL:BATCH:PRECISION ... [--device cuda|cpu] [--ways KIND,...]
+       [--no-ceilings]
 
 The same work as mfl-bench-device: random samples resident on the device, a batch gathered and scaled at each step, SGD.
 Ways, for each case: eager and torch.compile, both also in channels_last, and a CUDA graph of a whole step of each. fp32
 means float products (TF32 off), tf32 allows TF32 for convolutions and products, bf16 and fp16 are autocast (fp16 with
-GradScaler). One line of JSON for each case and way; a way that fails, or for which no time is left, says so. Two more
+GradScaler). --ways: only those whose name begins with one of eager, graph, compile. One line of JSON for each case and way; a way that fails, or for which no time is left, says so. Two more
 lines are the device's ceilings: a large matrix product in each precision, and a copy.
 """
+import argparse
 import json
-import sys
 import time
 
 import torch
@@ -103,9 +104,11 @@ def time_step(step, device, seconds):
     return sorted(times)[len(times) // 2] * 1e6
 
 
-def measure(case, device, deadline):
+def measure(case, device, deadline, kinds):
     model, batch, precision = case.split(":")
     for way, channels_last, compiled in WAYS:
+        if way.split()[0] not in kinds:
+            continue
         fields = {"torch": torch.__version__, "model": model, "batch": int(batch), "precision": precision, "way": way}
         if "graph" in way and device != "cuda":
             continue
@@ -136,18 +139,20 @@ def ceilings(device):
 
 
 def main():
-    arguments = sys.argv[1:]
-    device = "cuda"
-    if "--device" in arguments:
-        at = arguments.index("--device")
-        device = arguments[at + 1]
-        del arguments[at:at + 2]
-    deadline = time.monotonic() + float(arguments[0])
-    if device == "cuda" and not torch.cuda.is_available():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("cases", nargs="+", metavar="MODEL:BATCH:PRECISION")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--ways", default="eager,graph,compile")
+    parser.add_argument("--no-ceilings", action="store_true")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device here")
-    ceilings(device)
-    for case in arguments[1:]:
-        measure(case, device, deadline)
+    if not options.no_ceilings:
+        ceilings(options.device)
+    for case in options.cases:
+        measure(case, options.device, deadline, options.ways.split(","))
 
 
 if __name__ == "__main__":

@@ -2,23 +2,136 @@
 /* Refusals that every backend shares: data that does not fit a model. */
 #include "kernels/check.h"
 
+#include "kernels/bodies.h"
+
+struct mfl_loss_share mfl_loss_share_of(const struct mfl_dataset *dataset, const struct mfl_split *split,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows)
+{
+        size_t each = mfl_dataset_labels_per_sample(dataset);
+        bool weighted = loss->kind == MFL_LOSS_CROSS_ENTROPY && loss->weights;
+        uint64_t n = 0;
+        double sum = 0;
+        if (mfl_loss_answers(loss->kind) == MFL_ANSWERS_TARGETS)
+                n = (uint64_t)rows * (uint64_t)dataset->n_targets;
+        for (uint32_t r = 0; r < rows && !dataset->n_targets; r++) {
+                const int32_t *labels = split->labels + (size_t)index[r] * each;
+                for (size_t t = 0; t < each; t++) {
+                        bool scored = mfl_is_scored(loss, labels[t]);
+                        n += scored;
+                        sum += weighted && scored ? (double)loss->weights[labels[t]] : 0;
+                }
+        }
+        if (!weighted)
+                return (struct mfl_loss_share){n ? 1.0f / (float)n : 0.0f, 1.0f};
+        return (struct mfl_loss_share){
+                sum > 0 ? (float)(1.0 / sum) : 0.0f, sum > 0 ? (float)((double)n / sum) : 0.0f};
+}
+
+struct mfl_loss mfl_loss_of_job(const struct mfl_job *job)
+{
+        struct mfl_loss loss = {.kind = (enum mfl_loss_kind)job->training.loss,
+                .smoothing = job->training.label_smoothing,
+                .has_ignored = job->training.has_ignore_index,
+                .ignored = (int)job->training.ignore_index,
+                .n_weights = (int)job->training.class_weights.n,
+                .weights = job->training.class_weights.v,
+                .n_auxiliary = (int)job->training.auxiliary.n};
+        mfl_assert(job->training.auxiliary.n <= MFL_AUXILIARY_MAX);
+        for (uint32_t i = 0; i < job->training.auxiliary.n; i++)
+                loss.auxiliary_weights[i] = job->training.auxiliary.v[i];
+        loss.parameter = loss.kind == MFL_LOSS_FOCAL   ? job->training.focal_gamma
+                         : loss.kind == MFL_LOSS_HUBER ? job->training.huber_delta
+                                                       : job->training.smooth_l1_beta;
+        return loss;
+}
+
+/* Labels: as many as the model has predictions, of its main output and of each other. */
+static int check_positions(const struct mfl_graph *graph, const struct mfl_loss *loss,
+        const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        int each = (int)mfl_dataset_labels_per_sample(dataset), heads = 1 + loss->n_auxiliary;
+        if (heads > 1 && each * heads != graph->positions)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %d labels per sample, so with %d auxiliary outputs "
+                        "(training.auxiliary) the model "
+                        "must give {%d, %d}: the main output, then the auxiliary ones; model %s gives {%d, "
+                        "%d}",
+                        dataset->name, each, loss->n_auxiliary, each * heads, graph->classes, graph->name,
+                        graph->positions, graph->classes);
+        if (each > 1 && graph->positions == 1 && !dataset->vocabulary)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has a label per pixel (%d per sample), but model %s gives one "
+                        "prediction per "
+                        "sample: let it end in an image {classes, height, width}, or in {%d, classes}",
+                        dataset->name, each, graph->name, each);
+        if (each * heads != graph->positions)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %u labels per sample, but model %s predicts %d positions",
+                        dataset->name, mfl_dataset_labels_per_sample(dataset), graph->name, graph->positions);
+        return 0;
+}
+
+/* What a model sees of a number, if the sample is a row. */
+static float value_at(const struct mfl_dataset *dataset, const struct mfl_split *split, size_t at)
+{
+        float v = split->dtype == MFL_U8 ? (float)((const uint8_t *)split->samples)[at]
+                                         : ((const float *)split->samples)[at];
+        return v * dataset->scale[0] + dataset->shift[0];
+}
+
+/* The columns that an embedding reads hold whole numbers inside its vocabulary. */
+static int check_categories(const struct mfl_graph *graph, int i, const struct mfl_dataset *dataset,
+        const struct mfl_split *split, const char *name, struct mfl_error *err)
+{
+        const struct mfl_layer *layer = &graph->layers[i], *slice = &graph->layers[layer->input];
+        size_t width = (size_t)mfl_shape_count(&dataset->shape);
+        bool scaled = dataset->scale[0] != 1.0f || dataset->shift[0] != 0.0f;
+        for (size_t n = 0; n < split->n; n++)
+                for (size_t c = (size_t)slice->start; c < (size_t)slice->end; c++) {
+                        float v = value_at(dataset, split, n * width + c);
+                        if (v >= 0 && v < (float)layer->vocabulary && v == (float)(int)v)
+                                continue;
+                        bool named = dataset->feature_names && dataset->shape.rank == 1;
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s: feature %zu%s%.40s%s of %s sample %zu is %g, but layer %.63s "
+                                "reads "
+                                "categories there: whole numbers from 0 to %d%s",
+                                dataset->name, c, named ? " (" : "", named ? dataset->feature_names[c] : "",
+                                named ? ")" : "", name, n, (double)v, layer->name, layer->vocabulary - 1,
+                                scaled ? "; mean, std and normalise: auto change them, normalise: columns "
+                                         "leaves "
+                                         "columns with declared categories alone"
+                                       : "");
+                }
+        return 0;
+}
+
+static int check_embeddings(
+        const struct mfl_graph *graph, const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        int r = 0;
+        for (int i = 1; !r && i < graph->n_layers; i++) {
+                if (graph->layers[i].op != MFL_OP_EMBEDDING || !graph->layers[i].input)
+                        continue;
+                r = check_categories(graph, i, dataset, &dataset->train, "training", err);
+                if (!r)
+                        r = check_categories(graph, i, dataset, &dataset->test, "test", err);
+        }
+        return r;
+}
+
 static int check_answers(const struct mfl_graph *graph, const struct mfl_loss *loss,
         const struct mfl_dataset *dataset, struct mfl_error *err)
 {
-        bool classes = loss->kind == MFL_LOSS_CROSS_ENTROPY;
-        if (classes != (dataset->n_targets == 0))
-                return mfl_fail(err, MFL_INVALID, "data set %s has %s, but the loss compares with %s",
-                        dataset->name, dataset->n_targets ? "numbers to be met" : "classes",
-                        classes ? "classes" : "numbers");
-        if (!classes && (dataset->n_targets != graph->classes || graph->positions != 1))
+        bool labels = mfl_loss_answers(loss->kind) == MFL_ANSWERS_LABELS;
+        if (labels != (dataset->n_targets == 0))
+                return mfl_fail(err, MFL_INVALID, "data set %s has %s, but the loss needs %s", dataset->name,
+                        dataset->n_targets ? "target values" : "labels", labels ? "labels" : "target values");
+        if (!labels && (dataset->n_targets != graph->classes || graph->positions != 1))
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s has %d targets, model %s gives %d x %d numbers", dataset->name,
-                        dataset->n_targets, graph->name, graph->positions, graph->classes);
-        if (classes && (int)mfl_dataset_labels_per_sample(dataset) != graph->positions)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s has %u labels a sample, model %s gives predictions for %d positions",
-                        dataset->name, mfl_dataset_labels_per_sample(dataset), graph->name, graph->positions);
-        return 0;
+                        "data set %s has %d target values per sample, but model %s has %d x %d outputs",
+                        dataset->name, dataset->n_targets, graph->name, graph->positions, graph->classes);
+        return labels ? check_positions(graph, loss, dataset, err) : 0;
 }
 
 int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
@@ -31,10 +144,47 @@ int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
                         "data set %s (%s, %d classes) does not fit model %s (%s, %d classes)", dataset->name,
                         mfl_shape_text(&dataset->shape, have, sizeof have), dataset->classes, graph->name,
                         mfl_shape_text(&graph->input, want, sizeof want), graph->classes);
+        if (graph->vocabulary && !dataset->vocabulary)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has numbers, but model %s reads tokens: give npy and npz files "
+                        "vocabulary (the "
+                        "number of tokens, or auto), and let an embedding of a table's columns read a slice "
+                        "of the input",
+                        dataset->name, graph->name);
         if (graph->vocabulary ? dataset->vocabulary < 1 || dataset->vocabulary > graph->vocabulary
                               : dataset->vocabulary > 0)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s has a vocabulary of %d tokens, model %s reads one of %d (0: no tokens)",
+                        "data set %s has a vocabulary of %d tokens, but model %s expects %d (0: no tokens)",
                         dataset->name, dataset->vocabulary, graph->name, graph->vocabulary);
-        return check_answers(graph, loss, dataset, err);
+        int r = check_answers(graph, loss, dataset, err);
+        return r || dataset->vocabulary ? r : check_embeddings(graph, dataset, err);
+}
+
+int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, struct mfl_graph **ret_graph,
+        struct mfl_error *err)
+{
+        const struct mfl_loss loss = mfl_loss_of_job(job);
+        int outputs = dataset->n_targets ? dataset->n_targets : dataset->classes;
+        bool labels = mfl_loss_answers(loss.kind) == MFL_ANSWERS_LABELS;
+        if (dataset->n_targets && labels)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has %d target values per sample and no labels: training.loss must be "
+                        "one of %s",
+                        dataset->name, dataset->n_targets, mfl_job_losses(MFL_ANSWERS_TARGETS));
+        if (!dataset->n_targets && !labels)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has labels and no target values: training.loss must be one of %s",
+                        dataset->name, mfl_job_losses(MFL_ANSWERS_LABELS));
+        if (mfl_dataset_labels_per_sample(dataset) > 1 && (job->data.augment.crop || job->data.augment.flip))
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has a label per pixel: data.augment would move the images, but not "
+                        "their labels; "
+                        "remove it",
+                        dataset->name);
+        int r = mfl_job_graph(job, &dataset->shape, outputs, ret_graph, err);
+        if (!r && (r = mfl_check_data(*ret_graph, &loss, dataset, err))) {
+                mfl_graph_free(*ret_graph);
+                *ret_graph = NULL;
+        }
+        return r;
 }

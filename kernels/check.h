@@ -3,11 +3,28 @@
 #ifndef MFL_KERNELS_CHECK_H
 #define MFL_KERNELS_CHECK_H
 
+#include "common/job/job.h"
 #include "kernels/backend.h"
 
-/* MFL_INVALID where the samples are not of the graph's input size, have more classes, another number of
+/* MFL_INVALID where the samples do not have the graph's input size, or have more classes, another number of
  * labels or targets, or a larger vocabulary. */
 int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
         const struct mfl_dataset *dataset, struct mfl_error *err);
+/* The graph that a daemon trains: the job's, for a data set; its outputs are classes or, where the data set
+ * has them, targets. MFL_INVALID where loss, model and data do not fit together. */
+int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, struct mfl_graph **ret_graph,
+        struct mfl_error *err);
+
+/* The loss of a job's training; its weights are the job's. */
+struct mfl_loss mfl_loss_of_job(const struct mfl_job *job);
+/* What the predictions of a whole step share; index: all its rows. 0 where none counts. */
+struct mfl_loss_share mfl_loss_share_of(const struct mfl_dataset *dataset, const struct mfl_split *split,
+        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows);
+/* Whether an evaluation counts labels and predictions by class (mfl_score.by_class). */
+static inline bool mfl_counts_classes(const struct mfl_graph *graph, const struct mfl_loss *loss)
+{
+        return mfl_loss_answers(loss->kind) == MFL_ANSWERS_LABELS &&
+               mfl_job_counts_classes(graph, (uint32_t)loss->n_auxiliary);
+}
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data sets, batches and losses in host memory. Reads /proc/cpuinfo for the machine's name; where that fails
+/* Data sets, batches and losses in host memory. The machine's name comes from /proc/cpuinfo; where that fails
  * the name is "CPU". */
 #include "kernels/host.h"
 
@@ -123,88 +123,76 @@ void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct 
         }
 }
 
-static const int32_t *labels_of(const struct mfl_device_data *data, uint32_t sample)
-{
-        return data->split->labels + (size_t)sample * mfl_dataset_labels_per_sample(data->dataset);
-}
-
-uint64_t mfl_host_scored(const struct mfl_device_data *data, const struct mfl_graph *graph,
-        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows)
-{
-        uint64_t n = 0;
-        if (loss->kind != MFL_LOSS_CROSS_ENTROPY)
-                return (uint64_t)rows * (uint64_t)graph->classes;
-        for (uint32_t r = 0; r < rows; r++) {
-                const int32_t *labels = labels_of(data, index[r]);
-                for (int t = 0; t < graph->positions; t++)
-                        n += labels[t] >= 0;
-        }
-        return n;
-}
-
-static float smooth(const float *z, int classes, int label, float plain, float e, float scale, float *dz)
-{
-        float max = z[0], sum = 0.0f;
-        for (int c = 1; c < classes; c++)
-                max = z[c] > max ? z[c] : max;
-        for (int c = 0; c < classes; c++)
-                sum += z[c] - max;
-        for (int c = 0; dz && c < classes; c++)
-                dz[c] = mfl_smooth_grad(dz[c], c == label, classes, e, scale);
-        return mfl_smooth_loss(plain, plain + (z[label] - max), sum, classes, e);
-}
-
-static void cross_entropy(const struct mfl_loss *loss, int classes, int label, float scale, const float *z,
-        float *dz, struct mfl_score *score)
-{
-        bool hit;
-        if (label < 0) {
-                if (dz)
-                        memset(dz, 0, (size_t)classes * sizeof *dz);
-                return;
-        }
-        mfl_assert(label < classes);
-        float value = mfl_softmax_xent(z, classes, label, scale, dz, &hit);
-        if (loss->smoothing > 0.0f)
-                value = smooth(z, classes, label, value, loss->smoothing, scale, dz);
-        score->loss_sum += mfl_fixed_loss(value);
-        score->n_correct += hit;
-        score->n_scored++;
-}
-
 static void against_targets(const struct mfl_loss *loss, int n, const float *target, float scale,
         const float *z, float *dz, struct mfl_score *score)
 {
         bool binary = loss->kind == MFL_LOSS_BINARY;
         for (int k = 0; k < n; k++) {
-                float d = z[k] - target[k];
+                float grad, value = mfl_target_loss(loss, k, z[k], target[k], &grad);
                 if (dz)
-                        dz[k] = (binary ? mfl_sigmoid(z[k]) - target[k] : 2.0f * d) * scale;
-                score->loss_sum += mfl_fixed_loss(binary ? mfl_binary_loss(z[k], target[k]) : d * d);
+                        dz[k] = grad * scale;
+                score->loss_sum = mfl_fixed_loss_add(score->loss_sum, mfl_fixed_loss(value));
                 score->n_correct += binary && (z[k] > 0.0f) == (target[k] > 0.5f);
                 score->n_scored++;
         }
 }
 
-void mfl_host_loss(const struct mfl_device_data *data, const struct mfl_graph *graph,
-        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows, float scale, const float *z,
-        float *dz, struct mfl_score *score)
+static void count_classes(uint64_t *by_class, const float *z, int classes, int label)
 {
-        int classes = graph->classes, positions = graph->positions;
-        for (uint32_t r = 0; r < rows; r++) {
-                if (loss->kind != MFL_LOSS_CROSS_ENTROPY) {
-                        against_targets(loss, classes,
-                                data->split->targets + (size_t)index[r] * (size_t)classes, scale, z, dz,
-                                score);
-                        z += classes;
-                        dz = dz ? dz + classes : NULL;
+        int best = 0;
+        for (int c = 1; c < classes; c++)
+                best = z[c] > z[best] ? c : best;
+        by_class[label]++;
+        by_class[classes + best]++;
+        by_class[2 * classes + label] += label == best;
+}
+
+/* One sample's positions: those of the main output, and of auxiliary ones. */
+static void against_labels(const struct mfl_host_loss *a, const int32_t *labels, const float *z, float *dz,
+        struct mfl_score *score)
+{
+        const struct mfl_loss *loss = a->loss;
+        int classes = a->graph->classes, positions = a->graph->positions;
+        int each = positions / (1 + loss->n_auxiliary);
+        for (int t = 0; t < positions; t++, z += classes, dz = dz ? dz + classes : NULL) {
+                int label = labels[t % each];
+                bool hit, main = t < each, scored = mfl_is_scored(loss, label) && (main || a->share);
+                if (!scored && dz)
+                        memset(dz, 0, (size_t)classes * sizeof *dz);
+                if (!scored)
                         continue;
-                }
-                const int32_t *labels = labels_of(data, index[r]);
-                for (int t = 0; t < positions; t++, z += classes) {
-                        cross_entropy(loss, classes, labels[t], scale, z, dz, score);
-                        dz = dz ? dz + classes : NULL;
-                }
+                mfl_assert(label < classes);
+                float head = mfl_head_weight(loss, t, each), scale = a->share ? a->share->scale * head : 0.0f;
+                float value = a->row(a->row_user, loss, z, classes, label, scale, dz, &hit);
+                value *= a->share ? a->share->ratio * head : 1.0f;
+                score->loss_sum = mfl_fixed_loss_add(score->loss_sum, mfl_fixed_loss(value));
+                score->n_correct += main && hit;
+                score->n_scored += main;
+                if (score->by_class && main)
+                        count_classes(score->by_class, z, classes, label);
+        }
+}
+
+static float label_loss(const void *user, const struct mfl_loss *loss, const float *z, int classes, int label,
+        float scale, float *dz, bool *ret_hit)
+{
+        return mfl_label_loss(loss, z, classes, label, scale, dz, ret_hit);
+}
+
+void mfl_host_loss(const struct mfl_host_loss *a, const float *z, float *dz, struct mfl_score *score)
+{
+        struct mfl_host_loss own = *a;
+        const struct mfl_split *split = a->data->split;
+        size_t n = (size_t)a->graph->classes * (size_t)a->graph->positions;
+        size_t each = mfl_dataset_labels_per_sample(a->data->dataset);
+        own.row = a->row ? a->row : label_loss;
+        for (uint32_t r = 0; r < a->rows; r++, z += n, dz = dz ? dz + n : NULL) {
+                size_t sample = a->index[r];
+                if (mfl_loss_answers(a->loss->kind) == MFL_ANSWERS_TARGETS)
+                        against_targets(a->loss, (int)n, split->targets + sample * n,
+                                a->share ? a->share->scale : 0.0f, z, dz, score);
+                else
+                        against_labels(&own, split->labels + sample * each, z, dz, score);
         }
 }
 
@@ -234,10 +222,10 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
                                 ? ", or cpu on a processor with avx512_bf16 or amx_bf16"
                                 : "");
         if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
-                return mfl_fail(err, MFL_INVALID, "%d segments are outside 0 to %d", options->segments,
+                return mfl_fail(err, MFL_INVALID, "%d segments: must be 0 to %d", options->segments,
                         MFL_SEGMENTS_MAX);
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
-                        err, MFL_INVALID, "crop %d is outside 0 to %d", options->augment.crop, CROP_MAX);
+                        err, MFL_INVALID, "crop %d: must be 0 to %d", options->augment.crop, CROP_MAX);
         return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds and opens a backend: the built-in reference, or a module by dlopen.
  *
- * Happy path: for "cpu" and "cuda" the file libmfl_<name>.so is tried in each place of backend.h; its symbol
- * mfl_backend_module is the table. Ways to fail: no such file; a file whose libraries are missing (the
- * linker's own words are the reason); no such symbol; another ABI; for "cuda", no driver, which is seen
+ * Happy path: for "cpu" and "cuda", it tries the file libmfl_<name>.so in each place that backend.h lists;
+ * the symbol mfl_backend_module is the table. Ways to fail: no such file; a file whose libraries are missing
+ * (the reason is the linker's text); no such symbol; another ABI; for "cuda", no driver, which is checked
  * first.
  */
 #include "kernels/backend.h"
@@ -17,7 +17,7 @@
 #define MFL_MODULE_DIR "/usr/lib/mfl"
 #endif
 
-/* Writes the directory of the executable; false where /proc does not tell. */
+/* Writes the directory of the executable; false where /proc does not have it. */
 static bool executable_dir(char *buf, size_t bytes)
 {
         ssize_t n = readlink("/proc/self/exe", buf, bytes - 1);
@@ -32,7 +32,7 @@ static bool executable_dir(char *buf, size_t bytes)
 }
 
 enum {
-        EMULATED = 0, /* the tests' device: never installed, looked for in MFL_MODULE_DIR alone */
+        EMULATED = 0, /* the tests' device: never installed, searched for only in MFL_MODULE_DIR */
         N_PLACES = 6,
 };
 
@@ -69,7 +69,7 @@ static int check_module(
                 return mfl_fail(
                         err, MFL_INVALID, "%s: no symbol %s: not a module of mfl", path, MFL_BACKEND_SYMBOL);
         if (ops->abi != MFL_BACKEND_ABI)
-                return mfl_fail(err, MFL_INVALID, "%s: module has ABI %u, this program wants %u", path,
+                return mfl_fail(err, MFL_INVALID, "%s: module has ABI %u, but this program needs %u", path,
                         ops->abi, MFL_BACKEND_ABI);
         *ret_ops = ops;
         return 0;
@@ -83,21 +83,20 @@ static bool has_driver(void)
         return driver;
 }
 
-/* Without a driver nobody misses the module for CUDA; with one, whoever looks for his GPU does. */
+/* Without a driver nobody misses the CUDA module. With one, the user expects the GPU to be found. */
 static int fail_absent(const char *name, struct mfl_error *err)
 {
         if (strcmp(name, "cuda"))
                 return mfl_fail(err, MFL_NOT_FOUND,
-                        "backend %s: there is no libmfl_%s.so; a build makes it where oneDNN is "
-                        "(libdnnl-dev)",
+                        "backend %s: libmfl_%s.so is missing: install oneDNN (libdnnl-dev) and build again",
                         name, name);
         if (!has_driver())
                 return mfl_fail(err, MFL_NOT_FOUND,
                         "backend cuda: no NVIDIA driver on this machine (libcuda.so.1 is not there)");
         return mfl_fail(err, MFL_NOT_FOUND,
-                "backend cuda: there is a driver, but no libmfl_cuda.so: a build makes it where the CUDA "
-                "Toolkit and "
-                "cuDNN are (meson setup says what it misses); of packages it is mfl-client-cuda");
+                "backend cuda: the NVIDIA driver is here, but libmfl_cuda.so is not: install the package "
+                "mfl-client-cuda, or build with the CUDA Toolkit and cuDNN (meson setup says what is "
+                "missing)");
 }
 
 static int open_module(const char *name, const struct mfl_backend_ops **ret_ops, struct mfl_error *err)
@@ -106,13 +105,12 @@ static int open_module(const char *name, const struct mfl_backend_ops **ret_ops,
         for (int i = 0; i < N_PLACES; i++) {
                 if (!module_path(i, name, path, sizeof path) || access(path, F_OK))
                         continue;
-                /* CUDA's libraries take long to load: not where they could do nothing. */
+                /* CUDA's libraries take long to load, so they are not loaded where they could do nothing. */
                 if (i != EMULATED && !strcmp(name, "cuda") && !has_driver())
                         return mfl_fail(err, MFL_NOT_FOUND,
                                 "backend cuda: no NVIDIA driver on this machine (libcuda.so.1 is not there)");
-                /* libgomp comes with the cpu module and reads this when it is loaded. Idle threads that spin
-                 * make two daemons on one machine slow each other down twentyfold; whoever sets it himself
-                 * keeps his choice. */
+                /* libgomp is loaded with the cpu module and then reads this variable. Idle threads that spin
+                 * make two daemons on one machine twenty times slower. The user's own value is kept. */
                 setenv("OMP_WAIT_POLICY", "passive", 0);
                 void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
                 if (handle) {
@@ -148,8 +146,8 @@ int mfl_backend_open(const char *name, const struct mfl_backend_ops **ret_ops, s
         if (!strcmp(name, "cuda") || !strcmp(name, "cpu"))
                 return open_module(name, ret_ops, err);
         if (strcmp(name, "auto"))
-                return mfl_fail(err, MFL_NOT_FOUND,
-                        "there is no backend %s; there are auto, cuda, cpu, reference", name);
+                return mfl_fail(
+                        err, MFL_NOT_FOUND, "unknown backend %s; known are auto, cuda, cpu, reference", name);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(order); i++)
                 if (!open_module(order[i], &ops, err) && has_device(ops, err)) {
                         *ret_ops = ops;

@@ -30,66 +30,17 @@ struct mfl_window mfl_window_of(const struct mfl_graph *graph, int i)
         return v;
 }
 
-/* Whose backward, as plain loops, looks at what came in. */
-static bool reads_input(enum mfl_op op)
-{
-        switch (op) {
-        case MFL_OP_CONV2D:
-        case MFL_OP_CONVTRANSPOSE2D:
-        case MFL_OP_DENSE:
-        case MFL_OP_MAXPOOL2D:
-        case MFL_OP_GLOBAL_MAXPOOL2D:
-        case MFL_OP_BATCHNORM:
-        case MFL_OP_GROUPNORM:
-        case MFL_OP_LAYERNORM:
-        case MFL_OP_RMSNORM:
-        case MFL_OP_GELU:
-        case MFL_OP_SILU:
-        case MFL_OP_HARDSWISH:
-        case MFL_OP_SOFTPLUS:
-        case MFL_OP_MULTIPLY:
-        case MFL_OP_MATMUL:
-        case MFL_OP_EMBEDDING:
-        case MFL_OP_ATTENTION:
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return true;
-        default:
-                return false;
-        }
-}
-
-/* Whose backward looks at what came out. */
-static bool reads_output(enum mfl_op op)
-{
-        switch (op) {
-        case MFL_OP_RELU:
-        case MFL_OP_RELU6:
-        case MFL_OP_LEAKY_RELU:
-        case MFL_OP_ELU:
-        case MFL_OP_TANH:
-        case MFL_OP_SIGMOID:
-        case MFL_OP_HARDSIGMOID:
-        case MFL_OP_SOFTMAX:
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return true;
-        default:
-                return false;
-        }
-}
-
 void mfl_plan_plain_needs(const struct mfl_graph *graph, int batch, struct mfl_plan_need *needs)
 {
         for (int i = 0; i < graph->n_layers; i++) {
-                enum mfl_op op = graph->layers[i].op;
+                unsigned reads = mfl_op_info(graph->layers[i].op)->reads;
                 needs[i] = (struct mfl_plan_need){
                         .act_bytes = (uint64_t)mfl_shape_count(&graph->layers[i].out) * (uint64_t)batch *
                                      sizeof(float),
                         .alias = -1,
-                        .uses_input = reads_input(op),
-                        .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
-                        .uses_output = reads_output(op),
+                        .uses_input = reads & MFL_READS_INPUT,
+                        .uses_input2 = reads & MFL_READS_INPUT2,
+                        .uses_output = reads & MFL_READS_OUTPUT,
                 };
         }
 }
@@ -105,8 +56,8 @@ static bool is_trained(const struct mfl_graph *graph, int i)
         return false;
 }
 
-/* Forward through the graph, then from what shares memory to whose memory it is: that one has no other
- * reader, so all readers of a layer that wants a gradient still want one. */
+/* First forward through the graph, then from each layer that shares memory to the owner of that memory. The
+ * owner has no other reader, so all readers of a layer that wants a gradient still want one. */
 static void find_wanted(const struct mfl_graph *graph, bool input_grad, const struct mfl_plan_need *needs,
         struct mfl_plan *plan)
 {

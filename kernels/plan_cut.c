@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the graph of a training step is cut into segments (Chen et al. 2016, section 4.2).
  *
- * A cut costs the bytes of what is made before it and read behind it, which are kept; a segment costs the
- * bytes that its layers make, which are there together while its backward runs. For a bound on a segment's
- * bytes, the cuts that let the fewest bytes cross are found by dynamic programming over the places where a
- * cut may be. The bound falls from the whole graph's bytes in steps of a sixteenth, and of the cuts that are
- * found so those are taken whose step has the lowest peak. What several cuts are crossed by is counted at
- * each of them, which makes cuts within a skip connection dearer than they are; the peak counts right. */
+ * A cut costs the bytes that are made before it and read after it, which are kept. A segment costs the bytes
+ * that its layers make, which all exist while its backward runs. For a given bound on a segment's bytes,
+ * dynamic programming over the possible places finds the cuts that the fewest bytes cross. The bound falls
+ * from the whole graph's bytes in steps of a sixteenth; of the cuts found this way, the ones whose step has
+ * the lowest peak are taken. Bytes that cross several cuts are counted at each of them, which makes cuts
+ * within a skip connection look more expensive than they are; the peak is exact. */
 #include "kernels/plan_internal.h"
 
 #define BOUNDS_MAX 64
 #define PASSES_MAX 16
 #define FAR UINT64_MAX
-#define WORTH 0.98 /* of the peak before: what more segments must get it to, by auto */
+#define WORTH 0.98 /* auto takes more segments only if the peak falls below this share of the peak before */
 
 struct cutter {
         struct mfl_plan_draft *draft;
@@ -20,10 +20,10 @@ struct cutter {
         int *place;      /* n + 1: first 0, then the layers before which a cut may be; n at n_places */
         uint64_t *bytes; /* n + 1: that the layers before the place make, by place */
         uint64_t *cross; /* n + 1: that cross a cut there; 0 at the ends */
-        /* By number of segments and place: the fewest bytes that cross, and where the last of them begins. */
+        /* By number of segments and place: the fewest bytes that cross, and where the last segment begins. */
         uint64_t (*cost)[MFL_LAYERS_MAX + 1];
         int16_t (*from)[MFL_LAYERS_MAX + 1];
-        int n_best, best[MFL_SEGMENTS_MAX]; /* the best so far: number of segments, places where they begin */
+        int n_best, best[MFL_SEGMENTS_MAX]; /* the best so far: number of segments, and where they begin */
 };
 
 static int cutter_init(
@@ -50,7 +50,7 @@ static void cutter_deinit(struct cutter *c)
         free(c->from);
 }
 
-/* The last layer whose output lies in root r's memory, and the last that reads it. */
+/* The last layer whose output lies in root r's memory, and the last layer that reads it. */
 static void find_ends(const struct mfl_plan_draft *draft, int r, int *ret_member, int *ret_reader)
 {
         int member = r, reader = r;
@@ -68,9 +68,9 @@ static void find_ends(const struct mfl_plan_draft *draft, int r, int *ret_member
         *ret_reader = reader;
 }
 
-/* Places, and what they cost. Layers that share memory are not parted, and what comes before the first layer
- * with a backward, the input at least, is with that one. What has no backward costs nothing: of it is kept
- * what backward reads, wherever cuts are. */
+/* Places, and what they cost. Layers that share memory are not separated. What comes before the first layer
+ * with a backward, at least the input, stays with that layer. What has no backward costs nothing: wherever
+ * cuts are, only what backward reads of it is kept. */
 static void find_places(struct cutter *c)
 {
         const struct mfl_plan_draft *draft = c->draft;
@@ -141,7 +141,7 @@ static uint64_t peak_of(struct cutter *c, const int *begin, int segments)
         return mfl_plan_peak(c->draft);
 }
 
-/* How many segments cost least within the bound; 0: none that do. */
+/* How many segments cost least within the bound; 0: no number does. */
 static int cheapest(const struct cutter *c, int least, int most)
 {
         int best = 0;
@@ -152,14 +152,14 @@ static int cheapest(const struct cutter *c, int least, int most)
         return best;
 }
 
-/* Cuts into `least` to `most` segments that have a lower peak than `peak`, into c->best; where there are
- * none, one segment stays. Returns the peak. */
+/* Finds cuts into `least` to `most` segments with a lower peak than `peak`, and puts them into c->best; where
+ * there are none, one segment stays. Returns the peak. */
 static uint64_t search(struct cutter *c, int least, int most, uint64_t peak)
 {
         uint64_t whole = c->bytes[c->n_places], bound = whole;
         int begin[MFL_SEGMENTS_MAX];
         for (int t = 0; t < BOUNDS_MAX; t++, bound -= bound / 16) {
-                /* No more than twice as many as it takes: a cut that is not needed only costs. */
+                /* At most twice as many as needed: a needless cut only costs. */
                 int tried = bound ? (int)MFL_MIN((uint64_t)most, 2 * (whole / bound) + 2) : most;
                 tried = MFL_MAX(tried, least);
                 find_cuts(c, tried, bound);
@@ -178,7 +178,7 @@ static uint64_t search(struct cutter *c, int least, int most, uint64_t peak)
         return peak;
 }
 
-/* Moves single cuts to the next place while that lowers the peak, which bounds on bytes don't see. */
+/* Moves single cuts to the next place while that lowers the peak; bounds on bytes do not see this. */
 static void refine(struct cutter *c, uint64_t peak)
 {
         bool moved = true;

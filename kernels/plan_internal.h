@@ -17,9 +17,9 @@ struct mfl_plan_draft {
         const struct mfl_graph *graph;
         bool training;
         const struct mfl_plan_need *needs;
-        struct mfl_plan *plan; /* segments of the layers are given; the rest is filled in */
-        int *root;  /* n: the layer whose memory layer i's output shares, itself where it has its own */
-        bool *kept; /* n, of roots: through the step, not computed again for its own sake */
+        struct mfl_plan *plan; /* the segments of the layers are given; the rest is filled in */
+        int *root;  /* n: the layer whose memory layer i's output shares; i itself where it has its own */
+        bool *kept; /* n, of roots: kept through the step, not computed again for its own sake */
         int *time_again, *time_backward; /* n: when the layer is computed again (-1: not), its backward */
         struct mfl_plan_span *spans;     /* 3 n: activations, gradients, auxiliary buffers, by layer */
         struct mfl_plan_span **order;    /* 3 n */
@@ -37,12 +37,12 @@ void mfl_plan_draft_deinit(struct mfl_plan_draft *draft);
 /* plan_cut.c: gives each layer of a training step its segment. Errors: -ENOMEM. */
 int mfl_plan_cut(struct mfl_plan_draft *draft, int segments, struct mfl_error *err);
 
-/* plan_live.c. From the segments: what is computed again, the order of backward, and when each tensor is
- * there. */
+/* plan_live.c. Derives from the segments: what is computed again, the order of backward, and when each tensor
+ * exists. */
 void mfl_plan_live(struct mfl_plan_draft *draft);
-/* After it: the most bytes that are in use at one time, a lower bound of the arena. */
+/* Afterwards: the most bytes in use at one time, a lower bound of the arena. */
 uint64_t mfl_plan_peak(struct mfl_plan_draft *draft);
-/* After it: a place for each tensor. */
+/* Afterwards: a place for each tensor. */
 void mfl_plan_place(struct mfl_plan_draft *draft);
 
 #endif

@@ -65,7 +65,7 @@ static int segment_begin(const struct mfl_plan *plan, int end)
         return begin;
 }
 
-/* Layer i is computed again, and with it all that share its memory. Returns whether that is news. */
+/* Marks layer i as computed again, with all layers that share its memory. Returns whether that is new. */
 static bool compute_again(struct mfl_plan_draft *draft, int i)
 {
         struct mfl_plan_layer *layers = draft->plan->layers;
@@ -78,7 +78,7 @@ static bool compute_again(struct mfl_plan_draft *draft, int i)
         return true;
 }
 
-/* What the backward of layer i, or its second forward, makes be computed again. */
+/* Marks what the backward of layer i, or its second forward, needs computed again. */
 static bool ask_again(struct mfl_plan_draft *draft, int i)
 {
         const struct mfl_plan_layer *layers = draft->plan->layers;
@@ -95,8 +95,8 @@ static bool ask_again(struct mfl_plan_draft *draft, int i)
 }
 
 /* From the last segment to the first, since what a later one needs is kept, and what has no backward is not
- * computed again. A pass over a segment may ask for
- * more of it than the last one did, where a layer's memory is older than the layer. */
+ * computed again. Where a layer's memory is older than the layer, a pass over a segment may ask for more than
+ * the pass before. */
 static void find_again(struct mfl_plan_draft *draft)
 {
         int n = draft->plan->n_layers, last = draft->plan->n_segments - 1;
@@ -144,7 +144,7 @@ static void schedule_backward(struct mfl_plan_draft *draft)
                         plan->backward[at++] = (struct mfl_plan_step){i, false};
                 }
         }
-        draft->time_backward[0] = n + 1 + at; /* the input's gradient is taken there */
+        draft->time_backward[0] = n + 1 + at; /* the input's gradient is read there */
         plan->n_backward = at;
 }
 
@@ -154,7 +154,7 @@ static void extend(struct mfl_plan_span *span, int which, int time)
         span->use[which].last = MFL_MAX(span->use[which].last, time);
 }
 
-/* An activation that is not kept is there twice. */
+/* An activation that is not kept exists twice. */
 static void use_act(struct mfl_plan_draft *draft, int root, int time)
 {
         bool second = draft->training && !draft->kept[root] && time > draft->plan->n_layers;
@@ -258,7 +258,7 @@ static bool together(const struct mfl_plan_span *a, const struct mfl_plan_span *
         return false;
 }
 
-/* Puts a span at the lowest offset where no span placed before it and alive at the same time lies. */
+/* Puts a span at the lowest offset that is free of earlier spans alive at the same time. */
 static uint64_t place(struct mfl_plan_span *const *placed, int n_placed, struct mfl_plan_span *span)
 {
         uint64_t at = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses as text: parsing "host:port", telling loopback, naming a peer. */
+/* Addresses as text: parses "host:port", recognises loopback, names a peer. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frame header between bytes and numbers. */
+/* Converts the frame header between bytes and numbers. */
 #include "proto/frame.h"
 
 #include <ctype.h>
@@ -45,7 +45,8 @@ void mfl_frame_encode(const struct mfl_frame *frame, uint8_t ret_header[MFL_FRAM
         put32(ret_header + 20, frame->payload_crc);
 }
 
-/* Who else talks to ports: named, because the operator then knows at once what is misconfigured. */
+/* Other protocols that reach the port: the message names them, so that the operator sees at once what is
+ * misconfigured. */
 static const char *guess_protocol(const uint8_t *b)
 {
         static const char *const http[] = {
@@ -86,7 +87,7 @@ int mfl_frame_decode(const uint8_t header[MFL_FRAME_HEADER_BYTES], uint32_t enve
         if (r)
                 return r;
         if (f.version != MFL_FRAME_VERSION)
-                return mfl_fail(err, MFL_INVALID, "frame: version %u, this program (mfl %s) reads %u: %s",
+                return mfl_fail(err, MFL_INVALID, "frame: version %u; this program (mfl %s) reads %u: %s",
                         f.version, MFL_VERSION, MFL_FRAME_VERSION,
                         f.version > MFL_FRAME_VERSION ? "this side is too old" : "the peer is too old");
         if (get16(header + 6))

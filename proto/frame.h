@@ -3,11 +3,11 @@
 #ifndef MFL_PROTO_FRAME_H
 #define MFL_PROTO_FRAME_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define MFL_FRAME_HEADER_BYTES 24
-/* Of the header's layout, which is not the version of the protocol (version.h): it stays when messages are
- * added. */
+/* The version of the header's layout, which is not the protocol's version (version.h): it does not change when
+ * messages are added. */
 #define MFL_FRAME_VERSION 1
 
 struct mfl_frame {
@@ -17,8 +17,8 @@ struct mfl_frame {
 
 void mfl_frame_encode(const struct mfl_frame *frame, uint8_t ret_header[MFL_FRAME_HEADER_BYTES]);
 
-/* The first four bytes alone, so that a peer of another protocol, whose first message may be shorter than a
- * header, is told at once. MFL_INVALID as below. */
+/* Checks the first four bytes alone, so that a peer with another protocol, whose first message may be shorter than a
+ * header, gets an answer at once. MFL_INVALID as below. */
 int mfl_frame_check_magic(const uint8_t first[4], struct mfl_error *err);
 
 /* Checks magic, version, flags and both sizes against the limits. MFL_INVALID says what was seen and expected

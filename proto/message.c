@@ -30,6 +30,8 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_ALONE] = "Alone",
         [MFL_MSG_COMMUNICATOR_ID] = "CommunicatorId",
         [MFL_MSG_LEAVING] = "Leaving",
+        [MFL_MSG_RECALL] = "Recall",
+        [MFL_MSG_RETURNED] = "Returned",
 };
 
 const char *mfl_activity_state_name(enum mfl_activity_state state)
@@ -43,7 +45,7 @@ const char *mfl_msg_name(enum mfl_msg_kind kind)
         return (unsigned)kind < MFL_MSG_COUNT_ ? names[kind] : "unknown";
 }
 
-/* The one array that a message of some kinds owns. */
+/* The one array that messages of some kinds own. */
 struct array {
         void **data;
         size_t n, item_bytes;
@@ -77,6 +79,8 @@ void mfl_msg_deinit(struct mfl_msg *msg)
         struct array a = array_of(msg);
         if (a.data)
                 free(*a.data);
+        if (msg->kind == MFL_MSG_EVAL_RESULT)
+                free(msg->eval.by_class);
         memset(msg, 0, sizeof *msg);
 }
 
@@ -90,6 +94,15 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
                         return -ENOMEM;
                 memcpy(data, *a.data, a.n * a.item_bytes);
                 *a.data = data;
+        }
+        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_by_class) {
+                size_t n = msg->eval.n_by_class, bytes = n * sizeof *msg->eval.by_class;
+                copy.eval.by_class = mfl_calloc(n, sizeof *msg->eval.by_class);
+                if (!copy.eval.by_class) {
+                        free(copy.eval.items);
+                        return -ENOMEM;
+                }
+                memcpy(copy.eval.by_class, msg->eval.by_class, bytes);
         }
         *ret_copy = copy;
         return 0;
@@ -109,7 +122,7 @@ static uint64_t range_bytes(const struct mfl_msg *m)
         return sum;
 }
 
-/* The kinds that speak of a task. */
+/* The kinds about a task. */
 static void task_text(const struct mfl_msg *m, char *buf, size_t n)
 {
         const struct mfl_announce *a = &m->announce;
@@ -152,6 +165,11 @@ static void task_text(const struct mfl_msg *m, char *buf, size_t n)
                 snprintf(buf, n, "task %" PRIu64 ": %u items done, %" PRIu64 " samples", m->progress.task,
                         m->progress.items_done, m->progress.samples_done);
                 break;
+        case MFL_MSG_RECALL:
+        case MFL_MSG_RETURNED:
+                snprintf(buf, n, "task %" PRIu64 ": %s the first %u items", m->recall.task,
+                        m->kind == MFL_MSG_RECALL ? "keep" : "has", m->recall.n_items);
+                break;
         default:
                 snprintf(buf, n, "%s", mfl_msg_name(m->kind));
         }
@@ -169,7 +187,7 @@ static void params_text(const struct mfl_msg *m, char *buf, size_t n)
                 snprintf(buf + len, n - (size_t)len, " wanted from %" PRIu64 " on", m->params.offset);
 }
 
-/* The kinds that speak of a group. */
+/* The kinds about a group. */
 static void group_text(const struct mfl_msg *m, char *buf, size_t n)
 {
         switch (m->kind) {
@@ -185,7 +203,7 @@ static void group_text(const struct mfl_msg *m, char *buf, size_t n)
                 break;
         default:
                 snprintf(buf, n, "communicator %" PRIu64 "%s%s", m->communicator.communicator,
-                        m->communicator.made ? "" : " can't be made: ", m->communicator.reason);
+                        m->communicator.made ? "" : " cannot be created: ", m->communicator.reason);
         }
 }
 

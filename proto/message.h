@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon plane's messages as plain C data: what the pure cores (server/core, client/agent) take in and
- * give out. mfl.proto documents each field; proto/wire.h converts. Bulk payload is never in here.
+/* The daemon plane's messages as plain C data: the inputs and outputs of the pure cores (server/core, client/agent).
+ * mfl.proto documents each field; proto/wire.h converts. They never contain bulk payload.
  *
  * Ownership: a message owns its arrays; mfl_msg_deinit frees them; mfl_msg_copy is deep. A zeroed message is
  * valid. Reasons are cut to fit.
@@ -8,25 +8,28 @@
 #ifndef MFL_PROTO_MESSAGE_H
 #define MFL_PROTO_MESSAGE_H
 
-#include "common/base.h"
-#include "common/fixed.h"
+#include "common/base/base.h"
+#include "common/base/fixed.h"
 #include "common/model/graph.h"
 
 #define MFL_JOB_ID_BYTES 24
 #define MFL_REASON_BYTES 256
-/* Of rules about who may take part (Access). */
+/* Limits of rules about who may take part (Access). */
 #define MFL_ACCESS_RULES_MAX 1000
 #define MFL_ACCESS_PATTERN_BYTES 80 /* "sha256:" and 64 digits is the longest */
 #define MFL_ACCESS_REASON_BYTES 201
+#define MFL_NODE_BYTES (2 * MFL_NAME_BYTES) /* a node's name: an id, "/", a daemon's name */
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
+#define MFL_BY_CLASS_MAX (1 << 20) /* counts of one evaluation result */
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
 /* Of a Partition. */
 #define MFL_PARTITION_SHOWN_MAX 256
 #define MFL_PARTITION_CLASSES_MAX 64
 #define MFL_PARTITION_BYTES_MAX (64 * 1024)
-#define MFL_CREW_MAX 100 /* members of a Crew */
+#define MFL_PARTITION_COUNTS_MAX 16384 /* of one message */
+#define MFL_CREW_MAX 100               /* members of a Crew */
 #define MFL_BACKEND_BYTES 16
 #define MFL_DEVICE_BYTES 96
 #define MFL_DEVICE_UUID_BYTES 64
@@ -40,7 +43,7 @@ struct mfl_data_info {
         struct mfl_shape shape;
         uint32_t classes, train_samples, test_samples;
         uint64_t fingerprint; /* of its content */
-        uint64_t meaning;     /* of its labels and tokens; 0: not known */
+        uint64_t meaning;     /* of its labels and tokens; 0: unknown */
 };
 
 /* How other daemons of its host can reach a daemon. */
@@ -57,11 +60,10 @@ struct mfl_daemon_info {
         char backend[MFL_BACKEND_BYTES];
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
-        char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: it does not
-                                              tell */
+        char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;
         uint32_t workers;
-        uint32_t protocol;                       /* the version that is spoken with it */
+        uint32_t protocol;                       /* the protocol version used with it */
         char device_uuid[MFL_DEVICE_UUID_BYTES]; /* empty: no GPU */
         char device_pci[MFL_DEVICE_PCI_BYTES];
         uint64_t device_memory;
@@ -71,7 +73,8 @@ struct mfl_daemon_info {
         struct mfl_data_info *data_sets;
 };
 
-/* How a GPU is, and what a daemon's workers do. A value counts where its bit is in `known`; the others are 0.
+/* The state of a GPU, and the activity of a daemon's workers. A value is valid if its bit is in `known`; the others
+ * are 0.
  */
 enum {
         MFL_TELEMETRY_GPU = 1u << 0,
@@ -83,7 +86,7 @@ enum {
 };
 #define MFL_TELEMETRY_OF_GPU (MFL_TELEMETRY_ACTIVITY - 1u)
 
-/* What a worker's time goes to (mfl.proto, Activity); one of them at each moment. */
+/* How a worker spends its time (mfl.proto, Activity): in one state at each moment. */
 enum mfl_activity_state {
         MFL_ACTIVITY_COMPUTE,
         MFL_ACTIVITY_DATA,
@@ -91,7 +94,7 @@ enum mfl_activity_state {
         MFL_ACTIVITY_WAIT,
         MFL_ACTIVITY_STATES
 };
-#define MFL_ACTIVITY_SECONDS 10u /* that shares and samples_per_second are of */
+#define MFL_ACTIVITY_SECONDS 10u /* the period of the shares and of samples_per_second */
 const char *mfl_activity_state_name(enum mfl_activity_state state); /* "compute", ... */
 struct mfl_activity_figures {
         uint64_t workers;
@@ -150,9 +153,12 @@ struct mfl_task {
         uint64_t n_frozen; /* of them, which come first */
         uint8_t frozen_digest[MFL_DIGEST_BYTES];
         struct mfl_fixed fixed;
+        uint32_t arithmetic; /* 0: of a server before version 5 */
         bool single_updates;
         uint64_t fingerprint;
-        uint64_t params_from; /* instance of who fetches the params for the node; 0: the receiver, alone */
+        uint64_t
+                params_from; /* instance of the daemon that fetches the params for the node; 0: the receiver, for
+                                 itself */
         struct mfl_group group;
 };
 
@@ -171,7 +177,7 @@ struct mfl_announce {
         int64_t loss_sum;
         char job[MFL_JOB_ID_BYTES];
         uint32_t round;
-        uint64_t group; /* its sum waits for the others of the node; 0: to be uploaded alone */
+        uint64_t group; /* its sum waits for the others of the node; 0: uploaded alone */
 };
 
 struct mfl_range {
@@ -208,6 +214,8 @@ enum mfl_msg_kind {
         MFL_MSG_ALONE,           /* S->D cancel: the task goes on, without its node */
         MFL_MSG_COMMUNICATOR_ID, /* both communicator */
         MFL_MSG_LEAVING,         /* D->S cancel: reason only */
+        MFL_MSG_RECALL,          /* S->D recall: how many items to keep */
+        MFL_MSG_RETURNED,        /* D->S recall: how many were kept */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
@@ -219,7 +227,7 @@ struct mfl_msg {
                 struct {
                         uint32_t heartbeat_ms, dead_ms;
                         uint64_t server_instance;
-                        uint32_t protocol; /* filled in where it is sent: a core knows none */
+                        uint32_t protocol; /* filled in by the sender: a core does not know it */
                         char software[MFL_NAME_BYTES];
                 } welcome;
                 struct {
@@ -251,6 +259,8 @@ struct mfl_msg {
                         uint64_t task;
                         uint32_t n_items;
                         struct mfl_eval_item *items;
+                        uint32_t n_by_class; /* n_items times 3 * classes, or 0 */
+                        uint64_t *by_class;
                 } eval;
                 struct {
                         uint64_t task;
@@ -263,6 +273,10 @@ struct mfl_msg {
                         uint64_t samples_done;
                         int64_t loss_sum;
                 } progress;
+                struct {
+                        uint64_t task;
+                        uint32_t n_items; /* the task's first `count` items */
+                } recall;
                 struct mfl_telemetry telemetry;
                 struct {
                         uint64_t group, ranks;

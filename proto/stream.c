@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection of frames on a libuv loop.
  *
- * Reading: header -> envelope -> on_payload -> payload -> on_frame -> header ...
- *   The header and the envelope go through the thread's shared buffer, the payload straight to its
- * destination. Closing: stop (no more callbacks for frames) -> [Bye, shutdown, at most 200 ms] -> uv_close of
- * both handles -> on_closed. While it waits it keeps reading and dropping: closing a socket with unread bytes
- * sends a reset, which would take the Bye away from the peer. Failures: end of file or an error while reading
- * or writing (no Bye), a frame that breaks a rule (Bye), an owner's callback that is not 0 (Bye), no memory
- * (no Bye), the write queue over its limit (no Bye: it would wait behind).
+ * Reading:  header -> envelope -> on_payload -> payload -> on_frame -> header ...
+ *     The header and the envelope go through the thread's shared buffer, the payload goes straight to its destination.
+ * Closing:  stop (no more callbacks for frames) -> [Bye, shutdown, at most 200 ms] -> uv_close of both handles
+ *     -> on_closed
+ *     While it waits it keeps reading and dropping bytes: closing a socket with unread bytes sends a reset, which would
+ *     keep the Bye from the peer.
+ * Failures: end of file, or an error while reading or writing (no Bye); a frame that breaks a rule (Bye); a callback of
+ *     the owner that is not 0 (Bye); no memory (no Bye); the write queue over its limit (no Bye: it would wait behind).
  */
 #include "proto/stream.h"
 
 #include <stdio.h>
 
-#include "common/crc32c.h"
+#include "common/base/crc32c.h"
+#include "proto/dial.h"
 #include "proto/stream_internal.h"
 
-#define SLICE_BYTES (64 * 1024)
-/* After a frame with payload the next read is short: the header and envelope of the next chunk fit, and
- * little of its payload takes the way through the shared buffer. */
+#define SHARED_BYTES (64 * 1024)
+/* Bytes of a payload that are read at a time: the checksum then finds them in the core's own cache, and a GB takes
+ * 2,000 calls. */
+#define SLICE_BYTES (512 * 1024)
+/* After a frame with payload the next read is short: the header and envelope of the next chunk fit, and little of its
+ * payload goes through the shared buffer. */
 #define SHORT_BYTES 512
 #define FLUSH_MS 200
 #define HANDSHAKE_WITHIN_MS 10000
@@ -30,7 +35,7 @@ enum part {
         PART_PAYLOAD,
 };
 
-static _Thread_local uint8_t shared[SLICE_BYTES];
+static _Thread_local uint8_t shared[SHARED_BYTES];
 
 static void reset_in(struct mfl_stream *s)
 {
@@ -61,20 +66,38 @@ static void close_handles(struct mfl_stream *s)
 {
         if (!uv_is_closing((uv_handle_t *)&s->flush))
                 uv_close((uv_handle_t *)&s->flush, on_handle_closed);
-        /* Between two addresses the TCP handle is closing already; connect.c then counts it. */
-        if (!s->retrying && !uv_is_closing((uv_handle_t *)&s->tcp))
+        /* Between two addresses the dial closes the TCP handle; connect.c then counts it. */
+        if (!s->reopening && !uv_is_closing((uv_handle_t *)&s->tcp))
                 uv_close((uv_handle_t *)&s->tcp, on_handle_closed);
 }
 
-/* From here on no frame is delivered or taken. False when that was so already. */
+/* From now on no frame is delivered or accepted. False if the stream was stopped already. */
 static bool stop(struct mfl_stream *s, const char *reason)
 {
         if (s->closing)
                 return false;
         s->closing = true;
         mfl_strcpy(s->reason, sizeof s->reason, reason);
-        mfl_stream_dial_cancel(s);
+        if (!s->connecting)
+                return true;
+        /* on_connected comes when the handles are closed: it may not come from inside mfl_stream_close. */
+        s->connecting = false;
+        s->cancelled = true;
+        if (s->dial)
+                s->reopening = mfl_dial_cancel(s->dial);
+        s->dial = NULL;
         return true;
+}
+
+void mfl_stream_connect_end(struct mfl_stream *s, int status, const char *text)
+{
+        if (!s->connecting)
+                return;
+        s->connecting = false;
+        if (s->ops->on_connected)
+                s->ops->on_connected(s, status, text);
+        if (status)
+                mfl_stream_abort(s, text);
 }
 
 void mfl_stream_abort(struct mfl_stream *s, const char *reason)
@@ -109,18 +132,38 @@ static void on_sent(uv_write_t *req, int status)
         mfl_stream_send_done(send, status);
 }
 
+/* Writes a frame without a callback at once, as far as the socket accepts it: libuv's own queue costs an allocation
+ * and a call of epoll_ctl for each write, even if it never waits. Returns how many bytes went out; the following
+ * write meets and reports any error again. */
+static size_t write_now(struct mfl_stream *s, const struct mfl_stream_send *send, uv_buf_t *bufs, unsigned n)
+{
+        int r = send->sent ? 0 : uv_try_write((uv_stream_t *)&s->tcp, bufs, n);
+        return r > 0 ? (size_t)r : 0;
+}
+
 static int send_plain(struct mfl_stream *s, struct mfl_stream_send *send, struct mfl_error *err)
 {
         size_t payload_bytes = send->bytes - send->envelope_bytes - sizeof send->header;
-        uv_buf_t bufs[3] = {
+        uv_buf_t all[3] = {
                 uv_buf_init((char *)send->header, sizeof send->header),
                 uv_buf_init((char *)send->envelope, (unsigned)send->envelope_bytes),
                 uv_buf_init((char *)(uintptr_t)send->payload, (unsigned)payload_bytes),
         };
+        uv_buf_t *bufs = all;
+        unsigned n = payload_bytes ? 3 : 2;
+        size_t out = write_now(s, send, bufs, n);
+        if (out == send->bytes) {
+                mfl_stream_send_done(send, 0);
+                return 0;
+        }
+        for (; out >= bufs->len; bufs++, n--)
+                out -= bufs->len;
+        bufs->base += out;
+        bufs->len -= out;
         send->req.data = send;
-        /* libuv writes at once what the socket takes when nothing waits; the callback is later in any case.
+        /* If nothing waits, libuv writes at once what the socket accepts; the callback comes later in any case.
          */
-        int r = uv_write(&send->req, (uv_stream_t *)&s->tcp, bufs, payload_bytes ? 3 : 2, on_sent);
+        int r = uv_write(&send->req, (uv_stream_t *)&s->tcp, bufs, n, on_sent);
         if (!r)
                 return 0;
         free(send->envelope);
@@ -130,7 +173,7 @@ static int send_plain(struct mfl_stream *s, struct mfl_stream_send *send, struct
         return r == UV_ENOMEM ? -ENOMEM : MFL_BUSY;
 }
 
-/* Takes the packed envelope over in any case. plain: although it may be a TLS stream. */
+/* Takes over the packed envelope in any case. plain: without TLS, even on a TLS stream. */
 static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size_t envelope_bytes,
         const void *payload, size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent,
         void *arg, struct mfl_error *err)
@@ -181,7 +224,7 @@ static int check_sendable(struct mfl_stream *s, struct mfl_error *err)
                         err, MFL_BUSY, "the connection is %s", s->closing ? "closing" : "not made yet");
         if (s->queued_bytes <= s->queue_max)
                 return 0;
-        mfl_fail(err, MFL_BUSY, "%zu bytes wait to be sent, the limit is %zu", s->queued_bytes, s->queue_max);
+        mfl_fail(err, MFL_BUSY, "%zu bytes wait to be sent; the limit is %zu", s->queued_bytes, s->queue_max);
         mfl_stream_abort(s, err ? err->text : "more bytes wait to be sent than the limit");
         return MFL_BUSY;
 }
@@ -209,8 +252,8 @@ int mfl_stream_send(struct mfl_stream *s, const Mfl__Envelope *envelope, const v
         return send_packed(s, false, bytes, n, payload, payload_bytes, payload_crc, sent, arg, err);
 }
 
-int mfl_stream_send_msg(
-        struct mfl_stream *s, const struct mfl_msg *msg, const char *job_text, struct mfl_error *err)
+int mfl_stream_send_msg(struct mfl_stream *s, const struct mfl_msg *msg, const struct mfl_wire_extra *extra,
+        struct mfl_error *err)
 {
         struct mfl_error local;
         uint8_t *bytes;
@@ -218,7 +261,7 @@ int mfl_stream_send_msg(
         err = err ? err : &local;
         int r = check_sendable(s, err);
         if (!r)
-                r = mfl_wire_pack_msg(msg, job_text, &bytes, &n, err);
+                r = mfl_wire_pack_msg(msg, extra, &bytes, &n, err);
         return r ? r : send_packed(s, false, bytes, n, NULL, 0, NULL, NULL, NULL, err);
 }
 
@@ -243,7 +286,7 @@ static int queue_bye(struct mfl_stream *s, const char *text, bool retry, bool pl
         uint8_t *bytes;
         size_t n;
         mfl_strcpy(reason, sizeof reason, text);
-        for (char *c = reason; *c; c++) /* may hold what a peer sent, cut anywhere */
+        for (char *c = reason; *c; c++) /* may contain text from a peer, cut anywhere */
                 if ((uint8_t)*c >= 0x80 || (uint8_t)*c < ' ')
                         *c = '?';
         bye.reason = reason;
@@ -261,9 +304,10 @@ void mfl_stream_linger(struct mfl_stream *s)
                 close_handles(s);
 }
 
-/* Whatever happens, it ends. */
+/* Makes sure that closing ends. */
 static void limit_flush(struct mfl_stream *s)
 {
+        mfl_stream_mark_clear(s);
         if (uv_timer_start(&s->flush, on_flush_over, FLUSH_MS, 0))
                 close_handles(s);
 }
@@ -294,6 +338,7 @@ void mfl_stream_fail(struct mfl_stream *s, const char *reason, bool plain_bye)
 
 static void fail_protocol(struct mfl_stream *s, int r, const struct mfl_error *err)
 {
+        s->broken = r > 0;
         if (r < 0)
                 mfl_stream_close(s, r == -ENOMEM ? "out of memory" : "internal error", true);
         else
@@ -307,7 +352,7 @@ static void deliver(struct mfl_stream *s)
         void *payload = s->in.payload;
         size_t payload_bytes = s->in.frame.payload_bytes;
         char text[MFL_REASON_BYTES];
-        /* The state is reset first, so that whatever the owner does finds the stream between two frames. */
+        /* Resets the state first, so that the owner's callback finds the stream between two frames. */
         s->in.envelope = NULL;
         reset_in(s);
         int r = s->ops->on_frame(s, envelope, payload, payload_bytes, &err);
@@ -321,7 +366,7 @@ static void deliver(struct mfl_stream *s)
         mfl_wire_free(envelope);
 }
 
-/* The header is whole. */
+/* The header is complete. */
 static int begin_envelope(struct mfl_stream *s, struct mfl_error *err)
 {
         int r = mfl_frame_decode(s->in.header, s->envelope_max, s->payload_max, &s->in.frame, err);
@@ -332,7 +377,7 @@ static int begin_envelope(struct mfl_stream *s, struct mfl_error *err)
         return 0;
 }
 
-/* The envelope's bytes are whole. */
+/* The envelope's bytes are complete. */
 static int take_envelope(struct mfl_stream *s, const uint8_t *bytes, struct mfl_error *err)
 {
         const struct mfl_frame *f = &s->in.frame;
@@ -364,7 +409,7 @@ static int take_envelope(struct mfl_stream *s, const uint8_t *bytes, struct mfl_
         return 0;
 }
 
-/* n more bytes of the payload are at data, which is their destination already, or the shared buffer. */
+/* Takes n more bytes of the payload from data, which is already their destination, or the shared buffer. */
 static int take_payload(struct mfl_stream *s, const uint8_t *data, size_t n, struct mfl_error *err)
 {
         s->in.crc = mfl_crc32c(s->in.crc, data, n);
@@ -380,7 +425,7 @@ static int take_payload(struct mfl_stream *s, const uint8_t *data, size_t n, str
         return 0;
 }
 
-/* An envelope that lies whole in the shared buffer is read where it is; else its pieces are gathered. */
+/* Reads an envelope in place if it is complete in the shared buffer; otherwise gathers its pieces. */
 static int feed_envelope(
         struct mfl_stream *s, const uint8_t *data, size_t n, size_t *ret_used, struct mfl_error *err)
 {
@@ -434,10 +479,11 @@ static void feed(struct mfl_stream *s, const uint8_t *data, size_t n)
 uint8_t *mfl_stream_next(struct mfl_stream *s, size_t *ret_room)
 {
         if (!s->closing && s->in.part == PART_PAYLOAD) {
-                *ret_room = MFL_MIN(s->in.frame.payload_bytes - s->in.have, (size_t)SLICE_BYTES);
+                size_t room = s->in.payload ? SLICE_BYTES : SHARED_BYTES;
+                *ret_room = MFL_MIN(s->in.frame.payload_bytes - s->in.have, room);
                 return s->in.payload ? s->in.payload + s->in.have : shared;
         }
-        *ret_room = s->bulk ? SHORT_BYTES : SLICE_BYTES;
+        *ret_room = s->bulk ? SHORT_BYTES : SHARED_BYTES;
         return shared;
 }
 
@@ -448,7 +494,7 @@ void mfl_stream_take(struct mfl_stream *s, const uint8_t *data, size_t n, size_t
                 return;
         feed(s, data, n);
         if (s->in.part != PART_HEADER)
-                s->bulk = s->in.frame.payload_bytes > SLICE_BYTES;
+                s->bulk = s->in.frame.payload_bytes > SHARED_BYTES;
         else if (n == room)
                 s->bulk = false; /* many small frames wait */
 }
@@ -493,6 +539,8 @@ static void on_read(uv_stream_t *tcp, ssize_t n, const uv_buf_t *buf)
                 mfl_stream_tls_read(s, (const uint8_t *)buf->base, (size_t)n);
         else
                 mfl_stream_take(s, (const uint8_t *)buf->base, (size_t)n, buf->len);
+        size_t left = s->in.part == PART_PAYLOAD ? s->in.frame.payload_bytes - s->in.have : 0;
+        mfl_stream_mark(s, (size_t)n, (size_t)n < buf->len, left);
 }
 
 int mfl_stream_begin(struct mfl_stream *s)

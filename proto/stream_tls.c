@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stream's bytes through TLS.
  *
- * In:  socket -> 64 KiB of this thread -> opened straight into the payload's destination, or the shared
- * buffer. Out: frames wait in a queue -> sealed in records of 16 KiB into an output buffer -> uv_write; the
- * sent callbacks of the frames that end in a buffer come when it has gone out. Four buffers are under way at
- * most: what waits beyond that is not copied and not sealed, so a slow reader costs as little as without TLS.
- * Closing: the queue is sealed to its end, then close_notify, then as without TLS.
+ * In:  socket -> this thread's 64 KiB -> decrypted straight into the payload's destination, or into the shared buffer
+ * Out: frames wait in a queue -> encrypted in records of 16 KiB into an output buffer -> uv_write
+ *     The sent callbacks of the frames that end in a buffer come when the buffer has gone out. At most four buffers are
+ *     in flight: what waits beyond them is neither copied nor encrypted, so a slow reader costs as little as without TLS.
+ * Closing: the queue is encrypted to its end, then close_notify, then as without TLS.
  *
- * Fails by: no handshake within 10 s or 64 KiB, a certificate that is refused on either side, a peer without
- * TLS (who gets a Bye that it can read), a damaged record, no memory. The alert goes out first where there is
- * one.
+ * Fails by: no handshake within 10 s or 64 KiB; a certificate refused on either side; a peer without TLS (which gets a
+ * Bye that it can read); a damaged record; no memory. An alert, if there is one, goes out first.
  */
 #include <stdio.h>
 
 #include "proto/stream_internal.h"
 
 #define CIPHER_BYTES (64 * 1024)
-/* Of one buffer. Measured: with 128 KiB the sealed bytes are still in the core's own cache when the kernel
- * takes them; 256 KiB move 1.6 GB/s where these move 2.1, larger ones less. */
+/* Size of one buffer. Measured: with 128 KiB the sealed bytes are still in the core's own cache when the kernel takes
+ * them, and 2.1 GB/s go out; with 256 KiB 1.6 GB/s, and less with larger buffers. */
 #define OUT_BYTES ((size_t)128 * 1024)
 #define OUT_UNDER_WAY_MAX 4
 #define OUT_LIVE_MAX ((size_t)64 << 20) /* of this thread's streams */
@@ -34,7 +33,7 @@ struct mfl_stream_tls {
         size_t waiting;                        /* bytes of all that are not */
 };
 
-/* Sealed bytes under way, with the frames that end in them. */
+/* Sealed bytes in flight, with the frames that end in them. */
 struct out {
         uv_write_t req;
         struct mfl_stream *stream;
@@ -44,7 +43,7 @@ struct out {
 
 static _Thread_local uint8_t cipher[CIPHER_BYTES];
 static _Thread_local uint8_t gathered[MFL_TLS_RECORD_BYTES];
-/* Buffers of OUT_BYTES that wait for use: fresh ones cost page faults. */
+/* Unused buffers of OUT_BYTES: fresh ones cost page faults. */
 static _Thread_local struct {
         size_t live;
         uint8_t *data[CACHE_MAX];
@@ -63,7 +62,7 @@ static void put_buffer(struct mfl_tls_out *out)
         *out = (struct mfl_tls_out){0};
 }
 
-/* A buffer for what waits, as much of it as may be under way at a time. */
+/* A buffer for the waiting bytes, as many as may be in flight at a time. */
 static bool get_buffer(const struct mfl_stream_tls *t, struct mfl_tls_out *ret_out)
 {
         size_t records = t->waiting / MFL_TLS_RECORD_BYTES + 1;
@@ -111,7 +110,7 @@ static void on_written(uv_write_t *req, int status)
                 pump(s);
 }
 
-/* Writes what was sealed. The frames that end in it are answered in any case. */
+/* Writes the sealed bytes. The frames that end in them get their callback in any case. */
 static void write_out(struct mfl_stream *s, struct mfl_stream_send *ended)
 {
         struct mfl_stream_tls *t = s->tls;
@@ -130,7 +129,7 @@ static void write_out(struct mfl_stream *s, struct mfl_stream_send *ended)
         if (r) {
                 char text[128];
                 snprintf(text, sizeof text, "write: %s", uv_strerror(r));
-                requeue(t, ended); /* the close answers them */
+                requeue(t, ended); /* the close ends them */
                 free(out);
                 free(sealed->data);
                 *sealed = (struct mfl_tls_out){0};
@@ -145,7 +144,7 @@ static void write_out(struct mfl_stream *s, struct mfl_stream_send *ended)
 
 /* ---- sealing ---- */
 
-/* The frame from `at` on, as far as it goes without a gap in memory. */
+/* The frame from `at` on, as far as it is contiguous in memory. */
 static const uint8_t *piece_at(const struct mfl_stream_send *send, size_t at, size_t *ret_n)
 {
         if (at < sizeof send->header) {
@@ -162,8 +161,7 @@ static const uint8_t *piece_at(const struct mfl_stream_send *send, size_t at, si
         return send->payload + at;
 }
 
-/* The next n bytes of the queue in one piece: where they lie, or copied together. Small frames share a
- * record. */
+/* The next n bytes of the queue in one piece: in place, or copied together. Small frames share a record. */
 static const uint8_t *gather(const struct mfl_stream_tls *t, size_t n)
 {
         const struct mfl_stream_send *send = t->first;
@@ -185,7 +183,7 @@ static const uint8_t *gather(const struct mfl_stream_tls *t, size_t n)
         return gathered;
 }
 
-/* Those frames that end within the next n bytes leave the queue for *end. */
+/* Moves the frames that end within the next n bytes from the queue to *end. */
 static struct mfl_stream_send **advance(struct mfl_stream_tls *t, size_t n, struct mfl_stream_send **end)
 {
         t->waiting -= n;
@@ -221,7 +219,7 @@ static int fill(struct mfl_stream_tls *t, struct mfl_stream_send **ret_ended, st
         return 0;
 }
 
-/* Seals and writes as much as may be under way. */
+/* Seals and writes as much as may be in flight. */
 static void pump(struct mfl_stream *s)
 {
         struct mfl_stream_tls *t = s->tls;
@@ -229,7 +227,7 @@ static void pump(struct mfl_stream *s)
         while (t->open && t->first && t->under_way < OUT_UNDER_WAY_MAX &&
                 !uv_is_closing((uv_handle_t *)&s->tcp)) {
                 struct mfl_stream_send *ended = NULL;
-                write_out(s, NULL); /* an answer of the protocol's own may wait */
+                write_out(s, NULL); /* an answer of TLS itself may wait */
                 int r = fill(t, &ended, &err);
                 write_out(s, ended);
                 if (r)
@@ -283,7 +281,7 @@ static int shake_hands(struct mfl_stream *s, struct mfl_error *err)
         write_out(s, NULL); /* before the owner's first frame */
         uv_timer_stop(&s->flush);
         t->open = s->connected = true;
-        mfl_stream_dial_done(s);
+        mfl_stream_connect_end(s, 0, "connected");
         return 0;
 }
 
@@ -327,11 +325,11 @@ int mfl_stream_tls_begin(struct mfl_stream *s)
 {
         struct mfl_stream_tls *t = s->tls;
         struct mfl_error err;
-        mfl_tls_free(t->tls); /* of the address before */
+        mfl_tls_free(t->tls); /* from the previous address */
         t->tls = NULL;
         int r = mfl_tls_new(t->context, t->host, &t->tls, &err);
         if (!r)
-                r = mfl_tls_handshake(t->tls, &err); /* a client's first words */
+                r = mfl_tls_handshake(t->tls, &err); /* a client's first message */
         if (r != MFL_TLS_MORE)
                 return r < 0 ? UV_ENOMEM : UV_EPROTO;
         uv_timer_start(&s->flush, on_handshake_late, s->handshake_ms, 0);
@@ -346,7 +344,7 @@ void mfl_stream_tls_host(struct mfl_stream *s, const char *host)
 
 int mfl_stream_tls(struct mfl_stream *s, struct mfl_tls_context *context, struct mfl_error *err)
 {
-        mfl_assert(!s->tls && !s->connected && !s->dial);
+        mfl_assert(!s->tls && !s->connected && !s->connecting);
         struct mfl_stream_tls *t = mfl_calloc(1, sizeof *t);
         if (!t)
                 return mfl_fail_memory(err, sizeof *t, "a TLS stream");

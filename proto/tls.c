@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TLS contexts and connections, without sockets: the one file that includes OpenSSL's SSL headers.
  *
- *   - a BIO of our own lies between OpenSSL and the stream: reads take from the bytes that mfl_tls_feed lent,
- *     writes append to the output buffer. Nothing is copied on the way and nothing grows: OpenSSL holds at
- * most one record each way, and none while a connection is idle (SSL_MODE_RELEASE_BUFFERS);
- *   - a failure is put into words for the one who has to mend it: which certificate, what is wrong with it,
- * or what the peer's alert says about ours.
+ *   - A BIO of our own lies between OpenSSL and the stream: reads take from the bytes that mfl_tls_feed lent, writes
+ *     append to the output buffer. Nothing is copied on the way and nothing grows: OpenSSL holds at most one record each
+ *     way, and none while a connection is idle (SSL_MODE_RELEASE_BUFFERS).
+ *   - A failure is described for the person who has to fix it: which certificate, what is wrong with it, or what the
+ *     peer's alert says about ours.
  */
 #include <arpa/inet.h>
 #include <openssl/err.h>
@@ -30,13 +30,13 @@ struct mfl_tls {
         struct mfl_tls_context *context;
         SSL *ssl;
         const uint8_t *in;
-        size_t in_bytes, early_bytes; /* early: those the handshake has used up */
+        size_t in_bytes, early_bytes; /* early: bytes that the handshake has consumed */
         struct mfl_tls_out out;
         struct mfl_tls_identity peer;
         uint32_t n_sealed;    /* with the present key */
         bool open, no_memory; /* no_memory: the output could not grow */
         char host[256];
-        char refused[256]; /* whose certificate, and why; "" while none was */
+        char refused[256]; /* which certificate was refused, and why; "" if none */
 };
 
 /* ---- the BIO ---- */
@@ -90,7 +90,7 @@ static int on_bio_write(BIO *bio, const char *src, size_t n, size_t *ret_n)
 
 static long on_bio_ctrl(BIO *bio, int command, long number, void *pointer)
 {
-        return command == BIO_CTRL_FLUSH; /* all else is for descriptors and buffers that this is not */
+        return command == BIO_CTRL_FLUSH; /* the other commands are for descriptors and buffers */
 }
 
 static BIO_METHOD *make_method(void)
@@ -113,8 +113,8 @@ static int tls_index(void)
         return index;
 }
 
-/* Keeps in words what is wrong with whose certificate; the decision is OpenSSL's, but for one: a list of
- * revoked certificates is demanded for the peer's own issuer only, as a root seldom publishes one. */
+/* Describes what is wrong with which certificate. OpenSSL decides, with one exception: a list of revoked certificates
+ * is required for the peer's own issuer only, because a root rarely publishes one. */
 static int on_verify(int fine, X509_STORE_CTX *store)
 {
         struct mfl_tls *tls = SSL_get_ex_data(
@@ -256,7 +256,7 @@ int mfl_tls_new(
         }
         BIO_set_data(bio, tls);
         BIO_set_init(bio, 1);
-        SSL_set_bio(tls->ssl, bio, bio); /* one reference is for both */
+        SSL_set_bio(tls->ssl, bio, bio); /* one reference serves both */
         context->server ? SSL_set_accept_state(tls->ssl) : SSL_set_connect_state(tls->ssl);
         *ret_tls = tls;
         return 0;
@@ -290,14 +290,13 @@ void mfl_tls_feed(struct mfl_tls *tls, const void *bytes, size_t n)
 
 /* ---- failures in words ---- */
 
-/* What the peer's alert (RFC 8446, section 6) says about us. NULL: OpenSSL's words will do. */
+/* What the peer's alert (RFC 8446, section 6) says about us. NULL: use OpenSSL's text. */
 static const char *alert_text(int alert)
 {
         switch (alert) {
         case SSL_AD_BAD_CERTIFICATE:
                 return "the peer refuses our certificate: it is not for what the peer expects, or not valid "
-                       "yet; the "
-                       "peer's log says which";
+                       "yet; the peer's log says which";
         case SSL_AD_CERTIFICATE_REVOKED:
                 return "the peer refuses our certificate: it is revoked";
         case SSL_AD_CERTIFICATE_EXPIRED:
@@ -310,7 +309,7 @@ static const char *alert_text(int alert)
         case SSL_AD_UNKNOWN_CA:
                 return "the peer refuses our certificate: it does not know the CA that issued it";
         case TLS13_AD_CERTIFICATE_REQUIRED:
-                return "the peer demands a certificate, and we showed none";
+                return "the peer requires a certificate, and we sent none";
         case SSL_AD_PROTOCOL_VERSION:
                 return "the peer does not speak TLS 1.3";
         default:
@@ -335,7 +334,7 @@ static const char *reason_text(int reason)
         }
 }
 
-/* Turns OpenSSL's result of a call that did not succeed into ours. */
+/* Turns OpenSSL's result of a failed call into ours. */
 static int result(struct mfl_tls *tls, int got, struct mfl_error *err)
 {
         int kind = SSL_get_error(tls->ssl, got);
@@ -358,7 +357,7 @@ static int result(struct mfl_tls *tls, int got, struct mfl_error *err)
         return text && r > 0 ? mfl_fail(err, MFL_INVALID, "%s", what) : r;
 }
 
-/* Who speaks something else is named by the first byte: a record begins with its type, 20 to 23. */
+/* The first byte reveals a peer with another protocol: a record begins with its type, 20 to 23. */
 static int check_first(const struct mfl_tls *tls, struct mfl_error *err)
 {
         uint8_t first = tls->in[0];
@@ -366,7 +365,7 @@ static int check_first(const struct mfl_tls *tls, struct mfl_error *err)
                 return 0;
         if (first == 'M')
                 return mfl_fail(err, MFL_TLS_PLAIN,
-                        "TLS: the %s speaks plain TCP, without TLS, and this side demands TLS",
+                        "TLS: the %s speaks plain TCP, without TLS, but this side requires TLS",
                         tls->context->server ? "client" : "server");
         if (first == 'G' || first == 'H' || first == 'P')
                 return mfl_fail(
@@ -427,7 +426,7 @@ int mfl_tls_write(struct mfl_tls *tls, const void *src, size_t n, struct mfl_err
         mfl_assert(n > 0 && n <= MFL_TLS_RECORD_BYTES);
         ERR_clear_error();
         if (tls->n_sealed == tls->context->rekey_records) {
-                /* Said with the old key by the write that follows; the peer needs not answer. */
+                /* The following write announces it with the old key; the peer need not answer. */
                 if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
                         return mfl_tls_fail(err, "TLS: a new key");
                 tls->n_sealed = 0;
@@ -437,7 +436,7 @@ int mfl_tls_write(struct mfl_tls *tls, const void *src, size_t n, struct mfl_err
         if (r)
                 return 0;
         r = result(tls, r, err);
-        /* Nothing that a write waits for comes from the peer in TLS 1.3. */
+        /* In TLS 1.3 a write never waits for the peer. */
         return r == MFL_TLS_MORE || r == MFL_TLS_END
                        ? mfl_fail(err, MFL_INVALID, "TLS: the connection is closed")
                        : r;

@@ -2,19 +2,19 @@
 /* TLS 1.3 in memory, mutual: a context of certificates that many connections share, and one connection's
  * sealing and opening of bytes. Nothing here touches a socket: stream_tls.c moves the bytes.
  *
- * Both sides show a certificate, and both are checked, always. Roles stand in the certificate's subject:
- * OU=daemon, OU=operator, OU=viewer, OU=admin, several allowed; CN is the name. The client also checks that
- * the server's certificate is for the host that it meant to reach (SAN, a name or an IP address).
- * Ciphers: AES-128-GCM first (the fastest where AES is in hardware), AES-256-GCM, ChaCha20-Poly1305. No
- * session tickets and no session cache: the server keeps nothing of a connection that has ended. TLS 1.3 has
- * no renegotiation. Buffers inside OpenSSL are released while nothing is under way.
+ * Both sides always send a certificate, and both are checked. The certificate's subject contains the roles:
+ * OU=daemon, OU=operator, OU=viewer, OU=admin, several allowed; CN is the name. The client also checks that the
+ * server's certificate is for the intended host (SAN, a name or an IP address). Ciphers: AES-128-GCM first (the
+ * fastest where AES is in hardware), AES-256-GCM, ChaCha20-Poly1305. No session tickets and no session cache: the
+ * server keeps nothing of a connection that has ended. TLS 1.3 has no renegotiation. Idle connections hold no buffers
+ * inside OpenSSL.
  *
  * Errors: MFL_INVALID with a line for people; -ENOMEM. Loop thread only (a context, too).
  */
 #ifndef MFL_PROTO_TLS_H
 #define MFL_PROTO_TLS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 enum {
         MFL_TLS_ROLE_DAEMON = 1,
@@ -24,18 +24,18 @@ enum {
 };
 #define MFL_TLS_NAME_BYTES 64
 
-/* Who has shown a certificate that was accepted. */
+/* The owner of an accepted certificate. */
 struct mfl_tls_identity {
-        char name[MFL_TLS_NAME_BYTES]; /* CN; "" when there is none, or not one that can be printed */
+        char name[MFL_TLS_NAME_BYTES]; /* CN; "" when there is none, or it cannot be printed */
         uint32_t roles;
         char serial[48];         /* hexadecimal, in capitals, as `openssl x509 -serial` prints it */
         char fingerprint[65];    /* SHA-256 of the certificate, hexadecimal */
-        uint64_t not_after_unix; /* seconds; 0: beyond what can be counted */
+        uint64_t not_after_unix; /* seconds; 0: out of range */
 };
 
 struct mfl_tls_files {
         const char *ca;   /* PEM file with one or more certificates, or a directory of .pem and .crt files */
-        const char *cert; /* PEM: the own certificate, then those between it and the CA */
+        const char *cert; /* PEM: our own certificate, then those between it and the CA */
         const char *key;  /* PEM, not encrypted, not readable by everybody */
         const char *crl;  /* PEM with one or more revocation lists; NULL or "": none */
 };
@@ -51,11 +51,11 @@ int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct m
 struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *context);
 void mfl_tls_context_unref(struct mfl_tls_context *context); /* NULL is fine */
 bool mfl_tls_context_is_server(const struct mfl_tls_context *context);
-/* A key seals so many records, then the next one begins (RFC 8446, section 4.6.3). RFC 8446, section 5.5,
- * ends AES-GCM's safe use at 2^24.5 full records, 388 GiB, which a daemon's connection may move within days;
- * a sixth of that is far from it and costs nothing. */
+/* The number of records that one key seals before the next key (RFC 8446, section 4.6.3). RFC 8446, section 5.5,
+ * limits AES-GCM to 2^24.5 full records, 388 GiB, which a daemon's connection may reach within days; a sixth of that
+ * is far below the limit and costs nothing. */
 #define MFL_TLS_REKEY_RECORDS (1u << 22)
-/* Another number than that, for connections of this context that are made from here on; a test's. */
+/* For tests: another number, for connections of this context created from now on. */
 void mfl_tls_context_rekey(struct mfl_tls_context *context, uint32_t n_records);
 /* Of the own certificate. */
 const struct mfl_tls_identity *mfl_tls_context_identity(const struct mfl_tls_context *context);
@@ -64,38 +64,38 @@ const char *mfl_tls_roles_text(uint32_t roles, char *buf, size_t buf_bytes);
 
 /* ---- connection ---- */
 
-#define MFL_TLS_RECORD_BYTES (16u * 1024)  /* of plain text, the most that one record holds */
-#define MFL_TLS_OVERHEAD_BYTES 64u         /* more than a record is longer than its plain text */
-#define MFL_TLS_HANDSHAKE_BYTES_MAX 65536u /* taken from a peer before its handshake is over */
+#define MFL_TLS_RECORD_BYTES (16u * 1024)  /* the most plain text that one record holds */
+#define MFL_TLS_OVERHEAD_BYTES 64u         /* an upper limit for what a record adds to its plain text */
+#define MFL_TLS_HANDSHAKE_BYTES_MAX 65536u /* accepted from a peer before its handshake is over */
 
 enum {
-        MFL_TLS_MORE = 16,  /* nothing to be had before more bytes come from the peer */
-        MFL_TLS_END = 17,   /* the peer has closed in good order */
+        MFL_TLS_MORE = 16,  /* nothing more before more bytes come from the peer */
+        MFL_TLS_END = 17,   /* the peer has closed the connection properly */
         MFL_TLS_PLAIN = 18, /* handshake: the peer speaks our frames without TLS; with text */
 };
 
 struct mfl_tls;
-/* host: whom a client means to reach; not used by a server. Takes a reference to the context. */
+/* host: the host that a client intends to reach; a server ignores it. Takes a reference to the context. */
 int mfl_tls_new(
         struct mfl_tls_context *context, const char *host, struct mfl_tls **ret_tls, struct mfl_error *err);
 void mfl_tls_free(struct mfl_tls *tls); /* NULL is fine */
 
-/* Bytes of the peer, borrowed until a call returns MFL_TLS_MORE: they are used up then. What is left of those
- * before is forgotten. */
+/* Lends bytes of the peer until a call returns MFL_TLS_MORE: then they are consumed. Discards what is left of earlier
+ * bytes. */
 void mfl_tls_feed(struct mfl_tls *tls, const void *bytes, size_t n);
-/* Goes on with the handshake: 0 when it is over, MFL_TLS_MORE, or a failure. */
+/* Continues the handshake: 0 when it is over, MFL_TLS_MORE, or a failure. */
 int mfl_tls_handshake(struct mfl_tls *tls, struct mfl_error *err);
-/* Opens what was fed: 1 to n bytes, at most one record's. MFL_TLS_MORE, MFL_TLS_END, or a failure. */
+/* Decrypts fed bytes: 1 to n bytes, at most one record. MFL_TLS_MORE, MFL_TLS_END, or a failure. */
 int mfl_tls_read(struct mfl_tls *tls, void *dst, size_t n, size_t *ret_n, struct mfl_error *err);
 /* Seals 1 to MFL_TLS_RECORD_BYTES into the output, as one record. */
 int mfl_tls_write(struct mfl_tls *tls, const void *src, size_t n, struct mfl_error *err);
-/* Says that nothing more comes (close_notify), into the output. */
+/* Writes close_notify (nothing more follows) into the output. */
 void mfl_tls_finish(struct mfl_tls *tls);
 /* After the handshake; valid as long as the connection. */
 const struct mfl_tls_identity *mfl_tls_peer(const struct mfl_tls *tls);
 
-/* Where sealed bytes go, and those of the handshake and of alerts, which any of the calls above may make.
- * Data is from mfl_malloc; what is too small is replaced by something larger. */
+/* The output: sealed bytes, and those of the handshake and of alerts, which any of the calls above may create. data
+ * is from mfl_malloc; a buffer that is too small is replaced by a larger one. */
 struct mfl_tls_out {
         uint8_t *data;
         size_t n, room;

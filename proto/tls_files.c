@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Certificates, keys and revocation lists from PEM files, and what a certificate says about its owner.
  *
- * Every failure names the file and says what is wrong with it, because the administrator who reads the line
- * is seldom the one who made the file.
+ * Every failure names the file and says what is wrong with it, because the administrator who reads the line rarely
+ * created the file.
  */
 #include <dirent.h>
 #include <openssl/asn1.h>
@@ -14,14 +14,15 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "common/digest.h"
-#include "common/fs.h"
-#include "common/log.h"
+#include "common/base/digest.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/plain.h"
 #include "proto/tls_internal.h"
 
 #define FILE_BYTES_MAX (16u << 20) /* revocation lists grow */
 #define CHAIN_MAX 8
-#define CHAIN_BYTES_MAX (32u * 1024) /* it travels with every handshake, and the peer bounds those */
+#define CHAIN_BYTES_MAX (32u * 1024) /* every handshake sends it, and peers limit handshakes */
 
 int mfl_tls_fail(struct mfl_error *err, const char *what)
 {
@@ -53,11 +54,11 @@ const char *mfl_tls_subject(const X509 *cert, char *buf, size_t buf_bytes)
                 buf[n > 0 ? n : 0] = '\0';
         }
         BIO_free(bio);
+        mfl_plain_clean(buf, false);
         return buf;
 }
 
-/* A part of the subject as text; false when it can't be printed as it is: such a name must not pass for
- * another. */
+/* A part of the subject as text; false if it cannot be printed unchanged: such a name must not look like another. */
 static bool entry_text(const X509_NAME_ENTRY *entry, char *buf, size_t buf_bytes)
 {
         unsigned char *text = NULL;
@@ -97,7 +98,7 @@ static void read_subject(X509 *cert, struct mfl_tls_identity *identity)
                 if (nid != NID_commonName && nid != NID_organizationalUnitName)
                         continue;
                 bool fine = entry_text(entry, text, sizeof text);
-                if (nid == NID_commonName) { /* two names are none: nobody could say which one counts */
+                if (nid == NID_commonName) { /* two names count as none, because neither takes precedence */
                         mfl_strcpy(identity->name, sizeof identity->name, fine && !names++ ? text : "");
                         continue;
                 }
@@ -140,7 +141,7 @@ int mfl_tls_identity_of(X509 *cert, struct mfl_tls_identity *ret_identity, struc
 
 /* ---- files ---- */
 
-/* A key that asks for a passphrase is told apart from one that is broken; nobody is there to type it. */
+/* Distinguishes a key with a passphrase, which nobody is there to type, from a broken key. */
 static int no_passphrase(char *buf, int size, int writing, void *user)
 {
         *(bool *)user = true;
@@ -176,7 +177,7 @@ static void close_pem(BIO *bio, char *text, size_t n)
         free(text);
 }
 
-/* After the last block PEM_read says "no start line": that is the end, not a failure. */
+/* After the last block PEM_read reports "no start line": the end, not a failure. */
 static bool at_end(void)
 {
         unsigned long last = ERR_peek_last_error();
@@ -190,7 +191,7 @@ static void date_text(const ASN1_TIME *time, char *buf, size_t buf_bytes)
 {
         struct tm tm;
         if (!ASN1_TIME_to_tm(time, &tm) || !strftime(buf, buf_bytes, "%Y-%m-%d %H:%M:%S UTC", &tm))
-                mfl_strcpy(buf, buf_bytes, "a date that can't be read");
+                mfl_strcpy(buf, buf_bytes, "an unreadable date");
 }
 
 static int check_dates(X509 *cert, const char *path, struct mfl_error *err)
@@ -209,7 +210,7 @@ static int check_dates(X509 *cert, const char *path, struct mfl_error *err)
         return 0;
 }
 
-/* The first certificate is the own one, the rest its chain. */
+/* The first certificate is our own, the others are its chain. */
 static int read_chain(const char *path, struct mfl_tls_own *own, struct mfl_error *err)
 {
         BIO *bio;
@@ -232,9 +233,8 @@ static int read_chain(const char *path, struct mfl_tls_own *own, struct mfl_erro
                 }
                 if (!r && (bytes > CHAIN_BYTES_MAX || sk_X509_num(own->chain) > CHAIN_MAX))
                         r = mfl_fail(err, MFL_INVALID,
-                                "certificate %s: more than %d certificates or %u bytes; put the own one and "
-                                "those "
-                                "between it and the CA there, not the CA's bundle",
+                                "certificate %s: more than %d certificates or %u bytes; include only this "
+                                "machine's own and those between it and the CA, not the CA's bundle",
                                 path, CHAIN_MAX, CHAIN_BYTES_MAX);
         }
         if (!r && !at_end()) {
@@ -249,7 +249,7 @@ static int read_chain(const char *path, struct mfl_tls_own *own, struct mfl_erro
         return r ? r : check_dates(own->cert, path, err);
 }
 
-/* A missing file is told by who reads it next. */
+/* A missing file is reported by the function that reads it next. */
 static int check_mode(const char *path, struct mfl_error *err)
 {
         struct stat st;
@@ -278,7 +278,7 @@ static int read_key(const char *path, struct mfl_tls_own *own, struct mfl_error 
         if (r < 0)
                 return r;
         return mfl_fail(err, MFL_INVALID, "key %s: %s", path,
-                asked ? "is protected by a passphrase, and nobody is there to type it; store it without one "
+                asked ? "is protected by a passphrase, which nobody is there to type; store it without one "
                         "(openssl pkey)"
                       : "not PEM: it has no private key that can be read");
 }
@@ -377,7 +377,7 @@ static void warn_if_stale(const char *path, const X509_CRL *crl)
                 return;
         date_text(next, date, sizeof date);
         mfl_log(MFL_LOG_WARN,
-                "revocation list %s: was to be renewed by %s; until it is, certificates of its CA are "
+                "revocation list %s: should have been renewed by %s; until then, certificates of its CA are "
                 "refused",
                 path, date);
 }

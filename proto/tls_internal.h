@@ -7,7 +7,7 @@
 
 #include "proto/tls.h"
 
-/* The own certificate, those between it and the CA, and its key. */
+/* Our own certificate, those between it and the CA, and its key. */
 struct mfl_tls_own {
         X509 *cert;
         STACK_OF(X509) * chain;
@@ -18,8 +18,8 @@ void mfl_tls_own_deinit(struct mfl_tls_own *own);
 /* CA certificates and revocation lists into the store. */
 int mfl_tls_trust_read(const struct mfl_tls_files *files, X509_STORE *store, struct mfl_error *err);
 
-/* -ENOMEM when OpenSSL's errors of this thread say so, else MFL_INVALID; what is the caller's text. Empties
- * the errors. */
+/* -ENOMEM if this thread's OpenSSL errors say so, otherwise MFL_INVALID; `what` is the caller's text. Clears the
+ * errors. */
 int mfl_tls_fail(struct mfl_error *err, const char *what);
 int mfl_tls_identity_of(X509 *cert, struct mfl_tls_identity *ret_identity, struct mfl_error *err);
 /* "C=DE, O=Lab, CN=node7"; returns buf. */

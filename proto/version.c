@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of a protocol version, and the words for when there is none. */
+/* Chooses a protocol version, and explains when there is none. */
 #include "proto/version.h"
 
 #include <stdio.h>

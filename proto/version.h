@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which versions of the protocol this program speaks, and which one is spoken with a peer (mfl.proto,
- * VERSIONS). The frame's layout has a number of its own (frame.h). Pure; any thread. */
+/* Which versions of the protocol this program supports, and which one it uses with a peer (mfl.proto, VERSIONS). The
+ * frame's layout has a version of its own (frame.h). Pure; any thread. */
 #ifndef MFL_PROTO_VERSION_H
 #define MFL_PROTO_VERSION_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
-/* Inclusive. Raised together with the table in docs/upgrade.md: MAX by a release that adds a message which
- * the other side must know, MIN by the release after the last one that spoke it alone. */
+/* Inclusive. Change them together with the table in docs/upgrade.md. MAX rises with a release that adds a message
+ * which the other side must know, MIN with the release after the last one that supported only the old version. */
 #define MFL_PROTOCOL_MIN 1
-#define MFL_PROTOCOL_MAX 3
+#define MFL_PROTOCOL_MAX 5
 
-#define MFL_PROTOCOL_FROZEN 2 /* the first that knows frozen params, which travel once */
-#define MFL_PROTOCOL_LAYERS 3 /* the first of jobs with the layers from leaky_relu on, and with ceil_mode */
+#define MFL_PROTOCOL_FROZEN 2 /* the first with frozen params, which are sent once */
+#define MFL_PROTOCOL_LAYERS 3 /* the first for jobs with the layers from leaky_relu on, and with ceil_mode */
+#define MFL_PROTOCOL_RECALL 4 /* the first with Recall: clients that have not begun move to other daemons */
+#define MFL_PROTOCOL_STATISTICS 5 /* the first with Task.statistics_max and Task.arithmetic */
+#define MFL_PROTOCOL_FUNCTIONS                                                                               \
+        5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
 
 struct mfl_protocol_range {
         uint32_t min, max;
 };
 
-/* The server's choice: the largest version in both ranges. MFL_INVALID when there is none; the text names
- * both programs, both ranges and the one to be upgraded, and is for both sides' logs. */
+/* The server's choice: the largest version in both ranges. MFL_INVALID when there is none; the text, for the logs of
+ * both sides, names both programs, both ranges and the program to upgrade. */
 int mfl_protocol_choose(struct mfl_protocol_range server, struct mfl_protocol_range peer,
         const char *peer_software, uint32_t *ret_version, struct mfl_error *err);
 
-/* The peer's check of a Welcome: a version that it has not offered is MFL_INVALID. software: the server's. */
+/* The peer's check of a Welcome: MFL_INVALID for a version that it has not offered. software: the server's. */
 int mfl_protocol_check_chosen(struct mfl_protocol_range own, uint32_t chosen, const char *own_software,
         const char *software, struct mfl_error *err);
 

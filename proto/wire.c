@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing and unpacking envelopes: checked both ways, and within a budget of memory. */
+/* Packs and unpacks envelopes: checked in both directions, and within a memory budget. */
 #include "proto/wire.h"
 
-#include "common/bounded.h"
+#include "common/base/bounded.h"
 #include "proto/frame.h"
 #include "proto/wire_internal.h"
 
-/* What protobuf-c may allocate for one envelope is bounded by the bytes received. */
+/* The received bytes limit what protobuf-c may allocate for one envelope. */
 #define BUDGET_FACTOR 8
 #define BUDGET_BASE (64 * 1024)
 #define BUDGET_MAX (16 * 1024 * 1024)

@@ -87,7 +87,10 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 .n_frozen = t->n_frozen,
                 .fixed = {.scale_bits = t->scale_bits,
                         .delta_max = t->delta_max,
-                        .weight_max = t->weight_max},
+                        .weight_max = t->weight_max,
+                        .statistics_bits = t->statistics_bits,
+                        .statistics_max = t->statistics_max},
+                .arithmetic = t->arithmetic,
                 .single_updates = t->single_updates,
                 .fingerprint = t->fingerprint,
                 .params_from = t->params_from,
@@ -158,6 +161,15 @@ static int eval_to_msg(const Mfl__EvalResult *e, struct mfl_msg *m)
         m->eval.task = e->task;
         m->eval.n_items = (uint32_t)e->n_items;
         m->eval.items = items;
+        if (!e->n_by_class)
+                return 0;
+        m->eval.by_class = mfl_calloc(e->n_by_class, sizeof *m->eval.by_class);
+        if (!m->eval.by_class) {
+                free(items);
+                return -ENOMEM;
+        }
+        memcpy(m->eval.by_class, e->by_class, e->n_by_class * sizeof *e->by_class);
+        m->eval.n_by_class = (uint32_t)e->n_by_class;
         return 0;
 }
 
@@ -194,7 +206,7 @@ double mfl_wire_activity_share(const Mfl__Activity *activity, enum mfl_activity_
         return share[state];
 }
 
-void mfl_wire_to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry)
+static void to_telemetry(const Mfl__Telemetry *wire, struct mfl_telemetry *ret_telemetry)
 {
         struct mfl_telemetry t = {0};
         t.known = (wire->has_gpu_percent_case ? MFL_TELEMETRY_GPU : 0) |
@@ -333,8 +345,16 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 m->progress.samples_done = e->progress->samples_done;
                 m->progress.loss_sum = e->progress->loss_sum;
                 return 0;
+        case MFL_MSG_RECALL:
+                m->recall.task = e->recall->task;
+                m->recall.n_items = e->recall->keep;
+                return 0;
+        case MFL_MSG_RETURNED:
+                m->recall.task = e->returned->task;
+                m->recall.n_items = e->returned->kept;
+                return 0;
         case MFL_MSG_TELEMETRY:
-                mfl_wire_to_telemetry(e->telemetry, &m->telemetry);
+                to_telemetry(e->telemetry, &m->telemetry);
                 return 0;
         default:
                 return group_message_to_msg(e, m);
@@ -370,6 +390,8 @@ static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
                 {MFL__ENVELOPE__BODY_ALONE, MFL_MSG_ALONE},
                 {MFL__ENVELOPE__BODY_COMMUNICATOR_ID, MFL_MSG_COMMUNICATOR_ID},
                 {MFL__ENVELOPE__BODY_LEAVING, MFL_MSG_LEAVING},
+                {MFL__ENVELOPE__BODY_RECALL, MFL_MSG_RECALL},
+                {MFL__ENVELOPE__BODY_RETURNED, MFL_MSG_RETURNED},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++)
                 if (kinds[i].body == e->body_case)

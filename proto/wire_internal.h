@@ -6,8 +6,8 @@
 
 #include "proto/wire.h"
 
-/* Every field of every message. With `unpacked` the strings were made by mfl_wire_unpack, and bytes that a
- * NUL hides are found too. MFL_INVALID. */
+/* Checks every field of every message. unpacked: mfl_wire_unpack allocated the strings, so that bytes hidden behind a
+ * NUL are found, too. MFL_INVALID. */
 int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_error *err);
 
 /* Copies what fits into bytes including the NUL, and cuts between characters. */

@@ -7,7 +7,7 @@
 
 #define REACH_REASON_BYTES 201
 
-/* What a packed message points to while it is packed: n pointers, then n structures. */
+/* Memory that a message points to while it is packed: n pointers, then n structures. */
 static void **pointers_new(size_t n, size_t item_bytes)
 {
         void **list = mfl_calloc(n, sizeof(void *) + item_bytes);
@@ -62,6 +62,7 @@ static int pack_hello(
         hello.workers = h->workers;
         hello.device_uuid = TEXT(h->device_uuid);
         hello.device_pci = TEXT(h->device_pci);
+        hello.inline_max = MFL_INLINE_MAX;
         hello.numerics = TEXT(h->numerics);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
@@ -82,7 +83,14 @@ static int pack_hello(
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
 }
 
-static int pack_task(const struct mfl_task *t, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+static ProtobufCBinaryData inside(const struct mfl_wire_extra *extra)
+{
+        return (ProtobufCBinaryData){
+                .len = extra->data ? extra->n : 0, .data = (uint8_t *)(uintptr_t)extra->data};
+}
+
+static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extra, uint8_t **ret_bytes,
+        size_t *ret_n, struct mfl_error *err)
 {
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Task task = MFL__TASK__INIT;
@@ -100,9 +108,13 @@ static int pack_task(const struct mfl_task *t, uint8_t **ret_bytes, size_t *ret_
         task.scale_bits = t->fixed.scale_bits;
         task.delta_max = t->fixed.delta_max;
         task.weight_max = t->fixed.weight_max;
+        task.statistics_bits = t->fixed.statistics_bits;
+        task.statistics_max = t->fixed.statistics_max;
+        task.arithmetic = t->arithmetic;
         task.single_updates = t->single_updates;
         task.fingerprint = t->fingerprint;
         task.params_from = t->params_from;
+        task.params = inside(extra);
         Mfl__Group group = MFL__GROUP__INIT;
         group.group = t->group.group;
         group.collective = (Mfl__Collective)t->group.collective;
@@ -117,15 +129,15 @@ static int pack_task(const struct mfl_task *t, uint8_t **ret_bytes, size_t *ret_
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
 }
 
-/* How long a reason may be when n are to fit into three quarters of an envelope. */
+/* How long a reason may be so that n of them fit into three quarters of an envelope. */
 static size_t reason_room(uint32_t n)
 {
         size_t each = n ? (size_t)MFL_ENVELOPE_MAX * 3 / 4 / n : MFL_REASON_BYTES;
         return each <= 17 ? 1 : MFL_MIN(each - 16, (size_t)MFL_REASON_BYTES);
 }
 
-static int pack_announce(
-        const struct mfl_announce *a, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_extra *extra,
+        uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
         struct rejected {
                 Mfl__Rejected rejected;
@@ -160,6 +172,7 @@ static int pack_announce(
         announce.job = TEXT(a->job);
         announce.round = a->round;
         announce.group = a->group;
+        announce.data = inside(extra);
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -205,6 +218,8 @@ static int pack_eval(const struct mfl_msg *m, uint8_t **ret_bytes, size_t *ret_n
         eval.task = m->eval.task;
         eval.n_items = m->eval.n_items;
         eval.items = (Mfl__EvalItem **)items;
+        eval.n_by_class = m->eval.n_by_class;
+        eval.by_class = m->eval.by_class;
         e.body_case = MFL__ENVELOPE__BODY_EVAL_RESULT;
         e.eval_result = &eval;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -231,17 +246,19 @@ static int pack_telemetry(
                 return mfl_wire_pack(&e, ret_bytes, ret_n, err);                                             \
         }
 
-int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **ret_bytes, size_t *ret_n,
-        struct mfl_error *err)
+int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extra, uint8_t **ret_bytes,
+        size_t *ret_n, struct mfl_error *err)
 {
+        static const struct mfl_wire_extra nothing;
+        extra = extra ? extra : &nothing;
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         switch (m->kind) {
         case MFL_MSG_HELLO:
                 return pack_hello(&m->hello, ret_bytes, ret_n, err);
         case MFL_MSG_TASK:
-                return pack_task(&m->task, ret_bytes, ret_n, err);
+                return pack_task(&m->task, extra, ret_bytes, ret_n, err);
         case MFL_MSG_ANNOUNCE:
-                return pack_announce(&m->announce, ret_bytes, ret_n, err);
+                return pack_announce(&m->announce, extra, ret_bytes, ret_n, err);
         case MFL_MSG_GRANT:
                 return pack_grant(m, ret_bytes, ret_n, err);
         case MFL_MSG_EVAL_RESULT:
@@ -251,12 +268,12 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 SMALL(MFL_MSG_WELCOME, Welcome, WELCOME, welcome,
                         m->welcome.protocol ? m->welcome.protocol : MFL_PROTOCOL_MAX,
                         TEXT("mfl-server " MFL_VERSION), m->welcome.heartbeat_ms, m->welcome.dead_ms,
-                        m->welcome.server_instance)
+                        m->welcome.server_instance, MFL_INLINE_MAX)
                 SMALL(MFL_MSG_BYE, Bye, BYE, bye, TEXT(m->bye.reason), m->bye.retry)
                 SMALL(MFL_MSG_PING, Ping, PING, ping, m->cookie)
                 SMALL(MFL_MSG_PONG, Pong, PONG, pong, m->cookie)
                 SMALL(MFL_MSG_JOB_SPEC, JobSpec, JOB_SPEC, job_spec, TEXT(m->job),
-                        TEXT(job_text ? job_text : ""))
+                        TEXT(extra->job_text ? extra->job_text : ""))
                 SMALL(MFL_MSG_CANCEL, Cancel, CANCEL, cancel, m->cancel.task, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_PARAMS_GET, ParamsGet, PARAMS_GET, params_get, TEXT(m->params.job),
                         DIGEST(m->params.digest), m->params.offset)
@@ -274,6 +291,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                 SMALL(MFL_MSG_COMBINE_FAILED, CombineFailed, COMBINE_FAILED, combine_failed, m->cancel.task,
                         TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_ALONE, Alone, ALONE, alone, m->cancel.task, TEXT(m->cancel.reason))
+                SMALL(MFL_MSG_RECALL, Recall, RECALL, recall, m->recall.task, m->recall.n_items)
+                SMALL(MFL_MSG_RETURNED, Returned, RETURNED, returned, m->recall.task, m->recall.n_items)
                 SMALL(MFL_MSG_LEAVING, Leaving, LEAVING, leaving, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_COMMUNICATOR_ID, CommunicatorId, COMMUNICATOR_ID, communicator_id,
                         m->communicator.communicator,
@@ -281,6 +300,6 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const char *job_text, uint8_t **r
                                 (uint8_t *)(uintptr_t)m->communicator.id},
                         TEXT(m->communicator.reason))
         default:
-                return mfl_fail(err, MFL_INVALID, "message: %s can not be sent", mfl_msg_name(m->kind));
+                return mfl_fail(err, MFL_INVALID, "message: %s cannot be sent", mfl_msg_name(m->kind));
         }
 }

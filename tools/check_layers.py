@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks from the #include lines which part may use which (DESIGN, 'Layout and dependencies').
+"""Checks which part and which room may use which (DESIGN, 'Layout and dependencies'), and that no files go round in a circle.
 
 check_layers.py [ROOT]        checks the tree
+check_layers.py --print       prints the rooms and their directions
 check_layers.py --self-test   checks the checker with planted violations
 """
 import fnmatch
 import os
 import re
 import sys
+
+import rooms
 
 PARTS = ["common", "proto", "kernels", "server", "client", "cli", "bench", "tests"]
 # Which parts the files of a part may include. A program's parts see each other only over the wire.
@@ -22,23 +25,88 @@ MAY_USE = {
     "bench": set(PARTS) - {"tests"},
     "tests": set(PARTS),
 }
+# What the files of a room may use besides their own room. "x/*" is x and every room in it. Every room has its line, and no line
+# makes a circle.
+ROOMS = {
+    "common/base": [],
+    "common/settings": ["common/base"],
+    "common/model": ["common/base"],
+    "common/job": ["common/base", "common/settings", "common/model"],
+    "common/data": ["common/base", "common/settings", "common/model"],
+    "common/partition": ["common/base", "common/data", "common/job"],
+    "proto": ["common/base", "common/model"],
+    "proto/json": ["common/base", "proto"],
+    "kernels": ["common/*"],
+    "kernels/reference": ["common/*", "kernels"],
+    "kernels/cpu/base": ["common/*", "kernels"],
+    "kernels/cpu/loops": ["common/model", "kernels", "kernels/cpu/base"],
+    "kernels/cpu": ["common/*", "kernels", "kernels/cpu/base", "kernels/cpu/loops"],
+    "kernels/cuda/base": ["common/*", "kernels"],
+    "kernels/cuda/recurrent": ["kernels/cuda/base"],
+    "kernels/cuda/ops": ["common/base", "common/model", "kernels", "kernels/cuda/base", "kernels/cuda/recurrent"],
+    "kernels/cuda/attention": ["kernels/cuda/base", "kernels/cuda/ops"],
+    "kernels/cuda/conv": ["common/base", "kernels/cuda/base", "kernels/cuda/ops"],
+    "kernels/cuda/nccl": ["common/base", "kernels", "kernels/cuda/base"],
+    "kernels/cuda/net": ["common/*", "kernels", "kernels/cuda/attention", "kernels/cuda/base", "kernels/cuda/conv", "kernels/cuda/ops"],
+    "kernels/cuda": ["common/*", "kernels", "kernels/cuda/*"],
+    "kernels/conformance": ["common/*", "kernels"],
+    "server/strategy": ["common/*"],
+    "server/state": ["common/*", "proto"],
+    "server/work": ["common/*", "proto", "server/state"],
+    "server/round": ["common/*", "proto", "server/state", "server/work"],
+    "server/core": ["common/*", "proto", "server/round", "server/state", "server/work"],
+    "server/store": ["common/*", "proto"],
+    "server/runtime": ["common/*", "proto", "server/store", "server/strategy"],
+    "server/config": ["common/*"],
+    "server/loop": ["common/*", "server/core"],
+    "server/observe": ["common/*", "proto", "server/core"],
+    "server/jobs": ["common/*", "kernels", "proto", "server/core", "server/loop", "server/observe", "server/runtime", "server/store"],
+    "server/session": ["common/*", "proto", "server/config", "server/loop"],
+    "server/access": ["common/*", "proto", "server/core", "server/loop", "server/session", "server/store"],
+    "server/transfer": ["common/*", "proto", "server/jobs", "server/loop", "server/runtime", "server/session"],
+    "server/daemons": ["common/*", "proto", "server/access", "server/core", "server/jobs", "server/loop", "server/observe", "server/runtime", "server/session", "server/store", "server/transfer"],
+    "server/views": ["common/*", "proto", "server/access", "server/core", "server/daemons", "server/jobs", "server/loop", "server/session", "server/store"],
+    "server/admin": ["common/*", "proto", "server/access", "server/config", "server/core", "server/jobs", "server/loop", "server/runtime", "server/session", "server/store", "server/transfer", "server/views"],
+    "server/web": ["common/*", "proto", "proto/json", "server/access", "server/config", "server/core", "server/daemons", "server/jobs", "server/loop", "server/observe", "server/session", "server/store", "server/views"],
+    "server/shell": ["common/*", "proto", "server/*"],
+    "client/agent": ["common/*", "proto"],
+    "client/node": ["common/*", "kernels", "proto"],
+    "client/gpu": ["common/*", "kernels", "proto"],
+    "client/train": ["client/node", "common/*", "kernels", "proto"],
+    "client/link": ["client/agent", "client/node", "client/train", "common/*", "proto"],
+    "client/service": ["client/*", "common/*", "kernels", "proto"],
+    "cli/base": ["common/*", "proto/*"],
+    "cli/view": ["cli/base", "common/*", "proto/*"],
+    "cli/proof": ["common/*", "kernels"],
+    "cli/onnx": ["cli/proof", "common/*"],
+    "cli/onnx/nodes": ["cli/onnx", "common/*"],
+    "cli/onnx/open": ["cli/onnx", "cli/onnx/nodes", "cli/proof", "common/*"],
+    "cli/pki": ["cli/base", "common/*"],
+    "cli/pull": ["cli/base", "cli/onnx/*", "cli/view", "common/*", "proto/*"],
+    "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "proto/*"],
+    "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
+    "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],
+}
+FILES_MAX = 30  # of C in a folder
+LINES_MAX = 600  # of a file
+FUNCTION_MAX = 70  # lines of a function
 # A library's headers: who may include them. Tests and bench may include all of them.
 LIBRARIES = [
     (r"(cuda|cudnn|cublas|cublasLt|curand|nvrtc|driver_types|vector_types).*\.h(pp)?$|cuda/.*",
-     ["kernels/cuda/*", "client/collective_nccl*"], "CUDA"),
-    (r"nccl.*\.h$", ["kernels/cuda/*", "client/collective_nccl*"], "NCCL"),
-    (r"openssl/.*", ["common/digest.c", "proto/tls.c", "proto/tls_files.c", "proto/tls_internal.h",
-     "cli/pki_x509.c"], "OpenSSL"),
-    (r"sqlite3.*\.h$", ["server/store*.c"], "SQLite"),
-    (r"yaml\.h$", ["common/yaml.c"], "libyaml"),
-    (r"isa-l(\.h|/.*)$", ["common/crc32c.c"], "ISA-L"),
+     ["kernels/cuda/*", "client/node/collective_nccl*"], "CUDA"),
+    (r"nccl.*\.h$", ["kernels/cuda/*", "client/node/collective_nccl*"], "NCCL"),
+    (r"openssl/.*", ["common/base/digest.c", "proto/tls.c", "proto/tls_files.c", "proto/tls_internal.h",
+     "cli/pki/pki_x509.c"], "OpenSSL"),
+    (r"sqlite3.*\.h$", ["server/store/*.c"], "SQLite"),
+    (r"yaml\.h$", ["common/settings/yaml.c"], "libyaml"),
+    (r"isa-l(\.h|/.*)$", ["common/base/crc32c.c"], "ISA-L"),
     (r"(dnnl|oneapi/).*", ["kernels/cpu/*"], "oneDNN"),
-    (r"jansson\.h$", ["common/model/safetensors.c", "cli/*", "server/*"], "jansson"),
-    (r"systemd/.*", ["common/systemd.c"], "libsystemd"),
-    (r"microhttpd\.h$", ["server/http*.c"], "libmicrohttpd"),
+    (r"jansson\.h$", ["common/model/safetensors.c", "cli/*", "proto/json/*"], "jansson"),
+    (r"systemd/.*", ["common/base/systemd.c"], "libsystemd"),
+    (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
-CORES = ["server/core*", "server/round*", "server/scheduler*", "client/agent*"]
+CORES = ["server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
@@ -66,7 +134,7 @@ def check_include(path, quoted, header):
         if header in CORE_FORBIDDEN - {"uv.h"} and matches(path, CORES):
             yield "a pure core has no I/O, clock or threads"
     if quoted and "/" not in header and not matches(header, ["*.pb-c.h"]):
-        yield "includes name the path from the top ('common/base.h')"
+        yield "includes name the path from the top ('common/base/base.h')"
 
 
 def check_text(path, text):
@@ -85,49 +153,134 @@ def sources(root):
                     yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def check_tree(root):
-    n, found = 0, []
+def read_tree(root):
+    texts = {}
     for path in sources(root):
-        n += 1
         with open(os.path.join(root, path), encoding="utf-8") as f:
-            found += check_text(path, f.read())
-    return n, found
+            texts[path] = f.read()
+    return texts
+
+
+def check_tree(texts):
+    found = [line for path, text in texts.items() for line in check_text(path, text)]
+    house = {path: text for path, text in texts.items() if path.split("/")[0] not in ("bench", "tests")}
+    uses = rooms.read_uses(house)
+    return found + [*check_table(), *check_rooms(uses), *check_circles(uses), *check_sizes(house)], house, uses
+
+
+def may_use(room, other):
+    return any(fnmatch.fnmatch(other, p) or other == p.removesuffix("/*") for p in ROOMS.get(room, []))
+
+
+def check_rooms(uses):
+    """Uses between rooms that no line of ROOMS allows."""
+    for room, others in sorted(rooms.between_rooms(uses).items()):
+        if room not in ROOMS:
+            yield f"{room}/: no line in ROOMS says what this room may use"
+            continue
+        for other, edges in sorted(others.items()):
+            for path, target, name in edges if not may_use(room, other) else []:
+                yield f"{path}: uses {target} ({name}): {room}/ may not use {other}/"
+
+
+def check_table():
+    """Circles in ROOMS itself."""
+    edges = {room: {other for other in ROOMS if other != room and may_use(room, other)} for room in ROOMS}
+    for circle in rooms.circles(ROOMS, edges):
+        yield f"ROOMS: {', '.join(sorted(circle))} may use each other"
+
+
+def check_circles(uses):
+    """Files that use each other in a circle, but pairs that are one module."""
+    for circle in rooms.circles(uses, uses):
+        if rooms.is_pair(circle):
+            continue
+        files = sorted(circle)
+        yield f"{files[0]}: {len(files)} files use each other in a circle: {' '.join(files)}"
+
+
+def check_sizes(sources):
+    for room in sorted({rooms.room_of(path) for path in sources}):
+        n = sum(rooms.room_of(path) == room for path in sources)
+        if n > FILES_MAX:
+            yield f"{room}/: {n} files of C, at most {FILES_MAX}"
+    for path, text in sources.items():
+        if text.count("\n") > LINES_MAX:
+            yield f"{path}: {text.count(chr(10))} lines, at most {LINES_MAX}"
+        for body in re.finditer(r"^\{\n.*?^\}$", text, re.M | re.S):
+            n = body.group().count("\n") + 1
+            if n > FUNCTION_MAX:
+                yield f"{path}:{text.count(chr(10), 0, body.start()) + 1}: a function of {n} lines, at most {FUNCTION_MAX}"
+
+
+def print_rooms(sources, uses):
+    between = rooms.between_rooms(uses)
+    for room in ROOMS:
+        others = sorted(between[room])
+        n = sum(rooms.room_of(path) == room for path in sources)
+        print(f"{room} ({n} files)" + (": " + ", ".join(others) if others else ""))
 
 
 SELF_TEST_BAD = [
     ("common/x.c", '"proto/frame.h"'), ("common/model/x.c", '"kernels/backend.h"'),
-    ("proto/x.c", '"server/core.h"'), ("kernels/cpu/x.c", '"proto/frame.h"'),
-    ("server/x.c", '"client/agent.h"'), ("client/x.c", '"server/core.h"'), ("cli/x.c", '"server/store.h"'),
-    ("cli/x.c", '"client/agent.h"'), ("bench/x.c", '"tests/lib/test.h"'), ("server/x.c", '"cli/x.h"'),
+    ("proto/x.c", '"server/core/core.h"'), ("kernels/cpu/x.c", '"proto/frame.h"'),
+    ("server/x.c", '"client/agent/agent.h"'), ("client/x.c", '"server/core/core.h"'), ("cli/x.c", '"server/store/store.h"'),
+    ("cli/x.c", '"client/agent/agent.h"'), ("bench/x.c", '"tests/lib/test.h"'), ("server/x.c", '"cli/x.h"'),
     ("client/x.c", "<cuda_runtime.h>"), ("kernels/cpu/x.c", "<cudnn.h>"), ("server/x.c", "<nccl.h>"),
     ("client/x.c", "<cublas_v2.h>"), ("common/x.c", "<openssl/evp.h>"), ("server/tls.c", "<openssl/ssl.h>"),
-    ("server/core.c", "<sqlite3.h>"), ("common/job.c", "<yaml.h>"), ("proto/frame.c", "<isa-l.h>"),
+    ("server/core/core.c", "<sqlite3.h>"), ("common/job/job.c", "<yaml.h>"), ("proto/frame.c", "<isa-l.h>"),
     ("proto/frame.c", "<isa-l/crc.h>"), ("kernels/reference/x.c", "<dnnl.h>"),
-    ("client/x.c", "<oneapi/dnnl/dnnl.h>"), ("common/job.c", "<jansson.h>"), ("client/x.c", "<jansson.h>"),
+    ("client/x.c", "<oneapi/dnnl/dnnl.h>"), ("common/job/job.c", "<jansson.h>"), ("client/x.c", "<jansson.h>"),
     ("server/x.c", "<systemd/sd-daemon.h>"),
-    ("server/core.c", "<uv.h>"), ("server/round_close.c", "<uv.h>"), ("server/scheduler.h", "<uv.h>"),
-    ("client/agent.c", "<uv.h>"), ("common/model/graph.c", "<uv.h>"), ("common/data/x.c", "<uv.h>"),
-    ("kernels/cpu/x.c", "<uv.h>"), ("server/core.c", "<time.h>"), ("server/round.c", "<stdio.h>"),
-    ("client/agent.c", "<unistd.h>"), ("server/scheduler.c", "<pthread.h>"), ("server/x.c", '"store.h"'),
+    ("server/core/core.c", "<uv.h>"), ("server/round/round_close.c", "<uv.h>"), ("server/round/scheduler.h", "<uv.h>"),
+    ("client/agent/agent.c", "<uv.h>"), ("common/model/graph.c", "<uv.h>"), ("common/data/x.c", "<uv.h>"),
+    ("kernels/cpu/x.c", "<uv.h>"), ("server/core/core.c", "<time.h>"), ("server/round/round.c", "<stdio.h>"),
+    ("client/agent/agent.c", "<unistd.h>"), ("server/round/scheduler.c", "<pthread.h>"), ("server/x.c", '"store.h"'),
 ]
 SELF_TEST_GOOD = [
     ("server/x.c", '"kernels/backend.h"'), ("client/x.c", '"proto/frame.h"'), ("cli/x.c", '"proto/frame.h"'),
-    ("tests/sim/x.c", '"server/core.h"'), ("tests/unit/x.c", "<sqlite3.h>"), ("bench/x.c", '"client/agent.h"'),
-    ("kernels/cuda/x.cu", "<cudnn.h>"), ("client/collective_nccl.c", "<nccl.h>"), ("server/store_sql.c", "<sqlite3.h>"),
-    ("common/digest.c", "<openssl/evp.h>"), ("common/systemd.c", "<systemd/sd-daemon.h>"), ("common/yaml.c", "<yaml.h>"), ("common/job.c", '"common/yaml.h"'),
-    ("server/main.c", "<uv.h>"), ("common/worker.h", "<uv.h>"), ("server/main.c", "<time.h>"),
-    ("server/core.c", "<string.h>"), ("common/model/safetensors.c", "<jansson.h>"), ("cli/x.c", "<jansson.h>"),
+    ("tests/sim/x.c", '"server/core/core.h"'), ("tests/unit/x.c", "<sqlite3.h>"), ("bench/x.c", '"client/agent/agent.h"'),
+    ("kernels/cuda/x.cu", "<cudnn.h>"), ("client/node/collective_nccl.c", "<nccl.h>"), ("server/store/store_sql.c", "<sqlite3.h>"),
+    ("common/base/digest.c", "<openssl/evp.h>"), ("common/base/systemd.c", "<systemd/sd-daemon.h>"), ("common/settings/yaml.c", "<yaml.h>"), ("common/job/job.c", '"common/settings/yaml.h"'),
+    ("server/loop/loop.h", "<uv.h>"), ("common/base/worker.h", "<uv.h>"), ("server/loop/loop.c", "<time.h>"),
+    ("server/core/core.c", "<string.h>"), ("common/model/safetensors.c", "<jansson.h>"), ("cli/x.c", "<jansson.h>"),
     ("proto/x.c", '"mfl.pb-c.h"'),
 ]
 
 
+def self_test_rooms():
+    """Plants a circle of three files, a use of a room above, and a pair that is one module."""
+    def text(name, called=""):
+        return f"int {name}(void)\n{{\n        return {called}();\n}}\n" if called else f"int {name}(void)\n{{\n        return 0;\n}}\n"
+
+    def found(files):
+        uses = rooms.read_uses(files)
+        return list(check_rooms(uses)) + list(check_circles(uses))
+    ring = {"proto/a.c": text("mfl_a", "mfl_b"), "proto/b.c": text("mfl_b", "mfl_c"), "proto/c.c": text("mfl_c", "mfl_a")}
+    assert len(found(ring)) == 1 and "3 files" in found(ring)[0], found(ring)
+    ring["proto/c.c"] = text("mfl_c")
+    assert not found(ring), found(ring)
+    pair = {"proto/a.c": text("mfl_a", "mfl_b"), "proto/a_check.c": text("mfl_b", "mfl_a"), "proto/a.h": "int mfl_a(void);\n"}
+    assert not found(pair), found(pair)
+    up = {"common/base/a.c": '/* "x" */\n' + text("mfl_a", "mfl_b"), "common/job/b.c": text("mfl_b")}
+    assert len(found(up)) == 1 and "common/base/ may not use common/job/" in found(up)[0], found(up)
+    up["common/base/a.c"] += "static int mfl_b(void)\n{\n        return 0;\n}\n"
+    assert not found(up), found(up)
+    assert found({"server/attic/a.c": '#include "server/attic/../b.h"\n', "common/base/b.c": "",
+                  "server/attic/c.c": text("mfl_c", "mfl_d"), "common/base/d.c": text("mfl_d")})
+    assert not list(check_table())
+    long = {"proto/a.c": "int mfl_a(void)\n{\n" + "        x();\n" * (FUNCTION_MAX - 1) + "}\n"}
+    assert len(list(check_sizes(long))) == 1 and not list(check_sizes({"proto/a.c": long["proto/a.c"].replace("        x();\n", "", 1)}))
+
+
 def self_test():
+    self_test_rooms()
     for path, header in SELF_TEST_BAD:
         found = list(check_text(path, f"/* x */\n\n  #  include {header}\n"))
         assert found and found[0].startswith(f"{path}:3: "), (path, header, found)
     for path, header in SELF_TEST_GOOD:
         assert not list(check_text(path, f"#include {header}\n")), (path, header)
-    assert not list(check_text("common/x.c", '/*\n#include "server/core.h"\n*/\n'))
+    assert not list(check_text("common/x.c", '/*\n#include "server/core/core.h"\n*/\n'))
     print(f"layers: self-test: {len(SELF_TEST_BAD)} violations found, {len(SELF_TEST_GOOD)} good lines passed")
 
 
@@ -135,12 +288,15 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         self_test()
         return 0
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    n, found = check_tree(root)
+    root = next((a for a in sys.argv[1:] if a != "--print"), os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    texts = read_tree(root)
+    found, house, uses = check_tree(texts)
+    if "--print" in sys.argv:
+        print_rooms(house, uses)
     for line in found:
         print(line)
-    print(f"layers: {n} files, {len(found)} violations")
-    return 1 if found or n == 0 else 0
+    print(f"layers: {len(texts)} files in {len(ROOMS)} rooms, {len(found)} violations")
+    return 1 if found or not texts else 0
 
 
 if __name__ == "__main__":

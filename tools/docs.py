@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-HEAD = """<!-- Made by ./dev docs from the programs' own tables: change common/settings.h's rows, not this file. -->
+HEAD = """<!-- Made by ./dev docs from the programs' own tables: change common/settings/settings.h's rows, not this file. -->
 # Configuration
 
 Every key of the two programs' files and of job files, with its default and what it takes. The same text is in

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the dashboard's files into one C file: embed.py OUTPUT FRAME.html FILE...
 
-FRAME becomes mfl_dashboard_frame, each FILE an asset at "/" and its name (server/dashboard.h)."""
+FRAME becomes mfl_dashboard_frame, each FILE an asset at "/" and its name (server/web/dashboard.h)."""
 import os
 import sys
 
@@ -21,7 +21,7 @@ def read(path):
 
 def main():
     output, frame, *files = sys.argv[1:]
-    lines = ['/* Made by tools/embed.py. */', '#include "server/dashboard.h"', '',
+    lines = ['/* Made by tools/embed.py. */', '#include "server/web/dashboard.h"', '',
              'const char mfl_dashboard_frame[] = {', array(read(frame) + b'\0'), '};', '']
     for i, path in enumerate(files):
         lines += ['static const unsigned char file_%d[] = {' % i, array(read(path)), '};']

@@ -52,7 +52,7 @@ def run_mfl(options):
     with bench.Server() as server:
         if options.noop:
             features, classes = SHAPES[options.noop]
-            server.swarm(CLIENTS, "--features", str(features), "--classes", str(classes))
+            server.swarm(CLIENTS, "--moving", "--features", str(features), "--classes", str(classes))
             text = bench.noop_job("noop", options.rounds, CLIENTS)
         for i in range(0 if options.noop else PROCESSES):
             command = [bench.program("client/mfl-client"), "--server", server.address, "--name", f"bench-{i}"]
@@ -61,7 +61,7 @@ def run_mfl(options):
         job = server.submit(text)
         server.mfl("wait", job)
         rounds = sorted(server.rounds(job), key=lambda r: r["round"])
-        times = [r["committed_ms"] / 1000 for r in rounds]
+        times = [r["committed_unix_ms"] / 1000 for r in rounds]
         return Result(times, rounds[-1].get("accuracy"), bench.memory(server.pid)[1])
 
 
@@ -148,16 +148,20 @@ class Processes:
     def result(self, server, rounds, limit):
         """Waits for the report of the last round."""
         end = time.monotonic() + limit
-        while len(self.lines()) <= rounds:
-            for process in self.started:
-                if process.poll() not in (None, 0):
+        while True:
+            over = time.monotonic() > end
+            ended = [process for process in self.started if process.poll() is not None]
+            lines = self.lines()  # all that those have written who ended
+            if len(lines) > rounds:
+                break
+            for process in ended:
+                if process.returncode:
                     raise SystemExit(f"{process.args[0]} ended with {process.returncode}")
-            if server.poll() is not None or time.monotonic() > end:
+            if server in ended or over:
                 raise SystemExit(f"Flower did not get to round {rounds}")
             self.watch_memory(server.pid)
             time.sleep(0.2)
         self.watch_memory(server.pid)
-        lines = self.lines()
         # From round 1 on, as mfl's; round 0 is the evaluation before the first.
         return Result([line["time"] for line in lines[1:]], lines[-1]["accuracy"], sum(self.peaks.values()))
 

@@ -1,46 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes whose inputs are constants: the arithmetic of shapes, masks and weights is done here, once. */
+/* Evaluates nodes whose inputs are all constants: the arithmetic of shapes, masks and weights. */
 #include <math.h>
 
 #include "cli/onnx/internal.h"
-
-int64_t onnx_count(const struct onnx_shape *shape)
-{
-        int64_t n = 1;
-        for (int d = 0; d < shape->rank; d++)
-                n *= shape->dim[d];
-        return n;
-}
-
-int onnx_broadcast(
-        struct onnx *o, const struct onnx_shape *a, const struct onnx_shape *b, struct onnx_shape *ret)
-{
-        struct onnx_shape s = {.rank = MFL_MAX(a->rank, b->rank)};
-        int64_t n = 1;
-        for (int d = 0; d < s.rank; d++) {
-                int da = d - (s.rank - a->rank), db = d - (s.rank - b->rank);
-                int64_t x = da < 0 ? 1 : a->dim[da], y = db < 0 ? 1 : b->dim[db];
-                if (x != y && x != 1 && y != 1)
-                        return onnx_fail(
-                                o, "dimensions %lld and %lld don't go together", (long long)x, (long long)y);
-                s.dim[d] = x == 1 ? y : x;
-                if ((n *= s.dim[d]) > ONNX_ELEMENTS_MAX)
-                        return onnx_fail(o, "the result is too large");
-        }
-        *ret = s;
-        return 0;
-}
-
-int64_t onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in)
-{
-        int64_t at = 0, stride = 1;
-        for (int d = out->rank - 1, k = in->rank - 1; k >= 0; d--, k--) {
-                at += in->dim[k] == 1 ? 0 : i % out->dim[d] * stride;
-                stride *= in->dim[k];
-                i /= out->dim[d];
-        }
-        return at;
-}
 
 enum arity { UNARY = 1, BINARY = 2, OTHER = 0 };
 enum result { SAME, FLOAT_ONLY, TRUTH };
@@ -101,8 +63,8 @@ static double fold_binary(char code, double x, double y)
         }
 }
 
-/* Whole numbers wrap, as they do elsewhere; division by zero gives 0 here. Those of modulo have the divisor's
- * sign. */
+/* Whole numbers wrap on overflow, as in other runtimes; division by zero gives 0. A modulo has the sign of
+ * the divisor. */
 static int64_t fold_whole(char code, int64_t x, int64_t y)
 {
         switch (code) {
@@ -154,20 +116,20 @@ static const struct {
 static int fold_of(const struct onnx *o)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(folds); i++)
-                if (!strcmp(folds[i].op, onnx_node(o)->op_type))
+                if (!strcmp(folds[i].op, mfl_onnx_node(o)->op_type))
                         return (int)i;
         return -1;
 }
 
-bool onnx_is_fold(const struct onnx *o)
+bool mfl_onnx_is_fold(const struct onnx *o)
 {
-        const Onnx__NodeProto *node = onnx_node(o);
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
         if (!strcmp(node->op_type, "Shape") || !strcmp(node->op_type, "Size"))
                 return true;
-        /* Of CastLike's second input only the type counts. */
+        /* Only the type of CastLike's second input counts. */
         size_t n = strcmp(node->op_type, "CastLike") ? node->n_input : MFL_MIN(node->n_input, (size_t)1);
         for (size_t i = 0; i < n; i++) {
-                const struct onnx_value *v = onnx_input(o, i);
+                const struct onnx_value *v = mfl_onnx_input(o, i);
                 if (v && !v->tensor)
                         return false;
         }
@@ -177,9 +139,9 @@ bool onnx_is_fold(const struct onnx *o)
 static int new_tensor(
         struct onnx *o, const struct onnx_shape *shape, bool is_float, struct onnx_tensor **ret_tensor)
 {
-        struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
-        int64_t n = onnx_count(shape);
-        void *data = t ? onnx_alloc(o, (size_t)n + 1, is_float ? sizeof(float) : sizeof(int64_t)) : NULL;
+        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
+        int64_t n = mfl_onnx_count(shape);
+        void *data = t ? mfl_onnx_alloc(o, (size_t)n + 1, is_float ? sizeof(float) : sizeof(int64_t)) : NULL;
         if (!data)
                 return onnx_memory(o);
         *t = (struct onnx_tensor){
@@ -207,18 +169,18 @@ static void put_whole(struct onnx_tensor *t, int64_t i, int64_t v)
 static int output(struct onnx *o, struct onnx_tensor *t)
 {
         struct onnx_value *v;
-        int r = onnx_new_value(o, &t->shape, &v);
+        int r = mfl_onnx_new_value(o, &t->shape, &v);
         if (r)
                 return r;
         v->tensor = t;
-        return onnx_output(o, 0, v);
+        return mfl_onnx_output(o, 0, v);
 }
 
 static int need(struct onnx *o, size_t n)
 {
         for (size_t i = 0; i < n; i++)
-                if (!onnx_input(o, i))
-                        return onnx_fail(o, "input %zu is missing", i);
+                if (!mfl_onnx_input(o, i))
+                        return mfl_onnx_fail(o, "input %zu is missing", i);
         return 0;
 }
 
@@ -230,8 +192,9 @@ static int fold_elements(struct onnx *o, int which)
         int r = need(o, binary ? 2 : 1);
         if (r)
                 return r;
-        const struct onnx_tensor *a = onnx_input(o, 0)->tensor, *b = binary ? onnx_input(o, 1)->tensor : a;
-        if ((r = onnx_broadcast(o, &a->shape, &b->shape, &shape)))
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor,
+                                 *b = binary ? mfl_onnx_input(o, 1)->tensor : a;
+        if ((r = mfl_onnx_broadcast(o, &a->shape, &b->shape, &shape)))
                 return r;
         enum result kind = folds[which].result;
         bool is_float = kind == FLOAT_ONLY || (kind == SAME && (a->f || b->f));
@@ -239,14 +202,16 @@ static int fold_elements(struct onnx *o, int which)
                 return r;
         t->is_bool = kind == TRUTH;
         for (int64_t i = 0; i < t->count; i++) {
-                int64_t ia = onnx_broadcast_at(&shape, i, &a->shape),
-                        ib = onnx_broadcast_at(&shape, i, &b->shape);
+                int64_t ia = mfl_onnx_broadcast_at(&shape, i, &a->shape),
+                        ib = mfl_onnx_broadcast_at(&shape, i, &b->shape);
                 if (binary && a->i && b->i)
                         put_whole(t, i, fold_whole(folds[which].code, a->i[ia], b->i[ib]));
                 else if (binary)
-                        put(t, i, fold_binary(folds[which].code, onnx_number(a, ia), onnx_number(b, ib)));
+                        put(t, i,
+                                fold_binary(
+                                        folds[which].code, mfl_onnx_number(a, ia), mfl_onnx_number(b, ib)));
                 else
-                        put(t, i, fold_unary(folds[which].code, onnx_number(a, ia)));
+                        put(t, i, fold_unary(folds[which].code, mfl_onnx_number(a, ia)));
         }
         return output(o, t);
 }
@@ -257,13 +222,14 @@ static int fold_cast(struct onnx *o)
         struct onnx_tensor *t;
         int r = need(o, 1);
         if (!r)
-                r = onnx_cast_kind(o, &kind);
+                r = mfl_onnx_cast_kind(o, &kind);
         if (r)
                 return r;
-        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
         bool is_float = kind == ONNX_KIND_FLOAT, truth = kind == ONNX_KIND_BOOL;
         if (kind == ONNX_KIND_OTHER)
-                return onnx_fail(o, "to element type %lld is not supported", (long long)onnx_int(o, "to", 0));
+                return mfl_onnx_fail(
+                        o, "the element type %lld is not supported", (long long)mfl_onnx_int(o, "to", 0));
         if (is_float && a->f)
                 return output(o, (struct onnx_tensor *)(uintptr_t)a);
         if ((r = new_tensor(o, &a->shape, is_float, &t)))
@@ -273,7 +239,7 @@ static int fold_cast(struct onnx *o)
                 if (!is_float && a->i)
                         put_whole(t, i, truth ? a->i[i] != 0 : a->i[i]);
                 else
-                        put(t, i, truth ? onnx_number(a, i) != 0 : onnx_number(a, i));
+                        put(t, i, truth ? mfl_onnx_number(a, i) != 0 : mfl_onnx_number(a, i));
         }
         return output(o, t);
 }
@@ -284,8 +250,8 @@ static int fold_shape(struct onnx *o, bool size)
         int r = need(o, 1);
         if (r)
                 return r;
-        const struct onnx_shape *s = &onnx_input(o, 0)->shape;
-        int64_t start = onnx_int(o, "start", 0), end = onnx_int(o, "end", s->rank);
+        const struct onnx_shape *s = &mfl_onnx_input(o, 0)->shape;
+        int64_t start = mfl_onnx_int(o, "start", 0), end = mfl_onnx_int(o, "end", s->rank);
         start = start < 0 ? MFL_MAX(start + s->rank, 0) : MFL_MIN(start, s->rank);
         end = end < 0 ? end + s->rank : MFL_MIN(end, s->rank);
         int64_t n = size ? 1 : MFL_MAX(end - start, 0);
@@ -293,30 +259,30 @@ static int fold_shape(struct onnx *o, bool size)
         if ((r = new_tensor(o, &shape, false, &t)))
                 return r;
         for (int64_t i = 0; i < n; i++)
-                put_whole(t, i, size ? onnx_count(s) : s->dim[start + i]);
+                put_whole(t, i, size ? mfl_onnx_count(s) : s->dim[start + i]);
         return output(o, t);
 }
 
 static int fold_concat(struct onnx *o)
 {
-        size_t n = onnx_node(o)->n_input;
+        size_t n = mfl_onnx_node(o)->n_input;
         struct onnx_tensor *t;
-        int r = n ? need(o, n) : onnx_fail(o, "has no inputs");
+        int r = n ? need(o, n) : mfl_onnx_fail(o, "has no inputs");
         if (r)
                 return r;
-        const struct onnx_tensor *first = onnx_input(o, 0)->tensor;
+        const struct onnx_tensor *first = mfl_onnx_input(o, 0)->tensor;
         struct onnx_shape shape = first->shape;
-        int64_t axis = onnx_int(o, "axis", 0), outer = 1, inner = 1, at = 0;
+        int64_t axis = mfl_onnx_int(o, "axis", 0), outer = 1, inner = 1, at = 0;
         axis += axis < 0 ? shape.rank : 0;
         if (axis < 0 || axis >= shape.rank)
-                return onnx_fail(o, "axis %lld is none of the constant's", (long long)axis);
+                return mfl_onnx_fail(o, "axis %lld: the constant has no such dimension", (long long)axis);
         for (size_t k = 1; k < n; k++) {
-                const struct onnx_tensor *a = onnx_input(o, k)->tensor;
+                const struct onnx_tensor *a = mfl_onnx_input(o, k)->tensor;
                 bool fits = a->shape.rank == shape.rank && !a->f == !first->f;
                 for (int d = 0; fits && d < shape.rank; d++)
                         fits = d == axis || a->shape.dim[d] == shape.dim[d];
                 if (!fits)
-                        return onnx_fail(o, "constants of different shapes or types");
+                        return mfl_onnx_fail(o, "the constants differ in shape or type");
                 shape.dim[axis] += a->shape.dim[axis];
         }
         for (int d = 0; d < shape.rank; d++) {
@@ -327,7 +293,7 @@ static int fold_concat(struct onnx *o)
                 return r;
         for (int64_t out = 0; out < outer; out++) {
                 for (size_t k = 0; k < n; k++) {
-                        const struct onnx_tensor *a = onnx_input(o, k)->tensor;
+                        const struct onnx_tensor *a = mfl_onnx_input(o, k)->tensor;
                         int64_t run = a->shape.dim[axis] * inner;
                         for (int64_t i = 0; i < run; i++, at++)
                                 a->f ? put(t, at, (double)a->f[out * run + i])
@@ -340,27 +306,27 @@ static int fold_concat(struct onnx *o)
 
 static int fold_constant_of_shape(struct onnx *o)
 {
-        const Onnx__AttributeProto *a = onnx_attribute(o, "value");
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "value");
         struct onnx_tensor *value = NULL, *t;
         struct onnx_shape shape = {0};
         const int64_t *dims;
-        int n, r = onnx_ints(o, NULL, 0, &dims, &n);
+        int n, r = mfl_onnx_ints(o, NULL, 0, &dims, &n);
         if (!r && a && a->t)
-                r = onnx_read_tensor(o, a->t, &value);
+                r = mfl_onnx_read_tensor(o, a->t, &value);
         if (r)
                 return r;
         if (n < 0 || n > ONNX_RANK_MAX || (value && value->count != 1))
-                return onnx_fail(o, "needs a shape and one value");
+                return mfl_onnx_fail(o, "needs a shape and one value");
         int64_t count = 1;
         for (int d = 0; d < n; d++) {
                 if (dims[d] < 0 || dims[d] > ONNX_ELEMENTS_MAX || (count *= dims[d]) > ONNX_ELEMENTS_MAX)
-                        return onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
+                        return mfl_onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
                 shape.dim[shape.rank++] = dims[d];
         }
         if ((r = new_tensor(o, &shape, !value || value->f, &t)))
                 return r;
         for (int64_t i = 0; value && i < t->count; i++)
-                put(t, i, onnx_number(value, 0));
+                put(t, i, mfl_onnx_number(value, 0));
         return output(o, t);
 }
 
@@ -368,14 +334,14 @@ static int fold_range(struct onnx *o)
 {
         double start, end, step;
         struct onnx_tensor *t;
-        if (!onnx_scalar(onnx_input(o, 0), &start) || !onnx_scalar(onnx_input(o, 1), &end) ||
-                !onnx_scalar(onnx_input(o, 2), &step))
-                return onnx_fail(o, "needs three constants");
+        if (!mfl_onnx_scalar(mfl_onnx_input(o, 0), &start) || !mfl_onnx_scalar(mfl_onnx_input(o, 1), &end) ||
+                !mfl_onnx_scalar(mfl_onnx_input(o, 2), &step))
+                return mfl_onnx_fail(o, "needs three constants");
         double n = ceil((end - start) / step);
         if (!(n < (double)ONNX_ELEMENTS_MAX))
-                return onnx_fail(o, "the range is too long");
+                return mfl_onnx_fail(o, "the range is too long");
         struct onnx_shape shape = {1, {n > 0 ? (int64_t)n : 0}};
-        int r = new_tensor(o, &shape, onnx_input(o, 0)->tensor->f, &t);
+        int r = new_tensor(o, &shape, mfl_onnx_input(o, 0)->tensor->f, &t);
         for (int64_t i = 0; !r && i < t->count; i++)
                 put(t, i, start + (double)i * step);
         return r ? r : output(o, t);
@@ -388,33 +354,33 @@ static int fold_where(struct onnx *o)
         int r = need(o, 3);
         if (r)
                 return r;
-        const struct onnx_tensor *c = onnx_input(o, 0)->tensor, *a = onnx_input(o, 1)->tensor,
-                                 *b = onnx_input(o, 2)->tensor;
-        if ((r = onnx_broadcast(o, &a->shape, &b->shape, &shape)) ||
-                (r = onnx_broadcast(o, &shape, &c->shape, &shape)) ||
+        const struct onnx_tensor *c = mfl_onnx_input(o, 0)->tensor, *a = mfl_onnx_input(o, 1)->tensor,
+                                 *b = mfl_onnx_input(o, 2)->tensor;
+        if ((r = mfl_onnx_broadcast(o, &a->shape, &b->shape, &shape)) ||
+                (r = mfl_onnx_broadcast(o, &shape, &c->shape, &shape)) ||
                 (r = new_tensor(o, &shape, a->f || b->f, &t)))
                 return r;
         for (int64_t i = 0; i < t->count; i++) {
-                bool first = onnx_number(c, onnx_broadcast_at(&shape, i, &c->shape)) != 0;
+                bool first = mfl_onnx_number(c, mfl_onnx_broadcast_at(&shape, i, &c->shape)) != 0;
                 const struct onnx_tensor *from = first ? a : b;
-                put(t, i, onnx_number(from, onnx_broadcast_at(&shape, i, &from->shape)));
+                put(t, i, mfl_onnx_number(from, mfl_onnx_broadcast_at(&shape, i, &from->shape)));
         }
         return output(o, t);
 }
 
 static int fold_constant(struct onnx *o)
 {
-        const Onnx__AttributeProto *a = onnx_attribute(o, "value");
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "value");
         struct onnx_tensor *t = NULL;
         int r;
         if (a && a->t)
-                return (r = onnx_read_tensor(o, a->t, &t)) ? r : output(o, t);
-        const Onnx__AttributeProto *vi = onnx_attribute(o, "value_int"),
-                                   *vf = onnx_attribute(o, "value_float"),
-                                   *vis = onnx_attribute(o, "value_ints"),
-                                   *vfs = onnx_attribute(o, "value_floats");
+                return (r = mfl_onnx_read_tensor(o, a->t, &t)) ? r : output(o, t);
+        const Onnx__AttributeProto *vi = mfl_onnx_attribute(o, "value_int"),
+                                   *vf = mfl_onnx_attribute(o, "value_float"),
+                                   *vis = mfl_onnx_attribute(o, "value_ints"),
+                                   *vfs = mfl_onnx_attribute(o, "value_floats");
         if (!vi && !vf && !vis && !vfs)
-                return onnx_fail(o, "a constant of this kind is not supported");
+                return mfl_onnx_fail(o, "this kind of constant is not supported");
         size_t n = vis ? vis->n_ints : vfs ? vfs->n_floats : 1;
         struct onnx_shape shape = {vis || vfs ? 1 : 0, {(int64_t)n}};
         if ((r = new_tensor(o, &shape, vf || vfs, &t)))
@@ -432,16 +398,16 @@ static int fold_trilu(struct onnx *o)
         int r = need(o, 1);
         if (r)
                 return r;
-        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
-        bool upper = onnx_int(o, "upper", 1) != 0;
-        if (a->shape.rank < 2 || (onnx_input(o, 1) && !onnx_scalar(onnx_input(o, 1), &k)))
-                return onnx_fail(o, "needs a matrix and a number");
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        bool upper = mfl_onnx_int(o, "upper", 1) != 0;
+        if (a->shape.rank < 2 || (mfl_onnx_input(o, 1) && !mfl_onnx_scalar(mfl_onnx_input(o, 1), &k)))
+                return mfl_onnx_fail(o, "needs a matrix and a number");
         if ((r = new_tensor(o, &a->shape, a->f, &t)))
                 return r;
         int64_t rows = a->shape.dim[a->shape.rank - 2], columns = a->shape.dim[a->shape.rank - 1];
         for (int64_t i = 0; i < a->count; i++) {
                 double off = (double)(i % columns - i / columns % rows);
-                put(t, i, (upper ? off >= k : off <= k) ? onnx_number(a, i) : 0);
+                put(t, i, (upper ? off >= k : off <= k) ? mfl_onnx_number(a, i) : 0);
         }
         return output(o, t);
 }
@@ -449,23 +415,23 @@ static int fold_trilu(struct onnx *o)
 static int fold_product(struct onnx *o)
 {
         struct onnx_tensor *t;
-        struct onnx_shape shape = {onnx_int(o, "keepdims", 1) ? 1 : 0, {1}};
+        struct onnx_shape shape = {mfl_onnx_int(o, "keepdims", 1) ? 1 : 0, {1}};
         int r = need(o, 1);
         if (r)
                 return r;
-        const struct onnx_tensor *a = onnx_input(o, 0)->tensor;
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
         if (a->shape.rank > 1)
-                return onnx_fail(o, "constants of one dimension are supported");
+                return mfl_onnx_fail(o, "only 1-dimensional constants are supported");
         if ((r = new_tensor(o, &shape, a->f, &t)))
                 return r;
         double p = 1;
         for (int64_t i = 0; i < a->count; i++)
-                p *= onnx_number(a, i);
+                p *= mfl_onnx_number(a, i);
         put(t, 0, p);
         return output(o, t);
 }
 
-int onnx_fold(struct onnx *o)
+int mfl_onnx_fold(struct onnx *o)
 {
         int which = fold_of(o);
         const char *op = folds[which].op;

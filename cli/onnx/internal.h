@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that convert an ONNX graph share; private to cli/onnx.
+/* The parts of the conversion of an ONNX graph; private to cli/onnx and its rooms.
  *
- * Nodes are taken in order, for one sample (a batch of 1). Each value is a constant, or a view: elements of
- * one native layer's output in some order, under some function of one variable. Reshape, Transpose, Slice,
- * Split and Gather only make other views, by an exact table of indices, so that the many ways in which
- * exporters write the same thing (heads of attention, sequences before batches) come out as the same table.
- * Functions of one variable are followed by their values at sample points, so that every spelling of GELU is
- * the same function. A layer is made when an operator needs one. What can't be said as native layers is
- * refused with the name of the node.
+ * The nodes are converted in order, for one sample (a batch of 1). Each value is a constant or a view: the
+ * elements of one native layer's output in some order, under some function of one variable. Reshape,
+ * Transpose, Slice, Split and Gather only make other views, with an exact table of indices. So the many ways
+ * in which exporters write the same thing (heads of attention, sequences before batches) give the same table.
+ * A function of one variable is represented by its values at sample points, so every spelling of GELU is the
+ * same function. A layer is made when an operator needs one. A node that native layers can't express is
+ * refused by name.
  */
 #ifndef MFL_CLI_ONNX_INTERNAL_H
 #define MFL_CLI_ONNX_INTERNAL_H
 
+#include "common/model/unary.h"
 #include "cli/onnx/onnx.h"
+#include "cli/proof/described.h"
 #include "onnx.pb-c.h"
 
 #define ONNX_RANK_MAX 8
@@ -24,24 +26,24 @@ struct onnx_shape {
         int rank;
         int64_t dim[ONNX_RANK_MAX];
 };
-int64_t onnx_count(const struct onnx_shape *shape);
 
-/* A constant: floats or whole numbers (bool too). */
+/* A constant: floats, or whole numbers (also for bool). */
 struct onnx_tensor {
         struct onnx_shape shape;
         int64_t count;
         const float *f;
         const int64_t *i;
-        const char *origin; /* the initializer that it was made from; NULL: computed or of a Constant node */
-        int moved;          /* 1 + the first node that moved the initializer; 0: it is as it was */
+        const char *origin; /* the initializer it came from; NULL: computed, or a Constant node */
+        int moved;          /* 1 + the first node that moved the initializer; 0: not moved */
         bool is_bool;
+        bool turned; /* the initializer transposed, or an odd number of times */
 };
 
-/* What a value waits to become. All but NONE have a base view. */
+/* The pending step of a value. All but NONE have a base view. */
 enum onnx_pending {
         ONNX_NONE,
-        ONNX_PRODUCT, /* base times a constant matrix: dense, maybe with a bias that follows */
-        ONNX_MEAN,    /* over the last dimension; what follows are the steps of a normalisation */
+        ONNX_PRODUCT, /* base times a constant matrix: dense; a bias may follow */
+        ONNX_MEAN,    /* mean over the last dimension; the next ones are the steps of a normalisation */
         ONNX_CENTERED,
         ONNX_SQUARED,
         ONNX_VARIANCE,
@@ -53,37 +55,46 @@ enum onnx_pending {
         ONNX_SCALED_GROUPS,
         ONNX_SCORES,  /* q k^T */
         ONNX_WEIGHTS, /* softmax of it */
-        ONNX_UNIFORM, /* random numbers, without a base; for each whether it is kept; and that over the share
-                       */
+        ONNX_UNIFORM, /* random numbers, without a base; then whether each is kept; then that divided by the
+                       * share */
         ONNX_KEPT,
         ONNX_NOISE
 };
 
 struct onnx_value {
         struct onnx_shape shape;
-        int node; /* that made it; -1: an input or initializer */
+        int node; /* the node that made it; -1: an input or initializer */
         int uses;
-        struct onnx_tensor *tensor; /* a constant; what follows is of the others */
+        struct onnx_tensor *tensor; /* set for a constant; the members below are for all other values */
         int layer;
-        const int32_t *map;              /* element -> element of the layer's output; NULL: the same */
-        const struct onnx_value *parent; /* the view that it is the last move of, NULL for none, and that */
-        const int32_t *step;             /* move: element -> the parent's element */
-        const double *samples;           /* of the function; NULL: the value itself */
+        const int32_t *map;               /* element -> element of the layer's output; NULL: the same order */
+        const struct onnx_value *parent;  /* the view that the last move was applied to; NULL: none */
+        const int32_t *step;              /* the last move: element -> the parent's element */
+        const double *samples;            /* values of the function; NULL: the identity */
+        const struct mfl_layer *function; /* the layer that computes it, where the samples do not tell */
+        const double *above;              /* the value is whether the layer's is above this number */
         enum onnx_pending pending;
-        const struct onnx_value *base, *other; /* other: keys */
+        const struct onnx_value *base, *other; /* other: the keys of an attention */
         const struct onnx_tensor *weight;
-        bool transposed, centered; /* weight is [in][out]; the normalisation takes the mean away */
+        bool transposed, centered; /* weight is [in][out]; the normalisation subtracts the mean */
         int groups;
         float eps, rate;
-        double scale; /* of scores */
+        double scale; /* factor of the scores */
         bool causal;
-        struct onnx_value *made; /* the view that it has become; NULL: not yet */
+        struct onnx_value *made; /* the view that it was resolved to; NULL: not yet */
 };
 
 struct onnx_layer {
         struct mfl_layer layer;
-        int at;                                                    /* the node after which it stands */
+        int at, node; /* the layer is placed after this node; made at */
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER]; /* in the order of the parameter table */
+};
+
+/* Names of one tensor of the PyTorch model. */
+struct onnx_tie {
+        struct onnx_tie *next;
+        const char *const *names;
+        size_t n;
 };
 
 struct onnx_block {
@@ -99,144 +110,197 @@ struct onnx {
         const Onnx__GraphProto *graph;
         int64_t opset;
         const struct mfl_onnx_files *files;
-        struct onnx_block *blocks; /* everything made on the way; freed at the end */
+        struct onnx_block *blocks; /* all memory of the conversion; freed at its end */
         uint64_t budget;
         bool out_of_memory;
         struct onnx_entry *table; /* values by name, open addressing */
         size_t n_table;
         struct onnx_layer *layers;
         int n_layers;
-        int node;    /* at work */
-        int parents; /* of views that are at work, one within the other */
-        bool tokens; /* the input is whole numbers */
+        int node;    /* the current node */
+        int parents; /* depth of nested views in view.c */
+        struct onnx_tie *ties;
+        bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
+        bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
+        bool tokens;     /* the input holds whole numbers */
+        /* The file's description of the module; NULL: none. With `tagging`, parameters hold tags. */
+        struct mfl_described *described;
+        bool tagging;
         char *notes;
         struct mfl_error *err;
 };
 
 /* read.c */
-void *onnx_alloc(
+void *mfl_onnx_alloc(
         struct onnx *o, size_t n, size_t size); /* NULL: o->err is set, and the code is onnx_memory(o) */
 static inline int onnx_memory(const struct onnx *o)
 {
         return o->out_of_memory ? -ENOMEM : MFL_INVALID;
 }
-int onnx_fail(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3); /* with file, node and operator */
-void onnx_note(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3);
-int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx_tensor **ret_tensor);
-struct onnx_value *onnx_find(const struct onnx *o, const char *name);
-int onnx_set(struct onnx *o, const char *name, struct onnx_value *value);
+int mfl_onnx_fail(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3); /* the text names file, node and
+                                                                       * operator */
+void mfl_onnx_note(struct onnx *o, const char *fmt, ...) MFL_PRINTF(2, 3);
+int mfl_onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx_tensor **ret_tensor);
+struct onnx_value *mfl_onnx_find(const struct onnx *o, const char *name);
+int mfl_onnx_set(struct onnx *o, const char *name, struct onnx_value *value);
 
-const Onnx__NodeProto *onnx_node(const struct onnx *o);
-const Onnx__AttributeProto *onnx_attribute(const struct onnx *o, const char *name); /* NULL: not given */
-int64_t onnx_int(const struct onnx *o, const char *name, int64_t otherwise);
-float onnx_float(const struct onnx *o, const char *name, float otherwise);
-bool onnx_string_is(const struct onnx *o, const char *name, const char *otherwise, const char *value);
-/* Input i of the node; NULL where it is not given. */
-struct onnx_value *onnx_input(const struct onnx *o, size_t i);
-/* Whole numbers of an attribute or, since other opsets, of a constant input: *ret_n is -1 where neither is
- * given. */
-int onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n);
-int onnx_output(struct onnx *o, size_t i, struct onnx_value *value);
-bool onnx_scalar(const struct onnx_value *value, double *ret_v); /* a constant of one element */
-double onnx_number(const struct onnx_tensor *t, int64_t i);
-/* What Cast, or CastLike by its second input, makes of a value. ONNX_KIND_OTHER: text, complex, 8-bit floats.
+const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o);
+const Onnx__AttributeProto *mfl_onnx_attribute(const struct onnx *o, const char *name); /* NULL: absent */
+int64_t mfl_onnx_int(const struct onnx *o, const char *name, int64_t otherwise);
+float mfl_onnx_float(const struct onnx *o, const char *name, float otherwise);
+bool mfl_onnx_string_is(const struct onnx *o, const char *name, const char *otherwise, const char *value);
+/* Input i of the node; NULL if absent. */
+struct onnx_value *mfl_onnx_input(const struct onnx *o, size_t i);
+/* The whole numbers of an attribute or, since later opsets, of a constant input. *ret_n is -1 if both are
+ * absent. */
+int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n);
+int mfl_onnx_output(struct onnx *o, size_t i, struct onnx_value *value);
+bool mfl_onnx_scalar(
+        const struct onnx_value *value, double *ret_v); /* true for a constant with one element */
+double mfl_onnx_number(const struct onnx_tensor *t, int64_t i);
+/* The target kind of Cast, or of CastLike by its second input. ONNX_KIND_OTHER: text, complex, 8-bit floats.
  */
 enum onnx_kind { ONNX_KIND_FLOAT, ONNX_KIND_WHOLE, ONNX_KIND_BOOL, ONNX_KIND_OTHER };
 enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v);
-int onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind);
+int mfl_onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind);
 
-/* fold.c: false when the node is none of constants. */
-bool onnx_is_fold(const struct onnx *o);
-int onnx_fold(struct onnx *o);
-int onnx_broadcast(
+/* ---- Each file below uses only those above it. ---- */
+
+/* shape.c */
+int64_t mfl_onnx_count(const struct onnx_shape *shape);
+int mfl_onnx_broadcast(
         struct onnx *o, const struct onnx_shape *a, const struct onnx_shape *b, struct onnx_shape *ret);
-int64_t onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in);
-
-/* move.c */
-bool onnx_is_move(const struct onnx *o);
-int onnx_move(struct onnx *o);
-int onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape, const int32_t *map,
-        struct onnx_value **ret_value);
+int64_t mfl_onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in);
 
 /* layers.c */
-int onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
-int onnx_add_layer(struct onnx *o, const struct mfl_layer *layer, const struct onnx_tensor *const *tensors,
-        int at, int *ret_layer);
-/* A slice, transposition, reshape, concatenation or function of one variable: the same may be there already.
- */
-int onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer);
-int onnx_layer_value(
+int mfl_onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
+int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
+        const struct onnx_tensor *const *tensors, int at, int *ret_layer);
+/* Adds a slice, transposition, reshape, concatenation or function of one variable, or finds the same layer
+ * among those that exist. */
+int mfl_onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer);
+int mfl_onnx_layer_value(
         struct onnx *o, int layer, const struct onnx_shape *shape, struct onnx_value **ret_value);
-const struct mfl_shape *onnx_layer_shape(const struct onnx *o, int layer);
+const struct mfl_shape *mfl_onnx_layer_shape(const struct onnx *o, int layer);
 /* The native shape of a value as an operator over images, or over rows of features, sees it. */
-int onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
-void onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
-/* A view without pending and function. */
-int onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
-/* The same, but its function stays. */
-int onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
-bool onnx_is_generated(const char *name); /* no module's, but the exporter's */
-void onnx_name(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);
+int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
+void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
+bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name); /* by a layer */
+bool mfl_onnx_is_generated(const char *name); /* the exporter made the name, no module has it */
+void mfl_onnx_name(
+        struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);
 /* Where the layer of a tensor of params stands: at the first node that takes it. */
-int onnx_place_of(const struct onnx *o, const struct onnx_value *constant);
-int onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor);
-bool onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
-bool onnx_same_map(const struct onnx_value *a, const struct onnx_value *b);
+int mfl_onnx_place_of(const struct onnx *o, const struct onnx_value *constant);
+int mfl_onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor);
+/* Whether both come from one initializer in the same way. */
+bool mfl_onnx_same_tensor(const struct onnx_tensor *a, const struct onnx_tensor *b);
+bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 
-/* view.c: the layer whose output is the value in this native shape, made where it is not there. */
-int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
+/* share.c */
+/* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
+ * says that all ties are known. */
+int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
+/* Finds the layers that use tensors of earlier ones, once all layers are in order. */
+int mfl_onnx_share(struct onnx *o);
 
-/* function.c: functions of one variable. The numbers that they are followed at, in ascending order: */
-double onnx_sample_at(int i);
-double onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
-bool onnx_is_unary(const char *op);
-int onnx_unary(struct onnx *o, struct onnx_value *x);
+/* fold.c: nodes whose inputs are all constants */
+bool mfl_onnx_is_fold(const struct onnx *o);
+int mfl_onnx_fold(struct onnx *o);
+
+/* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
+int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,
+        const int32_t *map, struct onnx_value **ret_value);
+/* The layer whose output is the view in this native shape; it is made if no layer has it. The view has no
+ * pending step and no function. */
+int mfl_onnx_view_layer(
+        struct onnx *o, const struct onnx_value *view, const struct mfl_shape *shape, int *ret_layer);
+
+/* function.c: functions of one variable. The numbers at which they are sampled, in ascending order: */
+double mfl_onnx_sample_at(int i);
+double mfl_onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
+bool mfl_onnx_is_unary(const char *op);
+/* f[i] = the node's function of the value of `of` at sample i; v: the value that will have it. */
+int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f, struct onnx_value *v);
 /* A view of the same elements under a function; *ret_f, ONNX_SAMPLES numbers, is filled by the caller. */
-int onnx_new_function(
+int mfl_onnx_new_function(
         struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value);
-bool onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
-/* A number that is no parameter: a frozen weight of one element, of the rank of v's layer. */
-int onnx_add_scalar(struct onnx *o, const struct onnx_value *v, float c, int *ret_layer);
+bool mfl_onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
+/* A number that is no parameter: a frozen weight of one element, with the rank of v's layer. */
+int mfl_onnx_add_scalar(struct onnx *o, const struct onnx_value *v, float c, int *ret_layer);
 /* x times or plus such a number. */
-int onnx_add_constant(
+int mfl_onnx_add_constant(
         struct onnx *o, const struct onnx_value *v, enum mfl_op op, float c, struct onnx_value **ret_view);
 /* The layer's output times scale plus offset, whatever v's function is. */
-int onnx_make_affine(
+int mfl_onnx_make_affine(
         struct onnx *o, struct onnx_value *v, double scale, double offset, struct onnx_value **ret_view);
-/* v's function as one layer, or one between changes of scale; *ret_view is not set where there is none. */
-int onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
-/* The node's function of a value that is a layer's own by now. */
-int onnx_make_unary(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view);
+/* v's function as one layer, or as one layer between changes of scale. *ret_view is not set if there is no
+ * such layer. */
+int mfl_onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* The node's function of a view that has no function itself. */
+int mfl_onnx_make_unary(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view);
+/* scale * v^exponent of a view that has no function itself. */
+int mfl_onnx_make_power(
+        struct onnx *o, struct onnx_value *of, double exponent, double scale, struct onnx_value **ret_view);
 #define ONNX_NOT_KNOWN                                                                                       \
-        "is not supported as a function of one value; supported are Relu, LeakyRelu, Elu, Clip, Tanh, "      \
-        "Sigmoid, HardSigmoid, HardSwish, SiLU, GELU, Softplus, and sums and products with constants"
+        "is not supported as a function of one value; 'mfl help job' lists the functions that are layers"
 
-/* elementwise.c */
-bool onnx_is_elementwise(const struct onnx *o);
-int onnx_elementwise(struct onnx *o);
-int onnx_make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* join.c. The operators of two inputs that work element by element; those with a layer of their own (sums and
+ * products); and Where with a condition on the samples, which is not a constant mask. */
+bool mfl_onnx_is_binary(const char *op);
+bool mfl_onnx_is_arithmetic(const char *op);
+bool mfl_onnx_is_choice(const struct onnx *o);
+/* The dimension of the batch in the joined shape, -1 if it has none; and a shape without it, as a layer of
+ * `rank` dimensions. */
+int mfl_onnx_batch_axis(const struct onnx_shape *shape);
+int mfl_onnx_without(
+        struct onnx *o, const struct onnx_shape *shape, int rank, int axis, struct mfl_shape *ret_shape);
+/* Layers a and b in shapes sa and sb under op, as a value in `shape`. */
+int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl_shape *sa,
+        const struct mfl_shape *sb, const struct onnx_shape *shape, struct onnx_value **ret_view);
 
-/* norm.c: true when the node is a step of a normalisation and was taken. */
-int onnx_norm_step(struct onnx *o, bool *ret_taken);
-int onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* make.c: pending values as layers. Their bases are views without pending step and function. */
+int mfl_onnx_make_product(
+        struct onnx *o, struct onnx_value *v, const struct onnx_tensor *bias, struct onnx_value **ret_view);
+int mfl_onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+int mfl_onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* The same with the scale and the shift that the node gives; NULL: without. */
+int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *bias,
+        struct onnx_value **ret_view);
+int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
+        const struct onnx_tensor *bias, struct onnx_value **ret_view);
 
-/* groupnorm.c: the same. */
-int onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
-int onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
-int onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* resolve.c. A view without a pending step: */
+int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* A view without a pending step and without a function: */
+int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* mfl_onnx_view_layer of the resolved value. */
+int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
+/* The node's sum, difference or product of two values. */
+int mfl_onnx_join_views(
+        struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
-/* attention.c, noise.c: the same. */
-int onnx_attention_step(struct onnx *o, bool *ret_taken);
-int onnx_noise_step(struct onnx *o, bool *ret_taken);
+/* nodes/: groupnorm.c, norm.c, attention.c, noise.c: sequences of nodes that one layer stands for. *ret_taken says
+ * whether the node was such a step. */
+int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
+int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
-/* ops.c, recurrent.c */
-int onnx_operator(struct onnx *o, bool *ret_known);
-int onnx_make_product(
-        struct onnx *o, struct onnx_value *v, const struct onnx_tensor *bias, struct onnx_value **ret_view);
-int onnx_recurrent(struct onnx *o);
+/* move.c: nodes that only move elements */
+bool mfl_onnx_is_move(const struct onnx *o);
+int mfl_onnx_move(struct onnx *o);
 
-/* text.c */
-int onnx_text(struct onnx *o, const struct mfl_graph *graph, char **ret_text);
+/* elementwise.c */
+bool mfl_onnx_is_elementwise(const struct onnx *o);
+int mfl_onnx_elementwise(struct onnx *o);
+
+/* recurrent.c, ops.c: operators with a layer of their own */
+int mfl_onnx_recurrent(struct onnx *o);
+int mfl_onnx_operator(struct onnx *o, bool *ret_known);
+
+/* open/text.c */
+int mfl_onnx_text(struct onnx *o, const struct mfl_graph *graph, char **ret_text);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node is given: attributes, inputs, constants; the memory and the messages of a conversion. */
+/* Reads a node: attributes, inputs, constants. Also the memory and the messages of a conversion. */
 #include <stdio.h>
 
 #include "cli/onnx/internal.h"
 
-void *onnx_alloc(struct onnx *o, size_t n, size_t size)
+void *mfl_onnx_alloc(struct onnx *o, size_t n, size_t size)
 {
         uint64_t bytes;
         if (o->out_of_memory)
@@ -26,12 +26,12 @@ void *onnx_alloc(struct onnx *o, size_t n, size_t size)
         return (char *)block + sizeof(max_align_t);
 }
 
-const Onnx__NodeProto *onnx_node(const struct onnx *o)
+const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o)
 {
         return o->graph->node[o->node];
 }
 
-int onnx_fail(struct onnx *o, const char *fmt, ...)
+int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
 {
         char text[400];
         va_list ap;
@@ -40,7 +40,7 @@ int onnx_fail(struct onnx *o, const char *fmt, ...)
         va_end(ap);
         if (o->node < 0)
                 return mfl_fail(o->err, MFL_INVALID, "%.160s: %s", o->path, text);
-        const Onnx__NodeProto *node = onnx_node(o);
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
         const char *name = node->name && *node->name            ? node->name
                            : node->n_output && *node->output[0] ? node->output[0]
                                                                 : "?";
@@ -48,7 +48,7 @@ int onnx_fail(struct onnx *o, const char *fmt, ...)
                 node->op_type ? node->op_type : "?", text);
 }
 
-void onnx_note(struct onnx *o, const char *fmt, ...)
+void mfl_onnx_note(struct onnx *o, const char *fmt, ...)
 {
         size_t n = strlen(o->notes), room = sizeof((struct mfl_onnx_model *)0)->notes;
         va_list ap;
@@ -73,16 +73,16 @@ static size_t slot_of(const struct onnx *o, const char *name)
         return i;
 }
 
-struct onnx_value *onnx_find(const struct onnx *o, const char *name)
+struct onnx_value *mfl_onnx_find(const struct onnx *o, const char *name)
 {
         return o->table[slot_of(o, name)].value;
 }
 
-int onnx_set(struct onnx *o, const char *name, struct onnx_value *value)
+int mfl_onnx_set(struct onnx *o, const char *name, struct onnx_value *value)
 {
         struct onnx_entry *entry = &o->table[slot_of(o, name)];
         if (entry->value && entry->value->shape.rank >= 0)
-                return onnx_fail(o, "value '%.60s' is made twice", name);
+                return mfl_onnx_fail(o, "value '%.60s' is computed twice", name);
         if (entry->value)
                 value->uses = entry->value->uses;
         *entry = (struct onnx_entry){name, value};
@@ -91,82 +91,80 @@ int onnx_set(struct onnx *o, const char *name, struct onnx_value *value)
 
 /* ---- a node's attributes and inputs ---- */
 
-const Onnx__AttributeProto *onnx_attribute(const struct onnx *o, const char *name)
+const Onnx__AttributeProto *mfl_onnx_attribute(const struct onnx *o, const char *name)
 {
-        const Onnx__NodeProto *node = onnx_node(o);
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
         for (size_t i = 0; i < node->n_attribute; i++)
                 if (node->attribute[i]->name && !strcmp(node->attribute[i]->name, name))
                         return node->attribute[i];
         return NULL;
 }
 
-int64_t onnx_int(const struct onnx *o, const char *name, int64_t otherwise)
+int64_t mfl_onnx_int(const struct onnx *o, const char *name, int64_t otherwise)
 {
-        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, name);
         return a && a->has_i ? a->i : otherwise;
 }
 
-float onnx_float(const struct onnx *o, const char *name, float otherwise)
+float mfl_onnx_float(const struct onnx *o, const char *name, float otherwise)
 {
-        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, name);
         return a && a->has_f ? a->f : otherwise;
 }
 
-bool onnx_string_is(const struct onnx *o, const char *name, const char *otherwise, const char *value)
+bool mfl_onnx_string_is(const struct onnx *o, const char *name, const char *otherwise, const char *value)
 {
-        const Onnx__AttributeProto *a = onnx_attribute(o, name);
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, name);
         if (!a || !a->has_s)
                 return !strcmp(otherwise, value);
         return a->s.len == strlen(value) && !memcmp(a->s.data, value, a->s.len);
 }
 
-struct onnx_value *onnx_input(const struct onnx *o, size_t i)
+struct onnx_value *mfl_onnx_input(const struct onnx *o, size_t i)
 {
-        const Onnx__NodeProto *node = onnx_node(o);
-        return i < node->n_input && *node->input[i] ? onnx_find(o, node->input[i]) : NULL;
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
+        return i < node->n_input && *node->input[i] ? mfl_onnx_find(o, node->input[i]) : NULL;
 }
 
-int onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n)
+int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n)
 {
-        const Onnx__AttributeProto *a = attribute ? onnx_attribute(o, attribute) : NULL;
-        const struct onnx_value *v = onnx_input(o, input);
+        const Onnx__AttributeProto *a = attribute ? mfl_onnx_attribute(o, attribute) : NULL;
+        const struct onnx_value *v = mfl_onnx_input(o, input);
         *ret_n = -1;
         if (a) {
                 *ret_v = a->ints;
                 *ret_n = (int)a->n_ints;
         } else if (v) {
                 if (!v->tensor || !v->tensor->i)
-                        return onnx_fail(o,
-                                "input %zu depends on the data, or holds no whole numbers; mfl takes "
-                                "constants here",
-                                input);
+                        return mfl_onnx_fail(o, "input %zu must be a constant of whole numbers", input);
                 if (v->tensor->count > 65536)
-                        return onnx_fail(o, "input %zu has %lld numbers", input, (long long)v->tensor->count);
+                        return mfl_onnx_fail(
+                                o, "input %zu has %lld numbers", input, (long long)v->tensor->count);
                 *ret_v = v->tensor->i;
                 *ret_n = (int)v->tensor->count;
         }
         return 0;
 }
 
-int onnx_output(struct onnx *o, size_t i, struct onnx_value *value)
+int mfl_onnx_output(struct onnx *o, size_t i, struct onnx_value *value)
 {
-        const Onnx__NodeProto *node = onnx_node(o);
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
         if (i >= node->n_output || !*node->output[i])
                 return 0;
         value->node = o->node;
-        return onnx_set(o, node->output[i], value);
+        return mfl_onnx_set(o, node->output[i], value);
 }
 
-double onnx_number(const struct onnx_tensor *t, int64_t i)
+double mfl_onnx_number(const struct onnx_tensor *t, int64_t i)
 {
         return t->f ? (double)t->f[i] : (double)t->i[i];
 }
 
-bool onnx_scalar(const struct onnx_value *value, double *ret_v)
+bool mfl_onnx_scalar(const struct onnx_value *value, double *ret_v)
 {
         if (!value || !value->tensor || value->tensor->count != 1)
                 return false;
-        *ret_v = onnx_number(value->tensor, 0);
+        *ret_v = mfl_onnx_number(value->tensor, 0);
         return true;
 }
 
@@ -195,16 +193,16 @@ enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v)
         return o->tokens && !v->pending && !v->samples && v->layer == 0 ? ONNX_KIND_WHOLE : ONNX_KIND_FLOAT;
 }
 
-int onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind)
+int mfl_onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind)
 {
-        const struct onnx_value *like = onnx_input(o, 1);
-        if (!strcmp(onnx_node(o)->op_type, "CastLike")) {
+        const struct onnx_value *like = mfl_onnx_input(o, 1);
+        if (!strcmp(mfl_onnx_node(o)->op_type, "CastLike")) {
                 if (!like)
-                        return onnx_fail(o, "input 1 is missing");
+                        return mfl_onnx_fail(o, "input 1 is missing");
                 *ret_kind = onnx_kind_of(o, like);
                 return 0;
         }
-        int64_t to = onnx_int(o, "to", 0);
+        int64_t to = mfl_onnx_int(o, "to", 0);
         *ret_kind = to == FLOAT || to == FLOAT16 || to == DOUBLE || to == BFLOAT16 ? ONNX_KIND_FLOAT
                     : to == BOOL                                                   ? ONNX_KIND_BOOL
                     : (to >= UINT8 && to <= INT64) || to == UINT32 || to == UINT64 ? ONNX_KIND_WHOLE
@@ -272,7 +270,7 @@ static bool parse_u64(const char *text, uint64_t *ret_v)
         return *text;
 }
 
-/* A path below the model's folder: no step of it leaves that, or stays where it is. */
+/* Whether path stays below the model's folder: no step is empty, "." or "..". */
 static bool is_below(const char *path)
 {
         for (const char *p = path;; p++) {
@@ -287,10 +285,10 @@ static bool is_below(const char *path)
 
 struct external {
         const char *file;
-        uint64_t offset, length; /* length 0: not told, as many bytes as the shape needs */
+        uint64_t offset, length; /* length 0: absent; the shape gives it */
 };
 
-/* Other keys (a checksum, say) are of no use here. */
+/* Other keys (such as a checksum) are ignored. */
 static int describe_external(
         struct onnx *o, const Onnx__TensorProto *proto, const char *name, struct external *ret_external)
 {
@@ -299,28 +297,28 @@ static int describe_external(
                 const char *key = proto->external_data[i]->key, *value = proto->external_data[i]->value;
                 bool offset = key && !strcmp(key, "offset"), length = key && !strcmp(key, "length");
                 if (!key || !value)
-                        return onnx_fail(
-                                o, "tensor %.60s: its external data have a key without a value", name);
+                        return mfl_onnx_fail(
+                                o, "tensor %.60s: a key of its external data has no value", name);
                 if (!strcmp(key, "location"))
                         e.file = value;
                 if ((offset || length) && !parse_u64(value, offset ? &e.offset : &e.length))
-                        return onnx_fail(o,
-                                "tensor %.60s: its external data have the %s '%.30s', which is no "
-                                "number of bytes",
+                        return mfl_onnx_fail(o,
+                                "tensor %.60s: the %s of its external data is '%.30s', which is not a number "
+                                "of bytes",
                                 name, key, value);
         }
         if (!e.file)
-                return onnx_fail(o, "tensor %.60s: its external data tell no location", name);
+                return mfl_onnx_fail(o, "tensor %.60s: its external data have no location", name);
         if (!is_below(e.file))
-                return onnx_fail(o,
-                        "tensor %.60s: external data lie in '%.100s', but must lie in a file in the model's "
-                        "folder, or below it",
+                return mfl_onnx_fail(o,
+                        "tensor %.60s: its external data are in '%.100s', but must be in a file in or below "
+                        "the model's folder",
                         name, e.file);
         *ret_external = e;
         return 0;
 }
 
-/* Where the tensor's data lie in a file beside the model. */
+/* Finds the tensor's data in a file beside the model. */
 static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const char *name, uint64_t need,
         const uint8_t **ret_data, size_t *ret_n)
 {
@@ -331,19 +329,19 @@ static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const c
         if (r)
                 return r;
         if (!o->files)
-                return onnx_fail(o, "tensor %.60s: its data are in file %.60s", name, e.file);
+                return mfl_onnx_fail(o, "tensor %.60s: its data are in another file, %.60s", name, e.file);
         if ((r = o->files->map(o->files->user, e.file, &bytes, &n, o->err)))
                 return r;
         if (!e.length)
                 e.length = need;
         if (e.length != need)
-                return onnx_fail(o, "tensor %.60s: %llu bytes of data in %.60s, its shape needs %llu", name,
+                return mfl_onnx_fail(o,
+                        "tensor %.60s: has %llu bytes of data in %.60s, but its shape needs %llu", name,
                         (unsigned long long)e.length, e.file, (unsigned long long)need);
         if (e.offset > n || e.length > n - e.offset)
-                return onnx_fail(o,
-                        "tensor %.60s: its data are %llu bytes from byte %llu of %.60s, which has %zu: the "
-                        "file is "
-                        "truncated, or of another model",
+                return mfl_onnx_fail(o,
+                        "tensor %.60s: its data are %llu bytes from byte %llu of %.60s, which has only %zu: "
+                        "the file is truncated or from another model",
                         name, (unsigned long long)e.length, (unsigned long long)e.offset, e.file, n);
         *ret_data = bytes + e.offset;
         *ret_n = (size_t)e.length;
@@ -391,33 +389,32 @@ static int read_shape(struct onnx *o, const Onnx__TensorProto *proto, const char
 {
         t->count = 1;
         if (proto->n_dims > ONNX_RANK_MAX)
-                return onnx_fail(o, "tensor %.60s has %zu dimensions, at most %d are possible", name,
+                return mfl_onnx_fail(o, "tensor %.60s has %zu dimensions; the limit is %d", name,
                         proto->n_dims, ONNX_RANK_MAX);
         for (size_t d = 0; d < proto->n_dims; d++) {
                 t->shape.dim[d] = proto->dims[d];
                 if (proto->dims[d] < 0 || proto->dims[d] > ONNX_ELEMENTS_MAX ||
                         (t->count *= proto->dims[d]) > ONNX_ELEMENTS_MAX)
-                        return onnx_fail(
+                        return mfl_onnx_fail(
                                 o, "tensor %.60s: dimension %zu is %lld", name, d, (long long)proto->dims[d]);
         }
         t->shape.rank = (int)proto->n_dims;
         return 0;
 }
 
-int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx_tensor **ret_tensor)
+int mfl_onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx_tensor **ret_tensor)
 {
         const char *name = proto->name ? proto->name : "";
         int type = proto->data_type;
         size_t each = element_bytes(type), n = proto->raw_data.len;
         const uint8_t *raw = proto->has_raw_data ? proto->raw_data.data : NULL;
-        struct onnx_tensor *t = onnx_alloc(o, 1, sizeof *t);
+        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
         if (!t)
                 return onnx_memory(o);
         if (!each)
-                return onnx_fail(o,
-                        "tensor %.60s has element type %d; float32 (1) is read, and whole numbers: export "
-                        "the model in "
-                        "float32, model.float()",
+                return mfl_onnx_fail(o,
+                        "tensor %.60s has element type %d; only float32 (1) and whole numbers are supported: "
+                        "export the model in float32 with model.float()",
                         name, type);
         int r = read_shape(o, proto, name, t);
         if (!r && proto->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL)
@@ -425,11 +422,11 @@ int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx
         if (r)
                 return r;
         if (raw && n != (size_t)t->count * each)
-                return onnx_fail(o, "tensor %.60s: %zu bytes of data, its shape needs %lld", name, n,
-                        (long long)t->count * (long long)each);
+                return mfl_onnx_fail(o, "tensor %.60s: has %zu bytes of data, but its shape needs %lld", name,
+                        n, (long long)t->count * (long long)each);
         bool is_float = type == FLOAT || type == DOUBLE;
-        float *f = is_float ? onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
-        int64_t *v = is_float ? NULL : onnx_alloc(o, (size_t)t->count + 1, sizeof *v);
+        float *f = is_float ? mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
+        int64_t *v = is_float ? NULL : mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *v);
         if (!f && !v)
                 return onnx_memory(o);
         t->f = f;
@@ -439,7 +436,8 @@ int onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct onnx
         if (raw)
                 return fill_raw(o, raw, type, f, v, t->count);
         if (!fill_typed(proto, type, f, v, t->count))
-                return onnx_fail(o, "tensor %.60s: its data are not as many as its shape needs (%lld)", name,
+                return mfl_onnx_fail(o,
+                        "tensor %.60s: the number of values differs from what its shape needs (%lld)", name,
                         (long long)t->count);
         return 0;
 }

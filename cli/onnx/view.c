@@ -1,19 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a value is as a layer's output: views become reshapes, slices and transpositions. */
+/* Views, and their elements as a layer's output: by reshapes, slices and transpositions. */
 #include "cli/onnx/internal.h"
+
+int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,
+        const int32_t *map, struct onnx_value **ret_value)
+{
+        struct onnx_value *v;
+        int64_t n = mfl_onnx_count(shape);
+        int r = mfl_onnx_new_value(o, shape, &v);
+        if (r)
+                return r;
+        v->layer = of->layer;
+        v->samples = of->samples;
+        v->function = of->function;
+        v->map = of->map;
+        v->parent = map ? of : of->parent;
+        v->step = map ? map : of->step;
+        *ret_value = v;
+        if (!map)
+                return 0;
+        int32_t *joined = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *joined);
+        if (!joined)
+                return onnx_memory(o);
+        bool same = n == mfl_shape_count(mfl_onnx_layer_shape(o, of->layer));
+        for (int64_t i = 0; i < n; i++) {
+                joined[i] = of->map ? of->map[map[i]] : map[i];
+                same = same && joined[i] == i;
+        }
+        v->map = same ? NULL : joined;
+        return 0;
+}
 
 static int reshape_to(struct onnx *o, int layer, const struct mfl_shape *shape, int *ret_layer)
 {
         while (o->layers[layer].layer.op == MFL_OP_RESHAPE)
-                layer = o->layers[layer].layer.input; /* of two in a row the second is enough */
+                layer = o->layers[layer].layer.input; /* the second of two reshapes is enough */
         *ret_layer = layer;
-        if (mfl_shape_equal(onnx_layer_shape(o, layer), shape))
+        if (mfl_shape_equal(mfl_onnx_layer_shape(o, layer), shape))
                 return 0;
         struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = layer, .shape = *shape, .out = *shape};
-        return onnx_derive(o, &l, o->node, ret_layer);
+        return mfl_onnx_derive(o, &l, o->node, ret_layer);
 }
 
-/* Whether map takes the elements of `in` with its dimensions in that order, from start on along axis. */
+/* Whether map lists the elements of `in` with its dimensions in that order, starting at `start` along axis.
+ */
 static bool is_strided(const int32_t *map, const struct mfl_shape *in, const int *order,
         const struct mfl_shape *part, int axis, int64_t start)
 {
@@ -48,7 +78,7 @@ static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const
         int64_t start, const struct mfl_shape *part, int *ret_layer)
 {
         int layer = v->layer, r = 0;
-        struct mfl_shape in = *onnx_layer_shape(o, layer);
+        struct mfl_shape in = *mfl_onnx_layer_shape(o, layer);
         if (part->dim[axis] != in.dim[axis]) {
                 struct mfl_layer l = {.op = MFL_OP_SLICE,
                         .input = layer,
@@ -56,7 +86,7 @@ static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const
                         .start = (int)start,
                         .end = (int)(start + part->dim[axis]),
                         .out = *part};
-                r = onnx_derive(o, &l, o->node, &layer);
+                r = mfl_onnx_derive(o, &l, o->node, &layer);
         }
         bool moved = false;
         struct mfl_layer l = {.op = MFL_OP_TRANSPOSE, .input = layer, .out = {.rank = in.rank}};
@@ -66,17 +96,18 @@ static int slice_and_transpose(struct onnx *o, const struct onnx_value *v, const
                 moved = moved || order[d] != d;
         }
         if (!r && moved)
-                r = onnx_derive(o, &l, o->node, &layer);
+                r = mfl_onnx_derive(o, &l, o->node, &layer);
         if (!r)
                 *ret_layer = layer;
         return r;
 }
 
-/* A part of one dimension, the dimensions in another order. *ret_layer is -1 where the view is no such. */
+/* Makes a view that takes a part of one dimension and reorders the dimensions. *ret_layer is -1 if the view
+ * is different. */
 static int find_transposed(struct onnx *o, const struct onnx_value *v, int *ret_layer)
 {
-        struct mfl_shape in = *onnx_layer_shape(o, v->layer);
-        int64_t n = onnx_count(&v->shape), total = mfl_shape_count(&in);
+        struct mfl_shape in = *mfl_onnx_layer_shape(o, v->layer);
+        int64_t n = mfl_onnx_count(&v->shape), total = mfl_shape_count(&in);
         *ret_layer = -1;
         for (int axis = 0; n && axis < in.rank; axis++) {
                 int64_t others = total / in.dim[axis], stride = 1;
@@ -96,18 +127,18 @@ static int find_transposed(struct onnx *o, const struct onnx_value *v, int *ret_
         return 0;
 }
 
-/* ---- a view of dimensions that the layer has not got ---- */
+/* ---- views whose dimensions differ from the layer's ---- */
 
 #define STEPS_MAX 3
 
-/* Element i0, i1, ... of a view is element start + i0 stride[0] + i1 stride[1] + ... of the layer; the last
- * index counts first. */
+/* Element (i0, i1, ...) of a view is element start + i0 stride[0] + i1 stride[1] + ... of the layer. The last
+ * index varies fastest. */
 struct steps {
         int n;
         int64_t start, size[STEPS_MAX], stride[STEPS_MAX];
 };
 
-/* How often the first `block` elements come again, each time `stride` further. */
+/* How often the first `block` elements repeat, each time shifted by `stride`. */
 static int64_t count_blocks(const int32_t *map, int64_t n, int64_t block, int64_t stride)
 {
         int64_t count = 1;
@@ -138,8 +169,8 @@ static bool read_steps(const int32_t *map, int64_t n, struct steps *ret_steps)
         return s.n > 0;
 }
 
-/* The steps by falling strides are the dimensions of the layer's output, cut in another way: what is taken of
- * each, and from where on. order[d]: the dimension that the view's d-th is. */
+/* Sorted by falling strides, the steps are the dimensions of the layer's output, split differently: the part
+ * of each, and its start. order[d]: the dimension that is the view's d-th. */
 struct cut {
         struct mfl_shape whole, part;
         int64_t start[MFL_SHAPE_RANK_MAX];
@@ -167,7 +198,7 @@ static bool cut_by(const struct steps *s, int64_t total, struct cut *ret_cut)
                         return false;
                 outer = least = stride;
         }
-        if (least > 1) { /* one of so many neighbours */
+        if (least > 1) { /* one of several neighbours */
                 if (s->n == STEPS_MAX)
                         return false;
                 c.start[s->n] = s->start % least;
@@ -179,7 +210,7 @@ static bool cut_by(const struct steps *s, int64_t total, struct cut *ret_cut)
         return true;
 }
 
-/* Reshape, slices and a transposition: what shuffles channels, or takes every other one. */
+/* Makes a view by a reshape, slices and a transposition: for shuffled channels, or every second one. */
 static int find_cut(struct onnx *o, const struct onnx_value *v, int *ret_layer)
 {
         struct steps steps;
@@ -187,8 +218,8 @@ static int find_cut(struct onnx *o, const struct onnx_value *v, int *ret_layer)
         int layer, r = 0;
         bool moved = false;
         *ret_layer = -1;
-        if (!read_steps(v->map, onnx_count(&v->shape), &steps) ||
-                !cut_by(&steps, mfl_shape_count(onnx_layer_shape(o, v->layer)), &cut))
+        if (!read_steps(v->map, mfl_onnx_count(&v->shape), &steps) ||
+                !cut_by(&steps, mfl_shape_count(mfl_onnx_layer_shape(o, v->layer)), &cut))
                 return 0;
         if ((r = reshape_to(o, v->layer, &cut.whole, &layer)))
                 return r;
@@ -203,7 +234,7 @@ static int find_cut(struct onnx *o, const struct onnx_value *v, int *ret_layer)
                         .start = (int)cut.start[d],
                         .end = (int)(cut.start[d] + cut.part.dim[d]),
                         .out = now};
-                r = onnx_derive(o, &l, o->node, &layer);
+                r = mfl_onnx_derive(o, &l, o->node, &layer);
         }
         struct mfl_layer l = {.op = MFL_OP_TRANSPOSE, .input = layer, .out = {.rank = now.rank}};
         for (int d = 0; d < now.rank; d++) {
@@ -212,23 +243,23 @@ static int find_cut(struct onnx *o, const struct onnx_value *v, int *ret_layer)
                 moved = moved || cut.order[d] != d;
         }
         if (!r && moved)
-                r = onnx_derive(o, &l, o->node, &layer);
+                r = mfl_onnx_derive(o, &l, o->node, &layer);
         if (!r)
                 *ret_layer = layer;
         return r;
 }
 
-#define PARENTS_MAX 64 /* each takes some of the stack */
+#define PARENTS_MAX 64 /* each level uses some of the stack */
 
 static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer);
 
-/* The parent as a layer first, and the last move of that. The function, if there was one, is v's layer by
- * now. */
+/* Makes the parent a layer first, then its last move. If there was a function, v's layer already includes it.
+ */
 static int find_by_parent(struct onnx *o, const struct onnx_value *v, int *ret_layer)
 {
         struct onnx_value parent = *v->parent, child = *v;
         const struct onnx_shape *all = &parent.shape;
-        struct mfl_shape shape = {.rank = 1, .dim = {onnx_count(all)}};
+        struct mfl_shape shape = {.rank = 1, .dim = {mfl_onnx_count(all)}};
         parent.layer = v->layer;
         parent.samples = NULL;
         if (all->rank >= 2 && all->rank <= 4 && all->dim[0] == 1) {
@@ -237,9 +268,9 @@ static int find_by_parent(struct onnx *o, const struct onnx_value *v, int *ret_l
                         shape.dim[d] = all->dim[d + 1];
         }
         if (o->parents >= PARENTS_MAX)
-                return onnx_fail(o, "is behind too many moves that are no slices and transpositions");
+                return mfl_onnx_fail(o, "comes after too many moves that are not slices and transpositions");
         o->parents++;
-        int r = onnx_layer_of(o, &parent, &shape, &child.layer);
+        int r = mfl_onnx_view_layer(o, &parent, &shape, &child.layer);
         o->parents--;
         if (r)
                 return r;
@@ -256,24 +287,21 @@ static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer
         if (!r && layer < 0 && v->parent && v->parent->map)
                 return find_by_parent(o, v, ret_layer);
         if (!r && layer < 0)
-                r = onnx_fail(o,
-                        "reads elements of an earlier layer in an order that is neither a slice nor a "
-                        "transposition of at most three dimensions");
+                r = mfl_onnx_fail(o, "reads an earlier layer in an order that is neither a slice nor a "
+                                     "transposition of up to three dimensions");
         if (!r)
                 *ret_layer = layer;
         return r;
 }
 
-int onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
+int mfl_onnx_view_layer(
+        struct onnx *o, const struct onnx_value *view, const struct mfl_shape *shape, int *ret_layer)
 {
-        struct onnx_value *view = NULL;
-        int layer, r = onnx_resolve(o, v, &view);
-        if (r)
-                return r;
-        layer = view->layer;
-        if (mfl_shape_count(shape) != onnx_count(&view->shape))
-                return onnx_fail(o, "a value of %lld numbers where %lld are expected",
-                        (long long)onnx_count(&view->shape), (long long)mfl_shape_count(shape));
+        int layer = view->layer, r;
+        mfl_assert(!view->tensor && !view->samples && view->pending == ONNX_NONE);
+        if (mfl_shape_count(shape) != mfl_onnx_count(&view->shape))
+                return mfl_onnx_fail(o, "a value has %lld numbers where %lld are expected",
+                        (long long)mfl_onnx_count(&view->shape), (long long)mfl_shape_count(shape));
         if (view->map && (r = find_layer(o, view, &layer)))
                 return r;
         return reshape_to(o, layer, shape, ret_layer);

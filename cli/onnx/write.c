@@ -4,16 +4,16 @@
 
 #include <stdio.h>
 
-#include "common/fs.h"
+#include "common/base/fs.h"
 
 #define OPSET 17
 #define IR_VERSION 8
-#define FILE_MAX ((uint64_t)INT32_MAX - (64 << 20)) /* protobuf's limit, less room for the graph */
+#define FILE_MAX ((uint64_t)INT32_MAX - (64 << 20)) /* protobuf's limit minus room for the graph */
 
 enum { TYPE_FLOAT = 1, TYPE_INT64 = 7 };                             /* TensorProto.DataType */
 enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 }; /* AttributeProto.AttributeType */
 
-void *onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size)
+void *mfl_onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size)
 {
         if (w->n_blocks == w->blocks_max) {
                 size_t more = w->blocks_max * 2 + 256;
@@ -34,39 +34,39 @@ void *onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size)
 
 static char *copy(struct onnx_writer *w, const char *text)
 {
-        char *p = onnx_writer_alloc(w, strlen(text) + 1, 1);
+        char *p = mfl_onnx_writer_alloc(w, strlen(text) + 1, 1);
         return p ? strcpy(p, text) : NULL;
 }
 
-const char *onnx_writer_name(struct onnx_writer *w, const char *what)
+const char *mfl_onnx_writer_name(struct onnx_writer *w, const char *what)
 {
         char text[WRITER_NAME_BYTES + 64];
         snprintf(text, sizeof text, "/%s%s%s", w->at, *what ? "/" : "", what);
         return copy(w, text);
 }
 
-/* Grows a repeated field by one; the array has room for the next power of two. */
+/* Grows a repeated field by one; the array has room up to the next power of two. */
 static void *append(struct onnx_writer *w, size_t *n, void ***list, size_t size)
 {
         if ((*n & (*n - 1)) == 0) {
-                void **more = onnx_writer_alloc(w, *n ? *n * 2 : 1, sizeof *more);
+                void **more = mfl_onnx_writer_alloc(w, *n ? *n * 2 : 1, sizeof *more);
                 if (!more)
                         return NULL;
                 if (*n)
                         memcpy(more, *list, *n * sizeof *more);
                 *list = more;
         }
-        void *item = onnx_writer_alloc(w, 1, size);
+        void *item = mfl_onnx_writer_alloc(w, 1, size);
         if (item)
                 (*list)[(*n)++] = item;
         return item;
 }
 
-const char *onnx_writer_node(
+const char *mfl_onnx_writer_node(
         struct onnx_writer *w, const char *op, const char *output, int n, const char *const *inputs)
 {
         Onnx__NodeProto *node = append(w, &w->proto.n_node, (void ***)&w->proto.node, sizeof *node);
-        char **names = onnx_writer_alloc(w, (size_t)n + 1, sizeof *names);
+        char **names = mfl_onnx_writer_alloc(w, (size_t)n + 1, sizeof *names);
         if (!node || !names)
                 return NULL;
         onnx__node_proto__init(node);
@@ -76,16 +76,16 @@ const char *onnx_writer_node(
         node->input = names;
         node->op_type = copy(w, op);
         node->name = copy(w, output ? output : "");
-        onnx_writer_output(w, output);
+        mfl_onnx_writer_output(w, output);
         return output;
 }
 
-void onnx_writer_output(struct onnx_writer *w, const char *name)
+void mfl_onnx_writer_output(struct onnx_writer *w, const char *name)
 {
         if (w->failed)
                 return;
         Onnx__NodeProto *node = w->proto.node[w->proto.n_node - 1];
-        char **more = onnx_writer_alloc(w, node->n_output + 1, sizeof *more);
+        char **more = mfl_onnx_writer_alloc(w, node->n_output + 1, sizeof *more);
         char *text = copy(w, name ? name : "");
         if (!more || !text)
                 return;
@@ -110,7 +110,7 @@ static Onnx__AttributeProto *attribute(struct onnx_writer *w, const char *name, 
         return a;
 }
 
-void onnx_writer_int(struct onnx_writer *w, const char *name, int64_t v)
+void mfl_onnx_writer_int(struct onnx_writer *w, const char *name, int64_t v)
 {
         Onnx__AttributeProto *a = attribute(w, name, ATTRIBUTE_INT);
         if (!a)
@@ -119,7 +119,7 @@ void onnx_writer_int(struct onnx_writer *w, const char *name, int64_t v)
         a->i = v;
 }
 
-void onnx_writer_float(struct onnx_writer *w, const char *name, float v)
+void mfl_onnx_writer_float(struct onnx_writer *w, const char *name, float v)
 {
         Onnx__AttributeProto *a = attribute(w, name, ATTRIBUTE_FLOAT);
         if (!a)
@@ -128,10 +128,10 @@ void onnx_writer_float(struct onnx_writer *w, const char *name, float v)
         a->f = v;
 }
 
-void onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n)
+void mfl_onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n)
 {
         Onnx__AttributeProto *a = attribute(w, name, ATTRIBUTE_INTS);
-        int64_t *own = a ? onnx_writer_alloc(w, (size_t)n + 1, sizeof *own) : NULL;
+        int64_t *own = a ? mfl_onnx_writer_alloc(w, (size_t)n + 1, sizeof *own) : NULL;
         if (!own)
                 return;
         memcpy(own, v, (size_t)n * sizeof *own);
@@ -143,7 +143,7 @@ static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int ty
         int n_dims, const void *data, size_t bytes)
 {
         Onnx__TensorProto *t = append(w, &w->proto.n_initializer, (void ***)&w->proto.initializer, sizeof *t);
-        int64_t *own = t ? onnx_writer_alloc(w, (size_t)n_dims + 1, sizeof *own) : NULL;
+        int64_t *own = t ? mfl_onnx_writer_alloc(w, (size_t)n_dims + 1, sizeof *own) : NULL;
         if (!own)
                 return NULL;
         onnx__tensor_proto__init(t);
@@ -160,20 +160,23 @@ static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int ty
         return t;
 }
 
-const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
+const char *mfl_onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
         const float *data, uint64_t count)
 {
+        for (size_t i = 0; i < w->proto.n_initializer; i++) /* shared tensors stand there once */
+                if (w->proto.initializer[i]->name && !strcmp(w->proto.initializer[i]->name, name))
+                        return w->proto.initializer[i]->name;
         const Onnx__TensorProto *t =
                 tensor(w, name, TYPE_FLOAT, dims, n_dims, data, (size_t)count * sizeof *data);
         return t ? t->name : NULL;
 }
 
-/* A Constant's tensor, as exporters of PyTorch write them: initializers are what may be trained. */
+/* A tensor in a Constant node, as PyTorch's exporters write it. Initializers are for trained params. */
 static const char *constant(struct onnx_writer *w, const char *what, int type, const void *data, size_t bytes,
         const int64_t *dims, int n_dims)
 {
-        const char *name = onnx_writer_node(w, "Constant", onnx_writer_name(w, what), 0, NULL);
-        void *own = onnx_writer_alloc(w, 1, bytes);
+        const char *name = mfl_onnx_writer_node(w, "Constant", mfl_onnx_writer_name(w, what), 0, NULL);
+        void *own = mfl_onnx_writer_alloc(w, 1, bytes);
         Onnx__AttributeProto *a = attribute(w, "value", 4);
         if (!own || !a)
                 return NULL;
@@ -184,20 +187,20 @@ static const char *constant(struct onnx_writer *w, const char *what, int type, c
         return name;
 }
 
-const char *onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n)
+const char *mfl_onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n)
 {
         int64_t dim = n < 0 ? 1 : n;
         return constant(w, what, TYPE_INT64, v, (size_t)dim * sizeof *v, &dim, n < 0 ? 0 : 1);
 }
 
-const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v)
+const char *mfl_onnx_writer_scalar(struct onnx_writer *w, const char *what, float v)
 {
         return constant(w, what, TYPE_FLOAT, &v, sizeof v, NULL, 0);
 }
 
-const char *onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n)
+const char *mfl_onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n)
 {
-        float *all = onnx_writer_alloc(w, (size_t)n, sizeof *all);
+        float *all = mfl_onnx_writer_alloc(w, (size_t)n, sizeof *all);
         if (!all)
                 return NULL;
         for (int64_t i = 0; i < n; i++)
@@ -205,8 +208,8 @@ const char *onnx_writer_repeated(struct onnx_writer *w, const char *what, float 
         return constant(w, what, TYPE_FLOAT, all, (size_t)n * sizeof *all, &n, 1);
 }
 
-/* Read back, an initializer is trained and a constant is not. */
-const char *onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims)
+/* When the file is read back, an initializer is trained and a constant is not. */
+const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims)
 {
         const struct mfl_param *p = &w->graph->params[param];
         const struct mfl_layer *l = &w->graph->layers[p->layer];
@@ -216,24 +219,30 @@ const char *onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *
         if (l->frozen && may_freeze)
                 return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value", TYPE_FLOAT,
                         data, (size_t)p->count * sizeof *data, dims, n_dims);
-        return onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
+        if (p->n_uses == 1)
+                return mfl_onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
+        const char *shared = mfl_onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, data, p->count);
+        if (n_dims == p->shape.rank)
+                return shared;
+        const char *inputs[] = {shared, mfl_onnx_writer_whole(w, "shape", dims, n_dims)};
+        return mfl_onnx_writer_node(w, "Reshape", mfl_onnx_writer_name(w, "shaped"), 2, inputs);
 }
 
-const char *onnx_writer_param(struct onnx_writer *w, int param)
+const char *mfl_onnx_writer_param(struct onnx_writer *w, int param)
 {
         const struct mfl_param *p = &w->graph->params[param];
-        return onnx_writer_shaped(w, param, p->shape.dim, p->shape.rank);
+        return mfl_onnx_writer_shaped(w, param, p->shape.dim, p->shape.rank);
 }
 
-/* The batch has no size of its own. */
+/* The batch dimension has no fixed size. */
 static void put_info(
         struct onnx_writer *w, bool output, const char *name, const struct mfl_shape *shape, int type)
 {
         Onnx__ValueInfoProto *info = append(w, output ? &w->proto.n_output : &w->proto.n_input,
                 (void ***)(output ? &w->proto.output : &w->proto.input), sizeof *info);
-        Onnx__TypeProto *t = onnx_writer_alloc(w, 1, sizeof *t);
-        Onnx__TypeProto__Tensor *of = onnx_writer_alloc(w, 1, sizeof *of);
-        Onnx__TensorShapeProto *dims = onnx_writer_alloc(w, 1, sizeof *dims);
+        Onnx__TypeProto *t = mfl_onnx_writer_alloc(w, 1, sizeof *t);
+        Onnx__TypeProto__Tensor *of = mfl_onnx_writer_alloc(w, 1, sizeof *of);
+        Onnx__TensorShapeProto *dims = mfl_onnx_writer_alloc(w, 1, sizeof *dims);
         if (!info || !t || !of || !dims)
                 return;
         onnx__value_info_proto__init(info);
@@ -264,12 +273,12 @@ static void put_info(
 static int write_graph(struct onnx_writer *w, struct mfl_error *err)
 {
         const struct mfl_graph *g = w->graph;
-        w->names = onnx_writer_alloc(w, (size_t)g->n_layers, sizeof *w->names);
+        w->names = mfl_onnx_writer_alloc(w, (size_t)g->n_layers, sizeof *w->names);
         if (w->names)
                 mfl_strcpy(w->names[0], sizeof w->names[0], "input");
         put_info(w, false, "input", &g->input, g->vocabulary ? TYPE_INT64 : TYPE_FLOAT);
         for (int i = 1; !w->failed && i < g->n_layers; i++) {
-                int r = onnx_write_layer(w, i, err);
+                int r = mfl_onnx_write_layer(w, i, err);
                 if (r)
                         return r;
         }
@@ -305,9 +314,8 @@ int mfl_onnx_write(
         char name[] = "mfl", version[] = MFL_VERSION, domain[] = "";
         if (graph->n * sizeof *params > FILE_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: %llu parameters don't fit into an ONNX file, which holds 2 GiB; --format "
-                        "safetensors has no "
-                        "limit",
+                        "%s: %llu parameters don't fit into an ONNX file, whose limit is 2 GiB; use --format "
+                        "safetensors",
                         path, (unsigned long long)graph->n);
         opset.domain = domain;
         opset.has_version = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An ONNX graph in the making; private to cli/onnx. */
+/* Builds an ONNX graph; private to cli/onnx. */
 #ifndef MFL_CLI_ONNX_WRITE_H
 #define MFL_CLI_ONNX_WRITE_H
 
@@ -8,41 +8,44 @@
 
 #define WRITER_NAME_BYTES 96
 
-/* What can't be allocated is remembered in failed, and everything goes on as nothing. */
+/* A failed allocation is remembered in `failed`, and later calls do nothing. */
 struct onnx_writer {
         const struct mfl_graph *graph;
         const float *params;
         Onnx__GraphProto proto;
         void **blocks;
         size_t n_blocks, blocks_max;
-        char (*names)[WRITER_NAME_BYTES]; /* of layers' outputs */
-        const char *at;                   /* the layer at work */
+        char (*names)[WRITER_NAME_BYTES]; /* names of the layers' outputs */
+        const char *at;                   /* the current layer */
         bool failed;
 };
 
-void *onnx_writer_alloc(
-        struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL when failed */
-/* "/LAYER/what"; what "" is the layer's own output. */
-const char *onnx_writer_name(struct onnx_writer *w, const char *what);
-/* A node of n inputs; returns the output's name, so that calls nest. */
-const char *onnx_writer_node(
+void *mfl_onnx_writer_alloc(
+        struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL after a failure */
+/* "/LAYER/what"; "" is the layer's own output. */
+const char *mfl_onnx_writer_name(struct onnx_writer *w, const char *what);
+/* Adds a node with n inputs; returns the output's name, so that calls nest. */
+const char *mfl_onnx_writer_node(
         struct onnx_writer *w, const char *op, const char *output, int n, const char *const *inputs);
-void onnx_writer_int(struct onnx_writer *w, const char *name, int64_t v); /* attributes of the last node */
-void onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n);
-void onnx_writer_float(struct onnx_writer *w, const char *name, float v);
-void onnx_writer_output(struct onnx_writer *w, const char *name); /* one more output of the last node */
-/* Constants of one use: whole numbers, and one float. */
-const char *onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n);
-const char *onnx_writer_scalar(struct onnx_writer *w, const char *what, float v);
-const char *onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n); /* {n} */
-/* An initializer; data is not copied. */
-const char *onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
+void mfl_onnx_writer_int(
+        struct onnx_writer *w, const char *name, int64_t v); /* attributes of the last node */
+void mfl_onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n);
+void mfl_onnx_writer_float(struct onnx_writer *w, const char *name, float v);
+void mfl_onnx_writer_output(struct onnx_writer *w, const char *name); /* adds an output to the last node */
+/* Constants for one use: whole numbers, and one float. */
+const char *mfl_onnx_writer_whole(struct onnx_writer *w, const char *what, const int64_t *v, int n);
+const char *mfl_onnx_writer_scalar(struct onnx_writer *w, const char *what, float v);
+const char *mfl_onnx_writer_repeated(struct onnx_writer *w, const char *what, float v, int64_t n); /* {n} */
+/* Adds an initializer; data is not copied. */
+const char *mfl_onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
         const float *data, uint64_t count);
-/* One of the graph's, by dimensions of equal count. */
-const char *onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims);
-const char *onnx_writer_param(struct onnx_writer *w, int param); /* one of the graph's, under its name */
+/* Adds one of the graph's tensors with other dimensions of equal count. */
+const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64_t *dims, int n_dims);
+const char *mfl_onnx_writer_param(
+        struct onnx_writer *w, int param); /* adds one of the graph's tensors under its
+                                                                  * name */
 
 /* write_ops.c: the nodes of layer i. */
-int onnx_write_layer(struct onnx_writer *w, int i, struct mfl_error *err);
+int mfl_onnx_write_layer(struct onnx_writer *w, int i, struct mfl_error *err);
 
 #endif

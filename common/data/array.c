@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From an array as it lies in a file to samples and labels. */
+/* Turns an array from a file into samples and labels. */
 #include "common/data/formats.h"
 
 #include <math.h>
@@ -55,14 +55,14 @@ int mfl_array_check(struct mfl_array *array, size_t n_bytes, const char *path, s
         over |= __builtin_mul_overflow(count, mfl_array_element_bytes(array->type), &bytes);
         over |= __builtin_add_overflow(bytes, array->offset, &bytes);
         if (over)
-                return mfl_fail(err, MFL_INVALID, "%s: says %s, more than any file holds", path,
+                return mfl_fail(err, MFL_INVALID, "%s: declares %s, more than any file holds", path,
                         array_text(array, text, sizeof text));
         if (bytes != n_bytes)
-                return mfl_fail(err, MFL_INVALID, "%s: %s: says %s, %llu bytes in all, but has %zu", path,
+                return mfl_fail(err, MFL_INVALID, "%s: %s: declares %s, %llu bytes in all, but has %zu", path,
                         n_bytes < bytes ? "truncated" : "too long", array_text(array, text, sizeof text),
                         (unsigned long long)bytes, n_bytes);
         if (array->dim[0] > INT32_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: %llu samples, at most %d are possible", path,
+                return mfl_fail(err, MFL_INVALID, "%s: %llu samples; the limit is %d", path,
                         (unsigned long long)array->dim[0], INT32_MAX);
         array->count = count;
         return 0;
@@ -76,7 +76,7 @@ static uint64_t load_bits(const uint8_t *p, size_t bytes, bool big_endian)
         return v;
 }
 
-/* A float; NAN for an integer that is none exactly. */
+/* A float; NAN for an integer that no float represents exactly. */
 static float load_float(const struct mfl_array *array, const uint8_t *p)
 {
         if (array->type == MFL_ARRAY_I32 || array->type == MFL_ARRAY_I64) {
@@ -101,22 +101,21 @@ static float load_float(const struct mfl_array *array, const uint8_t *p)
 int mfl_sample_shape_check(const struct mfl_shape *shape, const char *what, struct mfl_error *err)
 {
         uint64_t count = 1;
-        if (shape->rank != 1 && shape->rank != 3)
+        if (shape->rank < 1 || shape->rank > 3)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: samples of %d dimensions; {features} and {channels, height, "
-                        "width} are possible",
+                        "%s: samples of %d dimensions; {features}, {positions, features} and {channels, "
+                        "height, width} are possible",
                         what, shape->rank);
         for (int i = 0; i < shape->rank; i++)
                 if (shape->dim[i] < 1 || __builtin_mul_overflow(count, (uint64_t)shape->dim[i], &count) ||
                         count > INT32_MAX)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: dimension %d of a sample is %lld; a sample has 1 to %d "
-                                "elements",
-                                what, i, (long long)shape->dim[i], INT32_MAX);
+                                "%s: dimension %d of a sample is %lld; a sample has 1 to %d elements", what,
+                                i, (long long)shape->dim[i], INT32_MAX);
         if (shape->rank == 3 && shape->dim[0] > MFL_CHANNELS_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: %lld channels, at most %d are possible; images are "
-                        "(n, channels, height, width): are these channels last?",
+                        "%s: %lld channels; the limit is %d; images are (n, channels, height, width): are "
+                        "these channels last?",
                         what, (long long)shape->dim[0], MFL_CHANNELS_MAX);
         return 0;
 }
@@ -142,7 +141,7 @@ static int sample_shape(const struct mfl_array *array, const struct mfl_shape *w
                 uint64_t each = array->count / array->dim[0];
                 if ((uint64_t)mfl_shape_count(wanted) != each)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: %llu elements a sample, the shape given has %lld", path,
+                                "%s: %llu elements per sample, but the configured shape has %lld", path,
                                 (unsigned long long)each, (long long)mfl_shape_count(wanted));
                 shape = *wanted;
         }
@@ -166,15 +165,15 @@ int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const st
         const uint8_t *from = bytes + array->offset;
         if (!is_float)
                 memmove(bytes, from, array->count);
-        /* Front to back: float i lands before the file's element i, never on one that is yet to be read. */
+        /* Front to back: float i lands before element i of the file, never on one that is still to be read. */
         for (uint64_t i = 0; is_float && i < array->count; i++) {
                 float f = load_float(array, from + i * size);
                 if (!isfinite(f))
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: sample %llu holds a value that is no finite float%s", path,
+                                "%s: sample %llu has a value that is not a finite float%s", path,
                                 (unsigned long long)(i / (array->count / array->dim[0])),
                                 array->type == MFL_ARRAY_I32 || array->type == MFL_ARRAY_I64
-                                        ? " exactly: integers reach to 2^24"
+                                        ? " exactly: integers are exact up to 2^24"
                                         : "");
                 memcpy(bytes + i * sizeof f, &f, sizeof f);
         }
@@ -203,13 +202,13 @@ int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, con
 {
         size_t size = mfl_array_element_bytes(array->type);
         if (array->type == MFL_ARRAY_F32 || array->type == MFL_ARRAY_F64)
-                return mfl_fail(err, MFL_INVALID, "%s: labels of %s; they are integers", path,
+                return mfl_fail(err, MFL_INVALID, "%s: labels of %s; labels must be integers", path,
                         type_name(array->type));
-        if (array->rank != 1 && (array->rank != 2 || array->dim[1] != 1)) /* a column is as good as a row */
+        if (array->rank != 1 &&
+                (array->rank != 2 || array->dim[1] != 1)) /* a column will do as well as a row */
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: labels of %d dimensions; they have 1, a label for each sample: y.argmax(1) "
-                        "makes them of "
-                        "one-hot rows",
+                        "%s: labels of %d dimensions; labels have 1, one per sample: y.argmax(1) turns "
+                        "one-hot rows into labels",
                         path, array->rank);
         int32_t *labels = mfl_calloc(array->count, sizeof *labels);
         if (!labels)
@@ -228,6 +227,35 @@ int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, con
         return 0;
 }
 
+int mfl_array_to_label_maps(const struct mfl_array *array, const uint8_t *bytes, const char *path,
+        const struct mfl_shape *shape, int32_t **ret_labels, int *ret_each, uint32_t *ret_n,
+        struct mfl_error *err)
+{
+        size_t size = mfl_array_element_bytes(array->type);
+        int first = array->rank - 2;
+        char text[96];
+        bool fits = shape->rank == 3 && (array->rank == 3 || (array->rank == 4 && array->dim[1] == 1)) &&
+                    array->dim[first] == (uint64_t)shape->dim[1] &&
+                    array->dim[first + 1] == (uint64_t)shape->dim[2];
+        if (!fits)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: labels of %d dimensions, the samples are %s; labels are (n), or (n, height, "
+                        "width) with "
+                        "one for each pixel of images (n, channels, height, width)",
+                        path, array->rank, mfl_shape_text(shape, text, sizeof text));
+        int32_t *labels = mfl_calloc(array->count, sizeof *labels);
+        if (!labels)
+                return mfl_fail_memory(err, array->count * sizeof *labels, path);
+        for (uint64_t i = 0; i < array->count; i++) {
+                int64_t label = load_label(array, bytes + array->offset + i * size);
+                labels[i] = (int32_t)MFL_MIN(MFL_MAX(label, INT32_MIN), INT32_MAX);
+        }
+        *ret_labels = labels;
+        *ret_each = (int)(array->count / array->dim[0]);
+        *ret_n = (uint32_t)array->dim[0];
+        return 0;
+}
+
 bool mfl_array_is_float(const struct mfl_array *array)
 {
         return array->type == MFL_ARRAY_F32 || array->type == MFL_ARRAY_F64;
@@ -240,9 +268,8 @@ int mfl_array_to_targets(const struct mfl_array *array, const uint8_t *bytes, co
         uint64_t each = array->count / array->dim[0];
         if (array->rank > 2 || each > MFL_TARGETS_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: targets of %d dimensions and %llu values a sample; (n) and (n, targets) with at "
-                        "most "
-                        "%d are possible",
+                        "%s: targets of %d dimensions and %llu values per sample; (n) and (n, targets) with "
+                        "at most %d are possible",
                         path, array->rank, (unsigned long long)each, MFL_TARGETS_MAX);
         float *targets = mfl_calloc(array->count, sizeof *targets);
         if (!targets)
@@ -251,7 +278,7 @@ int mfl_array_to_targets(const struct mfl_array *array, const uint8_t *bytes, co
                 targets[i] = load_float(array, bytes + array->offset + i * size);
                 if (!isfinite(targets[i])) {
                         free(targets);
-                        return mfl_fail(err, MFL_INVALID, "%s: target %llu is no finite float", path,
+                        return mfl_fail(err, MFL_INVALID, "%s: target %llu is not a finite float", path,
                                 (unsigned long long)i);
                 }
         }

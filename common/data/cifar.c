@@ -12,10 +12,10 @@ int mfl_cifar_append(const uint8_t *bytes, size_t n_bytes, const char *path,
         size_t record_bytes = (size_t)kind->label_bytes + MFL_CIFAR_IMAGE_BYTES;
         size_t n = n_bytes / record_bytes, before = split->n;
         if (!n || n_bytes % record_bytes)
-                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes are no whole number of records of %zu", path,
-                        n_bytes, record_bytes);
+                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes is not a multiple of the record size, %zu",
+                        path, n_bytes, record_bytes);
         if (n > INT32_MAX - before)
-                return mfl_fail(err, MFL_INVALID, "%s: over %d samples in all", path, INT32_MAX);
+                return mfl_fail(err, MFL_INVALID, "%s: more than %d samples in all", path, INT32_MAX);
         for (size_t i = 0; i < n; i++)
                 if (bytes[i * record_bytes + (size_t)kind->label] >= kind->classes)
                         return mfl_fail(err, MFL_INVALID, "%s: label %d of record %zu; labels are 0 to %d",

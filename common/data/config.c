@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration of a data set: an entry of `data_sets:`, or one argument that says the same. */
+/* The configuration of a data set: an entry of `data_sets:`, or one argument with the same content. */
 #include "common/data/config.h"
+#include "common/data/sources.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 
-static const char *const unit_names[] = {"characters", "bytes", NULL};
-static const char *const normalise_names[] = {"none", "auto", NULL};
+static const char *const unit_names[] = {"characters", "bytes", "words", NULL};
+static const char *const split_names[] = {"time", "group", NULL};
+static const char *const label_at_names[] = {"last", "majority", NULL};
+static const char *const normalise_names[] = {"none", "auto", "columns", NULL};
 static const char *const label_set_names[] = {"fine", "coarse", NULL};
 
 static int read_name(
@@ -29,8 +32,9 @@ static int read_shape(
 {
         static const struct mfl_yaml_field number = {.kind = MFL_YAML_I64, .min = 1, .max = 1 << 20};
         struct mfl_shape shape = {0};
-        if (node->type != MFL_YAML_SEQUENCE || (node->n_children != 1 && node->n_children != 3))
-                return mfl_yaml_fail(doc, node, err, "expected [features] or [channels, height, width]");
+        if (node->type != MFL_YAML_SEQUENCE || node->n_children < 1 || node->n_children > 3)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected [features], [positions, features] or [channels, height, width]");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 int r = mfl_yaml_read_value(doc, n, &number, &shape.dim[shape.rank++], err);
                 if (r)
@@ -56,7 +60,7 @@ static int read_channels(
         return 0;
 }
 
-/* yes, no and so on, turned round. */
+/* yes, no and so on, inverted. */
 static int read_header(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -84,7 +88,7 @@ static int read_columns(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 {
         if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_TARGETS_MAX)
                 return mfl_yaml_fail(
-                        doc, node, err, "expected a list of columns, by name or number, such as [height, 3]");
+                        doc, node, err, "expected a list of column names or numbers, such as [height, 3]");
         *list = mfl_calloc(node->n_children, sizeof **list);
         if (!*list)
                 return mfl_fail_memory(err, node->n_children * sizeof **list, "columns");
@@ -106,11 +110,71 @@ static int read_targets(
         return read_columns(doc, node, &config->targets, &config->n_target_columns, err);
 }
 
+static int read_features(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_dataset_config *config = value;
+        return read_columns(doc, node, &config->features, &config->n_feature_columns, err);
+}
+
 static int read_ignored(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         struct mfl_dataset_config *config = value;
         return read_columns(doc, node, &config->ignored, &config->n_ignored, err);
+}
+
+static int read_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        struct mfl_categories *c, struct mfl_error *err)
+{
+        struct mfl_error why;
+        if (node->type != MFL_YAML_SEQUENCE)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of all values, such as [red, green, blue]");
+        for (const struct mfl_yaml_node *v = node->first; v; v = v->next) {
+                if (v->type != MFL_YAML_SCALAR)
+                        return mfl_yaml_fail(doc, v, err, "expected a value");
+                int r = mfl_categories_add_value(c, v->text, strlen(v->text), &why);
+                if (r)
+                        return r < 0 ? r : mfl_yaml_fail(doc, v, err, "%.200s", why.text);
+        }
+        int r = mfl_categories_check(c, &why);
+        return r ? mfl_yaml_fail(doc, node, err, "%.200s", why.text) : 0;
+}
+
+/* {column: [values], ...} */
+static int read_encoded(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        struct mfl_dataset_config *config, bool codes, struct mfl_error *err)
+{
+        if (node->type != MFL_YAML_MAPPING || !node->n_children)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected columns with their values, such as {colour: [red, green, blue]}");
+        size_t bytes = ((size_t)config->n_categories + node->n_children) * sizeof *config->categories;
+        struct mfl_categories *grown = mfl_realloc(config->categories, bytes);
+        if (!grown)
+                return mfl_fail_memory(err, bytes, "categories");
+        config->categories = grown;
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                struct mfl_categories *c = &grown[config->n_categories++];
+                *c = (struct mfl_categories){.column = mfl_strdup(n->key), .codes = codes};
+                int r = c->column ? read_values(doc, n, c, err)
+                                  : mfl_fail_memory(err, strlen(n->key), "categories");
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+static int read_categories(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_encoded(doc, node, value, false, err);
+}
+
+static int read_codes(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_encoded(doc, node, value, true, err);
 }
 
 static int read_choice(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
@@ -126,7 +190,13 @@ static int read_choice(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
 static int read_normalise(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        return read_choice(doc, node, normalise_names, value, err);
+        struct mfl_yaml_field field = {.kind = MFL_YAML_ENUM, .size = sizeof(int), .names = normalise_names};
+        struct mfl_dataset_config *config = value;
+        int i = 0;
+        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
+        config->normalise = i == 1;
+        config->normalise_columns = i == 2;
+        return r;
 }
 
 static int read_label_set(
@@ -138,7 +208,7 @@ static int read_label_set(
 #define AT(kind_, member) MFL_YAML_AT(kind_, struct mfl_dataset_config, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_dataset_config, member), .read = read_
-const struct mfl_yaml_field mfl_dataset_config_fields[] = {
+static const struct mfl_yaml_field fields[] = {
         {.key = "name", CALL_AT(name, read_name), .required = true},
         {.key = "format", AT(ENUM, format), .names = mfl_data_format_names, .required = true},
         {.key = "dir", AT(TEXT, dir)},
@@ -147,9 +217,14 @@ const struct mfl_yaml_field mfl_dataset_config_fields[] = {
         {.key = "test_x", AT(TEXT, test_x)},
         {.key = "test_y", AT(TEXT, test_y)},
         {.key = "classes", AT(U32, classes), .min = 2, .max = 65536},
+        {.key = "ignore_index",
+                AT(I64, ignore_index),
+                .min = -1000000,
+                .max = 1000000,
+                .seen = offsetof(struct mfl_dataset_config, has_ignore_index)},
         {.key = "mean", CALL_AT(mean, read_channels), .seen = offsetof(struct mfl_dataset_config, has_mean)},
         {.key = "std", CALL_AT(std, read_channels)},
-        {.key = "normalise", CALL_AT(normalise, read_normalise)},
+        {.key = "normalise", .kind = MFL_YAML_CALL, .read = read_normalise},
         {.key = "shape", CALL_AT(shape, read_shape)},
         {.key = "train", AT(U32, n_train), .min = 1, .max = 1e9},
         {.key = "test", AT(U32, n_test), .min = 1, .max = 1e9},
@@ -169,7 +244,25 @@ const struct mfl_yaml_field mfl_dataset_config_fields[] = {
         {.key = "owner", AT(TEXT, owner)},
         {.key = "targets", .kind = MFL_YAML_CALL, .read = read_targets},
         {.key = "ignore", .kind = MFL_YAML_CALL, .read = read_ignored},
-        {.key = "unit", AT(ENUM, unit), .names = unit_names},
+        {.key = "features", .kind = MFL_YAML_CALL, .read = read_features},
+        {.key = "window", AT(U32, window), .min = 1, .max = 65536},
+        {.key = "horizon",
+                AT(U32, horizon),
+                .max = 65536,
+                .seen = offsetof(struct mfl_dataset_config, horizon_given)},
+        {.key = "group", AT(TEXT, group)},
+        {.key = "time", AT(TEXT, time)},
+        {.key = "split", AT(ENUM, split), .names = split_names},
+        {.key = "label_at", AT(ENUM, label_at), .names = label_at_names},
+        {.key = "text", AT(TEXT, text)},
+        {.key = "vocabulary", AT(TEXT, vocabulary)},
+        {.key = "vocabulary_size", AT(U32, vocabulary_size), .min = 3, .max = 65536},
+        {.key = "categories", .kind = MFL_YAML_CALL, .read = read_categories},
+        {.key = "codes", .kind = MFL_YAML_CALL, .read = read_codes},
+        {.key = "unit",
+                AT(ENUM, unit),
+                .names = unit_names,
+                .seen = offsetof(struct mfl_dataset_config, unit_given)},
         {.key = "length", AT(U32, length), .min = 1, .max = 65536},
         {.key = "stride", AT(U32, stride), .min = 1, .max = 1000000},
         {0},
@@ -187,6 +280,7 @@ static const struct {
         {"dir", ~BIT(MFL_FORMAT_SYNTHETIC)},
         {"train_x", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"train_y", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
+        {"ignore_index", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"test_x", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"test_y", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"train", BIT(MFL_FORMAT_SYNTHETIC)},
@@ -200,10 +294,92 @@ static const struct {
         {"owner", BIT(MFL_FORMAT_CSV) | BIT(MFL_FORMAT_TEXT)},
         {"targets", BIT(MFL_FORMAT_CSV)},
         {"ignore", BIT(MFL_FORMAT_CSV)},
-        {"unit", BIT(MFL_FORMAT_TEXT)},
-        {"length", BIT(MFL_FORMAT_TEXT)},
-        {"stride", BIT(MFL_FORMAT_TEXT)},
+        {"categories", BIT(MFL_FORMAT_CSV)},
+        {"codes", BIT(MFL_FORMAT_CSV)},
+        {"unit", BIT(MFL_FORMAT_TEXT) | BIT(MFL_FORMAT_CSV)},
+        {"length", BIT(MFL_FORMAT_TEXT) | BIT(MFL_FORMAT_CSV)},
+        {"stride", BIT(MFL_FORMAT_TEXT) | BIT(MFL_FORMAT_CSV)},
+        {"features", BIT(MFL_FORMAT_CSV)},
+        {"window", BIT(MFL_FORMAT_CSV)},
+        {"horizon", BIT(MFL_FORMAT_CSV)},
+        {"group", BIT(MFL_FORMAT_CSV)},
+        {"time", BIT(MFL_FORMAT_CSV)},
+        {"split", BIT(MFL_FORMAT_CSV)},
+        {"label_at", BIT(MFL_FORMAT_CSV)},
+        {"text", BIT(MFL_FORMAT_CSV)},
+        {"vocabulary", BIT(MFL_FORMAT_CSV) | BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
+        {"vocabulary_size", BIT(MFL_FORMAT_CSV)},
 };
+
+/* csv: keys that say more about another one. */
+static const struct {
+        const char *key, *of;
+} companions[] = {
+        {"stride", "window"},
+        {"horizon", "window"},
+        {"group", "window"},
+        {"time", "window"},
+        {"split", "window"},
+        {"split", "test_fraction"},
+        {"label_at", "window"},
+        {"unit", "text"},
+        {"length", "text"},
+        {"vocabulary", "text"},
+        {"vocabulary_size", "text"},
+};
+static const struct {
+        const char *a, *b, *why;
+} rivals[] = {
+        {"text", "window", "a sample is a text, or a window over rows"},
+        {"text", "features", "a text has no other features"},
+        {"text", "categories", "a text has no other features"},
+        {"text", "codes", "a text has no other features"},
+        {"text", "ignore", "all other columns are ignored"},
+        {"features", "ignore", "all other columns are ignored"},
+        {"vocabulary", "vocabulary_size", "the file has all words"},
+        {"label_at", "targets", "targets are those of one row"},
+        {"window", "shape", "the shape is [window, features]"},
+        {"text", "shape", "the shape is [length]"},
+};
+
+static int check_csv(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        struct mfl_dataset_config *config, struct mfl_error *err)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(companions); i++) {
+                const struct mfl_yaml_node *key = mfl_yaml_find(node, companions[i].key);
+                if (key && !mfl_yaml_find(node, companions[i].of))
+                        return mfl_yaml_fail(doc, key, err, "is only used with %s", companions[i].of);
+        }
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rivals); i++) {
+                const struct mfl_yaml_node *key = mfl_yaml_find(node, rivals[i].b);
+                if (key && mfl_yaml_find(node, rivals[i].a))
+                        return mfl_yaml_fail(
+                                doc, key, err, "%s is given too: %s", rivals[i].a, rivals[i].why);
+        }
+        if (config->label_at == MFL_SERIES_LABEL_MAJORITY && config->horizon_given)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "horizon"), err,
+                        "label_at: majority is given too: it counts the labels inside the window");
+        for (int i = 0; config->horizon_given && !config->horizon && i < config->n_target_columns; i++) {
+                bool feature = !config->n_feature_columns;
+                for (int k = 0; k < config->n_feature_columns; k++)
+                        feature = feature || !strcmp(config->features[k], config->targets[i]);
+                if (feature)
+                        return mfl_yaml_fail(doc, mfl_yaml_find(node, "horizon"), err,
+                                "0 makes target '%.40s' one of its own features; list the other columns: "
+                                "features=[...]",
+                                config->targets[i]);
+        }
+        if (config->split == MFL_SERIES_SPLIT_GROUP && !config->group)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "split"), err,
+                        "group needs the column that tells the series apart: group=COLUMN");
+        if (config->text && !config->unit_given)
+                config->unit = MFL_TEXT_WORDS;
+        if (config->text && config->unit == MFL_TEXT_BYTES && (config->vocabulary || config->vocabulary_size))
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "unit"), err,
+                        "bytes have a vocabulary of their own; remove %s",
+                        config->vocabulary ? "vocabulary" : "vocabulary_size");
+        return 0;
+}
 
 static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const struct mfl_dataset_config *config, struct mfl_error *err)
@@ -249,24 +425,29 @@ static int check(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *nod
                 return mfl_yaml_fail(doc, node, err, "format synthetic needs shape, classes, train and test");
         if (format == MFL_FORMAT_IMAGES && config->shape.rank != 3)
                 return mfl_yaml_fail(doc, node, err,
-                        "format images needs shape, [3, height, width] or [1, height, width] for grey, the "
-                        "size "
-                        "that all images are brought to");
+                        "format images needs shape, [3, height, width] or [1, height, width] for grey: all "
+                        "images are scaled to it");
         if (label && config->n_target_columns)
                 return mfl_yaml_fail(doc, label, err, "targets is given too; keep one");
         if (config->has_mean != (mfl_yaml_find(node, "std") != NULL))
                 return mfl_yaml_fail(doc, node, err, "mean and std go together");
-        if (config->has_mean && config->normalise)
+        if (config->has_mean && (config->normalise || config->normalise_columns))
                 return mfl_yaml_fail(
                         doc, mfl_yaml_find(node, "normalise"), err, "mean and std are given too; keep one");
-        return check_usage(doc, node, config, err);
+        int r = check_usage(doc, node, config, err);
+        if (!r && format == MFL_FORMAT_CSV)
+                r = check_csv(doc, node, config, err);
+        if (!r && format == MFL_FORMAT_TEXT && config->unit == MFL_TEXT_WORDS)
+                r = mfl_yaml_fail(doc, mfl_yaml_find(node, "unit"), err,
+                        "words are only for format csv with text, whose samples have one label each");
+        return r;
 }
 
 int mfl_dataset_config_read(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         struct mfl_dataset_config *ret_config, struct mfl_error *err)
 {
         struct mfl_dataset_config config = {0};
-        int r = mfl_yaml_read(doc, node, mfl_dataset_config_fields, &config, err);
+        int r = mfl_yaml_read(doc, node, fields, &config, err);
         if (!r)
                 r = check(doc, node, &config, err);
         if (!r)
@@ -280,7 +461,7 @@ int mfl_dataset_config_read(const struct mfl_yaml_doc *doc, const struct mfl_yam
 
 /* ---- an argument ---- */
 
-/* Where ",KEY=" begins; the end without one. Whether there is such a key is for the table to say. */
+/* Where ",KEY=" begins; without one, the end. The table decides whether the key exists. */
 static const char *find_option(const char *text, size_t *ret_key_bytes)
 {
         for (const char *p = strchr(text, ','); p; p = strchr(p + 1, ',')) {
@@ -293,8 +474,8 @@ static const char *find_option(const char *text, size_t *ret_key_bytes)
         return text + strlen(text);
 }
 
-/* "PATH,key=value,..." becomes "{name: N, format: F, dir: 'PATH', key: value, ...}". At most every byte
- * becomes two. */
+/* "PATH,key=value,..." becomes "{name: N, format: F, dir: 'PATH', key: value, ...}". The result is at most twice as
+ * long. */
 static char *make_document(const char *name, const char *format, const char *rest)
 {
         size_t key_bytes = 0, size = 2 * strlen(rest) + strlen(name) + strlen(format) + 64;

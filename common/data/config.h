@@ -7,18 +7,16 @@
 #define MFL_COMMON_DATA_CONFIG_H
 
 #include "common/data/dataset.h"
-#include "common/yaml.h"
+#include "common/settings/yaml.h"
 
 /* One entry of data_sets. */
 int mfl_dataset_config_read(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         struct mfl_dataset_config *ret_config, struct mfl_error *err);
 
-/* The parts of NAME=FORMAT:REST, REST being PATH[,KEY=VALUE]..., with the keys and values of an entry, as
- * "iris.csv,label=species,test_fraction=0.2". name and format have been checked to be of letters, digits,
+/* The parts of NAME=FORMAT:REST. REST is PATH[,KEY=VALUE]..., with the keys and values of an entry:
+ * "iris.csv,label=species,test_fraction=0.2". The caller has checked that name and format consist of letters, digits,
  * '.', '_' and '-'. Not for synthetic. */
 int mfl_dataset_config_parse(const char *name, const char *format, const char *rest,
         struct mfl_dataset_config *ret_config, struct mfl_error *err);
-
-extern const struct mfl_yaml_field mfl_dataset_config_fields[];
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads a data set: finds its files, reads each in one go, and hands the bytes to the parsers of formats.h.
+/* Loads a data set: finds its files, reads each one completely, and passes the bytes to the parsers of formats.h.
  *
  * Happy path: find, read, inflate if gzip, parse, convert in place; both splits; classes; scaling.
  * Fails with MFL_INVALID: a file that is missing, unreadable, no regular file, changes while it is read, or
@@ -17,11 +17,6 @@ const char *const mfl_data_format_names[] = {
         "idx", "cifar10", "npy", "synthetic", "cifar100", "csv", "npz", "text", "images", NULL};
 _Static_assert(MFL_ARRAY_SIZE(mfl_data_format_names) == MFL_FORMAT_COUNT + 1, "one name for each format");
 
-size_t mfl_dtype_bytes(enum mfl_dtype dtype)
-{
-        return dtype == MFL_U8 ? 1 : 4;
-}
-
 static void free_list(char ***list, int *n)
 {
         for (int i = 0; i < *n; i++)
@@ -34,13 +29,18 @@ static void free_list(char ***list, int *n)
 void mfl_dataset_config_deinit(struct mfl_dataset_config *config)
 {
         char **texts[] = {&config->dir, &config->train_x, &config->train_y, &config->test_x, &config->test_y,
-                &config->label, &config->owner};
+                &config->label, &config->owner, &config->group, &config->time, &config->text,
+                &config->vocabulary};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(texts); i++) {
                 free(*texts[i]);
                 *texts[i] = NULL;
         }
         free_list(&config->targets, &config->n_target_columns);
         free_list(&config->ignored, &config->n_ignored);
+        free_list(&config->features, &config->n_feature_columns);
+        mfl_categories_free(config->categories, config->n_categories);
+        config->categories = NULL;
+        config->n_categories = 0;
 }
 
 void mfl_dataset_free(struct mfl_dataset *dataset)
@@ -57,6 +57,10 @@ void mfl_dataset_free(struct mfl_dataset *dataset)
         free(dataset->owner_names);
         free(dataset->class_names);
         free(dataset->symbols);
+        free(dataset->words);
+        free(dataset->feature_names);
+        free(dataset->categorical);
+        free(dataset->encoding);
         free(dataset);
 }
 
@@ -86,31 +90,7 @@ static int read_npy(
 typedef int read_fn(
         const char *path, struct mfl_data_bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err);
 
-int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, const char *x_path,
-        struct mfl_data_bytes *y, const struct mfl_array *y_array, const char *y_path,
-        const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
-        struct mfl_split *split, struct mfl_error *err)
-{
-        uint32_t n_labels = 0;
-        int n_targets = 0;
-        int r = mfl_array_to_samples(
-                x_array, x->data, shape, x_path, ret_shape, &split->dtype, &split->n, err);
-        if (!r && mfl_array_is_float(y_array))
-                r = mfl_array_to_targets(
-                        y_array, y->data, y_path, &split->targets, &n_targets, &n_labels, err);
-        else if (!r)
-                r = mfl_array_to_labels(y_array, y->data, y_path, &split->labels, &n_labels, err);
-        if (!r && n_labels != split->n)
-                r = mfl_fail(err, MFL_INVALID, "%s: %u labels, but %s has %u samples", y_path, n_labels,
-                        x_path, split->n);
-        free(y->data);
-        split->samples = x->data; /* freed with the data set, whatever r says */
-        *x = *y = (struct mfl_data_bytes){0};
-        *ret_n_targets = n_targets;
-        return r;
-}
-
-/* shape has rank 0 or what the configuration gives. */
+/* shape has rank 0, or is the configured one. */
 static int load_pair(read_fn *read_array, const char *x_path, const char *y_path,
         const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
         struct mfl_split *split, struct mfl_error *err)
@@ -129,8 +109,7 @@ static int load_pair(read_fn *read_array, const char *x_path, const char *y_path
                 &x, &x_array, x_path, &y, &y_array, y_path, shape, ret_shape, ret_n_targets, split, err);
 }
 
-/* The first of the usual spellings that exists: train-images-idx3-ubyte, train-images.idx3-ubyte, each or
- * .gz. */
+/* The first usual spelling that exists: train-images-idx3-ubyte, train-images.idx3-ubyte, each also as .gz. */
 static int find_idx(
         const char *dir, const char *stem, const char *kind, char **ret_path, struct mfl_error *err)
 {
@@ -147,8 +126,9 @@ static int find_idx(
         }
         if (!mfl_data_is_folder(dir))
                 return mfl_fail(err, MFL_INVALID, "%s: there is no such folder", dir);
-        return mfl_fail(err, MFL_INVALID, "%s: holds none of %s-%s-ubyte, %s.%s-ubyte, and the same with .gz",
-                dir, stem, kind, stem, kind);
+        return mfl_fail(err, MFL_INVALID,
+                "%s: contains neither %s-%s-ubyte nor %s.%s-ubyte, nor these with .gz", dir, stem, kind, stem,
+                kind);
 }
 
 static int load_idx_split(const char *dir, const char *images, const char *labels,
@@ -164,25 +144,6 @@ static int load_idx_split(const char *dir, const char *images, const char *label
         return r ? r : load_pair(read_idx, x, y, shape, ret_shape, &n_targets, split, err);
 }
 
-int mfl_pairs_check(const struct mfl_dataset *dataset, const struct mfl_shape *test_shape, int test_targets,
-        struct mfl_error *err)
-{
-        char a[96], b[96];
-        if (!mfl_shape_equal(&dataset->shape, test_shape) || dataset->train.dtype != dataset->test.dtype)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s: training samples are %s of %s, test samples %s of %s", dataset->name,
-                        mfl_shape_text(&dataset->shape, a, sizeof a),
-                        dataset->train.dtype == MFL_U8 ? "u8" : "floats",
-                        mfl_shape_text(test_shape, b, sizeof b),
-                        dataset->test.dtype == MFL_U8 ? "u8" : "floats");
-        if (dataset->n_targets != test_targets)
-                return mfl_fail(err, MFL_INVALID,
-                        "data set %s: training samples have %d float targets, test samples %d (0: class "
-                        "labels)",
-                        dataset->name, dataset->n_targets, test_targets);
-        return 0;
-}
-
 static int load_idx(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
@@ -195,7 +156,7 @@ static int load_idx(
         return r ? r : mfl_pairs_check(dataset, &test_shape, 0, err);
 }
 
-/* The four files: their names as given, within dir where there is one; train_x.npy and so on without names.
+/* The four files: the given names, within dir if it is set; by default train_x.npy and so on.
  */
 static int load_npy(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
@@ -222,7 +183,7 @@ static int load_npy(
         return r ? r : mfl_pairs_check(dataset, &test_shape, test_targets, err);
 }
 
-/* The archive for Python has pickles, of the same names without an ending. */
+/* The archive for Python contains pickles with the same names but no extension. */
 static int check_cifar(const char *dir, const char *first, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s", dir, first);
@@ -232,9 +193,8 @@ static int check_cifar(const char *dir, const char *first, struct mfl_error *err
                 return mfl_fail_memory(err, strlen(dir) + 64, "a path");
         if (access(path, F_OK) && !access(pickle, F_OK))
                 return mfl_fail(err, MFL_INVALID,
-                        "%s is of the archive for Python; take the binary one, whose files end in .bin, or "
-                        "make an npz "
-                        "file (docs/pytorch.md)",
+                        "%s is from the archive for Python; use the binary archive, whose files end in .bin, "
+                        "or make an npz file (docs/pytorch.md)",
                         pickle);
         return 0;
 }
@@ -267,14 +227,46 @@ static int load_cifar(
         return r;
 }
 
-/* Takes the configured number of classes, or the largest label + 1, and checks every label against it. Tokens
- * have their vocabulary, and targets no classes. */
+/* Labels of pixels are still as in the file. */
+static int settle_pixels(
+        const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct mfl_split *splits[] = {&dataset->train, &dataset->test};
+        size_t each = (size_t)dataset->train.labels_each;
+        if (!each && config->has_ignore_index)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: ignore_index is given, but it does not have a label per pixel: y of "
+                        "the shape "
+                        "(n, height, width)",
+                        config->name);
+        if (!each)
+                return 0;
+        dataset->labels_per_sample = (int)each;
+        for (int s = 0; s < 2; s++)
+                for (size_t i = 0; i < splits[s]->n * each; i++) {
+                        int32_t *label = &splits[s]->labels[i];
+                        if (config->has_ignore_index && *label == config->ignore_index)
+                                *label = -1;
+                        else if (*label < 0 || *label >= MFL_CLASSES_MAX)
+                                return mfl_fail(err, MFL_INVALID,
+                                        "data set %s: label %d of a pixel of %s sample %zu; labels are 0 to "
+                                        "%d; with "
+                                        "ignore_index: %d, such pixels have none",
+                                        config->name, *label, s ? "test" : "training", i / each,
+                                        MFL_CLASSES_MAX - 1, *label);
+                }
+        return 0;
+}
+
+/* Uses the configured number of classes, or the largest label + 1, and checks every label against it. Tokens have
+ * their vocabulary instead, and targets have no classes. */
 static int settle_classes(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
         const struct mfl_split *splits[] = {&dataset->train, &dataset->test};
         static const char *const names[] = {"training", "test"};
-        if (config->classes && (dataset->n_targets || dataset->vocabulary))
+        bool next_token = config->format == MFL_FORMAT_TEXT;
+        if (config->classes && (dataset->n_targets || next_token))
                 return mfl_fail(err, MFL_INVALID, "data set %s: classes is given, but it has %s",
                         config->name, dataset->n_targets ? "float targets" : "tokens");
         if (dataset->n_targets)
@@ -288,25 +280,25 @@ static int settle_classes(
                         int32_t label = splits[s]->labels[i];
                         if (given && label >= dataset->classes)
                                 return mfl_fail(err, MFL_INVALID,
-                                        "data set %s: label %d of %s sample %llu, but there "
-                                        "are %d classes: 0 to %d",
+                                        "data set %s: label %d of %s sample %llu, but there are %d classes: "
+                                        "0 to %d",
                                         config->name, label, names[s], (unsigned long long)(i / each),
                                         dataset->classes, dataset->classes - 1);
                         if (!given && label >= dataset->classes)
                                 dataset->classes = label + 1;
                 }
         }
-        if (dataset->classes == 1 && !dataset->vocabulary)
+        if (dataset->classes == 1 && !next_token)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: all labels are the same: from one class there is nothing to learn; "
-                        "where other "
-                        "sites have more of them, labels are numbers, and classes says how many there are",
+                        "data set %s: all labels are the same, and one class gives nothing to learn; if "
+                        "other sites have more classes, use numbers as labels and set classes to their "
+                        "number",
                         config->name);
         return 0;
 }
 
-/* Mean and standard deviation per channel of the training samples. Those of u8 come from exact sums; those of
- * floats are added in double, in the order of the samples, which is the same everywhere. */
+/* Mean and standard deviation per channel of the training samples. For u8 they come from exact sums; floats are added
+ * in double, in the order of the samples, which is the same everywhere. */
 static int measure(
         const struct mfl_dataset *dataset, int channels, double *mean, double *std, struct mfl_error *err)
 {
@@ -391,8 +383,7 @@ static int check_config(const struct mfl_dataset_config *config, struct mfl_erro
 {
         if (config->classes < 0 || config->classes > MFL_CLASSES_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: %d classes; 1 to %d are possible, or 0 to take them "
-                        "from the labels",
+                        "data set %s: %d classes; 1 to %d are possible, or 0 to take them from the labels",
                         config->name, config->classes, MFL_CLASSES_MAX);
         if (config->format != MFL_FORMAT_NPY && config->format != MFL_FORMAT_SYNTHETIC && !config->dir)
                 return mfl_fail(err, MFL_INVALID, "data set %s: dir is missing", config->name);
@@ -432,8 +423,17 @@ int mfl_dataset_load(
                     ? loaders[config->format](config, dataset, err)
                     : mfl_fail(err, MFL_INVALID, "data set %s: unknown format %d", config->name,
                               (int)config->format);
+        if (!r && (config->format == MFL_FORMAT_NPY || config->format == MFL_FORMAT_NPZ) &&
+                config->vocabulary)
+                r = mfl_tokens_settle(config, dataset, err);
+        if (!r)
+                r = settle_pixels(config, dataset, err);
         if (!r)
                 r = settle_classes(config, dataset, err);
+        if (!r && config->normalise_columns)
+                r = mfl_columns_normalise(dataset, err);
+        else if (!r && !config->normalise && !config->has_mean)
+                mfl_columns_note(dataset);
         if (!r)
                 r = settle_scale(config, dataset, err);
         if (r)

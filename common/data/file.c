@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of data sets: reading a whole one, and finding those of the two splits.
+/* Files of data sets: reads a whole file, and finds the files of the two splits.
  *
  * Fails with MFL_INVALID: a file that is missing, unreadable, no regular file, or changes while it is read.
  * Negative: I/O errors, memory.
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the operator can put right (a wrong path, a permission) is invalid input; the rest is a broken
+/* Errors that the operator can correct (a wrong path, a permission) are invalid input; other errors mean a broken
  * machine. */
 static int fail_open(const char *path, struct mfl_error *err)
 {
@@ -40,13 +40,13 @@ static int read_all(int fd, const char *path, size_t n, uint8_t *data, struct mf
         return 0;
 }
 
-/* Not mapped: a mapped file that somebody truncates kills the process. */
+/* Not mapped: truncating a mapped file would kill the process. */
 int mfl_data_read_file(const char *path, struct mfl_data_bytes *ret_bytes, struct mfl_error *err)
 {
         struct stat st;
         struct mfl_data_bytes b = {0};
         int r = 0;
-        /* Without O_NONBLOCK a FIFO of that name would hang the open. */
+        /* Without O_NONBLOCK, opening a FIFO of that name would hang. */
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return fail_open(path, err);
@@ -93,12 +93,12 @@ int mfl_data_find(const struct mfl_dataset_config *config, const char *suffix, c
                 test = NULL;
         }
         if (!test == !(config->test_fraction > 0)) {
-                int r = test ? mfl_fail(err, MFL_INVALID, "%s: there is one, so test_fraction is not used",
+                int r = test ? mfl_fail(err, MFL_INVALID,
+                                       "%s: this test data exists, so test_fraction is not used; remove it",
                                        test)
                              : mfl_fail(err, MFL_INVALID,
-                                       "data set %s: there is no test data%s%s; give them, or test_fraction, "
-                                       "the "
-                                       "share of %s that becomes the test split",
+                                       "data set %s: there is no test data%s%s; provide it, or set "
+                                       "test_fraction, the share of %s that becomes the test split",
                                        config->name, mfl_data_is_folder(config->dir) ? " test" : "",
                                        mfl_data_is_folder(config->dir) ? suffix : "", train);
                 free(train);

@@ -9,10 +9,9 @@ static int parse_head(const uint8_t *bytes, size_t n_bytes, const char *path, st
 {
         struct mfl_array array = {.big_endian = true};
         if (n_bytes < 4)
-                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes are no idx file, its magic alone has 4",
-                        path, n_bytes);
+                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes are too few for an idx file", path, n_bytes);
         if (bytes[0] || bytes[1])
-                return mfl_fail(err, MFL_INVALID, "%s: begins with %02x %02x, an idx file begins with 00 00",
+                return mfl_fail(err, MFL_INVALID, "%s: begins with %02x %02x; an idx file begins with 00 00",
                         path, bytes[0], bytes[1]);
         if (bytes[2] == 0x08)
                 array.type = MFL_ARRAY_U8;
@@ -20,7 +19,7 @@ static int parse_head(const uint8_t *bytes, size_t n_bytes, const char *path, st
                 array.type = MFL_ARRAY_F32;
         else
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: idx type 0x%02x, only 0x08 (u8) and 0x0d (f32) are read", path, bytes[2]);
+                        "%s: idx type 0x%02x; only 0x08 (u8) and 0x0d (f32) are supported", path, bytes[2]);
         array.rank = bytes[3];
         if (array.rank < 1 || array.rank > MFL_ARRAY_RANK_MAX)
                 return mfl_fail(err, MFL_INVALID, "%s: %d dimensions, 1 to %d are possible", path, array.rank,
@@ -28,7 +27,7 @@ static int parse_head(const uint8_t *bytes, size_t n_bytes, const char *path, st
         array.offset = 4 + 4 * (size_t)array.rank;
         if (n_bytes < array.offset)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: truncated: %zu bytes, a header of %d dimensions has %zu", path, n_bytes,
+                        "%s: truncated: %zu bytes, but a header of %d dimensions has %zu", path, n_bytes,
                         array.rank, array.offset);
         for (int i = 0; i < array.rank; i++) {
                 const uint8_t *b = bytes + 4 + 4 * i;
@@ -68,17 +67,17 @@ static void z_free(voidpf opaque, voidpf p)
 struct inflater {
         z_stream z;
         const uint8_t *next;
-        size_t left; /* input that zlib has not been shown yet */
+        size_t left; /* input that zlib has not seen yet */
         const char *path;
 };
 
-/* Inflates up to n bytes into out. Less comes only at the end of the member (*ret_end). */
+/* Inflates up to n bytes into out; fewer only at the end of the member (*ret_end). */
 static int inflate_some(
         struct inflater *in, uint8_t *out, size_t n, size_t *ret_n, bool *ret_end, struct mfl_error *err)
 {
         size_t done = 0;
         while (done < n) {
-                /* zlib counts in 32 bits; a slice of 1 GiB at a time serves larger files as well. */
+                /* zlib counts in 32 bits; slices of 1 GiB make larger files possible. */
                 if (!in->z.avail_in && in->left) {
                         size_t slice = MFL_MIN(in->left, (size_t)1 << 30);
                         in->z.next_in = (Bytef *)(uintptr_t)in->next;
@@ -108,7 +107,7 @@ static int inflate_some(
         return 0;
 }
 
-/* The idx header inside, and the size of the whole file that it promises. */
+/* The idx header inside, and the size of the whole file that it declares. */
 static int inflate_head(struct inflater *in, size_t n_bytes, uint8_t *head, struct mfl_array *ret_array,
         size_t *ret_total, struct mfl_error *err)
 {
@@ -125,7 +124,7 @@ static int inflate_head(struct inflater *in, size_t n_bytes, uint8_t *head, stru
                 r = parse_head(head, n + more, in->path, &array, err);
         if (r)
                 return r;
-        /* Up to here the promise is a stranger's number. Deflate cannot compress better than 1032 : 1 (zlib's
+        /* So far the declared size is a stranger's number. Deflate cannot compress better than 1032 : 1 (zlib's
          * technical notes), so the compressed size bounds what may be allocated for it. */
         size_t total = array.offset, elements = mfl_array_element_bytes(array.type);
         bool over = false;
@@ -134,7 +133,7 @@ static int inflate_head(struct inflater *in, size_t n_bytes, uint8_t *head, stru
         over |= __builtin_add_overflow(total, elements, &total);
         if (over || total / 1032 > n_bytes)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: its idx header promises more than %zu bytes of gzip data can hold", in->path,
+                        "%s: its idx header declares more than %zu bytes of gzip data can hold", in->path,
                         n_bytes);
         *ret_array = array;
         *ret_total = total;
@@ -150,12 +149,12 @@ static int check_end(struct inflater *in, size_t total, bool end, struct mfl_err
         if (r)
                 return r;
         if (n)
-                return mfl_fail(err, MFL_INVALID, "%s: its idx header promises %zu bytes, more follow",
+                return mfl_fail(err, MFL_INVALID, "%s: its idx header declares %zu bytes, but more follow",
                         in->path, total);
         size_t rest = in->z.avail_in + in->left;
         if (rest)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: %zu bytes follow the end of the gzip data, none should", in->path, rest);
+                        "%s: %zu bytes follow the end of the gzip data; expected none", in->path, rest);
         return 0;
 }
 
@@ -183,7 +182,7 @@ int mfl_idx_inflate(const uint8_t *bytes, size_t n_bytes, const char *path, uint
         r = inflate_some(&in, out + array.offset, total - array.offset, &n, &end, err);
         if (!r && n < total - array.offset)
                 r = mfl_fail(err, MFL_INVALID,
-                        "%s: truncated: %zu bytes inflated, its idx header promises %zu", path,
+                        "%s: truncated: %zu bytes inflated, but its idx header declares %zu", path,
                         array.offset + n, total);
         if (!r)
                 r = check_end(&in, total, end, err);

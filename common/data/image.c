@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PNG (libpng) and JPEG (libjpeg-turbo, the accurate integer DCT, whose result does not depend on the
+/* Decodes PNG (libpng) and JPEG (libjpeg-turbo, with the accurate integer DCT, whose result does not depend on the
  * machine) to RGB. Both libraries report errors by a jump. */
 #include "common/data/sources.h"
 
@@ -25,7 +25,7 @@ static int check_size(struct decoder *d, uint64_t width, uint64_t height)
         if (!width || !height || width > MFL_IMAGE_SIDE_MAX || height > MFL_IMAGE_SIDE_MAX ||
                 width * height > MFL_IMAGE_PIXELS_MAX)
                 return mfl_fail(d->err, MFL_INVALID,
-                        "%s: an image of %llux%llu; at most %d a side and %d pixels are read", d->path,
+                        "%s: the image is %llux%llu; the limits are %d per side and %d pixels", d->path,
                         (unsigned long long)width, (unsigned long long)height, MFL_IMAGE_SIDE_MAX,
                         MFL_IMAGE_PIXELS_MAX);
         d->width = (uint32_t)width;
@@ -110,7 +110,7 @@ static void on_jpeg_error(j_common_ptr jpeg)
         longjmp(d->jump, 1);
 }
 
-/* libjpeg fills what a truncated file lacks with grey, and warns; here a warning is an error. */
+/* libjpeg fills the missing part of a truncated file with grey and warns; here a warning is an error. */
 static void on_jpeg_message(j_common_ptr jpeg, int level)
 {
         if (level < 0)
@@ -122,8 +122,8 @@ static void read_jpeg(struct decoder *d, struct jpeg_decompress_struct *jpeg)
         jpeg_mem_src(jpeg, d->at, (unsigned long)(d->end - d->at));
         jpeg_read_header(jpeg, TRUE);
         if (jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK) {
-                d->result =
-                        mfl_fail(d->err, MFL_INVALID, "%s: a CMYK JPEG; RGB and grey ones are read", d->path);
+                d->result = mfl_fail(
+                        d->err, MFL_INVALID, "%s: a CMYK JPEG; only RGB and grey are supported", d->path);
                 return;
         }
         jpeg->out_color_space = JCS_RGB;

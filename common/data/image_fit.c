@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images to one size, in integers, so that every machine makes the same bytes.
+/* Scales images to one size, in integers, so that every machine makes the same bytes.
  *
- * Along one axis, output i of O looks at input j of I around (2 i + 1) I / (2 O). Times 2 O, the distance of
- * their centres is |(2 j + 1) O - (2 i + 1) I|, and with M = max(I, O) the triangle's weight is 2 M less that
- * distance where it is positive. Weights are divided by their sum, so at the border those that remain make up
- * for the rest. I = O changes nothing.
+ * Along one axis, output i of O reads the inputs j of I around (2 i + 1) I / (2 O). Times 2 O, the distance of their
+ * centres is |(2 j + 1) O - (2 i + 1) I|, and with M = max(I, O) the triangle's weight is 2 M less that distance
+ * where it is positive. Weights are divided by their sum, so at the border the remaining weights make up for the
+ * missing ones. I = O changes nothing.
  */
 #include "common/data/sources.h"
 
@@ -59,7 +59,7 @@ struct crop {
         uint32_t x, y, width, height;
 };
 
-/* The largest centred window of the shape's aspect ratio, of one pixel at least. */
+/* The largest centred window with the shape's aspect ratio, at least one pixel. */
 static struct crop centre_crop(uint32_t width, uint32_t height, uint32_t out_width, uint32_t out_height)
 {
         struct crop c = {.width = width, .height = height};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CSV files as a data set: labels that are numbers are classes; other labels are names of classes, which are
- * numbered in byte order. */
+/* CSV files as a data set: numeric labels are classes; other labels are class names, which are numbered in byte
+ * order. */
 #include "common/data/sources.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static bool all_numbers(const struct tables *t)
         return true;
 }
 
-/* "0.53" is a quantity, and "1.0" a class that passed through floats. */
+/* "0.53" is a quantity; "1.0" is a class that was written as a float. */
 static bool is_fraction(struct mfl_span s)
 {
         char text[32], *end;
@@ -50,15 +50,14 @@ static bool is_fraction(struct mfl_span s)
         return end != text && !*end && v != floor(v);
 }
 
-/* As names of classes, quantities would make a class of almost every row. */
+/* Refuses quantities: as class names they would make almost every row a class of its own. */
 static int check_labels(const struct mfl_csv *csv, const char *path, struct mfl_error *err)
 {
         for (uint32_t i = 0; i < csv->n; i++)
                 if (is_fraction(csv->labels[i]))
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: label '%.*s' of row %u is no class: label says which column has the "
-                                "classes, and "
-                                "targets=[...] instead which have numbers to be predicted",
+                                "%s: label '%.*s' of row %u is not a class: set label to the column with the "
+                                "classes, or targets=[...] to the columns with numbers to predict",
                                 path, (int)csv->labels[i].n, csv->labels[i].s, i);
         return 0;
 }
@@ -74,8 +73,8 @@ static int settle_labels(struct tables *t, struct mfl_split *const *splits, stru
         if (r)
                 return r;
         if (n_names > MFL_CLASSES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: %u different labels, at most %d are possible",
-                        t->path[0], n_names, MFL_CLASSES_MAX);
+                return mfl_fail(err, MFL_INVALID, "%s: %u different labels; the limit is %d", t->path[0],
+                        n_names, MFL_CLASSES_MAX);
         d->classes = (int)n_names;
         for (int s = 0; s < t->n; s++) {
                 const struct mfl_csv *csv = &t->csv[s];
@@ -90,7 +89,7 @@ static int settle_labels(struct tables *t, struct mfl_split *const *splits, stru
                         uint32_t c = mfl_names_find(d->class_names, n_names, csv->labels[i]);
                         if (c == UINT32_MAX)
                                 return mfl_fail(err, MFL_INVALID,
-                                        "%s: label '%.*s' of row %u is not among those of %s", t->path[s],
+                                        "%s: label '%.*s' of row %u does not occur in %s", t->path[s],
                                         (int)MFL_MIN(csv->labels[i].n, 40), csv->labels[i].s, i, t->path[0]);
                         labels[i] = (int32_t)c;
                 }
@@ -122,35 +121,88 @@ static int settle_owners(struct tables *t, struct mfl_split *const *splits, stru
 static int settle_shape(struct tables *t, struct mfl_error *err)
 {
         const struct mfl_shape *wanted = &t->config->shape;
-        int64_t n = t->csv[0].n_features;
+        int64_t n = t->csv[0].n_features, window = t->config->window;
+        if (t->config->text)
+                return 0; /* load_words.c knows it */
         if (t->n == 2 && t->csv[1].n_features != n)
                 return mfl_fail(err, MFL_INVALID, "%s: %u features, but %s has %u", t->path[1],
                         t->csv[1].n_features, t->path[0], t->csv[0].n_features);
+        if (window) {
+                t->dataset->shape = (struct mfl_shape){2, {window, n}};
+                return mfl_sample_shape_check(&t->dataset->shape, t->path[0], err);
+        }
         t->dataset->shape = wanted->rank ? *wanted : (struct mfl_shape){.rank = 1, .dim = {n}};
         int r = mfl_sample_shape_check(&t->dataset->shape, "shape", err);
         if (!r && mfl_shape_count(&t->dataset->shape) != n)
-                r = mfl_fail(err, MFL_INVALID, "%s: %lld features, the shape given has %lld elements",
-                        t->path[0], (long long)n, (long long)mfl_shape_count(wanted));
+                r = mfl_fail(err, MFL_INVALID,
+                        "%s: %lld features, but the configured shape has %lld elements", t->path[0],
+                        (long long)n, (long long)mfl_shape_count(wanted));
+        return r;
+}
+
+/* Names and categories of the training file; those of the test file must be the same categories. */
+static int settle_columns(struct tables *t, struct mfl_error *err)
+{
+        struct mfl_csv *csv = &t->csv[0];
+        const char *have = csv->encoding ? csv->encoding : "",
+                   *test = t->csv[1].encoding ? t->csv[1].encoding : "";
+        if (t->n == 2 && strcmp(have, test))
+                return mfl_fail(err, MFL_INVALID, "%s: declares different categories than %s", t->path[1],
+                        t->path[0]);
+        if (t->dataset->shape.rank != 1 && !t->config->window)
+                return csv->encoding
+                               ? mfl_fail(err, MFL_INVALID,
+                                         "%s: has columns with categories, which do not fit samples of shape "
+                                         "%s",
+                                         t->path[0], mfl_shape_text(&t->dataset->shape, (char[96]){0}, 96))
+                               : 0;
+        t->dataset->feature_names = csv->names;
+        t->dataset->categorical = csv->categorical;
+        t->dataset->encoding = csv->encoding;
+        csv->names = NULL;
+        csv->categorical = NULL;
+        csv->encoding = NULL;
+        return 0;
+}
+
+/* Without test files, the test split comes from the training rows. */
+static int settle_test(struct tables *t, const struct mfl_csv *const tables[2], struct mfl_error *err)
+{
+        struct mfl_dictionary dictionary = {0};
+        int r = 0;
+        if (t->config->window)
+                return mfl_series_windows(t->config, tables, t->dataset, err);
+        if (t->config->text)
+                r = mfl_words_take(t->config, tables, t->dataset, &dictionary, err);
+        if (!r && t->n == 1)
+                r = mfl_split_off_test(t->config, t->dataset, err);
+        if (!r && t->config->text && t->config->unit != MFL_TEXT_BYTES)
+                r = mfl_words_vocabulary(t->config, &dictionary, t->dataset, err);
+        free(dictionary.words);
         return r;
 }
 
 static int settle(struct tables *t, struct mfl_error *err)
 {
         struct mfl_split *splits[] = {&t->dataset->train, &t->dataset->test};
+        const struct mfl_csv *const tables[] = {&t->csv[0], t->n == 2 ? &t->csv[1] : NULL};
         int r = settle_shape(t, err);
         for (int s = 0; !r && s < t->n; s++) {
                 splits[s]->n = t->csv[s].n;
                 splits[s]->dtype = MFL_F32;
-                splits[s]->samples = t->csv[s].features;
+                splits[s]->samples = t->config->text ? NULL : t->csv[s].features;
                 splits[s]->targets = t->csv[s].targets;
-                t->csv[s].features = t->csv[s].targets = NULL;
+                t->csv[s].features = t->config->text ? t->csv[s].features : NULL;
+                t->csv[s].targets = NULL;
         }
         t->dataset->n_targets = (int)t->csv[0].n_targets;
+        if (!r && !t->config->text)
+                r = settle_columns(t, err);
         if (!r && !t->csv[0].n_targets)
                 r = settle_labels(t, splits, err);
-        if (!r && t->config->owner)
+        if (!r && t->csv[0].owners)
                 r = settle_owners(t, splits, err);
-        return !r && t->n == 1 ? mfl_split_off_test(t->config, t->dataset, err) : r;
+        return r ? r : settle_test(t, tables, err);
 }
 
 int mfl_load_csv(const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of images as a data set, as torchvision's ImageFolder has them: DIR/train/CLASS/FILE and
- * DIR/test/CLASS/FILE. Classes are numbered in the byte order of their names, and samples are in the order of
- * class and file. Every file in a class's folder is an image. Without DIR/test, test_fraction makes the test
- * split; then DIR/CLASS/FILE will do. */
+/* Folders of images as a data set, in the layout of torchvision's ImageFolder: DIR/train/CLASS/FILE and
+ * DIR/test/CLASS/FILE. Classes are numbered in the byte order of their names, and samples are in the order of class
+ * and file. Every file in a class's folder is an image. Without DIR/test, test_fraction makes the test split; then
+ * DIR/CLASS/FILE is enough. */
 #include "common/data/sources.h"
 
 #define FILE_BYTES_MAX (64u << 20)
@@ -10,7 +10,7 @@
 struct folder {
         const struct mfl_dataset_config *config;
         struct mfl_dataset *dataset;
-        size_t capacity; /* samples of the split at hand */
+        size_t capacity; /* samples that the current split has room for */
 };
 
 static int grow(struct folder *f, struct mfl_split *split, struct mfl_error *err)
@@ -41,8 +41,8 @@ static int add_image(
         if (r)
                 return r;
         if (bytes.n > FILE_BYTES_MAX)
-                r = mfl_fail(err, MFL_INVALID, "%s: %zu bytes; at most %u are read of an image", path,
-                        bytes.n, FILE_BYTES_MAX);
+                r = mfl_fail(err, MFL_INVALID, "%s: %zu bytes; the limit for an image is %u", path, bytes.n,
+                        FILE_BYTES_MAX);
         if (!r)
                 r = mfl_image_decode(bytes.data, bytes.n, path, &rgb, &width, &height, err);
         free(bytes.data);
@@ -82,9 +82,8 @@ static int name_classes(
 {
         uint32_t n_names;
         if (!n || n > MFL_CLASSES_MAX)
-                return mfl_fail(err, MFL_INVALID,
-                        "%s: %zu folders; there is one for each class, 1 to %d of them", root, n,
-                        MFL_CLASSES_MAX);
+                return mfl_fail(err, MFL_INVALID, "%s: %zu folders; expected one folder per class, 1 to %d",
+                        root, n, MFL_CLASSES_MAX);
         MFL_CLEANUP_FREE struct mfl_span *spans = mfl_calloc(n, sizeof *spans);
         if (!spans)
                 return mfl_fail_memory(err, n * sizeof *spans, root);
@@ -109,13 +108,13 @@ static int add_split(struct folder *f, struct mfl_split *split, const char *root
                 struct mfl_span name = {names[i], strlen(names[i])};
                 uint32_t c = mfl_names_find(f->dataset->class_names, (uint32_t)f->dataset->classes, name);
                 r = c == UINT32_MAX
-                            ? mfl_fail(err, MFL_INVALID, "%s/%s: no class of that name has training images",
+                            ? mfl_fail(err, MFL_INVALID, "%s/%s: there are no training images for this class",
                                       root, names[i])
                             : add_class(f, split, root, names[i], (int32_t)c, err);
         }
         mfl_data_list_free(names, n);
         if (!r && !split->n)
-                r = mfl_fail(err, MFL_INVALID, "%s: holds no images in folders of classes", root);
+                r = mfl_fail(err, MFL_INVALID, "%s: contains no images in class folders", root);
         return r;
 }
 
@@ -130,13 +129,12 @@ int mfl_load_images(
         const int64_t *dim = config->shape.dim;
         if (config->shape.rank != 3 || (dim[0] != 1 && dim[0] != 3) || dim[1] > 4096 || dim[2] > 4096)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: shape must be [1 or 3, height, width], at most 4096 a side, the size "
-                        "that all "
-                        "images are brought to",
+                        "data set %s: shape must be [1 or 3, height, width], at most 4096 per side: all "
+                        "images are scaled to it",
                         config->name);
         if (!mfl_data_is_folder(config->dir))
-                return mfl_fail(err, MFL_INVALID, "%s: no folder; images are in %s/train/CLASS/", config->dir,
-                        config->dir);
+                return mfl_fail(err, MFL_INVALID, "%s: not a folder; images belong in %s/train/CLASS/",
+                        config->dir, config->dir);
         dataset->shape = config->shape;
         r = mfl_data_find(config, "", &train, &test, err);
         if (!r && !test && !mfl_data_is_folder(train)) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* npz files as a data set: one file with the arrays x_train, y_train, x_test, y_test, or with x and y, which
- * are split; or two files with x and y each. The configuration may name the arrays. */
+/* npz files as a data set: one file with the arrays x_train, y_train, x_test, y_test, or with x and y, which are
+ * split; or two files, each with x and y. The configuration may name the arrays. And of npy and npz: samples that are
+ * whole numbers become tokens. */
 #include "common/data/sources.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static int read_array(struct mfl_npz *npz, const char *path, const char *name, struct mfl_data_bytes *bytes,
@@ -51,7 +53,7 @@ static void close_file(struct npz_file *file)
 
 #define OR(name, usual) ((name) ? (name) : (usual))
 
-/* One file for both splits, unless that has only x and y. */
+/* One file holds both splits, unless it has only x and y. */
 static int load_one(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
@@ -110,5 +112,92 @@ int mfl_load_npz(const struct mfl_dataset_config *config, struct mfl_dataset *da
         r = load_two(config, train, test, dataset, err);
         free(train);
         free(test);
+        return r;
+}
+
+/* ---- tokens ---- */
+
+/* The number of tokens; 0: auto. */
+static int read_vocabulary(
+        const struct mfl_dataset_config *config, int *ret_vocabulary, struct mfl_error *err)
+{
+        const char *text = config->vocabulary;
+        char *end;
+        *ret_vocabulary = 0;
+        if (!strcmp(text, "auto"))
+                return 0;
+        unsigned long v = strtoul(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || v < 2 || v > MFL_CLASSES_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: vocabulary '%.40s' is not the number of tokens, 2 to %d, or auto: the "
+                        "largest + 1",
+                        config->name, text, MFL_CLASSES_MAX);
+        *ret_vocabulary = (int)v;
+        return 0;
+}
+
+/* u8 becomes float, as other integers have. */
+static int widen(struct mfl_split *split, size_t count, struct mfl_error *err)
+{
+        const uint8_t *from = split->samples;
+        float *to = mfl_alloc_aligned(count * sizeof *to);
+        if (!to)
+                return mfl_fail_memory(err, count * sizeof *to, "tokens");
+        for (size_t i = 0; i < count; i++)
+                to[i] = from[i];
+        free(split->samples);
+        split->samples = to;
+        split->dtype = MFL_F32;
+        return 0;
+}
+
+/* In place. *largest grows to the largest token. */
+static int convert(const struct mfl_dataset_config *config, const char *name, struct mfl_split *split,
+        size_t each, int vocabulary, int *largest, struct mfl_error *err)
+{
+        float *from = split->samples;
+        size_t count = split->n * each;
+        for (size_t i = 0; i < count; i++) {
+                float v = from[i];
+                unsigned long long sample = i / each;
+                if (v != floorf(v) || v < 0 || v >= MFL_CLASSES_MAX)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s: %g in %s sample %llu is not a token; tokens are whole numbers "
+                                "from 0 "
+                                "to %d",
+                                config->name, (double)v, name, sample, MFL_CLASSES_MAX - 1);
+                if (vocabulary && v >= (float)vocabulary)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s: token %g in %s sample %llu is outside the vocabulary of %d: 0 "
+                                "to %d",
+                                config->name, (double)v, name, sample, vocabulary, vocabulary - 1);
+                int32_t token = (int32_t)v;
+                *largest = MFL_MAX(*largest, token);
+                memcpy((char *)split->samples + i * sizeof token, &token, sizeof token);
+        }
+        split->dtype = MFL_I32;
+        return 0;
+}
+
+int mfl_tokens_settle(
+        const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct mfl_split *splits[] = {&dataset->train, &dataset->test};
+        static const char *const names[] = {"training", "test"};
+        char text[96];
+        int vocabulary, largest = 0, r = read_vocabulary(config, &vocabulary, err);
+        if (!r && dataset->shape.rank != 1)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: samples of tokens have one dimension, the positions, but these are %s",
+                        config->name, mfl_shape_text(&dataset->shape, text, sizeof text));
+        size_t each = (size_t)mfl_shape_count(&dataset->shape);
+        for (int s = 0; !r && s < 2; s++) {
+                if (splits[s]->dtype == MFL_U8)
+                        r = widen(splits[s], splits[s]->n * each, err);
+                if (!r)
+                        r = convert(config, names[s], splits[s], each, vocabulary, &largest, err);
+        }
+        dataset->vocabulary = vocabulary ? vocabulary : largest + 1;
+        dataset->tokens = MFL_TOKENS_NUMBERS;
         return r;
 }

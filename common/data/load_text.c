@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text as a data set for next-token models: sample i is `length` tokens of a passage, its labels the tokens
- * that follow each of them.
+/* Text as a data set for next-token models: sample i is `length` tokens of a passage; its labels are the tokens that
+ * follow each of them.
  *
- *   - reads the files of each split (one file, or a folder's in the order of their names);
+ *   - reads the files of each split (one file, or the files of a folder in the order of their names);
  *   - cuts them into passages: a file, or with owner speaker all blocks of one speaker in order;
- *   - without test files, the last test_fraction of each passage is the test split, so that no window of the
- * one overlaps the other;
+ *   - without test files, the last test_fraction of each passage is the test split, so that no window of one split
+ *     overlaps the other;
  *   - vocabulary: bytes, or the code points of the training files, sorted;
  *   - windows of length + 1 units, `stride` apart, never across passages.
- * Fails with MFL_INVALID also: no UTF-8, a character in the test files that the training files don't have, a
- * block without a speaker, nothing as long as a window.
+ * Also fails with MFL_INVALID: text that is not UTF-8, a character in the test files that the training files lack, a
+ * block without a speaker, no passage as long as a window.
  */
 #include "common/data/sources.h"
 
@@ -61,7 +61,7 @@ static int add_passage(struct corpus *c, int split, struct mfl_span owner, struc
         return 0;
 }
 
-/* The passage of an owner in a split; a new one when there is none. */
+/* The passage of an owner in a split; makes a new one if there is none. */
 static int find_passage(struct corpus *c, int split, struct mfl_span owner, struct passage **ret_passage)
 {
         for (size_t i = 0; i < c->n; i++) {
@@ -116,7 +116,7 @@ static struct mfl_span trim(struct mfl_span line)
         return line;
 }
 
-/* One block: its speaker's line, then what is said until a blank line. */
+/* One block: the speaker's line, then the speech up to a blank line. */
 static int add_block(struct corpus *c, int split, struct mfl_span *rest, uint32_t *line_number,
         const char *path, struct mfl_error *err)
 {
@@ -127,8 +127,9 @@ static int add_block(struct corpus *c, int split, struct mfl_span *rest, uint32_
                 return 0;
         if (name.s[name.n - 1] != ':' || name.n < 2 || memchr(name.s, 0, name.n))
                 return mfl_fail(err, MFL_INVALID,
-                        "%s:%u: the first line of a block is who speaks and a colon, got '%.*s'", path, first,
-                        (int)MFL_MIN(name.n, 40), name.s);
+                        "%s:%u: expected a speaker's name and a colon in the first line of a block, got "
+                        "'%.*s'",
+                        path, first, (int)MFL_MIN(name.n, 40), name.s);
         name.n--;
         while (rest->n) {
                 struct mfl_span line = take_line(rest);
@@ -142,7 +143,7 @@ static int add_block(struct corpus *c, int split, struct mfl_span *rest, uint32_
         return append_units(c, p, said, path, err);
 }
 
-/* Takes the text, which owners may point into. */
+/* Takes over the text, because owners may point into it. */
 static int keep_text(struct corpus *c, char *text)
 {
         if (c->n_texts == c->texts_capacity) {
@@ -172,8 +173,8 @@ static int add_file(struct corpus *c, int split, const char *path, const char *n
         if (keep_text(c, (char *)bytes.data))
                 return mfl_fail_memory(err, 64, path);
         if (bytes.n > FILE_BYTES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes; at most %u are read of one text", path,
-                        bytes.n, FILE_BYTES_MAX);
+                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes; the limit for a text is %u", path, bytes.n,
+                        FILE_BYTES_MAX);
         if (kind == MFL_TEXT_OWNER_SPEAKER) {
                 for (uint32_t line = 0; !r && rest.n;)
                         r = add_block(c, split, &rest, &line, path, err);
@@ -202,7 +203,7 @@ static int add_files(struct corpus *c, int split, const char *path, struct mfl_e
         if (r)
                 return r;
         if (!n)
-                r = mfl_fail(err, MFL_INVALID, "%s: holds no files", path);
+                r = mfl_fail(err, MFL_INVALID, "%s: contains no files", path);
         for (size_t i = 0; !r && i < n; i++) {
                 MFL_CLEANUP_FREE char *file = mfl_asprintf("%s/%s", path, names[i]);
                 r = file ? add_file(c, split, file, names[i], err) : mfl_fail_memory(err, 64, path);
@@ -238,13 +239,13 @@ static int add_splits(struct corpus *c, struct mfl_error *err)
         if (r)
                 return r;
         if (found == 2)
-                return mfl_fail(err, MFL_INVALID, "%s: has test text and no train or train.txt", config->dir);
+                return mfl_fail(
+                        err, MFL_INVALID, "%s: has test text, but no train or train.txt", config->dir);
         if ((found == 3) == (config->test_fraction > 0))
                 return mfl_fail(err, MFL_INVALID,
                         found == 3 ? "%s: has test text, so test_fraction is not used"
-                                   : "%s: has no test or test.txt; give test_fraction, the share at the end "
-                                     "of each "
-                                     "passage that becomes the test split",
+                                   : "%s: has no test or test.txt; set test_fraction, the share at the end "
+                                     "of each passage that becomes the test split",
                         config->dir);
         return found ? 0 : add_files(c, 0, config->dir, err);
 }
@@ -274,7 +275,7 @@ static int settle_vocabulary(struct corpus *c, struct mfl_error *err)
                 return mfl_fail_memory(err, n * sizeof *d->symbols, "a vocabulary");
         if (n > MFL_CLASSES_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: %u different characters, at most %d are possible; unit bytes has 256",
+                        "data set %s: %u different characters; the limit is %d; unit: bytes has 256",
                         c->config->name, n, MFL_CLASSES_MAX);
         n = 0;
         for (uint32_t p = 0; p < POINTS; p++) {
@@ -290,8 +291,7 @@ static int settle_vocabulary(struct corpus *c, struct mfl_error *err)
                         if (!token[*unit])
                                 return mfl_fail(err, MFL_INVALID,
                                         "data set %s: the test text has U+%04X, which the training text has "
-                                        "not; "
-                                        "unit bytes takes any text",
+                                        "not; unit bytes takes any text",
                                         c->config->name, *unit);
                         *unit = token[*unit] - 1;
                 }
@@ -306,7 +306,7 @@ struct part {
         size_t n;
 };
 
-/* What of a passage belongs to a split. */
+/* The part of a passage that belongs to a split. */
 static struct part part_of(const struct corpus *c, const struct passage *p, int split)
 {
         double fraction = c->config->test_fraction;
@@ -329,14 +329,13 @@ static int fill_split(struct corpus *c, int which, struct mfl_split *split, stru
                 n += windows(c, part_of(c, &c->passages[i], which).n);
         if (!n)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: the %s text is too short for a sample of %u %s and the one that "
-                        "follows; give a "
-                        "smaller length",
+                        "data set %s: the %s text is too short for a sample of %u %s and the one after it; "
+                        "set a smaller length",
                         c->config->name, which ? "test" : "training", c->length,
                         c->config->unit == MFL_TEXT_BYTES ? "bytes" : "characters");
         if (n > INT32_MAX || n * length > INT64_MAX / 8)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: the %s text gives %llu samples of %u tokens, at most %d are possible",
+                        "data set %s: the %s text gives %llu samples of %u tokens; the limit is %d",
                         c->config->name, which ? "test" : "training", (unsigned long long)n, c->length,
                         INT32_MAX);
         int32_t *x = mfl_alloc_aligned(n * length * sizeof *x),

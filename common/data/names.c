@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of owners and classes: sorted, each once, found by halving. */
+/* Names of owners and classes: sorted, without duplicates, found by binary search. */
 #include "common/data/sources.h"
 
 static int compare_spans(const void *a, const void *b)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* npy files from bytes in memory: the header is a Python dictionary, of which exactly the documented form is
- * read. */
+/* npy files from bytes in memory: the header is a Python dictionary, accepted only in its documented form. */
 #include "common/data/formats.h"
 
 #include <stdio.h>
 
-/* A header names three keys; numpy itself refuses more than 10,000 characters unless told. */
+/* A header has three keys; numpy itself refuses more than 10,000 characters by default. */
 #define HEADER_BYTES_MAX 65536
 
 struct cursor {
@@ -88,8 +87,8 @@ static int take_descr(struct cursor *c, struct mfl_array *array)
         skip_spaces(c);
         if (c->at < c->end && *c->at == '[')
                 return mfl_fail(c->err, MFL_INVALID,
-                        "%s: a structured array; one plain type is read: u1, <f4, <f8, "
-                        "and for labels i1, <i4, <i8",
+                        "%s: a structured array; expected one plain type: u1, <f4, <f8, and for labels i1, "
+                        "<i4, <i8",
                         c->path);
         int r = take_string(c, "the type's name", descr, sizeof descr);
         if (r)
@@ -104,8 +103,8 @@ static int take_descr(struct cursor *c, struct mfl_array *array)
                           : descr[0] == '>'                           ? " (big endian)"
                                                                       : "";
         return mfl_fail(c->err, MFL_INVALID,
-                "%s: type '%s'%s is not read; convert it with astype to one of u1, <f4, "
-                "<f8, or for labels i1, <i4, <i8",
+                "%s: type '%s'%s is not supported; convert it with astype to u1, <f4, <f8, or for labels i1, "
+                "<i4, <i8",
                 c->path, descr, why);
 }
 
@@ -115,8 +114,7 @@ static int take_order(struct cursor *c, struct mfl_array *array)
                 return 0;
         if (take_word(c, "True"))
                 return mfl_fail(c->err, MFL_INVALID,
-                        "%s: fortran_order is True; save it in C order, with "
-                        "numpy.ascontiguousarray",
+                        "%s: fortran_order is True; save it in C order, with numpy.ascontiguousarray",
                         c->path);
         return fail_at(c, "True or False");
 }
@@ -129,7 +127,7 @@ static int take_number(struct cursor *c, uint64_t *ret_number)
         for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
                 if (__builtin_mul_overflow(v, 10, &v) ||
                         __builtin_add_overflow(v, (uint64_t)(*c->at - '0'), &v))
-                        return mfl_fail(c->err, MFL_INVALID, "%s: a dimension is over 2^64", c->path);
+                        return mfl_fail(c->err, MFL_INVALID, "%s: a dimension is above 2^64", c->path);
         if (c->at == from)
                 return fail_at(c, "a dimension");
         *ret_number = v;
@@ -158,7 +156,7 @@ static int take_shape(struct cursor *c, struct mfl_array *array)
         }
         if (!array->rank)
                 return mfl_fail(
-                        c->err, MFL_INVALID, "%s: shape (), a single number, is no data set", c->path);
+                        c->err, MFL_INVALID, "%s: shape () is a single number, not a data set", c->path);
         return 0;
 }
 
@@ -183,7 +181,7 @@ static int take_entry(struct cursor *c, struct mfl_array *array, unsigned *seen)
                 return keys[i].take(c, array);
         }
         return mfl_fail(c->err, MFL_INVALID,
-                "%s: npy header: key '%s'; there are descr, fortran_order and shape", c->path, key);
+                "%s: npy header: unknown key '%s'; expected descr, fortran_order and shape", c->path, key);
 }
 
 static int take_dictionary(struct cursor *c, struct mfl_array *array)
@@ -217,11 +215,11 @@ int mfl_npy_parse(const uint8_t *bytes, size_t n_bytes, const char *path, struct
 {
         if (n_bytes < 10 || memcmp(bytes, "\x93NUMPY", 6))
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: no npy file: it does not begin with \\x93NUMPY and a version", path);
+                        "%s: not an npy file: it does not begin with \\x93NUMPY and a version", path);
         unsigned major = bytes[6], minor = bytes[7];
         if (major < 1 || major > 3 || minor)
-                return mfl_fail(err, MFL_INVALID, "%s: npy version %u.%u; 1.0, 2.0 and 3.0 are read", path,
-                        major, minor);
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: npy version %u.%u; only 1.0, 2.0 and 3.0 are supported", path, major, minor);
         size_t start = major == 1 ? 10 : 12;
         uint64_t header = bytes[8] | (uint64_t)bytes[9] << 8;
         if (n_bytes < start)
@@ -230,11 +228,11 @@ int mfl_npy_parse(const uint8_t *bytes, size_t n_bytes, const char *path, struct
         if (major > 1)
                 header |= (uint64_t)bytes[10] << 16 | (uint64_t)bytes[11] << 24;
         if (header > HEADER_BYTES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: npy header of %llu bytes, at most %d are read", path,
+                return mfl_fail(err, MFL_INVALID, "%s: npy header of %llu bytes; the limit is %d", path,
                         (unsigned long long)header, HEADER_BYTES_MAX);
         if (header > n_bytes - start)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: truncated: a header of %llu bytes is said to come, %zu do", path,
+                        "%s: truncated: declares a header of %llu bytes, but %zu follow", path,
                         (unsigned long long)header, n_bytes - start);
         const char *text = (const char *)bytes + start;
         struct cursor c = {.at = text, .end = text + header, .path = path, .err = err};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays out of an npz file, which is a zip archive (libzip reads it) of npy files. */
+/* Reads arrays from an npz file, a zip archive of npy files (by libzip). */
 #include "common/data/sources.h"
 
 #include <zip.h>
 
-/* Deflate makes of one byte 1032 at most (RFC 1951: a block of longest matches). */
+/* Deflate expands one byte to 1032 at most (RFC 1951: a block of longest matches). */
 #define INFLATION_MAX 1032
 
 struct mfl_npz {
@@ -31,10 +31,10 @@ int mfl_npz_open(const uint8_t *bytes, size_t n_bytes, const char *path, struct 
         if (!npz->zip && zip_error_code_zip(&why) == ZIP_ER_MEMORY)
                 r = mfl_fail_memory(err, n_bytes, path);
         else if (!npz->zip)
-                r = mfl_fail(err, MFL_INVALID, "%s: no npz file (a zip archive): %s", path,
+                r = mfl_fail(err, MFL_INVALID, "%s: not an npz file (a zip archive): %s", path,
                         zip_error_strerror(&why));
         if (r) {
-                zip_source_free(source); /* an opened archive owns it, a failed one does not */
+                zip_source_free(source); /* owned by the archive once it is open, but not after a failure */
                 free(npz);
         } else {
                 *ret_npz = npz;
@@ -59,11 +59,6 @@ static zip_int64_t locate(struct mfl_npz *npz, const char *name)
         return zip_name_locate(npz->zip, file, ZIP_FL_ENC_RAW);
 }
 
-bool mfl_npz_has(struct mfl_npz *npz, const char *name)
-{
-        return locate(npz, name) >= 0;
-}
-
 static int fail_missing(struct mfl_npz *npz, const char *name, struct mfl_error *err)
 {
         char list[256] = "";
@@ -75,11 +70,11 @@ static int fail_missing(struct mfl_npz *npz, const char *name, struct mfl_error 
                         snprintf(list + used, sizeof list - used, "%s%.*s", used ? ", " : "",
                                 (int)MFL_MIN(length - 4, 40), entry);
         }
-        return mfl_fail(
-                err, MFL_INVALID, "%s: has no array '%s'; it has %s", npz->path, name, *list ? list : "none");
+        return mfl_fail(err, MFL_INVALID, "%s: there is no array '%s'; the arrays are %s", npz->path, name,
+                *list ? list : "none");
 }
 
-/* Room for what the archive says, once that is known to be possible. */
+/* Allocates the declared size, once it is known to be possible. */
 static int make_room(struct mfl_npz *npz, const char *name, zip_uint64_t index,
         struct mfl_data_bytes *ret_bytes, struct mfl_error *err)
 {
@@ -91,14 +86,15 @@ static int make_room(struct mfl_npz *npz, const char *name, zip_uint64_t index,
                         err, MFL_INVALID, "%s: array %s: %s", npz->path, name, zip_strerror(npz->zip));
         if (st.encryption_method != ZIP_EM_NONE ||
                 (st.comp_method != ZIP_CM_STORE && st.comp_method != ZIP_CM_DEFLATE))
-                return mfl_fail(err, MFL_INVALID,
-                        "%s: array %s: stored and deflated arrays are read, this one is %s", npz->path, name,
-                        st.encryption_method != ZIP_EM_NONE ? "encrypted" : "compressed otherwise");
+                return mfl_fail(err, MFL_INVALID, "%s: array %s: must be stored or deflated; this one is %s",
+                        npz->path, name,
+                        st.encryption_method != ZIP_EM_NONE ? "encrypted" : "compressed in another way");
         if (st.comp_size > npz->n_bytes || st.size / INFLATION_MAX > st.comp_size ||
                 (st.comp_method == ZIP_CM_STORE && st.size != st.comp_size))
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: array %s: %llu bytes are said to be in %llu, of %zu in all", npz->path, name,
-                        (unsigned long long)st.size, (unsigned long long)st.comp_size, npz->n_bytes);
+                        "%s: array %s: declares %llu bytes in %llu compressed bytes, but the file has %zu",
+                        npz->path, name, (unsigned long long)st.size, (unsigned long long)st.comp_size,
+                        npz->n_bytes);
         ret_bytes->n = (size_t)st.size;
         ret_bytes->data = mfl_alloc_aligned(MFL_MAX(ret_bytes->n, 1));
         return ret_bytes->data ? 0 : mfl_fail_memory(err, ret_bytes->n, npz->path);
@@ -118,7 +114,7 @@ int mfl_npz_read(
         size_t done = 0;
         while (file && done < bytes.n && (got = zip_fread(file, bytes.data + done, bytes.n - done)) > 0)
                 done += (size_t)got;
-        /* One more read checks the checksum, and that nothing follows. */
+        /* One more read verifies the checksum, and that nothing follows. */
         uint8_t more;
         if (!file || got < 0 || done < bytes.n || zip_fread(file, &more, 1) != 0)
                 r = mfl_fail(err, MFL_INVALID, "%s: array %s: damaged: %s", npz->path, name,

@@ -1,18 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A test split out of the training samples, where no file has one. */
+/* The two splits of a data set: whether they fit each other, and how a test split is taken out of the training samples
+ * when no file has one. */
 #include "common/data/sources.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #define STREAM_TEST_FRACTION 3 /* of MFL_RNG_DATA, coordinate a; synthetic.c has 0 to 2 */
 
-uint32_t mfl_test_count(uint32_t n, double fraction)
+size_t mfl_dtype_bytes(enum mfl_dtype dtype)
+{
+        return dtype == MFL_U8 ? 1 : 4;
+}
+
+int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, const char *x_path,
+        struct mfl_data_bytes *y, const struct mfl_array *y_array, const char *y_path,
+        const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
+        struct mfl_split *split, struct mfl_error *err)
+{
+        uint32_t n_labels = 0;
+        int n_targets = 0;
+        int r = mfl_array_to_samples(
+                x_array, x->data, shape, x_path, ret_shape, &split->dtype, &split->n, err);
+        if (!r && mfl_array_is_float(y_array))
+                r = mfl_array_to_targets(
+                        y_array, y->data, y_path, &split->targets, &n_targets, &n_labels, err);
+        else if (!r && y_array->rank > 2)
+                r = mfl_array_to_label_maps(y_array, y->data, y_path, ret_shape, &split->labels,
+                        &split->labels_each, &n_labels, err);
+        else if (!r)
+                r = mfl_array_to_labels(y_array, y->data, y_path, &split->labels, &n_labels, err);
+        if (!r && n_labels != split->n)
+                r = mfl_fail(err, MFL_INVALID, "%s: %u labels, but %s has %u samples", y_path, n_labels,
+                        x_path, split->n);
+        free(y->data);
+        split->samples = x->data; /* freed with the data set, whatever r says */
+        *x = *y = (struct mfl_data_bytes){0};
+        *ret_n_targets = n_targets;
+        return r;
+}
+
+int mfl_pairs_check(const struct mfl_dataset *dataset, const struct mfl_shape *test_shape, int test_targets,
+        struct mfl_error *err)
+{
+        char a[96], b[96];
+        if (!mfl_shape_equal(&dataset->shape, test_shape) || dataset->train.dtype != dataset->test.dtype)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: training samples are %s of %s, test samples %s of %s", dataset->name,
+                        mfl_shape_text(&dataset->shape, a, sizeof a),
+                        dataset->train.dtype == MFL_U8 ? "u8" : "floats",
+                        mfl_shape_text(test_shape, b, sizeof b),
+                        dataset->test.dtype == MFL_U8 ? "u8" : "floats");
+        if (dataset->train.labels_each != dataset->test.labels_each)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: training samples have %d labels, test samples %d", dataset->name,
+                        MFL_MAX(1, dataset->train.labels_each), MFL_MAX(1, dataset->test.labels_each));
+        if (dataset->n_targets != test_targets)
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s: training samples have %d float targets, test samples %d (0: class "
+                        "labels)",
+                        dataset->name, dataset->n_targets, test_targets);
+        return 0;
+}
+
+/* How many of n samples a test_fraction takes: to the nearest, at least 1 and not all; 0: impossible. */
+static uint32_t count_test(uint32_t n, double fraction)
 {
         uint32_t count = (uint32_t)(n * fraction + 0.5);
         return count < n ? count : 0;
 }
 
-/* Moves the elements, of each sample of `bytes` bytes, whose sample is marked: to a new array, the rest
- * closing up. */
+/* Moves the marked samples, `bytes` bytes each, to a new array, and closes the gaps. */
 static int move(
         const uint8_t *marked, uint32_t n, uint32_t n_test, size_t bytes, void *train, void **ret_test)
 {
@@ -36,10 +92,11 @@ int mfl_split_off_test(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
         struct mfl_split *train = &dataset->train, *test = &dataset->test;
-        uint32_t n = train->n, n_test = mfl_test_count(n, config->test_fraction);
+        uint32_t n = train->n, n_test = count_test(n, config->test_fraction);
         if (!n_test)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: test_fraction %g of %u samples; each split needs at least one",
+                        "data set %s: test_fraction %g of %u samples leaves a split empty; each split needs "
+                        "at least one",
                         config->name, config->test_fraction, n);
         MFL_CLEANUP_FREE uint32_t *order = mfl_calloc(n, sizeof *order);
         MFL_CLEANUP_FREE uint8_t *marked = mfl_calloc(n, 1);
@@ -54,12 +111,15 @@ int mfl_split_off_test(
         size_t element = mfl_dtype_bytes(train->dtype), count = (size_t)mfl_shape_count(&dataset->shape);
         void *labels = NULL, *targets = NULL, *owner = NULL;
         int r = move(marked, n, n_test, count * element, train->samples, &test->samples);
-        r = r ? r : move(marked, n, n_test, sizeof *train->labels, train->labels, &labels);
+        r = r ? r
+              : move(marked, n, n_test, sizeof *train->labels * (size_t)MFL_MAX(1, train->labels_each),
+                        train->labels, &labels);
         r = r ? r
               : move(marked, n, n_test, (size_t)dataset->n_targets * sizeof *train->targets, train->targets,
                         &targets);
         r = r ? r : move(marked, n, n_test, sizeof *train->owner, train->owner, &owner);
         test->labels = labels;
+        test->labels_each = train->labels_each;
         test->targets = targets;
         test->owner = owner;
         if (r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synthetic data sets: a function of (shape, classes, n, seed), for benchmarks and tests without files. */
 #include "common/data/formats.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 /* Streams of one data set, by the coordinate a. */
 enum {
@@ -38,7 +38,7 @@ static int fill_split(const struct mfl_dataset *dataset, uint64_t seed, unsigned
 {
         size_t count = (size_t)mfl_shape_count(&dataset->shape), bytes = 0;
         if (__builtin_mul_overflow(count, n, &bytes))
-                return mfl_fail(err, MFL_INVALID, "data set %s: %u samples of %zu bytes are too much",
+                return mfl_fail(err, MFL_INVALID, "data set %s: %u samples of %zu bytes are too large",
                         dataset->name, n, count);
         split->samples = mfl_alloc_aligned(bytes);
         split->labels = mfl_calloc(n, sizeof *split->labels);
@@ -46,7 +46,7 @@ static int fill_split(const struct mfl_dataset *dataset, uint64_t seed, unsigned
                 return mfl_fail_memory(err, bytes, dataset->name);
         split->n = n;
         split->dtype = MFL_U8;
-        /* Classes are as even as n allows, in random order. */
+        /* Classes are as equal as n allows, in random order. */
         for (uint32_t i = 0; i < n; i++)
                 split->labels[i] = (int32_t)(i % (uint32_t)dataset->classes);
         struct mfl_rng order = mfl_rng_new(seed, MFL_RNG_DATA, STREAM_LABELS, which);
@@ -69,8 +69,7 @@ int mfl_synthetic_fill(
                 return r;
         if (!config->n_train || !config->n_test || config->n_train > INT32_MAX || config->n_test > INT32_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: %u training and %u test samples; 1 to %d of each are "
-                        "possible",
+                        "data set %s: %u training and %u test samples; 1 to %d of each are possible",
                         config->name, config->n_train, config->n_test, INT32_MAX);
         dataset->shape = config->shape;
         dataset->classes = classes;

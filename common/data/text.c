@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text as units: UTF-8 to code points, or bytes as they are. */
+/* Text as units: the code points of UTF-8, or bytes. */
 #include "common/data/sources.h"
 
-/* One code point (RFC 3629: no surrogates, nothing longer than needed); 0 bytes when it is none. */
+/* One code point (RFC 3629: no surrogates, no overlong forms); 0 bytes if it is invalid. */
 static size_t take_code_point(const uint8_t *s, size_t n, uint32_t *ret_point)
 {
         static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -41,8 +41,8 @@ int mfl_text_decode(const uint8_t *bytes, size_t n_bytes, enum mfl_text_unit uni
                 if (!used) {
                         free(units);
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: byte 0x%02x at offset %zu is no UTF-8; unit bytes takes any text", path,
-                                bytes[at], at);
+                                "%s: byte 0x%02x at offset %zu is not UTF-8; unit: bytes accepts any text",
+                                path, bytes[at], at);
                 }
                 at += used;
         }

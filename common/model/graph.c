@@ -24,7 +24,7 @@ static int check_name(const struct mfl_layer *layer, int i, struct mfl_error *er
                              (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || *p == '.';
                 if (!plain)
                         return mfl_fail(err, MFL_INVALID,
-                                "layer %d: the name holds byte 0x%02x; letters, digits, '_', '-' and '.' are "
+                                "layer %d: the name has byte 0x%02x; letters, digits, '_', '-' and '.' are "
                                 "allowed",
                                 i, (unsigned char)*p);
         }
@@ -35,7 +35,7 @@ static void generate_name(const struct mfl_graph *graph, struct mfl_layer *layer
 {
         char name[MFL_NAME_BYTES];
         do
-                snprintf(name, sizeof name, "%s%d", mfl_op_stem(layer->op), ++*counter);
+                snprintf(name, sizeof name, "%s%d", mfl_op_info(layer->op)->stem, ++*counter);
         while (find_name(graph, graph->n_layers, name) >= 0);
         mfl_strcpy(layer->name, sizeof layer->name, name);
 }
@@ -80,7 +80,7 @@ static int infer_input(struct mfl_layer *layer, struct mfl_error *err)
         return 0;
 }
 
-/* The layer's inputs lie before it, and there are as many as the operator takes. */
+/* The layer's inputs come before it, and their number is what the operator takes. */
 static int check_inputs(const struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         struct mfl_layer *layer = &graph->layers[i];
@@ -99,9 +99,16 @@ static int check_inputs(const struct mfl_graph *graph, int i, struct mfl_error *
         if (n == 2 && layer->input == layer->input2)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): reads layer %s twice; it joins two layers",
                         layer->name, op, graph->layers[layer->input].name);
-        if (n == 1 && layer->input2 > 0)
+        bool masked = layer->op == MFL_OP_ATTENTION && layer->input2 > 0;
+        if (masked && (layer->input2 >= i || graph->layers[layer->input2].op != MFL_OP_PADDING_MASK))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (attention): mask must name a padding_mask layer before it; write other "
+                        "masks "
+                        "out as matmul, add and softmax",
+                        layer->name);
+        if (n == 1 && layer->input2 > 0 && !masked)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): takes one input", layer->name, op);
-        layer->input2 = n == 2 ? layer->input2 : -1;
+        layer->input2 = n == 2 || masked ? layer->input2 : -1;
         return 0;
 }
 
@@ -112,6 +119,7 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
         int r;
         layer->param_weight = layer->param_bias = layer->param_mean = layer->param_var = -1;
         layer->param_weight2 = layer->param_bias2 = -1;
+        layer->turned = false;
         if (i == 0) {
                 layer->input = layer->input2 = -1;
                 r = infer_input(layer, err);
@@ -133,7 +141,7 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
         return 0;
 }
 
-/* What no layer reads would be computed for nothing. With this every layer reaches the last one. */
+/* A layer that no layer reads would be computed for nothing. With this check every layer leads to the last one. */
 static int check_readers(const struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
         bool is_read[MFL_LAYERS_MAX] = {false};
@@ -147,21 +155,38 @@ static int check_readers(const struct mfl_graph *graph, int *ret_at, struct mfl_
                 *ret_at = j;
                 if (!is_read[j])
                         return mfl_fail(err, MFL_INVALID,
-                                "layer %s (%s) is read by no other layer; each but the last must be",
+                                "layer %s (%s) is not read by any other layer; every layer except the last "
+                                "must be read",
                                 graph->layers[j].name, mfl_op_name(graph->layers[j].op));
         }
         return 0;
 }
 
-/* Tokens are read by embeddings alone, and by all of them with one vocabulary. */
+/* A slice of the input: columns of a table that hold categories. */
+static bool is_of_categories(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        const struct mfl_layer *in = &graph->layers[layer->input];
+        return layer->op == MFL_OP_EMBEDDING && in->op == MFL_OP_SLICE && in->input == 0;
+}
+
+/* Only embeddings and masks read tokens, and all of them with the same vocabulary. */
 static int check_tokens(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
         bool other = false;
+        int mask = 0;
         for (int i = 1; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 *ret_at = i;
-                if (layer->op != MFL_OP_EMBEDDING) {
+                if (layer->op == MFL_OP_PADDING_MASK) {
+                        mask = i;
+                } else if (layer->op != MFL_OP_EMBEDDING || is_of_categories(graph, layer)) {
                         other = other || layer->input == 0 || layer->input2 == 0;
+                } else if (layer->input != 0) {
+                        return mfl_fail(err, MFL_INVALID,
+                                "layer %s (embedding): reads %s; an embedding reads the input (tokens), or a "
+                                "slice "
+                                "of the input (columns with categories)",
+                                layer->name, graph->layers[layer->input].name);
                 } else if (graph->vocabulary && graph->vocabulary != layer->vocabulary) {
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (embedding): a vocabulary of %d; another embedding of the same "
@@ -175,7 +200,48 @@ static int check_tokens(struct mfl_graph *graph, int *ret_at, struct mfl_error *
                                 "layer %s (%s): the input is tokens, which only embeddings can read",
                                 layer->name, mfl_op_name(layer->op));
         }
+        *ret_at = mask;
+        if (mask && graph->layers[mask].padding_idx >= graph->vocabulary)
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (padding_mask): token %d is outside the vocabulary of the embedding that "
+                        "reads the "
+                        "input, %d",
+                        graph->layers[mask].name, graph->layers[mask].padding_idx, graph->vocabulary);
         return 0;
+}
+
+static int append(struct mfl_graph *graph, struct mfl_layer layer, int *ret_at, struct mfl_error *err)
+{
+        int i = graph->n_layers, counter = 0;
+        layer.input = i - 1;
+        graph->layers[graph->n_layers++] = layer;
+        generate_name(graph, &graph->layers[i], &counter);
+        *ret_at = i;
+        return infer_layer(graph, i, err);
+}
+
+/* A model that ends in an image of a logit for each class and pixel {classes, H, W}: its pixels become positions
+ * {H * W, classes}. */
+static int end_in_positions(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
+{
+        struct mfl_shape out = graph->layers[graph->n_layers - 1].out;
+        if (!graph->classes || out.rank != 3 || out.dim[0] != graph->classes || out.dim[1] * out.dim[2] == 1)
+                return 0;
+        size_t bytes = ((size_t)graph->n_layers + 2) * sizeof *graph->layers;
+        if (graph->n_layers + 2 > MFL_LAYERS_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "a model of %d layers ends in an image, which takes 2 more; at most %d are possible",
+                        graph->n_layers, MFL_LAYERS_MAX);
+        struct mfl_layer *layers = mfl_realloc(graph->layers, bytes);
+        if (!layers)
+                return mfl_fail_memory(err, bytes, "the graph's layers");
+        graph->layers = layers;
+        struct mfl_shape flat = {2, {out.dim[0], out.dim[1] * out.dim[2]}};
+        int r = append(
+                graph, (struct mfl_layer){.op = MFL_OP_RESHAPE, .shape = flat, .input2 = -1}, ret_at, err);
+        return r ? r
+                 : append(graph, (struct mfl_layer){.op = MFL_OP_TRANSPOSE, .order = {1, 0}, .input2 = -1},
+                           ret_at, err);
 }
 
 static int check_classes(struct mfl_graph *graph, struct mfl_error *err)
@@ -221,6 +287,8 @@ static int fill_graph(
                 if ((r = infer_layer(graph, i, err)))
                         return r;
         }
+        if ((r = end_in_positions(graph, ret_at, err)))
+                return r;
         graph->input = graph->layers[0].out;
         if ((r = check_readers(graph, ret_at, err)) || (r = check_tokens(graph, ret_at, err)))
                 return r;
@@ -274,11 +342,44 @@ int mfl_graph_check(
         return r;
 }
 
+int mfl_graph_untie(
+        const struct mfl_graph *graph, struct mfl_graph **ret_graph, int **ret_param, struct mfl_error *err)
+{
+        size_t bytes = (size_t)graph->n_layers * sizeof *graph->layers;
+        MFL_CLEANUP_FREE struct mfl_layer *layers = mfl_malloc(bytes);
+        struct mfl_graph *apart = NULL;
+        if (!layers)
+                return mfl_fail_memory(err, bytes, "a graph");
+        memcpy(layers, graph->layers, bytes);
+        for (int i = 0; i < graph->n_layers; i++)
+                layers[i].shares = 0;
+        int r = mfl_graph_build(graph->name, layers, graph->n_layers, graph->classes, &apart, err);
+        if (r)
+                return r;
+        size_t n = (size_t)apart->n_params;
+        int *param = mfl_calloc(n + 1, sizeof *param);
+        if (!param) {
+                mfl_graph_free(apart);
+                return mfl_fail_memory(err, n * sizeof *param, "a graph");
+        }
+        for (int i = 0; i < graph->n_layers; i++)
+                for (int k = 0; k < MFL_LAYER_PARAMS; k++) {
+                        int to = *mfl_layer_param(&apart->layers[i], k);
+                        if (to >= 0)
+                                param[to] = *mfl_layer_param(&graph->layers[i], k);
+                }
+        *ret_graph = apart;
+        *ret_param = param;
+        return 0;
+}
+
 void mfl_graph_free(struct mfl_graph *graph)
 {
         if (!graph)
                 return;
         free(graph->layers);
         free(graph->params);
+        free(graph->aliases);
+        free(graph->edges);
         free(graph);
 }

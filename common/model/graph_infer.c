@@ -1,28 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of operators: names, numbers of inputs, and how each one's output shape comes from its inputs'.
- */
+/* How the output shape of each operator follows from the shapes of its inputs. */
 #include "common/model/graph_internal.h"
-
-int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, struct mfl_error *err)
-{
-        if (layer->out_channels < 1 || layer->out_channels > MFL_GRAPH_SIZE_MAX)
-                return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %d is outside 1 to %d", layer->name,
-                        mfl_op_name(layer->op), what, layer->out_channels, MFL_GRAPH_SIZE_MAX);
-        if (layer->init > MFL_INIT_GPT2)
-                return mfl_fail(err, MFL_INVALID, "layer %s (%s): there is no initialisation number %u",
-                        layer->name, mfl_op_name(layer->op), (unsigned)layer->init);
-        return 0;
-}
+#include "common/model/unary.h"
 
 static int fail_rank(
         const struct mfl_layer *layer, const struct mfl_shape *in, const char *what, struct mfl_error *err)
 {
         char text[96];
-        return mfl_fail(err, MFL_INVALID, "layer %s (%s): needs %s, its input is %s", layer->name,
+        return mfl_fail(err, MFL_INVALID, "layer %s (%s): needs %s; its input is %s", layer->name,
                 mfl_op_name(layer->op), what, mfl_shape_text(in, text, sizeof text));
 }
 
-/* All inferrers: in2 is NULL for operators of one input. */
+/* All inferrers: in2 is NULL for operators with one input. */
 static int infer_same(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
@@ -30,17 +19,26 @@ static int infer_same(struct mfl_layer *layer, const struct mfl_shape *in, const
         return 0;
 }
 
-static int infer_alpha(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
+/* A parameter of 0 that 0 is no value for is the default. */
+static int infer_unary(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
-        bool leaky = layer->op == MFL_OP_LEAKY_RELU;
+        const struct mfl_unary *f = &mfl_unaries[mfl_curve_of(layer)];
+        float *const values[MFL_UNARY_PARAMS_MAX] = {&layer->alpha, &layer->beta};
         layer->out = *in;
-        if (layer->alpha == 0)
-                layer->alpha = leaky ? 0.01f : 1.0f;
-        if (!(layer->alpha > 0 && layer->alpha <= MFL_GRAPH_ALPHA_MAX))
-                return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %g is outside (0, %d]", layer->name,
-                        mfl_op_name(layer->op), leaky ? "negative_slope" : "alpha", (double)layer->alpha,
-                        MFL_GRAPH_ALPHA_MAX);
+        for (int k = 0; k < f->n_params; k++) {
+                const struct mfl_unary_param *p = &f->params[k];
+                float *v = values[k];
+                if (*v == 0 && !p->needed)
+                        *v = p->otherwise;
+                if (!(*v >= p->min && *v <= p->max && !(p->open && *v == p->min)))
+                        return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %g is outside %s%g, %g]",
+                                layer->name, mfl_op_name(layer->op), p->key, (double)*v, p->open ? "(" : "[",
+                                (double)p->min, (double)p->max);
+        }
+        if (layer->op == MFL_OP_HARDTANH && layer->alpha >= layer->beta)
+                return mfl_fail(err, MFL_INVALID, "layer %s (hardtanh): min_val %g is not below max_val %g",
+                        layer->name, (double)layer->alpha, (double)layer->beta);
         return 0;
 }
 
@@ -100,8 +98,8 @@ static int infer_join(struct mfl_layer *layer, const struct mfl_shape *in, const
                 fits = in2->dim[d] == in->dim[d] || in2->dim[d] == 1;
         if (!fits)
                 return mfl_fail(err, MFL_INVALID,
-                        "layer %s (%s): its inputs must be of one shape, or the second 1 where it is "
-                        "repeated; they are %s and %s",
+                        "layer %s (%s): its inputs must have one shape, or the second has 1 in dimensions "
+                        "where it is repeated; they are %s and %s",
                         layer->name, mfl_op_name(layer->op), mfl_shape_text(in, text, sizeof text),
                         mfl_shape_text(in2, text2, sizeof text2));
         layer->out = *in;
@@ -174,7 +172,7 @@ static int infer_concat(struct mfl_layer *layer, const struct mfl_shape *in, con
         return 0;
 }
 
-/* The shape that a description gives: each dimension 1 to 2^31 - 1, in all not more than a tensor may have.
+/* Checks the shape in a description: each dimension 1 to 2^31 - 1, and together at most the size of a tensor.
  */
 static int check_shape(const struct mfl_layer *layer, struct mfl_error *err)
 {
@@ -202,7 +200,7 @@ static int infer_reshape(struct mfl_layer *layer, const struct mfl_shape *in, co
                 return r;
         if (mfl_shape_count(&layer->shape) != mfl_shape_count(in))
                 return mfl_fail(err, MFL_INVALID,
-                        "layer %s (reshape): %s holds %lld numbers, its input %s holds %lld", layer->name,
+                        "layer %s (reshape): %s has %lld numbers, but its input %s has %lld", layer->name,
                         mfl_shape_text(&layer->shape, text, sizeof text),
                         (long long)mfl_shape_count(&layer->shape), mfl_shape_text(in, text2, sizeof text2),
                         (long long)mfl_shape_count(in));
@@ -245,7 +243,7 @@ static int infer_slice(struct mfl_layer *layer, const struct mfl_shape *in, cons
                 layer->end = (int)size;
         if (layer->start < 0 || layer->start >= layer->end || layer->end > size)
                 return mfl_fail(err, MFL_INVALID,
-                        "layer %s (slice): [%d, %d) is no part of axis %d, which has %lld", layer->name,
+                        "layer %s (slice): [%d, %d) is outside axis %d, which has %lld", layer->name,
                         layer->start, layer->end, layer->axis, (long long)size);
         layer->out = *in;
         layer->out.dim[layer->axis] = layer->end - layer->start;
@@ -270,15 +268,32 @@ static int infer_mean(struct mfl_layer *layer, const struct mfl_shape *in, const
 static int infer_embedding(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
-        if (layer->input != 0 || in->rank != 1)
+        if (in->rank != 1)
                 return mfl_fail(err, MFL_INVALID,
-                        "layer %s (embedding): reads tokens, which are the model's input of one dimension",
+                        "layer %s (embedding): reads tokens, so the model's input must have one dimension",
                         layer->name);
         if (layer->vocabulary < 1 || layer->vocabulary > MFL_GRAPH_SIZE_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (embedding): vocabulary %d is outside 1 to %d",
                         layer->name, layer->vocabulary, MFL_GRAPH_SIZE_MAX);
+        if (layer->has_padding && (layer->padding_idx < 0 || layer->padding_idx >= layer->vocabulary))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (embedding): padding_idx %d is outside the vocabulary, 0 to %d",
+                        layer->name, layer->padding_idx, layer->vocabulary - 1);
         layer->out = (struct mfl_shape){2, {in->dim[0], layer->out_channels}};
         return mfl_graph_check_outputs(layer, "features", err);
+}
+
+static int infer_mask(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
+        struct mfl_error *err)
+{
+        if (layer->input != 0 || in->rank != 1)
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (padding_mask): reads the model's input, tokens in one dimension; write "
+                        "input: "
+                        "input",
+                        layer->name);
+        layer->out = *in;
+        return 0;
 }
 
 static int infer_matmul(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
@@ -290,7 +305,7 @@ static int infer_matmul(struct mfl_layer *layer, const struct mfl_shape *in, con
         for (int d = 0; fits && d < n - 2; d++)
                 fits = in->dim[d] == in2->dim[d];
         if (!fits)
-                return mfl_fail(err, MFL_INVALID, "layer %s (matmul): %s and %s%s don't make a product",
+                return mfl_fail(err, MFL_INVALID, "layer %s (matmul): %s and %s%s cannot be multiplied",
                         layer->name, mfl_shape_text(in, text, sizeof text),
                         mfl_shape_text(in2, text2, sizeof text2), layer->transposed ? " transposed" : "");
         layer->out = *in;
@@ -312,6 +327,10 @@ static int infer_attention(struct mfl_layer *layer, const struct mfl_shape *in, 
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (attention): heads %d does not divide the width %lld", layer->name,
                         layer->heads, (long long)width);
+        if (in2 && (in2->rank != 1 || in2->dim[0] != in->dim[0]))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (attention): the mask must have one number for each of the %lld positions",
+                        layer->name, (long long)in->dim[0]);
         layer->out.dim[1] = width;
         return 0;
 }
@@ -325,68 +344,13 @@ static int infer_recurrent(struct mfl_layer *layer, const struct mfl_shape *in, 
         return mfl_graph_check_outputs(layer, "units", err);
 }
 
-/* stem: what a generated name starts with. */
-static const struct {
-        const char *name, *stem;
-        int n_inputs;
-        int (*infer)(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
-                struct mfl_error *err);
-} ops[MFL_OP_COUNT_] = {
-        [MFL_OP_INPUT] = {"input", "input", 0, NULL},
-        [MFL_OP_CONV2D] = {"conv2d", "conv", 1, infer_conv},
-        [MFL_OP_DENSE] = {"dense", "dense", 1, infer_dense},
-        [MFL_OP_RELU] = {"relu", "relu", 1, infer_same},
-        [MFL_OP_TANH] = {"tanh", "tanh", 1, infer_same},
-        [MFL_OP_SIGMOID] = {"sigmoid", "sigmoid", 1, infer_same},
-        [MFL_OP_MAXPOOL2D] = {"maxpool2d", "maxpool", 1, infer_pool},
-        [MFL_OP_AVGPOOL2D] = {"avgpool2d", "avgpool", 1, infer_pool},
-        [MFL_OP_DROPOUT] = {"dropout", "dropout", 1, infer_dropout},
-        [MFL_OP_FLATTEN] = {"flatten", "flatten", 1, infer_flatten},
-        [MFL_OP_ADD] = {"add", "add", 2, infer_join},
-        [MFL_OP_GLOBAL_AVGPOOL2D] = {"global_avgpool2d", "pool", 1, infer_global_pool},
-        [MFL_OP_BATCHNORM] = {"batchnorm", "bn", 1, infer_norm},
-        [MFL_OP_GROUPNORM] = {"groupnorm", "gn", 1, infer_norm},
-        [MFL_OP_CONVTRANSPOSE2D] = {"convtranspose2d", "convt", 1, infer_conv},
-        [MFL_OP_GLOBAL_MAXPOOL2D] = {"global_maxpool2d", "maxpool", 1, infer_global_pool},
-        [MFL_OP_RELU6] = {"relu6", "relu", 1, infer_same},
-        [MFL_OP_GELU] = {"gelu", "gelu", 1, infer_same},
-        [MFL_OP_SILU] = {"silu", "silu", 1, infer_same},
-        [MFL_OP_MULTIPLY] = {"multiply", "multiply", 2, infer_join},
-        [MFL_OP_CONCAT] = {"concat", "concat", 2, infer_concat},
-        [MFL_OP_RESHAPE] = {"reshape", "reshape", 1, infer_reshape},
-        [MFL_OP_TRANSPOSE] = {"transpose", "transpose", 1, infer_transpose},
-        [MFL_OP_SLICE] = {"slice", "slice", 1, infer_slice},
-        [MFL_OP_MEAN] = {"mean", "mean", 1, infer_mean},
-        [MFL_OP_WEIGHT] = {"weight", "weight", 0, infer_weight},
-        [MFL_OP_EMBEDDING] = {"embedding", "embedding", 1, infer_embedding},
-        [MFL_OP_LAYERNORM] = {"layernorm", "ln", 1, infer_norm},
-        [MFL_OP_RMSNORM] = {"rmsnorm", "rms", 1, infer_norm},
-        [MFL_OP_SOFTMAX] = {"softmax", "softmax", 1, infer_same},
-        [MFL_OP_MATMUL] = {"matmul", "matmul", 2, infer_matmul},
-        [MFL_OP_ATTENTION] = {"attention", "attention", 1, infer_attention},
-        [MFL_OP_LSTM] = {"lstm", "lstm", 1, infer_recurrent},
-        [MFL_OP_GRU] = {"gru", "gru", 1, infer_recurrent},
-        [MFL_OP_LEAKY_RELU] = {"leaky_relu", "relu", 1, infer_alpha},
-        [MFL_OP_ELU] = {"elu", "elu", 1, infer_alpha},
-        [MFL_OP_HARDSIGMOID] = {"hardsigmoid", "sigmoid", 1, infer_same},
-        [MFL_OP_HARDSWISH] = {"hardswish", "swish", 1, infer_same},
-        [MFL_OP_SOFTPLUS] = {"softplus", "softplus", 1, infer_same},
+typedef int infer_fn(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
+        struct mfl_error *err);
+/* By operator. The model's input has none: its shape is given. */
+static infer_fn *const inferrers[MFL_OP_COUNT_] = {
+#define OP(symbol, name, stem, inputs, shape, ...) [MFL_OP_##symbol] = infer_##shape,
+#include "common/model/op.def"
 };
-
-const char *mfl_op_name(enum mfl_op op)
-{
-        return (unsigned)op < MFL_OP_COUNT_ ? ops[op].name : "?";
-}
-
-int mfl_op_inputs(enum mfl_op op)
-{
-        return ops[op].n_inputs;
-}
-
-const char *mfl_op_stem(enum mfl_op op)
-{
-        return ops[op].stem;
-}
 
 int mfl_graph_infer(struct mfl_graph *graph, int i, struct mfl_error *err)
 {
@@ -394,7 +358,7 @@ int mfl_graph_infer(struct mfl_graph *graph, int i, struct mfl_error *err)
         const struct mfl_shape *in = layer->input < 0 ? NULL : &graph->layers[layer->input].out;
         const struct mfl_shape *in2 = layer->input2 < 0 ? NULL : &graph->layers[layer->input2].out;
         struct mfl_error why;
-        int r = ops[layer->op].infer(layer, in, in2, &why);
+        int r = inferrers[layer->op](layer, in, in2, &why);
         if (r && in2)
                 return mfl_fail(err, r, "%.350s (layers %s and %s)", why.text,
                         graph->layers[layer->input].name, graph->layers[layer->input2].name);

@@ -1,37 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be said about shapes and finished graphs: text, counts, cost. */
+/* Describes finished graphs: text, counts, cost. */
 #include "common/model/graph_internal.h"
 
 #include <stdio.h>
-
-int64_t mfl_shape_count(const struct mfl_shape *shape)
-{
-        int64_t count = 1;
-        for (int i = 0; i < shape->rank; i++)
-                count *= shape->dim[i];
-        return count;
-}
-
-bool mfl_shape_equal(const struct mfl_shape *a, const struct mfl_shape *b)
-{
-        if (a->rank != b->rank)
-                return false;
-        for (int i = 0; i < a->rank; i++) {
-                if (a->dim[i] != b->dim[i])
-                        return false;
-        }
-        return true;
-}
-
-const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_bytes)
-{
-        size_t len = 0;
-        mfl_strcpy(buf, buf_bytes, shape->rank ? "" : "scalar");
-        for (int i = 0; i < shape->rank && i < MFL_SHAPE_RANK_MAX && len < buf_bytes; i++)
-                len += (size_t)snprintf(
-                        buf + len, buf_bytes - len, "%s%lld", i ? "x" : "", (long long)shape->dim[i]);
-        return buf;
-}
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
@@ -43,11 +14,55 @@ static uint64_t add(uint64_t a, uint64_t b)
 #define NORM_FLOPS 8
 
 #define SOFTMAX_FLOPS 5
-/* Of an activation with an exponential: it, and about as many operations around it. */
+/* An activation with an exponential: the exponential, and about as many operations around it. */
 #define GATE_FLOPS 8
 
+/* All costs are FLOPs of one sample. Here: one for each element. */
+static uint64_t cost_element(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return (uint64_t)mfl_shape_count(&layer->out);
+}
+
+static uint64_t cost_nothing(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return 0;
+}
+
+static uint64_t cost_input(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return (uint64_t)mfl_shape_count(&graph->layers[layer->input].out);
+}
+
+static uint64_t cost_norm(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return mfl_graph_multiply(NORM_FLOPS, cost_element(graph, layer));
+}
+
+static uint64_t cost_softmax(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return mfl_graph_multiply(SOFTMAX_FLOPS, cost_element(graph, layer));
+}
+
+static uint64_t cost_gate(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return mfl_graph_multiply(GATE_FLOPS, cost_element(graph, layer));
+}
+
+/* One for each element of the window. */
+static uint64_t cost_window(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        return mfl_graph_multiply(mfl_graph_multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1]),
+                cost_element(graph, layer));
+}
+
+static uint64_t cost_matmul(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        const struct mfl_shape *in = &graph->layers[layer->input].out;
+        return mfl_graph_multiply(2 * (uint64_t)in->dim[in->rank - 1], cost_element(graph, layer));
+}
+
 /* T positions: two products for each gate (weights of F and H numbers), then the state. */
-static uint64_t recurrent_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
+static uint64_t cost_recurrent(const struct mfl_graph *graph, const struct mfl_layer *layer)
 {
         uint64_t gates = layer->op == MFL_OP_LSTM ? 4 : 3, positions = (uint64_t)layer->out.dim[0];
         uint64_t hidden = (uint64_t)layer->out.dim[1];
@@ -56,7 +71,7 @@ static uint64_t recurrent_flops(const struct mfl_graph *graph, const struct mfl_
 }
 
 /* Two products of T x T x D, and a softmax of each head's T x T. */
-static uint64_t attention_flops(const struct mfl_layer *layer)
+static uint64_t cost_attention(const struct mfl_graph *graph, const struct mfl_layer *layer)
 {
         uint64_t positions = (uint64_t)layer->out.dim[0], width = (uint64_t)layer->out.dim[1];
         uint64_t pairs = mfl_graph_multiply(positions, positions);
@@ -64,13 +79,14 @@ static uint64_t attention_flops(const struct mfl_layer *layer)
                 mfl_graph_multiply(SOFTMAX_FLOPS * (uint64_t)layer->heads, pairs));
 }
 
-static uint64_t weighted_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
+/* One multiplication and one addition per weight and output position, one addition per bias. */
+static uint64_t cost_weighted(const struct mfl_graph *graph, const struct mfl_layer *layer)
 {
         const struct mfl_shape *in = &graph->layers[layer->input].out, *out = &layer->out;
         uint64_t n_out = (uint64_t)mfl_shape_count(out), terms, adapters = 0;
         uint64_t window = (uint64_t)layer->kernel[0] * (uint64_t)layer->kernel[1];
         if (layer->op == MFL_OP_DENSE) {
-                terms = (uint64_t)graph->params[layer->param_weight].fan_in;
+                terms = (uint64_t)mfl_graph_features(graph, (int)(layer - graph->layers));
                 adapters = 2 * (uint64_t)layer->lora_rank *
                            (terms * (n_out / (uint64_t)layer->out_channels) + n_out);
         } else {
@@ -84,69 +100,23 @@ static uint64_t weighted_flops(const struct mfl_graph *graph, const struct mfl_l
         return add(flops, layer->bias ? (uint64_t)mfl_shape_count(out) : 0);
 }
 
-/* Weighted layers: one multiplication and one addition per weight and output position, one addition per
- * bias. Pools: one operation per element of the window. The rest: one per element. */
-static uint64_t layer_flops(const struct mfl_graph *graph, const struct mfl_layer *layer)
-{
-        uint64_t n_out = (uint64_t)mfl_shape_count(&layer->out);
-        switch (layer->op) {
-        case MFL_OP_INPUT:
-        case MFL_OP_FLATTEN:
-        case MFL_OP_RESHAPE:
-        case MFL_OP_TRANSPOSE:
-        case MFL_OP_SLICE:
-        case MFL_OP_CONCAT:
-        case MFL_OP_WEIGHT:
-        case MFL_OP_EMBEDDING:
-                return 0;
-        case MFL_OP_CONV2D:
-        case MFL_OP_CONVTRANSPOSE2D:
-        case MFL_OP_DENSE:
-                return weighted_flops(graph, layer);
-        case MFL_OP_MAXPOOL2D:
-        case MFL_OP_AVGPOOL2D:
-                return mfl_graph_multiply(
-                        mfl_graph_multiply((uint64_t)layer->kernel[0], (uint64_t)layer->kernel[1]), n_out);
-        case MFL_OP_GLOBAL_AVGPOOL2D:
-        case MFL_OP_GLOBAL_MAXPOOL2D:
-        case MFL_OP_MEAN:
-                return (uint64_t)mfl_shape_count(&graph->layers[layer->input].out);
-        case MFL_OP_BATCHNORM:
-        case MFL_OP_GROUPNORM:
-        case MFL_OP_LAYERNORM:
-        case MFL_OP_RMSNORM:
-                return mfl_graph_multiply(NORM_FLOPS, n_out);
-        case MFL_OP_SOFTMAX:
-                return mfl_graph_multiply(SOFTMAX_FLOPS, n_out);
-        case MFL_OP_GELU:
-        case MFL_OP_SILU:
-        case MFL_OP_ELU:
-        case MFL_OP_SOFTPLUS:
-                return mfl_graph_multiply(GATE_FLOPS, n_out);
-        case MFL_OP_MATMUL: {
-                const struct mfl_shape *in = &graph->layers[layer->input].out;
-                return mfl_graph_multiply(2 * (uint64_t)in->dim[in->rank - 1], n_out);
-        }
-        case MFL_OP_ATTENTION:
-                return attention_flops(layer);
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return recurrent_flops(graph, layer);
-        default:
-                return n_out;
-        }
-}
+typedef uint64_t cost_fn(const struct mfl_graph *graph, const struct mfl_layer *layer);
+static cost_fn *const costs[MFL_OP_COUNT_] = {
+        [MFL_OP_INPUT] = cost_nothing,
+#define OP(symbol, name, stem, inputs, shape, cost, ...) [MFL_OP_##symbol] = cost_##cost,
+#include "common/model/op.def"
+};
 
 void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint64_t *ret_training)
 {
         uint64_t forward = 0, training = 0;
-        bool wants_grad[MFL_LAYERS_MAX] = {false}; /* weights lie at or below the layer */
+        bool wants_grad[MFL_LAYERS_MAX] = {false}; /* there are weights at or below the layer */
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
-                uint64_t flops = layer_flops(graph, layer);
+                uint64_t flops = costs[layer->op](graph, layer);
                 bool weighted = layer->param_weight >= 0 && !layer->frozen;
-                /* Backward computes the weights' gradient (as much as forward) and, unless nothing below
-                 * has weights, the input's (as much again). */
+                /* Backward computes the weights' gradient (the cost of forward) and, if any layer below has weights,
+                 * the input's gradient (the same again). */
                 bool below = (layer->input >= 0 && wants_grad[layer->input]) ||
                              (layer->input2 >= 0 && wants_grad[layer->input2]);
                 uint64_t times = 1 + (weighted ? 1u : 0u) + (below ? 1u : 0u);
@@ -158,26 +128,31 @@ void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint6
         *ret_training = training;
 }
 
-#define DESCRIBE_ROW_BYTES 384
+#define DESCRIBE_ROW_BYTES 512
 
-/* Of one layer; "reads ..." where that is not just the layer above. */
+/* The line of one layer; with "reads ..." unless it just reads the layer above. */
 static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, size_t bytes)
 {
         const struct mfl_layer *layer = &graph->layers[i];
         const int params[] = {layer->param_weight, layer->param_bias, layer->param_weight2,
                 layer->param_bias2, layer->param_mean, layer->param_var};
         uint64_t count = 0;
-        char shape[96], reads[2 * MFL_NAME_BYTES + 16] = "";
+        char shape[96], reads[2 * MFL_NAME_BYTES + 16] = "", shares[MFL_NAME_BYTES + 48] = "";
         for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
-                count += params[k] >= 0 ? graph->params[params[k]].count : 0;
+                if (params[k] >= 0 && graph->params[params[k]].layer == i)
+                        count += graph->params[params[k]].count;
+        if (layer->shares)
+                snprintf(shares, sizeof shares, "  %s with %s%s", layer->sharing ? "weight shared" : "shared",
+                        graph->layers[layer->shares].name,
+                        layer->sharing == MFL_SHARES_TRANSPOSED ? ", transposed" : "");
         if (layer->input2 >= 0)
                 snprintf(reads, sizeof reads, "  reads %s, %s", graph->layers[layer->input].name,
                         graph->layers[layer->input2].name);
         else if (layer->input >= 0 && layer->input != i - 1)
                 snprintf(reads, sizeof reads, "  reads %s", graph->layers[layer->input].name);
-        return (size_t)snprintf(text, bytes, "%-20s %-16s %-14s %12llu%s\n", layer->name,
+        return (size_t)snprintf(text, bytes, "%-20s %-16s %-14s %12llu%s%s\n", layer->name,
                 mfl_op_name(layer->op), mfl_shape_text(&layer->out, shape, sizeof shape),
-                (unsigned long long)count, reads);
+                (unsigned long long)count, reads, shares);
 }
 
 char *mfl_graph_describe(const struct mfl_graph *graph)

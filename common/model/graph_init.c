@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* First parameter values from a seed, with the same bits on every machine. */
 #include "common/model/graph.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #include <math.h>
 
@@ -43,7 +43,7 @@ static bool is_norm(const struct mfl_graph *graph, const struct mfl_param *param
                op == MFL_OP_RMSNORM;
 }
 
-/* Norms begin as the identity of a normalised input: weight 1, bias 0, running mean 0, running variance 1. */
+/* Norms start as the identity for a normalised input: weight 1, bias 0, running mean 0, running variance 1. */
 static void init_norm(const struct mfl_graph *graph, int t, float *out)
 {
         const struct mfl_param *param = &graph->params[t];
@@ -80,5 +80,9 @@ void mfl_graph_init_parts(const struct mfl_graph *graph, uint64_t seed, float *f
                         double k = (double)(mfl_rng_u32(&rng) >> 8);
                         out[i] = (float)((2 * k + 1 - 0x1p24) * 0x1p-24 * bound);
                 }
+                const struct mfl_layer *layer = &graph->layers[param->layer];
+                if (layer->op == MFL_OP_EMBEDDING && layer->has_padding)
+                        memset(out + (uint64_t)layer->padding_idx * (uint64_t)layer->out_channels, 0,
+                                (size_t)layer->out_channels * sizeof *out);
         }
 }

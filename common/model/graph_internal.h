@@ -19,9 +19,24 @@ static inline uint64_t mfl_graph_multiply(uint64_t a, uint64_t b)
 int mfl_graph_infer(struct mfl_graph *graph, int i, struct mfl_error *err);
 int mfl_graph_infer_conv(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err);
 int mfl_graph_infer_pool(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err);
-/* out_channels, called `what` in the message, and init. */
+/* Checks out_channels, which the message calls `what`, and init. */
 int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, struct mfl_error *err);
-const char *mfl_op_stem(enum mfl_op op); /* what the name of a layer without one starts with */
+
+/* Where a layer may have a tensor: the offsets of its indices in struct mfl_layer. */
+#define MFL_LAYER_PARAMS 6
+extern const size_t mfl_layer_params[MFL_LAYER_PARAMS];
+static inline int *mfl_layer_param(struct mfl_layer *layer, int k)
+{
+        return (int *)(void *)((char *)layer + mfl_layer_params[k]);
+}
+
+/* graph_share.c: whether layer i may use tensors of another one. MFL_INVALID. */
+int mfl_graph_check_sharing(const struct mfl_graph *graph, int i, struct mfl_error *err);
+/* Whether the tensor with the index *index, a member of the layer, is the other's. */
+bool mfl_graph_shares(const struct mfl_layer *layer, const int *index);
+/* Makes *index that of the other layer's tensor, which must fit `what`. MFL_INVALID. */
+int mfl_graph_share(struct mfl_graph *graph, int i, const char *suffix, const struct mfl_param *what,
+        int *index, struct mfl_error *err);
 
 /* Lays out the parameter table of a graph whose shapes are known. *ret_at: the layer that a failure is about.
  * MFL_INVALID when there are more than MFL_PARAMS_MAX parameters; -ENOMEM. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of a graph's parameters: which tensors each layer has, their names, shapes and places. */
+/* The table of a graph's parameters: which tensors each layer has, with their names, shapes and offsets. */
 #include "common/model/graph_internal.h"
 
 #include <stdio.h>
@@ -13,6 +13,8 @@ static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, c
         const struct mfl_layer *layer = &graph->layers[i_layer];
         struct mfl_param *param = &graph->params[graph->n_params];
         uint64_t count = 1;
+        if (mfl_graph_shares(layer, ret_index))
+                return mfl_graph_share(graph, i_layer, suffix, what, ret_index, err);
         for (int d = 0; d < what->shape.rank; d++)
                 count = mfl_graph_multiply(count, (uint64_t)what->shape.dim[d]);
         if (count > MFL_PARAMS_MAX || graph->n + count > MFL_PARAMS_MAX)
@@ -23,7 +25,8 @@ static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, c
         *param = *what;
         param->offset = graph->n;
         param->count = count;
-        param->layer = i_layer;
+        param->layer = param->last_layer = i_layer;
+        param->n_uses = 1;
         param->number = graph->n_params;
         param->place = graph->n;
         param->trained = param->trained && !layer->frozen;
@@ -159,7 +162,7 @@ static int compare_numbers(const void *a, const void *b)
         return ((const struct mfl_param *)a)->number - ((const struct mfl_param *)b)->number;
 }
 
-/* Orders the table so, and gives each tensor its place in the flat vector; layers know theirs by the index.
+/* Reorders the table, and gives each tensor its place in the flat vector; layers refer to tensors by index.
  */
 static int order_params(
         struct mfl_graph *graph, int (*compare)(const void *, const void *), struct mfl_error *err)
@@ -179,13 +182,33 @@ static int order_params(
                 offset += graph->params[t].count;
         }
         for (int i = 0; i < graph->n_layers; i++) {
-                struct mfl_layer *layer = &graph->layers[i];
-                int *own[] = {&layer->param_weight, &layer->param_bias, &layer->param_weight2,
-                        &layer->param_bias2, &layer->param_mean, &layer->param_var};
-                for (size_t k = 0; k < MFL_ARRAY_SIZE(own); k++)
-                        *own[k] = *own[k] < 0 ? -1 : index[numbers[*own[k]]];
+                for (int k = 0; k < MFL_LAYER_PARAMS; k++) {
+                        int *own = mfl_layer_param(&graph->layers[i], k);
+                        *own = *own < 0 ? -1 : index[numbers[*own]];
+                }
         }
+        for (int k = 0; k < graph->n_aliases; k++)
+                graph->aliases[k].param = index[numbers[graph->aliases[k].param]];
         return 0;
+}
+
+/* Where running statistics begin and end among the params that move. Neighbours are one part. */
+static void find_statistics(struct mfl_graph *graph)
+{
+        size_t n = 0;
+        uint64_t *edge = graph->edges;
+        for (int t = graph->i_moving; t < graph->n_params; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                uint64_t at = param->offset - graph->n_frozen;
+                if (!mfl_param_is_statistics(param) || !param->count)
+                        continue;
+                if (n && edge[n - 1] == at)
+                        n--;
+                else
+                        edge[n++] = at;
+                edge[n++] = at + param->count;
+        }
+        graph->statistics = (struct mfl_fixed_parts){edge, n};
 }
 
 int mfl_graph_by_layers(struct mfl_graph *graph, struct mfl_error *err)
@@ -196,6 +219,7 @@ int mfl_graph_by_layers(struct mfl_graph *graph, struct mfl_error *err)
         graph->n_frozen = 0;
         graph->n_moving = graph->n;
         graph->i_moving = 0;
+        find_statistics(graph);
         return 0;
 }
 
@@ -209,7 +233,15 @@ static int part_params(struct mfl_graph *graph, struct mfl_error *err)
                 graph->i_moving++;
         }
         graph->n_moving -= graph->n_frozen;
-        return graph->n_frozen ? order_params(graph, compare_parts, err) : 0;
+        int r = graph->n_frozen ? order_params(graph, compare_parts, err) : 0;
+        size_t bytes = 2 * (size_t)graph->n_params * sizeof *graph->edges;
+        if (r)
+                return r;
+        graph->edges = mfl_malloc(bytes + 1);
+        if (!graph->edges)
+                return mfl_fail_memory(err, bytes, "the places of running statistics");
+        find_statistics(graph);
+        return 0;
 }
 
 int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
@@ -218,9 +250,17 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
         graph->params = mfl_calloc(1, bytes);
         if (!graph->params)
                 return mfl_fail_memory(err, bytes, "the parameter table");
+        bool tied = mfl_graph_is_tied(graph);
+        if (tied)
+                graph->aliases =
+                        mfl_calloc(PARAMS_PER_LAYER * (size_t)graph->n_layers, sizeof *graph->aliases);
+        if (tied && !graph->aliases)
+                return mfl_fail_memory(err, bytes, "the names of shared parameters");
         for (int i = 1; i < graph->n_layers; i++) {
-                int r = 0;
+                int r = mfl_graph_check_sharing(graph, i, err);
                 *ret_at = i;
+                if (r)
+                        return r;
                 switch (graph->layers[i].op) {
                 case MFL_OP_CONV2D:
                 case MFL_OP_CONVTRANSPOSE2D:

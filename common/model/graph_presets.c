@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of named models; each one's summary tells the paper or benchmark that it is from. */
+/* The table of named models; each summary names the paper or benchmark that the model is from. */
 #include <stdio.h>
 
 #include "common/model/presets.h"
@@ -10,23 +10,19 @@ const struct mfl_preset_info mfl_presets[] = {
         {"lenet5", "LeNet-5 of LeCun et al. 1998 with tanh and average pooling"},
         {"fedavg-cnn", "the MNIST CNN of McMahan et al. 2017: 5x5x32, pool, 5x5x64, pool, 512"},
         {"pfl-cnn", "the CIFAR-10 CNN of pfl-research's benchmark: 3x3x32, 3x3x64, pool, 128, with dropout"},
-        {"resnet18",
-                "ResNet-18 of He et al. 2016 for small images: 3x3 stem, no pool, 64 to 512 channels; batch "
-                "norm"},
-        {"resnet18-gn",
-                "resnet18 with group norm, 32 groups: batch norm suffers where clients' data differ (Hsieh "
-                "et al. 2020)"},
+        {"resnet18", "ResNet-18 of He et al. 2016 for small images: 3x3 stem, no pool, 64 to 512 channels; "
+                     "batch norm"},
+        {"resnet18-gn", "resnet18 with group norm, 32 groups: batch norm suffers where clients' data differ "
+                        "(Hsieh et al. 2020)"},
         {"resnet20", "ResNet-20 of He et al. 2016, section 4.2: 16, 32, 64 channels, projections (option B); "
                      "batch norm"},
         {"resnet20-gn", "resnet20 with group norm: 8, 16 and 32 groups of 2 channels"},
         {"mobilenet-v2",
-                "MobileNetV2 of Sandler et al. 2018; for images below 64 pixels the first two strides "
-                "are 1"},
+                "MobileNetV2 of Sandler et al. 2018; for images below 64 pixels the first two strides are 1"},
         {"char-lstm", "the Shakespeare model of McMahan et al. 2017 and LEAF: embedding 8, two LSTMs of 256, "
                       "next token at each position"},
-        {"char-gpt",
-                "a small causal transformer with GPT-2's block: 4 blocks, 4 heads, width 128, next token "
-                "at each position"},
+        {"char-gpt", "a small causal transformer with GPT-2's block: 4 blocks, 4 heads, width 128, next "
+                     "token at each position"},
         {"vit-tiny", "ViT of Dosovitskiy et al. 2021 at the size of DeiT-Ti: 12 blocks, 3 heads, width 192; "
                      "patches of 4 pixels, of 16 from 96 pixels on"},
         {NULL, NULL},
@@ -61,7 +57,7 @@ static int fail_unknown(const char *preset, struct mfl_error *err)
         for (int i = 0; mfl_presets[i].name; i++)
                 len += (size_t)snprintf(
                         list + len, sizeof list - len, "%s%s", i ? ", " : "", mfl_presets[i].name);
-        return mfl_fail(err, MFL_NOT_FOUND, "there is no preset %s; there are %s", preset, list);
+        return mfl_fail(err, MFL_NOT_FOUND, "there is no preset %s; the presets are %s", preset, list);
 }
 
 static int check_input(int i, const struct mfl_shape *input, struct mfl_error *err)
@@ -71,18 +67,17 @@ static int check_input(int i, const struct mfl_shape *input, struct mfl_error *e
         mfl_shape_text(input, text, sizeof text);
         if (makers[i].needs == IMAGE && input->rank != 3)
                 return mfl_fail(err, MFL_INVALID,
-                        "preset %s needs an image (channels x height x width), the input is %s", preset,
+                        "preset %s needs an image (channels x height x width); the input is %s", preset,
                         text);
         if (makers[i].needs == TOKENS && input->rank != 1)
                 return mfl_fail(err, MFL_INVALID,
-                        "preset %s needs tokens, samples of one dimension, the input is %s", preset, text);
+                        "preset %s needs tokens, samples of one dimension; the input is %s", preset, text);
         if (makers[i].make == mfl_preset_vit_tiny) {
                 int patch = mfl_preset_vit_patch(input);
                 if (input->dim[1] % patch || input->dim[2] % patch)
                         return mfl_fail(err, MFL_INVALID,
-                                "preset %s cuts images in patches of %dx%d, which the input %s is no "
-                                "multiple "
-                                "of",
+                                "preset %s cuts images into patches of %dx%d, but the input %s is not a "
+                                "multiple of",
                                 preset, patch, patch, text);
         }
         return 0;

@@ -12,8 +12,8 @@ static int check_pair(
 }
 
 /* With dilation a window that starts in the padding may step over the whole input; its largest value would
- * be undefined. Windows that start inside always hold a value, and none starts in the far padding because
- * the padding is at most half of the kernel. */
+ * be undefined. Windows that start inside always contain a value, and none starts in the far padding, because the
+ * padding is at most half of the kernel. */
 static bool has_empty_window(const struct mfl_layer *layer, int axis, int64_t size, int64_t out)
 {
         for (int64_t o = 0; o < out; o++) {
@@ -38,8 +38,8 @@ static int check_pool(const struct mfl_layer *layer, const struct mfl_shape *in,
                 if (layer->op == MFL_OP_MAXPOOL2D &&
                         has_empty_window(layer, axis, in->dim[1 + axis], layer->out.dim[1 + axis]))
                         return mfl_fail(err, MFL_INVALID,
-                                "layer %s (%s): a window of dilation %dx%d holds padding only; use a smaller "
-                                "dilation",
+                                "layer %s (%s): a window of dilation %dx%d contains only padding; use a "
+                                "smaller dilation",
                                 layer->name, mfl_op_name(layer->op), layer->dilation[0], layer->dilation[1]);
         }
         return 0;
@@ -60,13 +60,13 @@ static int check_window(struct mfl_layer *layer, const struct mfl_shape *in, str
                 return r;
         if (in->rank != 3)
                 return mfl_fail(err, MFL_INVALID,
-                        "layer %s (%s): needs an image (channels x height x width), its input is %s",
+                        "layer %s (%s): needs an image (channels x height x width); its input is %s",
                         layer->name, mfl_op_name(layer->op), mfl_shape_text(in, text, sizeof text));
         return 0;
 }
 
-/* Output height and width of a convolution or pool: floor((in + 2p - d(k - 1) - 1) / s) + 1, with ceil_mode
- * one more where something is left and the next window starts before the image ends, as in PyTorch. */
+/* Output height and width of a convolution or pool: floor((in + 2p - d(k - 1) - 1) / s) + 1, with ceil_mode one more
+ * if there is a remainder and the next window starts before the image ends, as in PyTorch. */
 static int infer_window(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
 {
         char text[96];
@@ -113,9 +113,8 @@ static int infer_transposed(struct mfl_layer *layer, const struct mfl_shape *in,
                               2 * (int64_t)layer->padding[axis] +
                               (int64_t)layer->dilation[axis] * (layer->kernel[axis] - 1) + more + 1;
                 if (out < 1)
-                        return mfl_fail(err, MFL_INVALID,
-                                "layer %s (%s): padding %dx%d leaves nothing of its output", layer->name,
-                                mfl_op_name(layer->op), layer->padding[0], layer->padding[1]);
+                        return mfl_fail(err, MFL_INVALID, "layer %s (%s): padding %dx%d leaves no output",
+                                layer->name, mfl_op_name(layer->op), layer->padding[0], layer->padding[1]);
                 layer->out.dim[1 + axis] = out;
         }
         return 0;
@@ -149,7 +148,7 @@ int mfl_graph_infer_pool(struct mfl_layer *layer, const struct mfl_shape *in, st
 {
         int r = infer_window(layer, in, err);
         if (!r && layer->ceil_mode && layer->op != MFL_OP_MAXPOOL2D)
-                r = mfl_fail(err, MFL_INVALID, "layer %s (%s): ceil_mode is of maxpool2d alone", layer->name,
+                r = mfl_fail(err, MFL_INVALID, "layer %s (%s): only maxpool2d has ceil_mode", layer->name,
                         mfl_op_name(layer->op));
         return r ? r : check_pool(layer, in, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Presets in the making: a chain of layers, and each family's makers. Private to common/model. */
+/* How presets are built: a chain of layers, and the makers of each family. Private to common/model. */
 #ifndef MFL_COMMON_MODEL_PRESETS_H
 #define MFL_COMMON_MODEL_PRESETS_H
 
@@ -7,7 +7,7 @@
 
 #define MFL_PRESET_LAYERS_MAX 192
 
-/* Each layer reads the one before, unless its maker says another. */
+/* Each layer reads the one before it, unless its maker names another. */
 struct mfl_chain {
         struct mfl_layer layers[MFL_PRESET_LAYERS_MAX];
         int n;
@@ -25,14 +25,14 @@ static inline int mfl_chain_last(const struct mfl_chain *c)
 }
 void mfl_chain_dense(struct mfl_chain *c, const char *name, int units);
 void mfl_chain_conv(struct mfl_chain *c, const char *name, int filters, int kernel, int padding);
-/* Without bias, for a norm behind it, and padded by half of the kernel. */
+/* Without bias, because a norm follows, and padded by half of the kernel. */
 struct mfl_layer *mfl_chain_bare_conv(
         struct mfl_chain *c, const char *name, int filters, int kernel, int stride);
 void mfl_chain_pool(struct mfl_chain *c, enum mfl_op op, const char *name); /* 2x2 */
 void mfl_chain_dropout(struct mfl_chain *c, const char *name, float rate);
 void mfl_chain_join(struct mfl_chain *c, enum mfl_op op, const char *name, int input, int input2);
 
-/* Each pushes its layers behind the input. */
+/* Each adds its layers after the input. */
 typedef void mfl_preset_maker(struct mfl_chain *c, const struct mfl_shape *input, int classes);
 mfl_preset_maker mfl_preset_logistic, mfl_preset_mlp, mfl_preset_lenet5, mfl_preset_fedavg_cnn,
         mfl_preset_pfl_cnn;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MobileNetV2 (Sandler et al. 2018) with the names of torchvision's: "features.2.conv.1.0.weight".
  *
- * The paper's images have 224 pixels on a side and shrink 32 times. Where a side is below 64 the stem and the
- * second stage keep the size, as is usual for CIFAR: 32 pixels become 4.
+ * The paper's images have 224 pixels on a side and shrink 32 times. If a side is below 64, the stem and the second
+ * stage keep the size, as is usual for CIFAR: 32 pixels become 4.
  */
 #include <stdio.h>
 
@@ -23,7 +23,7 @@ static void push_unit(struct mfl_chain *c, const char *part, int filters, int ke
 }
 
 /* The paper's table 1 and figure 4d: widen by 1x1, filter each channel by itself, narrow by 1x1 without ReLU.
- * The shortcut is there where the shape stays. */
+ * There is a shortcut if the shape does not change. */
 static void push_block(struct mfl_chain *c, int inputs, int outputs, int expand, int stride)
 {
         int shortcut = mfl_chain_last(c), hidden = inputs * expand, first = expand > 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Residual networks for small images (He et al. 2016). Layers have the names of torchvision's, also with its
- * norm_layer = GroupNorm, so that state_dicts exchange: "layer2.0.downsample.0.weight". */
+/* Residual networks for small images (He et al. 2016). Layers have torchvision's names, also with its norm_layer =
+ * GroupNorm, so that state_dicts are interchangeable: "layer2.0.downsample.0.weight". */
 #include "common/model/presets.h"
 
 struct resnet {
@@ -8,15 +8,15 @@ struct resnet {
         enum mfl_op norm;
 };
 
-/* 32 groups (Wu and He 2018, section 4.1), fewer where a group would be a single channel. */
+/* 32 groups (Wu and He 2018, section 4.1), or fewer if a group would be a single channel. */
 static void push_norm(struct mfl_chain *c, const struct resnet *net, const char *name, int channels)
 {
         struct mfl_layer *layer = mfl_chain_push(c, net->norm, name);
         layer->norm_groups = net->norm == MFL_OP_GROUPNORM ? MFL_MIN(32, channels / 2) : 0;
 }
 
-/* The basic block of He et al. 2016, figure 2 and equation 1; where the shape changes, equation 2: the
- * shortcut is a 1x1 convolution (option B of section 4.1). */
+/* The basic block of He et al. 2016, figure 2 and equation 1; if the shape changes, equation 2: the shortcut is a 1x1
+ * convolution (option B of section 4.1). */
 static void push_block(struct mfl_chain *c, const struct resnet *net, int channels, int stride, bool project)
 {
         int shortcut = mfl_chain_last(c);

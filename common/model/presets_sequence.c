@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Presets for text, which predict the token behind each position, and a transformer for images. */
+/* Presets for text, which predict the token after each position, and a transformer for images. */
 #include "common/model/presets.h"
 
 static void push_embedding(struct mfl_chain *c, const char *name, int vocabulary, int width)
@@ -9,7 +9,7 @@ static void push_embedding(struct mfl_chain *c, const char *name, int vocabulary
         layer->out_channels = width;
 }
 
-/* The first reads nothing, the next still reads what came before it. */
+/* The first reads nothing; the next one still reads the layer before the first. */
 static int push_weight(struct mfl_chain *c, const char *name, int64_t rows, int64_t width)
 {
         struct mfl_layer *layer = mfl_chain_push(c, MFL_OP_WEIGHT, name);

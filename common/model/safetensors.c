@@ -59,7 +59,7 @@ static const struct {
         {"BOOL", 1},
 };
 
-/* Names end up in messages and terminals. */
+/* Names appear in messages and on terminals. */
 static bool is_printable(const char *s)
 {
         for (; *s; s++) {
@@ -82,7 +82,7 @@ static bool get_u64(const json_t *value, uint64_t *ret)
         return true;
 }
 
-/* Shapes of more than four dimensions are kept as one dimension, for tensors that are not F32 only. */
+/* Shapes with more than four dimensions are kept as one dimension; only for tensors other than F32. */
 static int read_shape(
         struct mfl_st_file *file, struct entry *entry, const json_t *shape, struct mfl_error *err)
 {
@@ -121,11 +121,11 @@ static int read_entry(struct mfl_st_file *file, const char *name, const json_t *
         int r;
 
         if (!is_printable(name))
-                return mfl_fail(
-                        err, MFL_INVALID, "%s: a tensor's name holds a control character", file->path);
+                return mfl_fail(err, MFL_INVALID, "%s: a tensor's name has a control character", file->path);
         entry->tensor.name = name;
         if (json_object_size(info) != 3 || !dtype || !json_object_get(info, "shape") || !offsets)
-                return fail_tensor(file, name, err, "must have dtype, shape and data_offsets, and no more");
+                return fail_tensor(
+                        file, name, err, "must have dtype, shape and data_offsets, and nothing else");
         while (i < MFL_ARRAY_SIZE(dtypes) && strcmp(dtypes[i].name, dtype))
                 i++;
         if (i == MFL_ARRAY_SIZE(dtypes))
@@ -139,8 +139,8 @@ static int read_entry(struct mfl_st_file *file, const char *name, const json_t *
                 return fail_tensor(file, name, err, "its data_offsets must be two whole numbers");
         if (entry->begin > entry->end || entry->end > file->data_bytes)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: tensor %.64s: bytes %llu to %llu are outside of the file's %llu", file->path,
-                        name, (unsigned long long)entry->begin, (unsigned long long)entry->end,
+                        "%s: tensor %.64s: bytes %llu to %llu are outside the file's %llu", file->path, name,
+                        (unsigned long long)entry->begin, (unsigned long long)entry->end,
                         (unsigned long long)file->data_bytes);
         if (__builtin_mul_overflow(entry->tensor.count, dtypes[i].bytes, &bytes) ||
                 bytes != entry->end - entry->begin)
@@ -199,7 +199,7 @@ static int check_places(struct mfl_st_file *file, struct mfl_error *err)
                 const struct entry *entry = file->by_name[i];
                 if (entry->begin != end)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: tensor %.64s: starts at byte %llu, must at %llu (%s)", file->path,
+                                "%s: tensor %.64s: starts at byte %llu; expected %llu (%s)", file->path,
                                 entry->tensor.name, (unsigned long long)entry->begin, (unsigned long long)end,
                                 entry->begin < end ? "overlap" : "gap");
                 end = entry->end;
@@ -247,12 +247,12 @@ static int read_header(
         uint64_t length;
         json_error_t json_err;
         if (n_bytes < 8)
-                return mfl_fail(
-                        err, MFL_INVALID, "%s: %zu bytes are no safetensors file", file->path, n_bytes);
+                return mfl_fail(err, MFL_INVALID, "%s: %zu bytes are too few for a safetensors file",
+                        file->path, n_bytes);
         memcpy(&length, bytes, 8);
         if (length > HEADER_BYTES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: a header of %llu bytes; at most %u are read",
-                        file->path, (unsigned long long)length, HEADER_BYTES_MAX);
+                return mfl_fail(err, MFL_INVALID, "%s: a header of %llu bytes; the limit is %u", file->path,
+                        (unsigned long long)length, HEADER_BYTES_MAX);
         if (length > n_bytes - 8)
                 return mfl_fail(err, MFL_INVALID, "%s: truncated: a header of %llu bytes in a file of %zu",
                         file->path, (unsigned long long)length, n_bytes);
@@ -262,14 +262,14 @@ static int read_header(
         if (!file->header && json_error_code(&json_err) == json_error_out_of_memory)
                 return mfl_fail_memory(err, (size_t)length, "a safetensors header");
         if (!file->header)
-                return mfl_fail(err, MFL_INVALID, "%s: the header is no JSON: %s", file->path,
+                return mfl_fail(err, MFL_INVALID, "%s: the header is not JSON: %s", file->path,
                         is_printable(json_err.text) ? json_err.text : "bad text");
         if (!json_is_object(file->header))
                 return mfl_fail(err, MFL_INVALID, "%s: the header must be a JSON object", file->path);
         return read_tensors(file, err);
 }
 
-/* Takes over the map, also on failure. */
+/* Takes over the mapping, also on failure. */
 static int open_bytes(const void *bytes, size_t n_bytes, void *map, const char *path,
         struct mfl_st_file **ret_file, struct mfl_error *err)
 {
@@ -313,7 +313,7 @@ int mfl_st_open(const char *path, struct mfl_st_file **ret_file, struct mfl_erro
         }
         if (!S_ISREG(st.st_mode) || st.st_size < 8) {
                 close(fd);
-                return mfl_fail(err, MFL_INVALID, "%s: is no safetensors file", path);
+                return mfl_fail(err, MFL_INVALID, "%s: not a safetensors file", path);
         }
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         int saved = errno;
@@ -368,16 +368,56 @@ const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key)
         return json_string_value(json_object_get(file->meta, key));
 }
 
-static bool has_param(const struct mfl_graph *graph, const char *name)
+int mfl_st_count_all(const struct mfl_st_file *file)
 {
-        for (int i = 0; i < graph->n_params; i++) {
-                if (!strcmp(graph->params[i].name, name))
-                        return true;
-        }
-        return false;
+        return file->n;
 }
 
-/* PyTorch keeps a counter of steps beside the running statistics, which nothing here needs. */
+const struct mfl_st_tensor *mfl_st_any_at(const struct mfl_st_file *file, int i, const char **ret_dtype)
+{
+        mfl_assert(i >= 0 && i < file->n);
+        *ret_dtype = file->entries[i].dtype;
+        return &file->entries[i].tensor;
+}
+
+/* IEEE 754 binary16; every value is a float. */
+static float half_float(uint16_t h)
+{
+        uint32_t sign = (uint32_t)(h & 0x8000u) << 16, bits;
+        unsigned exponent = h >> 10 & 31, fraction = h & 1023;
+        if (!exponent)
+                return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-24f;
+        bits = sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | (uint32_t)fraction << 13;
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        return v;
+}
+
+bool mfl_st_floats(const struct mfl_st_file *file, int i, float *to)
+{
+        const struct entry *entry = &file->entries[i];
+        const unsigned char *from = file->data + entry->begin;
+        bool half = !strcmp(entry->dtype, "F16");
+        if (entry->tensor.data)
+                memcpy(to, entry->tensor.data, entry->tensor.count * sizeof *to);
+        else if (!half && strcmp(entry->dtype, "BF16"))
+                return false;
+        for (uint64_t k = 0; !entry->tensor.data && k < entry->tensor.count; k++) {
+                uint16_t v;
+                memcpy(&v, from + 2 * k, sizeof v);
+                uint32_t bits = (uint32_t)v << 16;
+                memcpy(&to[k], &bits, sizeof bits);
+                to[k] = half ? half_float(v) : to[k];
+        }
+        return true;
+}
+
+static bool has_param(const struct mfl_graph *graph, const char *name)
+{
+        return mfl_graph_find_param(graph, name) >= 0;
+}
+
+/* PyTorch stores a step counter with the running statistics; it is not needed here. */
 static bool is_batch_counter(const struct mfl_graph *graph, const char *name)
 {
         static const char suffix[] = ".num_batches_tracked";
@@ -390,7 +430,7 @@ static bool is_batch_counter(const struct mfl_graph *graph, const char *name)
         return false;
 }
 
-/* In the first of both files that has it. */
+/* Looks in both files; the first one that has it counts. */
 static const struct entry *find_either(
         const struct mfl_st_file *file, const struct mfl_st_file *rest, const char *name)
 {
@@ -398,22 +438,60 @@ static const struct entry *find_either(
         return entry || !rest ? entry : find_entry(rest, name);
 }
 
-static int check_param(const struct mfl_st_file *file, const struct mfl_st_file *rest,
-        const struct mfl_param *param, struct mfl_error *err)
+/* The tensor under its own name or another; *ret_name: which. NULL: in none of the files. */
+static const struct entry *find_param(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, int param, const char **ret_name)
 {
-        const struct entry *entry = find_either(file, rest, param->name);
+        const struct entry *entry = find_either(file, rest, graph->params[param].name);
+        *ret_name = graph->params[param].name;
+        for (int k = 0; !entry && k < graph->n_aliases; k++)
+                if (graph->aliases[k].param == param &&
+                        (entry = find_either(file, rest, graph->aliases[k].name)))
+                        *ret_name = graph->aliases[k].name;
+        return entry;
+}
+
+/* A shared tensor under several names has one content. */
+static int check_aliases(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, int param, struct mfl_error *err)
+{
+        const char *name;
+        const struct entry *entry = find_param(file, rest, graph, param, &name);
+        for (int k = 0; k < graph->n_aliases; k++) {
+                const struct mfl_alias *alias = &graph->aliases[k];
+                const struct entry *other =
+                        alias->param == param ? find_either(file, rest, alias->name) : NULL;
+                if (!other || other == entry)
+                        continue;
+                if (!other->tensor.data || !mfl_shape_equal(&other->tensor.shape, &entry->tensor.shape) ||
+                        memcmp(other->tensor.data, entry->tensor.data, entry->tensor.count * sizeof(float)) !=
+                                0)
+                        return mfl_fail(err, MFL_INVALID,
+                                "%s: tensors %s and %s differ, but the model shares one tensor under both "
+                                "names",
+                                file->path, name, alias->name);
+        }
+        return 0;
+}
+
+static int check_param(const struct mfl_st_file *file, const struct mfl_st_file *rest,
+        const struct mfl_graph *graph, int i, struct mfl_error *err)
+{
+        const struct mfl_param *param = &graph->params[i];
+        const char *name;
+        const struct entry *entry = find_param(file, rest, graph, i, &name);
         char have[96], want[96];
         if (!entry)
                 return mfl_fail(
                         err, MFL_INVALID, "%s: tensor %s of the model is missing", file->path, param->name);
         if (!entry->tensor.data)
-                return mfl_fail(err, MFL_INVALID, "%s: tensor %s is %s; only F32 is read", file->path,
-                        param->name, entry->dtype);
+                return mfl_fail(err, MFL_INVALID, "%s: tensor %s is %s; only F32 is supported", file->path,
+                        name, entry->dtype);
         if (!mfl_shape_equal(&entry->tensor.shape, &param->shape))
-                return mfl_fail(err, MFL_INVALID, "%s: tensor %s is %s, the model's is %s", file->path,
-                        param->name, mfl_shape_text(&entry->tensor.shape, have, sizeof have),
+                return mfl_fail(err, MFL_INVALID, "%s: tensor %s is %s; the model expects %s", file->path,
+                        name, mfl_shape_text(&entry->tensor.shape, have, sizeof have),
                         mfl_shape_text(&param->shape, want, sizeof want));
-        return 0;
+        return param->n_uses > 1 ? check_aliases(file, rest, graph, i, err) : 0;
 }
 
 static int check_names(const struct mfl_st_file *file, const struct mfl_graph *graph, struct mfl_error *err)
@@ -432,7 +510,7 @@ int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_st_file *re
 {
         int r = 0;
         for (int i = 0; i < graph->n_params && !r; i++)
-                r = check_param(file, rest, &graph->params[i], err);
+                r = check_param(file, rest, graph, i, err);
         if (!r)
                 r = check_names(file, graph, err);
         if (!r && rest)
@@ -443,7 +521,8 @@ int mfl_st_to_parts(const struct mfl_st_file *file, const struct mfl_st_file *re
                 const struct mfl_param *param = &graph->params[i];
                 float *to = i < graph->i_moving ? frozen + param->offset
                                                 : moving + (param->offset - graph->n_frozen);
-                memcpy(to, find_either(file, rest, param->name)->tensor.data, param->count * sizeof *to);
+                const char *name;
+                memcpy(to, find_param(file, rest, graph, i, &name)->tensor.data, param->count * sizeof *to);
         }
         return 0;
 }
@@ -470,4 +549,16 @@ void mfl_st_from_parts(const struct mfl_graph *graph, const float *frozen, const
                                                     : moving + (param->offset - graph->n_frozen),
                         .count = param->count};
         }
+}
+
+int mfl_st_add_aliases(const struct mfl_graph *graph, struct mfl_st_tensor *tensors)
+{
+        int n = graph->n_params;
+        for (int k = 0; k < graph->n_aliases; k++) {
+                if (!graph->aliases[k].written)
+                        continue;
+                tensors[n] = tensors[graph->aliases[k].param];
+                tensors[n++].name = graph->aliases[k].name;
+        }
+        return n;
 }

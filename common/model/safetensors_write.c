@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes safetensors files: the header is made in memory, the data go out straight from the tensors.
- * Fails when memory is out, when a write fails (-errno; a full disk is the common one), or when the header
- * would be larger than readers take (MFL_INVALID).
+/* Writes safetensors files: the header is built in memory; the data are written straight from the tensors. Fails when
+ * memory is out, when a write fails (-errno; a full disk is the common one), or when the header would be larger than
+ * readers accept (MFL_INVALID).
  */
 #include "common/model/safetensors.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The join of two layers. Both lie in the same layout nearly always; where they do not, elements are found
- * one by one. */
+/* The sum of two layers. Both nearly always have the same layout; where they do not, elements are found one
+ * by one. */
 #include "kernels/cpu/net.h"
 
 static bool same_layout(const struct mfl_layout *a, const struct mfl_layout *b)
@@ -37,7 +37,7 @@ void mfl_cpu_add_forward(struct mfl_net *net, int i)
                 memcpy(y, x, (size_t)n * sizeof *y);
         add_mixed(l2, l, net->options.batch, true, x2, y);
         if (net->layers[i].relu)
-                net->device->loops->relu(n, y, y, net->options.threads);
+                net->device->loops->curve(MFL_CURVE_RELU, 0, 0, n, y, y, net->options.threads);
 }
 
 /* The gradient of one input. */
@@ -70,7 +70,7 @@ void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second)
                         mfl_cpu_grad(net, layer->input2), !plan->writes_grad2, threads);
                 second = false;
         } else if (net->layers[i].masked) {
-                net->device->loops->relu_grad(n, mfl_cpu_act(net, i), dy, dy, threads);
+                net->device->loops->curve_grad(MFL_CURVE_RELU, 0, 0, n, mfl_cpu_act(net, i), dy, dy, threads);
         }
         if (first)
                 pass_gradient(net, i, layer->input, !plan->writes_grad);

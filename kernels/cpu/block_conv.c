@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which convolutions' weights get their gradients from the own loops of loops_conv_block.h. */
+/* Chooses the convolutions whose weights get their gradients from the own loops of loops_conv_block.h. */
 #include "kernels/cpu/conv.h"
 
-#define PART_FLOATS 262144    /* of padded input that lie side by side: the second cache */
+#define PART_FLOATS 262144    /* of padded input side by side: fits the second cache */
 #define SAMPLE_FLOATS 1048576 /* the most that one sample may take there */
 
-/* The library runs past the tensors once for each tap and keeps 8 sums in registers: measured on AVX2 it does
- * 42 to 55 billion operations a second of 110, these loops 80 to 95. Its AVX-512 kernels are at the
- * processor's peak. */
+/* The library goes through the tensors once for each tap and keeps 8 sums in registers. Measured on AVX2, it
+ * does 42 to 55 billion operations a second out of 110; these loops do 80 to 95. Its AVX-512 kernels reach
+ * the processor's peak. */
 bool mfl_block_conv_takes(
         const struct mfl_cpu_conv *conv, const struct mfl_layout *in, const struct mfl_layout *out, int lanes)
 {

@@ -2,24 +2,7 @@
 /* Builds a network: layouts from the convolutions' choices, fusions, the plan. */
 #include <omp.h>
 
-#include "kernels/cpu/pass.h"
-
-/* Activations whose backward looks at what came out, and at what came in. */
-static bool is_of_output(enum mfl_op op)
-{
-        return op == MFL_OP_RELU || op == MFL_OP_TANH || op == MFL_OP_SIGMOID || op == MFL_OP_RELU6 ||
-               op == MFL_OP_LEAKY_RELU || op == MFL_OP_ELU || op == MFL_OP_HARDSIGMOID;
-}
-
-static bool is_of_input(enum mfl_op op)
-{
-        return op == MFL_OP_GELU || op == MFL_OP_SILU || op == MFL_OP_HARDSWISH || op == MFL_OP_SOFTPLUS;
-}
-
-static bool is_elementwise(enum mfl_op op)
-{
-        return is_of_output(op) || is_of_input(op) || op == MFL_OP_DROPOUT;
-}
+#include "kernels/cpu/op.h"
 
 /* Whether layer i is add or multiply of two equal shapes. */
 static bool joins_equals(const struct mfl_graph *graph, int i)
@@ -61,14 +44,14 @@ static void find_fusions(struct mfl_net *net)
                         net->layers[i].masked = net->layers[relu].masked = true;
                         continue;
                 }
-                /* max and ReLU commute: the gradient can be masked where it is smallest, behind the pool. */
+                /* max and ReLU commute: the gradient can be masked behind the pool, where it is smallest. */
                 int pool = reader_of(graph, relu);
                 if (pool >= 0 && graph->layers[pool].op == MFL_OP_MAXPOOL2D)
                         net->layers[relu].masked = net->layers[pool].masked = true;
         }
 }
 
-/* A norm of a vector wants its features in their order, so that flattening has to put them there. */
+/* A norm of a vector needs its features in order, so flattening has to restore the order. */
 static bool has_vector_norm(const struct mfl_graph *graph)
 {
         for (int i = 1; i < graph->n_layers; i++)
@@ -77,16 +60,17 @@ static bool has_vector_norm(const struct mfl_graph *graph)
         return false;
 }
 
-/* Dense layers of vectors that are trained have their own loops; the others are matrix products. */
+/* Dense layers of vectors that train weights of their own have their own loops; the others are matrix products. */
 static bool is_product(const struct mfl_graph *graph, int i)
 {
         const struct mfl_layer *layer = &graph->layers[i];
         return layer->op == MFL_OP_DENSE &&
-               (layer->out.rank == 2 || layer->lora_rank || !graph->params[layer->param_weight].trained);
+               (layer->out.rank == 2 || layer->lora_rank || !graph->params[layer->param_weight].trained ||
+                       mfl_cpu_is_shared(graph, layer->param_weight));
 }
 
-/* Operators that work in plain order. Adding tensors of equal shape works in any, and multiplying them where
- * they lie in one. */
+/* Operators that work in plain order. Adding tensors of equal shape works in any layout; multiplying them
+ * works where both have the same one. */
 static bool works_plain(const struct mfl_net *net, int i)
 {
         const struct mfl_graph *graph = net->graph;
@@ -96,8 +80,7 @@ static bool works_plain(const struct mfl_net *net, int i)
         if (layer->op == MFL_OP_MULTIPLY)
                 return !joins_equals(graph, i) ||
                        net->layers[layer->input].layout.tag != net->layers[layer->input2].layout.tag;
-        return mfl_cpu_is_sequence(layer->op) || mfl_cpu_is_shape(layer->op) ||
-               mfl_cpu_is_recurrent(layer->op) || is_product(graph, i);
+        return mfl_cpu_has(layer->op, MFL_CPU_PLAIN) || is_product(graph, i);
 }
 
 static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
@@ -129,6 +112,15 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
         return 0;
 }
 
+static int check_ops(const struct mfl_graph *graph, struct mfl_error *err)
+{
+        for (int i = 1; i < graph->n_layers; i++)
+                if (!mfl_cpu_ops[graph->layers[i].op])
+                        return mfl_fail(err, MFL_INVALID, "layer %s: the cpu backend has no %s",
+                                graph->layers[i].name, mfl_op_name(graph->layers[i].op));
+        return 0;
+}
+
 static int check_window(const struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         const struct mfl_layer *layer = &graph->layers[i];
@@ -140,29 +132,15 @@ static int check_window(const struct mfl_graph *graph, int i, struct mfl_error *
         if (h * w <= 65536)
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "layer %s: the cpu backend's max pool has windows of at most 65536 pixels, not %lldx%lld",
+                "layer %s: the cpu backend supports max pool windows of at most 65536 pixels, not %lldx%lld",
                 layer->name, (long long)h, (long long)w);
 }
 
-/* Backward of these reads other things than their output, so that what comes next may be computed in its
- * place.
- */
-static bool keeps_no_output(enum mfl_op op)
-{
-        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || op == MFL_OP_AVGPOOL2D || op == MFL_OP_ADD ||
-               op == MFL_OP_GLOBAL_AVGPOOL2D || is_norm(op) || op == MFL_OP_LAYERNORM ||
-               op == MFL_OP_RMSNORM || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION ||
-               op == MFL_OP_MATMUL || op == MFL_OP_MULTIPLY || op == MFL_OP_WEIGHT;
-}
-
-/* Backward reads what came in. */
+/* Whether layer i's backward reads the input. */
 static bool reads_input(const struct mfl_net *net, int i)
 {
         enum mfl_op op = net->graph->layers[i].op;
-        return mfl_cpu_is_conv(op) || op == MFL_OP_DENSE || is_norm(op) || is_of_input(op) ||
-               op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM || op == MFL_OP_MULTIPLY ||
-               op == MFL_OP_MATMUL || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION ||
-               mfl_cpu_is_recurrent(op);
+        return mfl_op_info(op)->reads & MFL_READS_INPUT && !mfl_cpu_has(op, MFL_CPU_NO_INPUT);
 }
 
 /* The input whose memory layer i works in, or -1. */
@@ -172,31 +150,16 @@ static int alias_of(const struct mfl_net *net, int i)
         const struct mfl_layer *layer = &graph->layers[i];
         if (layer->input < 0 || mfl_plan_readers(graph, layer->input) != 1)
                 return -1;
-        bool in_place = keeps_no_output(graph->layers[layer->input].op) && !net->layers[layer->input].masked;
+        bool in_place = mfl_cpu_has(graph->layers[layer->input].op, MFL_CPU_YIELDS) &&
+                        !net->layers[layer->input].masked;
         bool own_place = net->options.training && reads_input(net, i);
         if (layer->op == MFL_OP_FLATTEN || layer->op == MFL_OP_RESHAPE)
                 return mfl_cpu_moves(net, i) ? -1 : layer->input;
         if (layer->op == MFL_OP_RELU && net->layers[i].done)
                 return layer->input;
         bool adds = layer->op == MFL_OP_ADD && !net->layers[i].plain;
-        return in_place && !own_place && (is_elementwise(layer->op) || adds) ? layer->input : -1;
-}
-
-static uint64_t aux_bytes(const struct mfl_net *net, int i)
-{
-        enum mfl_op op = net->graph->layers[i].op;
-        uint64_t floats = (uint64_t)net->layers[i].layout.count * (uint64_t)net->options.batch;
-        if (is_norm(op))
-                return mfl_cpu_norm_aux_bytes(net, i);
-        if (mfl_cpu_is_sequence(op) || mfl_cpu_is_recurrent(op))
-                return mfl_cpu_sequence_aux_bytes(net, i);
-        if (op == MFL_OP_DENSE && net->graph->layers[i].lora_rank)
-                return mfl_cpu_dense_aux_bytes(net, i);
-        if (!net->options.training)
-                return 0;
-        if (op == MFL_OP_MAXPOOL2D || op == MFL_OP_GLOBAL_MAXPOOL2D)
-                return floats * sizeof(uint16_t);
-        return op == MFL_OP_DROPOUT ? floats * sizeof(float) : 0;
+        return in_place && !own_place && (mfl_cpu_has(layer->op, MFL_CPU_IN_PLACE) || adds) ? layer->input
+                                                                                            : -1;
 }
 
 static void describe_needs(const struct mfl_net *net, struct mfl_plan_need *needs)
@@ -204,16 +167,49 @@ static void describe_needs(const struct mfl_net *net, struct mfl_plan_need *need
         const struct mfl_graph *graph = net->graph;
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_cpu_layer *own = &net->layers[i];
-                enum mfl_op op = graph->layers[i].op;
+                const struct mfl_cpu_op *op = mfl_cpu_ops[graph->layers[i].op];
+                unsigned reads = mfl_op_info(graph->layers[i].op)->reads;
                 uint64_t floats = (uint64_t)own->layout.count * (uint64_t)net->options.batch;
                 needs[i] = (struct mfl_plan_need){.act_bytes = floats * sizeof(float),
-                        .aux_bytes = aux_bytes(net, i),
+                        .aux_bytes = op && op->aux_bytes ? op->aux_bytes(net, i) : 0,
                         .alias = alias_of(net, i),
                         .uses_input = reads_input(net, i),
-                        .uses_input2 = op == MFL_OP_MULTIPLY || op == MFL_OP_MATMUL,
-                        .uses_output = is_of_output(op) || op == MFL_OP_SOFTMAX || mfl_cpu_is_recurrent(op) ||
-                                       own->masked};
+                        .uses_input2 = reads & MFL_READS_INPUT2,
+                        .uses_output = reads & MFL_READS_OUTPUT || own->masked};
         }
+}
+
+/* Norms pad their vectors as their layouts pad channels. */
+static uint64_t padded_count(const struct mfl_net *net, int i)
+{
+        return (uint64_t)(net->layers[i].layout.n_blocks * net->layers[i].layout.block);
+}
+
+/* Enough for each layer that uses it. */
+static uint64_t shared_count(const struct mfl_net *net, int param)
+{
+        uint64_t count = net->graph->params[param].count;
+        for (int i = 1; i < net->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &net->graph->layers[i];
+                bool uses = layer->param_weight == param || layer->param_bias == param ||
+                            layer->param_mean == param || layer->param_var == param;
+                if (is_norm(layer->op) && uses)
+                        count = MFL_MAX(count, padded_count(net, i));
+        }
+        return count;
+}
+
+/* Embeddings add their gradients in place. */
+static bool needs_extra(const struct mfl_graph *graph, int param)
+{
+        for (int i = 1; i < graph->params[param].last_layer; i++) {
+                const struct mfl_layer *layer = &graph->layers[i];
+                bool uses = layer->param_weight == param || layer->param_bias == param ||
+                            layer->param_weight2 == param || layer->param_bias2 == param;
+                if (uses && layer->op != MFL_OP_EMBEDDING && graph->params[param].trained)
+                        return true;
+        }
+        return false;
 }
 
 static void place_params(struct mfl_net *net)
@@ -223,19 +219,40 @@ static void place_params(struct mfl_net *net)
                 const struct mfl_param *param = &graph->params[i];
                 const struct mfl_layer *layer = &graph->layers[param->layer];
                 uint64_t count = param->count;
-                if (is_norm(layer->op))
-                        count = (uint64_t)MFL_MAX(net->layers[param->layer].layout.n_blocks *
-                                                          net->layers[param->layer].layout.block,
-                                (int64_t)param->count);
+                if (param->n_uses > 1)
+                        count = shared_count(net, i);
+                else if (is_norm(layer->op))
+                        count = MFL_MAX(padded_count(net, param->layer), param->count);
                 else if (!param->is_bias && mfl_cpu_is_conv(layer->op))
                         count = mfl_md_bytes(mfl_md_in(&net->layers[param->layer].conv.weights)) /
                                 sizeof(float);
                 else if (!param->is_bias && layer->op == MFL_OP_DENSE && !net->layers[param->layer].gemm)
                         count = (uint64_t)layer->out_channels *
                                 (uint64_t)net->layers[layer->input].layout.count;
-                net->wide[i] = (struct mfl_cpu_param){.at = net->n_wide, .count = count};
-                net->n_wide += (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
+                net->wide[i] =
+                        (struct mfl_cpu_param){.at = net->n_wide, .count = count, .extra = net->n_extra};
+                count = (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
+                net->n_wide += count;
+                if (needs_extra(graph, i))
+                        net->n_extra += count;
         }
+}
+
+/* Neighbours are one part, the room between them included: it has no update. */
+static void place_statistics(struct mfl_net *net)
+{
+        size_t n = 0;
+        for (int i = 0, last = -2; i < net->graph->n_params; i++) {
+                if (!mfl_param_is_statistics(&net->graph->params[i]))
+                        continue;
+                if (last == i - 1)
+                        n--;
+                else
+                        net->edges[n++] = net->wide[i].at;
+                net->edges[n++] = net->wide[i].at + net->wide[i].count;
+                last = i;
+        }
+        net->statistics = (struct mfl_fixed_parts){net->edges, n};
 }
 
 static int bind_convolutions(struct mfl_net *net, struct mfl_error *err)
@@ -277,11 +294,12 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc(n_layers, sizeof *needs);
         net->layers = mfl_calloc(n_layers, sizeof *net->layers);
         net->wide = mfl_calloc(n_params, sizeof *net->wide);
-        if (!needs || !net->layers || !net->wide)
+        net->edges = mfl_calloc(2 * n_params, sizeof *net->edges);
+        if (!needs || !net->layers || !net->wide || !net->edges)
                 return mfl_fail_memory(err, n_layers * sizeof *net->layers, "network");
         if (dnnl_stream_create(&net->stream, net->device->engine, dnnl_stream_in_order))
                 return mfl_fail(err, -ENOMEM, "cpu: cannot make a oneDNN stream");
-        /* The library divides its work by this when primitives are made. */
+        /* The library divides its work by this number when primitives are made. */
         omp_set_num_threads(net->options.threads);
         find_fusions(net);
         int rc = choose_layouts(net, err);
@@ -289,6 +307,7 @@ static int build(struct mfl_net *net, struct mfl_error *err)
                 return rc;
         describe_needs(net, needs);
         place_params(net);
+        place_statistics(net);
         rc = mfl_plan_new(net->graph, &net->options, needs, &net->plan, err);
         if (!rc)
                 rc = make_backward(net, err);
@@ -309,6 +328,8 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         int rc = mfl_host_check_options(&rest, err);
         if (!rc && bf16 && !device->bf16)
                 rc = mfl_cpu_bf16_refuse(err);
+        if (!rc)
+                rc = check_ops(graph, err);
         if (rc)
                 return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);
@@ -318,7 +339,8 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         net->device = &net->own_device;
         if (bf16) {
                 net->bf16 = device->bf16;
-                net->own_device.loops = mfl_loops_bf16(device->loops, device->bf16 == MFL_CPU_BF16_LIBRARY);
+                mfl_loops_bf16(device->loops, device->bf16 == MFL_CPU_BF16_LIBRARY, &net->own_loops);
+                net->own_device.loops = &net->own_loops;
         }
         net->graph = graph;
         net->options = *options;
@@ -342,6 +364,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         mfl_plan_free(net->plan);
         free(net->layers);
         free(net->wide);
+        free(net->edges);
         free(net->arena);
         free(net->scratch);
         free(net->staging);
@@ -355,6 +378,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->grads);
         free(net->second);
         free(net->part);
+        free(net->extra);
         free(net->work);
         for (int k = 0; k < 2; k++) {
                 free(net->share[k]);

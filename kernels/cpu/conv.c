@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN convolutions: creation with one layout throughout where the library is fast in it. */
+/* Creation of oneDNN convolutions, with one layout throughout where the library is fast in it. */
 #include "kernels/cpu/conv.h"
 
 #define STAGE_ALIGN ((size_t)64)
@@ -11,12 +11,12 @@ int mfl_cpu_conv_fail(dnnl_status_t status, const char *what, struct mfl_error *
         if (status == dnnl_out_of_memory)
                 return mfl_fail(err, -ENOMEM, "cpu: %s: out of memory", what);
         if (status == dnnl_unimplemented || status == dnnl_invalid_arguments)
-                return mfl_fail(
-                        err, MFL_INVALID, "cpu: oneDNN does not do this %s; use the reference backend", what);
+                return mfl_fail(err, MFL_INVALID,
+                        "cpu: oneDNN does not support this %s; use the reference backend", what);
         return mfl_fail(err, -EIO, "cpu: %s: oneDNN status %d", what, (int)status);
 }
 
-/* Scratchpads belong to the network; a ReLU that follows is applied by the primitive. */
+/* Scratchpads belong to the network; the primitive applies a ReLU that follows it. */
 static dnnl_status_t attr_new(bool relu, dnnl_primitive_attr_t *ret_attr)
 {
         dnnl_post_ops_t ops = NULL;
@@ -39,8 +39,8 @@ static MFL_MD_IN query(const_dnnl_primitive_desc_t pd, dnnl_query_t what)
         return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
-/* An implementation for any case, of plain loops: hundreds of times slower. Of several groups in plain order,
- * one product after another of matrices that hold a channel or a few: tens of times. */
+/* A fallback implementation of plain loops is hundreds of times slower. For several groups in plain order,
+ * matrix products of one group after another, with one or a few channels each, are tens of times slower. */
 static bool is_slow(const struct mfl_cpu_conv *conv, dnnl_primitive_desc_t pd)
 {
         const char *name = "";
@@ -50,7 +50,7 @@ static bool is_slow(const struct mfl_cpu_conv *conv, dnnl_primitive_desc_t pd)
 
 enum kind { FORWARD, DATA, GRADIENT };
 
-/* What one attempt asks for; an `any` flag leaves the layout to the library. */
+/* One attempt at a primitive; an `any` flag leaves the layout to the library. */
 struct attempt {
         bool any_src, any_weights, any_dst;
 };
@@ -89,7 +89,7 @@ static dnnl_status_t create(const struct mfl_cpu_conv *conv, const struct making
         }
 }
 
-/* The first attempt that is fast, else the last one that exists. */
+/* The first attempt that is fast; else the last one that exists. */
 static dnnl_status_t create_best(const struct mfl_cpu_conv *conv, const struct making *m,
         const struct attempt *attempts, int n, dnnl_primitive_desc_t *ret_pd)
 {
@@ -122,8 +122,8 @@ static void making_deinit(struct making *m)
         m->attr = NULL;
 }
 
-/* Weights have a dimension of groups in front where there are several; a transposed convolution's are
- * described with outputs before inputs too, however they lie. */
+/* With several groups, weights have a leading dimension of groups. A transposed convolution's weights are
+ * also described with outputs before inputs, however they lie. */
 static int dims_of(
         const struct mfl_cpu_conv *conv, int64_t batch, dnnl_dims_t src, dnnl_dims_t weights, dnnl_dims_t dst)
 {
@@ -140,7 +140,7 @@ static int dims_of(
         return 5 - ahead;
 }
 
-/* Of the flat vector. */
+/* The format of the weights in the flat vector. */
 static dnnl_format_tag_t flat_tag(const struct mfl_cpu_conv *conv)
 {
         if (conv->transposed)
@@ -164,7 +164,7 @@ static dnnl_status_t making_init(struct making *m, dnnl_engine_t engine, enum ki
                 m->geometry.padding[a] = v->p[a];
                 m->geometry.padding_r[a] = conv->transposed ? whole - v->p[a] - out[a] : v->p[a];
         }
-        /* What the primitive reads is low, what it writes is float. */
+        /* What the primitive reads is in the low precision; what it writes is float. */
         dnnl_data_type_t low = m->bf16 == MFL_CPU_BF16_LIBRARY ? dnnl_bf16 : dnnl_f32;
         dnnl_status_t s =
                 mfl_md_of_type(&m->any_src, 4, src, kind == DATA ? dnnl_f32 : low, dnnl_format_tag_any);
@@ -176,7 +176,8 @@ static dnnl_status_t making_init(struct making *m, dnnl_engine_t engine, enum ki
         return s ? s : attr_new(relu, &m->attr);
 }
 
-/* A primitive of the conv's precision; one that the library has no fast bfloat16 for takes rounded floats. */
+/* Makes a primitive in the convolution's precision. Where the library has no fast bfloat16 one, it takes
+ * rounded floats. */
 static dnnl_status_t make(struct making *m, dnnl_engine_t engine, enum kind kind,
         const struct mfl_cpu_conv *conv, int64_t batch, bool relu, const struct attempt *attempts, int n,
         dnnl_primitive_desc_t *ret_pd)
@@ -212,7 +213,7 @@ static dnnl_status_t reorder_new(
         return s;
 }
 
-/* inward: the primitive reads the tensor, in its low precision; else it writes it. */
+/* inward: the primitive reads the tensor, in its low precision; else it writes the tensor. */
 static dnnl_status_t stage(
         struct mfl_cpu_staged *staged, const struct making *m, MFL_MD_IN own, MFL_MD_IN wanted, bool inward)
 {
@@ -229,8 +230,8 @@ static dnnl_status_t stage(
         return s ? s : reorder_new(m->engine, inward ? own : wanted, inward ? wanted : own, &staged->reorder);
 }
 
-/* Places a primitive's copies one after the other, base NULL: only counts their bytes, which are added up in
- * the conv's. */
+/* Places a primitive's copies one after another; base NULL: only counts their bytes. Raises the convolution's
+ * staging_bytes. */
 static dnnl_status_t place(struct mfl_cpu_conv *conv, struct mfl_cpu_staged *const staged[3], char *base)
 {
         size_t at = 0;
@@ -251,7 +252,7 @@ static dnnl_status_t place(struct mfl_cpu_conv *conv, struct mfl_cpu_staged *con
         return s;
 }
 
-/* The output's gradient comes first in both, so that they can share it. */
+/* Both begin with the output's gradient, so that they can share it. */
 static dnnl_status_t place_all(struct mfl_cpu_conv *c, char *base)
 {
         struct mfl_cpu_staged *const forward[] = {&c->forward_src, &c->forward_weights, &c->forward_dst};
@@ -271,8 +272,8 @@ static dnnl_status_t scratch_new(
         return mfl_md_bytes(md) ? memory_new(engine, md, DNNL_MEMORY_NONE, ret_memory) : dnnl_success;
 }
 
-/* The output's layout is what forward chose, if it is one that our own loops know; else plain, with a
- * reorder. */
+/* Takes the output's layout that forward chose, if our own loops know it; else plain order, with a reorder.
+ */
 static dnnl_status_t adopt_output(struct mfl_cpu_conv *conv, MFL_MD_IN chosen, const struct mfl_shape *shape,
         int64_t batch, struct mfl_layout *ret_out)
 {
@@ -292,18 +293,17 @@ static dnnl_status_t flat_new(struct mfl_cpu_conv *conv, dnnl_engine_t engine)
         int n_weights = dims_of(conv, 1, src, weights, dst);
         dnnl_status_t s = mfl_md_by_tag(&flat, n_weights, weights, flat_tag(conv));
         s = s ? s : memory_new(engine, mfl_md_in(&flat), DNNL_MEMORY_NONE, &conv->m_flat);
-        s = s ? s : reorder_new(engine, mfl_md_in(&flat), mfl_md_in(&conv->weights), &conv->to_wide);
         s = s ? s : reorder_new(engine, mfl_md_in(&conv->weights), mfl_md_in(&flat), &conv->to_flat);
         mfl_md_free(&flat);
         return s;
 }
 
-/* The weights' layout is what forward chose; in a bf16 network the flat one, from which the library makes
- * those of bfloat16 fastest. */
+/* Takes the weights' layout that forward chose; the flat one in a bf16 network, because the library makes bfloat16
+ * weights from it fastest, and for shared weights. */
 static dnnl_status_t adopt_weights(struct mfl_cpu_conv *conv)
 {
         dnnl_dims_t src, weights, dst;
-        if (!conv->bf16)
+        if (!conv->flat)
                 return mfl_md_copy(&conv->weights, query(conv->hint, dnnl_query_weights_md));
         int n_weights = dims_of(conv, 1, src, weights, dst);
         return mfl_md_by_tag(&conv->weights, n_weights, weights, flat_tag(conv));
@@ -345,7 +345,8 @@ int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const str
         conv->window = mfl_window_of(graph, layer);
         conv->transposed = graph->layers[layer].op == MFL_OP_CONVTRANSPOSE2D;
         conv->has_bias = graph->layers[layer].param_bias >= 0;
-        if (!bf16 && !conv->transposed && mfl_small_conv_takes(&conv->window, in, loops->lanes))
+        conv->flat = bf16 || graph->params[graph->layers[layer].param_weight].n_uses > 1;
+        if (!conv->flat && !conv->transposed && mfl_small_conv_takes(&conv->window, in, loops->lanes))
                 return mfl_small_conv_init(
                         conv, loops, &graph->layers[layer].out, options, relu, ret_out, err);
         dims_of(conv, options->batch, src, weights, dst);
@@ -394,8 +395,9 @@ static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engi
                 {false, false, false}, {false, true, false}, {true, true, true}};
         struct making m = {0};
         dnnl_primitive_desc_t pd = NULL;
-        dnnl_status_t s =
-                make(&m, engine, GRADIENT, conv, batch, false, attempts, MFL_ARRAY_SIZE(attempts), &pd);
+        int skipped = conv->flat && !conv->bf16; /* with flat weights the library takes a slow way */
+        dnnl_status_t s = make(&m, engine, GRADIENT, conv, batch, false, attempts + skipped,
+                (int)MFL_ARRAY_SIZE(attempts) - skipped, &pd);
         s = s ? s : dnnl_primitive_create(&conv->gradient, pd);
         s = s ? s : scratch_new(conv, engine, pd, &conv->s_gradient);
         s = s ? s : stage(&conv->gradient_src, &m, mfl_md_in(&conv->src), query(pd, dnnl_query_src_md), true);
@@ -411,7 +413,7 @@ static dnnl_status_t init_gradient(struct mfl_cpu_conv *conv, dnnl_engine_t engi
         return s;
 }
 
-/* Whether two primitives read copies of a tensor that are alike. */
+/* Whether two primitives read identical copies of a tensor. */
 static bool is_same_copy(const struct mfl_cpu_staged *a, const struct mfl_cpu_staged *b)
 {
         MFL_MD_IN a_md = NULL;
@@ -475,7 +477,7 @@ void mfl_cpu_conv_deinit(struct mfl_cpu_conv *c)
         struct mfl_cpu_staged *staged[] = {&c->forward_src, &c->forward_weights, &c->forward_dst,
                 &c->data_weights, &c->data_src, &c->data_dst, &c->gradient_src, &c->gradient_dst,
                 &c->gradient_weights};
-        dnnl_primitive_t primitives[] = {c->forward, c->data, c->gradient, c->to_wide, c->to_flat};
+        dnnl_primitive_t primitives[] = {c->forward, c->data, c->gradient, c->to_flat};
         dnnl_memory_t memories[] = {c->m_src, c->m_dst, c->m_diff_src, c->m_diff_dst, c->m_weights, c->m_bias,
                 c->m_dweights, c->m_dbias, c->m_flat, c->s_forward, c->s_data, c->s_gradient};
         struct mfl_md *mds[] = {&c->src, &c->dst, &c->weights, &c->bias, &c->low_src, &c->low_dst};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Execution of a convolution's primitives, or of the own loops that take their place. */
+/* Runs a convolution's primitives, or the own loops that take their place. */
 #include "kernels/cpu/conv.h"
 
 #define ROUND_ALONE 65536 /* numbers: fewer are rounded before another thread is awake */
@@ -38,7 +38,7 @@ static dnnl_memory_t copy_of(const struct mfl_cpu_staged *staged, dnnl_memory_t 
         return staged->memory ? staged->memory : same;
 }
 
-/* What the primitive is given for a tensor that it reads. */
+/* The memory that the primitive reads a tensor from. */
 static dnnl_status_t read_tensor(
         struct mfl_cpu_staged *staged, dnnl_stream_t stream, dnnl_memory_t own, dnnl_memory_t *ret_memory)
 {
@@ -59,7 +59,7 @@ static dnnl_status_t write_back(struct mfl_cpu_staged *staged, dnnl_stream_t str
         return staged->memory ? reorder(staged->reorder, stream, staged->memory, own) : dnnl_success;
 }
 
-/* Executes with the arguments that are there. */
+/* Executes with those arguments that exist. */
 static dnnl_status_t execute(
         dnnl_primitive_t primitive, dnnl_stream_t stream, const dnnl_exec_arg_t *args, int n)
 {
@@ -139,19 +139,6 @@ int mfl_cpu_conv_run_gradient(
         s = s ? s : execute(c->gradient, stream, args, MFL_ARRAY_SIZE(args));
         s = s ? s : write_back(&c->gradient_weights, stream, c->m_dweights);
         return mfl_cpu_conv_fail(s, "convolution's gradient", err);
-}
-
-int mfl_cpu_conv_to_wide(
-        struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *flat, float *wide, struct mfl_error *err)
-{
-        if (c->loops) {
-                mfl_small_conv_to_wide(&c->window, flat, wide);
-                return 0;
-        }
-        dnnl_status_t s = point(c->m_flat, flat);
-        s = s ? s : point(c->m_weights, wide);
-        s = s ? s : reorder(c->to_wide, stream, c->m_flat, c->m_weights);
-        return mfl_cpu_conv_fail(s, "weights", err);
 }
 
 int mfl_cpu_conv_to_flat(

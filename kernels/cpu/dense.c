@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dense layers. Those of vectors that train their weights run in loops that step while the gradient is in
- * registers (loops.h); those of sequences, with LoRA, or with frozen weights are matrix products. */
-#include "kernels/cpu/pass.h"
+/* Dense layers. Those of vectors that train their weights run in loops that take the step while the gradient
+ * is in registers (loops.h). Those of sequences, with LoRA, or with frozen weights are matrix products. */
+#include "kernels/cpu/op.h"
 
 static struct mfl_dense dense_of(const struct mfl_net *net, int i)
 {
@@ -16,14 +16,16 @@ static struct mfl_dense dense_of(const struct mfl_net *net, int i)
 /* rows x inputs -> outputs; y = x w^T with w [outputs][inputs]. */
 struct product {
         int64_t rows, n_in, n_out;
+        bool turned; /* w [inputs][outputs] */
 };
 
 static struct product product_of(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         return (struct product){.rows = mfl_cpu_vectors(net, &layer->out),
-                .n_in = net->graph->params[layer->param_weight].fan_in,
-                .n_out = layer->out_channels};
+                .n_in = mfl_graph_features(net->graph, i),
+                .n_out = layer->out_channels,
+                .turned = layer->turned};
 }
 
 static void forward(const struct mfl_net *net, const struct product *v, const float *x, const float *w,
@@ -36,8 +38,8 @@ static void forward(const struct mfl_net *net, const struct product *v, const fl
                 .a_i = v->n_in,
                 .a_k = 1,
                 .b = w,
-                .b_k = 1,
-                .b_j = v->n_in,
+                .b_k = v->turned ? v->n_out : 1,
+                .b_j = v->turned ? 1 : v->n_in,
                 .c = y,
                 .ldc = v->n_out,
                 .bias = bias,
@@ -55,8 +57,8 @@ static void backward_data(const struct mfl_net *net, const struct product *v, co
                 .a_i = v->n_out,
                 .a_k = 1,
                 .b = w,
-                .b_k = v->n_in,
-                .b_j = 1,
+                .b_k = v->turned ? 1 : v->n_in,
+                .b_j = v->turned ? v->n_out : 1,
                 .c = dx,
                 .ldc = v->n_in,
                 .add = add};
@@ -66,22 +68,23 @@ static void backward_data(const struct mfl_net *net, const struct product *v, co
 static void backward_weights(
         const struct mfl_net *net, const struct product *v, const float *x, const float *dy, float *dw)
 {
-        struct mfl_gemm g = {.m = v->n_out,
-                .n = v->n_in,
+        int64_t n_a = v->turned ? v->n_in : v->n_out, n_b = v->turned ? v->n_out : v->n_in;
+        struct mfl_gemm g = {.m = n_a,
+                .n = n_b,
                 .k = v->rows,
-                .a = dy,
+                .a = v->turned ? x : dy,
                 .a_i = 1,
-                .a_k = v->n_out,
-                .b = x,
-                .b_k = v->n_in,
+                .a_k = n_a,
+                .b = v->turned ? dy : x,
+                .b_k = n_b,
                 .b_j = 1,
                 .c = dw,
-                .ldc = v->n_in};
+                .ldc = n_b};
         mfl_cpu_gemm(net, &g);
 }
 
 /* alpha / rank * A x, kept for backward, and room for its gradient. */
-uint64_t mfl_cpu_dense_aux_bytes(const struct mfl_net *net, int i)
+static uint64_t dense_aux_bytes(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         return (uint64_t)(2 * mfl_cpu_vectors(net, &layer->out) * layer->lora_rank) * sizeof(float);
@@ -94,13 +97,14 @@ static void lora_forward(const struct pass *pass, int i, const float *x, float *
         struct product into = product_of(net, i), out = into;
         float *low = mfl_cpu_aux(net, i);
         into.n_out = out.n_in = layer->lora_rank;
+        into.turned = out.turned = false;
         forward(net, &into, x, mfl_cpu_param(pass, layer->param_weight2), NULL, false, low);
         net->device->loops->scale(
                 into.rows * layer->lora_rank, layer->lora_alpha / (float)layer->lora_rank, low);
         forward(net, &out, low, mfl_cpu_param(pass, layer->param_bias2), NULL, true, y);
 }
 
-void mfl_cpu_dense_forward(const struct pass *pass, int i)
+static int dense_forward(const struct pass *pass, int i)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
@@ -111,7 +115,7 @@ void mfl_cpu_dense_forward(const struct pass *pass, int i)
         if (!net->layers[i].gemm) {
                 struct mfl_dense dense = dense_of(net, i);
                 loops->dense_forward(&dense, mfl_cpu_act(net, layer->input), w, b, y);
-                return;
+                return 0;
         }
         struct product v = product_of(net, i);
         const float *x = mfl_cpu_plain(net, layer->input, 0);
@@ -119,7 +123,8 @@ void mfl_cpu_dense_forward(const struct pass *pass, int i)
         if (layer->lora_rank)
                 lora_forward(pass, i, x, y);
         if (net->layers[i].relu)
-                loops->relu(mfl_cpu_floats(net, i), y, y, net->options.threads);
+                loops->curve(MFL_CURVE_RELU, 0, 0, mfl_cpu_floats(net, i), y, y, net->options.threads);
+        return 0;
 }
 
 /* dx +=; NULL: not wanted. */
@@ -131,9 +136,10 @@ static void lora_backward(const struct pass *pass, int i, const float *x, float 
         int64_t n = into.rows * layer->lora_rank;
         const float *dy = mfl_cpu_grad(net, i), *a = mfl_cpu_param(pass, layer->param_weight2);
         float *low = mfl_cpu_aux(net, i), *dlow = low + n;
-        float *da = mfl_cpu_param_grad(pass, layer->param_weight2),
-              *db = mfl_cpu_param_grad(pass, layer->param_bias2);
+        float *da = mfl_cpu_param_grad(pass, i, layer->param_weight2),
+              *db = mfl_cpu_param_grad(pass, i, layer->param_bias2);
         into.n_out = out.n_in = layer->lora_rank;
+        into.turned = out.turned = false;
         backward_data(net, &out, dy, mfl_cpu_param(pass, layer->param_bias2), false, dlow);
         net->device->loops->scale(n, layer->lora_alpha / (float)layer->lora_rank, dlow);
         if (dx)
@@ -142,8 +148,8 @@ static void lora_backward(const struct pass *pass, int i, const float *x, float 
                 backward_weights(net, &into, x, dlow, da);
         if (db)
                 backward_weights(net, &out, low, dy, db);
-        mfl_cpu_take_grad(pass, layer->param_weight2);
-        mfl_cpu_take_grad(pass, layer->param_bias2);
+        mfl_cpu_take_grad(pass, i, layer->param_weight2);
+        mfl_cpu_take_grad(pass, i, layer->param_bias2);
 }
 
 static void gemm_backward(const struct pass *pass, int i, float *dx)
@@ -151,8 +157,8 @@ static void gemm_backward(const struct pass *pass, int i, float *dx)
         struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         const float *dy = mfl_cpu_grad(net, i), *x = mfl_cpu_plain(net, layer->input, 0);
-        float *dw = mfl_cpu_param_grad(pass, layer->param_weight),
-              *db = mfl_cpu_param_grad(pass, layer->param_bias);
+        float *dw = mfl_cpu_param_grad(pass, i, layer->param_weight),
+              *db = mfl_cpu_param_grad(pass, i, layer->param_bias);
         struct product v = product_of(net, i);
         if (dx)
                 backward_data(net, &v, dy, mfl_cpu_param(pass, layer->param_weight), false, dx);
@@ -162,11 +168,11 @@ static void gemm_backward(const struct pass *pass, int i, float *dx)
                 backward_weights(net, &v, x, dy, dw);
         if (db)
                 net->device->loops->column_sums(v.rows, v.n_out, v.n_out, dy, db);
-        mfl_cpu_take_grad(pass, layer->param_weight);
-        mfl_cpu_take_grad(pass, layer->param_bias);
+        mfl_cpu_take_grad(pass, i, layer->param_weight);
+        mfl_cpu_take_grad(pass, i, layer->param_bias);
 }
 
-void mfl_cpu_dense_backward(const struct pass *pass, int i, float *dx)
+static int dense_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
@@ -174,18 +180,21 @@ void mfl_cpu_dense_backward(const struct pass *pass, int i, float *dx)
         const float *dy = mfl_cpu_grad(net, i);
         if (net->layers[i].gemm) {
                 gemm_backward(pass, i, dx);
-                return;
+                return 0;
         }
         struct mfl_dense dense = dense_of(net, i);
         struct mfl_apply apply = mfl_cpu_apply(pass, layer->param_weight);
         loops->dense_backward(&dense, dy, mfl_cpu_act(net, layer->input),
                 mfl_cpu_param(pass, layer->param_weight), dx, &apply);
         if (apply.grad)
-                mfl_cpu_take_grad(pass, layer->param_weight);
+                mfl_cpu_take_grad(pass, i, layer->param_weight);
         if (layer->param_bias < 0)
-                return;
+                return 0;
         apply = mfl_cpu_apply(pass, layer->param_bias);
         loops->dense_backward_bias(&dense, dy, &apply);
         if (apply.grad)
-                mfl_cpu_take_grad(pass, layer->param_bias);
+                mfl_cpu_take_grad(pass, i, layer->param_bias);
+        return 0;
 }
+
+const struct mfl_cpu_op mfl_cpu_op_dense = {MFL_CPU_YIELDS, dense_forward, dense_backward, dense_aux_bytes};

@@ -9,9 +9,10 @@ static int device_open(struct mfl_device **ret_device, struct mfl_error *err)
         struct mfl_device *device = mfl_calloc(1, sizeof *device);
         if (!device)
                 return mfl_fail_memory(err, sizeof *device, "cpu device");
+        mfl_cpu_bf16_avoid_broken_amx();
         if (dnnl_engine_create(&device->engine, dnnl_cpu, 0)) {
                 free(device);
-                return mfl_fail(err, -ENODEV, "cpu: oneDNN gives no CPU engine");
+                return mfl_fail(err, -ENODEV, "cpu: oneDNN has no CPU engine");
         }
         device->loops = mfl_loops_choose();
         device->bf16 = mfl_cpu_bf16_choose();

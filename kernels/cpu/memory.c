@@ -2,7 +2,7 @@
 /* The memory of a network, and an estimate of it. */
 #include <sys/mman.h>
 
-#include "kernels/cpu/pass.h"
+#include "kernels/cpu/op.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -15,7 +15,7 @@ static void *tensors_new(size_t bytes)
         if (bytes < HUGE_PAGE) {
                 p = mfl_alloc_aligned(bytes);
         } else {
-                void *probe = mfl_malloc(1); /* so that a failing allocator is seen here too */
+                void *probe = mfl_malloc(1); /* so that tests with a failing allocator cover this call too */
                 if (!probe)
                         return NULL;
                 free(probe);
@@ -28,8 +28,8 @@ static void *tensors_new(size_t bytes)
         return p;
 }
 
-/* Floats of the largest tensors that pass through buffers of the network, as first and second input: shares
- * of gradients, and tensors that are put in plain order. */
+/* Floats of the largest tensors that pass through the network's buffers, as first and second input: shares of
+ * gradients, and tensors that are converted to plain order. */
 static void find_buffers(const struct mfl_net *net, size_t share[2], size_t plain[2])
 {
         const struct mfl_graph *graph = net->graph;
@@ -50,17 +50,15 @@ static void find_buffers(const struct mfl_net *net, size_t share[2], size_t plai
                 }
 }
 
-/* Working floats: of each thread, and of recurrent layers. */
+/* Working floats of each thread, and of recurrent layers. */
 static size_t find_work(struct mfl_net *net)
 {
         const struct mfl_graph *graph = net->graph;
         int64_t recurrent = 0;
         for (int i = 1; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
-                int64_t floats = mfl_cpu_is_sequence(layer->op) || net->layers[i].gemm ||
-                                                 mfl_cpu_is_recurrent(layer->op)
-                                         ? MFL_GEMM_WORK
-                                         : 0;
+                bool products = net->layers[i].gemm || mfl_cpu_has(layer->op, MFL_CPU_PRODUCTS);
+                int64_t floats = products ? MFL_GEMM_WORK : 0;
                 if (layer->op == MFL_OP_ATTENTION)
                         floats = mfl_attention_work(layer->out.dim[0], layer->out.dim[1] / layer->heads);
                 if (layer->op == MFL_OP_EMBEDDING) /* the tokens */
@@ -77,12 +75,13 @@ static bool allocate_training(struct mfl_net *net, size_t wide, const size_t sha
         bool ok = true;
         size_t one = (size_t)net->n_wide * sizeof(float);
         net->first = tensors_new(net->options.shared_start ? one : wide);
-        /* Where each group has its own start, most callers have no other; untouched pages cost nothing. */
+        /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
         net->base = net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
         net->sum = mfl_calloc((size_t)net->n_wide + 1, sizeof *net->sum);
-        net->momentum = tensors_new(wide);
-        net->second = mfl_calloc(1, wide + 1);
+        net->momentum = mfl_net_has_first(&net->options) ? tensors_new(wide) : NULL;
+        net->second = mfl_net_has_second(&net->options) ? tensors_new(wide) : NULL;
         net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
+        net->extra = tensors_new((size_t)net->n_extra * sizeof(float));
         if (net->options.accumulate > 1) {
                 net->part = tensors_new((size_t)net->n_wide * sizeof(float));
                 ok = net->part;
@@ -92,7 +91,9 @@ static bool allocate_training(struct mfl_net *net, size_t wide, const size_t sha
                 net->plain_grad[k] = tensors_new(plain[k] * sizeof(float));
                 ok = ok && net->share[k] && net->plain_grad[k];
         }
-        return ok && net->first && net->base && net->sum && net->momentum && net->second && net->grads;
+        return ok && net->extra && net->first && net->base && net->sum && net->grads &&
+               (net->momentum || !mfl_net_has_first(&net->options)) &&
+               (net->second || !mfl_net_has_second(&net->options));
 }
 
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
@@ -112,7 +113,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         net->dlogits = tensors_new(outputs);
         net->plain[0] = tensors_new(plain[0] * sizeof(float));
         net->plain[1] = tensors_new(plain[1] * sizeof(float));
-        /* Only the conformance program touches this one; untouched pages cost nothing. */
+        /* Only the conformance program uses this one; untouched pages cost nothing. */
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         bool ok = net->arena && net->work && net->scratch && net->staging && net->params && net->logits &&
@@ -122,7 +123,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         return mfl_fail_memory(err, (size_t)mfl_cpu_net_bytes(net->graph, &net->options), "network");
 }
 
-/* Floats that a layer keeps or works in beside its output, for a whole batch and one thread. */
+/* Floats that a layer keeps or works in besides its output, for a whole batch and one thread. */
 static uint64_t extra_floats(
         const struct mfl_graph *graph, int i, uint64_t batch, uint64_t threads, uint64_t *ret_work)
 {
@@ -155,15 +156,15 @@ void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan)
                 .tensor_bytes = net->plan->arena_bytes, .segments = net->plan->n_segments};
 }
 
-/* Of a sample's output, channels padded to 16. */
+/* Floats of a sample's output, with channels padded to 16. */
 static uint64_t padded_count(const struct mfl_shape *out)
 {
         uint64_t channels = (uint64_t)out->dim[0], count = (uint64_t)mfl_shape_count(out);
         return out->rank == 3 ? count / channels * ((channels + 15) / 16 * 16) : count;
 }
 
-/* Floats of a step's tensors where not all layers keep theirs for backward, by a plan of plain layers, each
- * with a place of its own. 0: no room for the plan. */
+/* Floats of a step's tensors where some layers do not keep theirs for backward, by a plan of plain layers,
+ * each with its own place. 0: no memory for the plan. */
 static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         MFL_CLEANUP_FREE struct mfl_plan_need *needs = mfl_calloc((size_t)graph->n_layers, sizeof *needs);
@@ -174,10 +175,8 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
         for (int i = 0; i < graph->n_layers; i++) {
                 uint64_t batch = (uint64_t)options->batch, work;
                 enum mfl_op op = graph->layers[i].op;
-                bool keeps = op == MFL_OP_DROPOUT || op == MFL_OP_MAXPOOL2D ||
-                             op == MFL_OP_GLOBAL_MAXPOOL2D || op == MFL_OP_BATCHNORM ||
-                             op == MFL_OP_GROUPNORM || op == MFL_OP_DENSE || mfl_cpu_is_sequence(op) ||
-                             mfl_cpu_is_recurrent(op);
+                bool keeps = i > 0 && mfl_cpu_ops[op] &&
+                             (mfl_cpu_ops[op]->aux_bytes || mfl_cpu_has(op, MFL_CPU_PRODUCTS));
                 needs[i].act_bytes = padded_count(&graph->layers[i].out) * batch * sizeof(float);
                 if (keeps)
                         needs[i].aux_bytes =
@@ -191,9 +190,9 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
         return floats;
 }
 
-/* An upper estimate, without asking the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad and the buffers between layers as large as the largest activation. Where that is three
- * times the activations, a plan, whose gradients are in it, counts one and a half times. */
+/* An upper estimate that does not ask the library: channels padded to 16, activations and gradients side by
+ * side, a scratchpad and the buffers between layers as large as the largest activation. Activations count
+ * three times; a plan, which includes gradients, counts one and a half times. */
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
@@ -224,9 +223,13 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         uint64_t floats = tensors + 6 * largest + work + groups * wide +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
-                floats += ((options->shared_start ? 2 : 3) * groups + 4 + (options->accumulate > 1)) * wide;
+                floats +=
+                        ((!options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options)) *
+                                        groups +
+                                4 + (options->accumulate > 1)) *
+                        wide;
         for (int i = 0; i < graph->n_params; i++)
-                floats += graph->params[i].count; /* places */
+                floats += graph->params[i].count * (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
         if (options->precision == MFL_PRECISION_BF16)
                 floats += 4 * largest + 3 * heaviest; /* copies of a convolution's operands */
         return floats * sizeof(float) + 8 * HUGE_PAGE;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A network of the CPU backend.
  *
- * Parameters are "wide": convolution weights in the layout of the forward primitive, dense weights with their
- * columns in the order in which the layer's input lies in memory, padded with zeros. They are converted once
- * when a local training starts and once when it ends. All groups share primitives, arena and gradients and
- * run one after another (a grouped convolution is slower on CPUs); each has its own wide params, momentum and
- * first params.
+ * Parameters are "wide": convolution weights have the layout of the forward primitive; dense weights have
+ * their columns in the order in which the layer's input lies in memory, padded with zeros. They are converted
+ * once when a local training starts and once when it ends. All groups share primitives, arena and gradients
+ * and run one after another (a grouped convolution is slower on CPUs). Each group has its own wide params,
+ * momentum and first params.
  *
- * Dense layers of several groups are not batched. From a client's second step on its weights are its own, and
- * products with different weights share nothing; what could be shared is the forward of first steps, one of
- * five in bench/pfl_clients.py. There all dense forwards are 29% of a client's time (logistic) and 5%
- * (lenet5), so that even a first one for nothing would save 6% and 1%, and a product of twice the rows saves
- * of it only the reading of the weights: 3% at most, when it was measured.
+ * Dense layers of several groups are not batched. From a client's second step on, its weights are its own,
+ * and products with different weights share nothing. Only the forward of first steps could be shared: one
+ * step of five in bench/pfl_clients.py. There, all dense forwards take 29% of a client's time (logistic) and
+ * 5% (lenet5), so even a free first forward would save 6% and 1%. A product of twice the rows saves only the
+ * reading of the weights: 3% at most, as measured.
  */
 #ifndef MFL_KERNELS_CPU_NET_H
 #define MFL_KERNELS_CPU_NET_H
 
 #include "kernels/backend.h"
 #include "kernels/cpu/conv.h"
-#include "kernels/cpu/layout.h"
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/base/layout.h"
+#include "kernels/cpu/loops/loops.h"
 #include "kernels/host.h"
 #include "kernels/plan.h"
 
@@ -28,24 +28,24 @@
 struct mfl_device {
         dnnl_engine_t engine;
         const struct mfl_loops *loops;
-        enum mfl_cpu_bf16 bf16; /* that networks of it get */
+        enum mfl_cpu_bf16 bf16; /* what its networks get */
 };
 
-/* Where a parameter tensor lies in a wide vector, in floats. */
+/* Where a parameter tensor lies in a wide vector, in floats. One that several layers use lies as in the flat vector, so
+ * that all of them can read it; each use but the last one has its gradient at `extra` of net->extra, and adds it. */
 struct mfl_cpu_param {
-        uint64_t at, count;
+        uint64_t at, count, extra;
 };
 
 struct mfl_cpu_layer {
         struct mfl_layout layout; /* of the output */
-        bool plain;               /* it reads its inputs in plain order, however they lie */
+        bool plain;               /* reads its inputs in plain order, however they lie */
         bool gemm;                /* dense: by matrix products, with weights as in the flat vector */
         struct mfl_cpu_conv conv; /* conv2d, convtranspose2d only */
-        bool relu;                /* conv2d, dense, norms, add: the ReLU that reads it is applied at once */
-        bool done;                /* relu: its forward happens in the layer before */
-        /* relu: its backward happens in the max pool that reads it, or in the norm or add before it; these:
-         * do it
-         */
+        bool relu;                /* conv2d, dense, norms, add: applies the ReLU that reads it */
+        bool done;                /* relu: the layer before does its forward */
+        /* relu: its backward happens in the max pool that reads it, or in the norm or add before it. The
+         * others: do that backward */
         bool masked;
 };
 
@@ -54,30 +54,29 @@ struct mfl_net {
         struct mfl_net_options options;
         struct mfl_device *device;    /* own_device */
         struct mfl_device own_device; /* the engine, with the loops of the network's precision */
+        struct mfl_loops own_loops;   /* bf16's */
         enum mfl_cpu_bf16 bf16;
         dnnl_stream_t stream;
         struct mfl_plan *plan;
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
-        uint64_t n_wide;
+        uint64_t n_wide, n_extra;
+        uint64_t *edges;                   /* of statistics */
+        struct mfl_fixed_parts statistics; /* running statistics in a wide vector */
         uint32_t *place;       /* graph->n: where the flat vector's elements lie in the wide one */
         char *arena, *scratch; /* scratch: the primitives' own */
         size_t scratch_bytes;
         char *staging; /* operands of a convolution in bfloat16 */
         size_t staging_bytes;
-        float *params, *momentum; /* G * n_wide */
-        bool momentum_used;       /* by some step, so that a start has to clear it */
-        /* What clients started from: G * n_wide, with options.shared_start n_wide, all of them then being
-         * base.
-         */
+        float *params, *momentum, *second; /* G * n_wide; the optimizer's are NULL where it keeps none */
+        /* What clients started from: G * n_wide; with options.shared_start only n_wide, the base of all. */
         float *first, *base;
-        int64_t *sum;  /* n_wide: of updates, in the wide vector's order */
-        float *second; /* the same, of optimizers that need it; not touched, and so no memory, before */
-        bool second_used;
+        int64_t *sum;         /* n_wide: of updates, in the wide vector's order */
         uint64_t gather_ns;   /* spent on batches so far */
         float *grads;         /* n_wide */
         float *part;          /* n_wide: of one batch of a step that accumulates */
-        float *share[2];      /* the share of an input's gradient that is added to it afterwards */
+        float *extra;         /* n_extra: gradients of one use of shared tensors */
+        float *share[2];      /* an input's gradient, before it is added to what is there */
         float *plain[2];      /* an input in plain order, where it lies otherwise */
         float *plain_grad[2]; /* its gradient */
         float *work;          /* work_floats of each thread, then those of recurrent layers */
@@ -95,17 +94,17 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
 void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 
 /* norm.c: batch and group norm of layer i, and what they keep between forward and backward. `params` and
- * `grads` are wide vectors; running: whether the running statistics, which are params, are updated. */
+ * `grads` are wide vectors; running: whether to update the running statistics, which are params. */
 uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i);
 void mfl_cpu_norm_forward(
         struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params);
-/* dx may be NULL. */
+/* grads: of weight and bias. dx may be NULL. */
 void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
-        float *dx, float *grads);
+        float *dx, float *const grads[2]);
 
 /* add.c: y = x + x2, and the gradients of both. */
 void mfl_cpu_add_forward(struct mfl_net *net, int i);
-/* first, second: whose gradient is wanted. */
+/* first, second: whether its gradient is wanted. */
 void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second);
 
 static inline bool mfl_cpu_is_trained(const struct mfl_graph *graph, int param)
@@ -113,7 +112,13 @@ static inline bool mfl_cpu_is_trained(const struct mfl_graph *graph, int param)
         return param >= 0 && graph->params[param].trained;
 }
 
-/* memory.c: everything that net_new allocates but for what the library keeps; the plan is there. */
+/* Whether several layers use the tensor. */
+static inline bool mfl_cpu_is_shared(const struct mfl_graph *graph, int param)
+{
+        return param >= 0 && graph->params[param].n_uses > 1;
+}
+
+/* memory.c: everything that net_new allocates, except what the library keeps; the plan exists already. */
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err);
 
 static inline bool mfl_cpu_is_conv(enum mfl_op op)
@@ -121,15 +126,6 @@ static inline bool mfl_cpu_is_conv(enum mfl_op op)
         return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D;
 }
 
-static inline bool mfl_cpu_is_recurrent(enum mfl_op op)
-{
-        return op == MFL_OP_LSTM || op == MFL_OP_GRU;
-}
-
-/* Operators of sequence.c and shape.c. */
-bool mfl_cpu_is_sequence(enum mfl_op op);
-bool mfl_cpu_is_shape(enum mfl_op op);
-struct mfl_pool mfl_cpu_pool_of(const struct mfl_net *net, int i);
 /* Whether flatten or reshape i puts elements into another order. */
 bool mfl_cpu_moves(const struct mfl_net *net, int i);
 
@@ -149,11 +145,10 @@ static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
         return net->options.shared_start ? net->base : net->first + net->n_wide * (uint64_t)group;
 }
 
-/* Between flat and wide, tensor by tensor. */
-int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err);
+/* Converts the wide layout into the flat vector, tensor by tensor. */
 int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err);
 
-/* sum.c: the places of the flat vector's elements, and what needs no tensors but these. */
+/* sum.c: the places of the flat vector's elements, and the functions that need only these. */
 int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err);
 int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
 int mfl_cpu_params_set(
@@ -161,7 +156,8 @@ int mfl_cpu_params_set(
 int mfl_cpu_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err);
-int mfl_cpu_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err);
+int mfl_cpu_sum_take(
+        struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 uint64_t mfl_cpu_gather_ns(struct mfl_net *net);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch and group norm of a layer: which statistics, where they are kept, and what the rows of a partial
- * batch need. */
+/* Batch and group norm of a layer: which statistics it uses, where they are kept, and how the missing rows of
+ * a partial batch are handled. */
 #include <math.h>
 
 #include "kernels/cpu/net.h"
@@ -10,7 +10,7 @@ static bool is_batch_norm(const struct mfl_net *net, int i)
         return net->graph->layers[i].op == MFL_OP_BATCHNORM;
 }
 
-/* A vector lies as one place with all of its features side by side. */
+/* A vector is one place with all of its features side by side. */
 static struct mfl_norm_loop loop_of(const struct mfl_net *net, int i, int64_t rows)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -27,7 +27,7 @@ static struct mfl_norm_loop loop_of(const struct mfl_net *net, int i, int64_t ro
                 .threads = net->options.threads};
 }
 
-/* Floats of each of the vectors that are kept: mean, rstd. */
+/* Floats of each kept vector: mean, rstd. */
 static uint64_t vector_floats(const struct mfl_norm_loop *v)
 {
         return (uint64_t)(v->channels * (v->groups ? v->rows : 1));
@@ -61,7 +61,7 @@ static struct mfl_norm_vectors vectors_of(
                 .bias = params + net->wide[layer->param_bias].at};
 }
 
-/* Rows that a partial batch lacks are zero, so that they add nothing to any gradient behind. */
+/* The rows that a partial batch lacks are zero, so that they add nothing to any later gradient. */
 static void clear_missing(const struct mfl_net *net, int i, int64_t rows, float *y)
 {
         int64_t count = net->layers[i].layout.count;
@@ -109,8 +109,8 @@ void mfl_cpu_norm_forward(
         clear_missing(net, i, rows, y);
 }
 
-void mfl_cpu_norm_backward(
-        struct mfl_net *net, int i, int64_t rows, bool training, const float *params, float *dx, float *grads)
+void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
+        float *dx, float *const grads[2])
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         struct mfl_norm_loop v = loop_of(net, i, rows);
@@ -120,8 +120,8 @@ void mfl_cpu_norm_backward(
                 .dy = mfl_cpu_grad(net, i),
                 .constant = !v.groups && !training,
                 .dx = dx,
-                .dweight = vector_of(net, grads, layer->param_weight),
-                .dbias = vector_of(net, grads, layer->param_bias),
+                .dweight = grads[0],
+                .dbias = grads[1],
                 .work = aux_of(net, i) + 2 * vector_floats(&v)};
         net->device->loops->norm_backward(&v, &p, &g);
         if (dx)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters between the flat vector of the graph and the wide one of this backend. */
+/* Converts parameters between the flat vector of the graph and the wide one of this backend. */
 #include "kernels/cpu/net.h"
 
 /* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
@@ -8,17 +8,6 @@ static int64_t column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_st
         int64_t first = c / MFL_DENSE_PANEL * MFL_DENSE_PANEL;
         *ret_stride = MFL_MIN(MFL_DENSE_PANEL, n_in - first);
         return first * n_out + c - first;
-}
-
-/* Column k of a dense layer's weights belongs to NCHW element k of its input. */
-static void dense_to_wide(const struct mfl_layout *in, int64_t n_out, const float *flat, float *wide)
-{
-        memset(wide, 0, (size_t)(n_out * in->count) * sizeof *wide);
-        for (int64_t k = 0; k < in->logical; k++) {
-                int64_t stride, at = column_at(in->count, n_out, mfl_layout_at(in, k), &stride);
-                for (int64_t o = 0; o < n_out; o++)
-                        wide[at + o * stride] = flat[o * in->logical + k];
-        }
 }
 
 static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const float *wide, float *flat)
@@ -34,28 +23,11 @@ static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const floa
 static bool is_flat(const struct mfl_net *net, const struct mfl_param *param)
 {
         const struct mfl_layer *layer = &net->graph->layers[param->layer];
+        if (param->n_uses > 1)
+                return true;
         if (layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D)
                 return param->shape.rank == 1;
         return layer->op != MFL_OP_DENSE || net->layers[param->layer].gemm || param->shape.rank == 1;
-}
-
-int mfl_cpu_params_to_wide(struct mfl_net *net, const float *flat, float *wide, struct mfl_error *err)
-{
-        int rc = 0;
-        for (int i = 0; !rc && i < net->graph->n_params; i++) {
-                const struct mfl_param *param = &net->graph->params[i];
-                const struct mfl_layer *layer = &net->graph->layers[param->layer];
-                const float *from = flat + param->offset;
-                float *to = wide + net->wide[i].at;
-                if (is_flat(net, param))
-                        memcpy(to, from, (size_t)param->count * sizeof *to);
-                else if (layer->op != MFL_OP_DENSE)
-                        rc = mfl_cpu_conv_to_wide(
-                                &net->layers[param->layer].conv, net->stream, from, to, err);
-                else
-                        dense_to_wide(&net->layers[layer->input].layout, layer->out_channels, from, to);
-        }
-        return rc;
 }
 
 int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err)

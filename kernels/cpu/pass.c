@@ -2,17 +2,7 @@
 /* What all operators of a pass share. */
 #include "kernels/cpu/pass.h"
 
-bool mfl_cpu_is_sequence(enum mfl_op op)
-{
-        return op == MFL_OP_LAYERNORM || op == MFL_OP_RMSNORM || op == MFL_OP_SOFTMAX ||
-               op == MFL_OP_MATMUL || op == MFL_OP_EMBEDDING || op == MFL_OP_ATTENTION;
-}
-
-bool mfl_cpu_is_shape(enum mfl_op op)
-{
-        return op == MFL_OP_ADD || op == MFL_OP_MULTIPLY || op == MFL_OP_CONCAT || op == MFL_OP_TRANSPOSE ||
-               op == MFL_OP_SLICE || op == MFL_OP_MEAN || op == MFL_OP_WEIGHT;
-}
+#define GEMM_ALONE 200000 /* multiplications: fewer take less time than waking another thread */
 
 const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which)
 {
@@ -21,4 +11,76 @@ const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which)
                 return mfl_cpu_act(net, i);
         mfl_layout_to_plain(l, net->options.batch, mfl_cpu_act(net, i), net->plain[which]);
         return net->plain[which];
+}
+
+/* Whether the step is taken where a dense layer's gradient is computed. */
+static bool is_fused(const struct pass *pass)
+{
+        return pass->opt && pass->opt->kind == MFL_OPTIMIZER_SGD;
+}
+
+struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param)
+{
+        struct mfl_net *net = pass->net;
+        uint64_t at = net->wide[param].at, group = net->n_wide * (uint64_t)pass->group;
+        /* Loops go along both moments; Adagrad uses one for both. */
+        float *v = net->second ? net->second + group + at : NULL;
+        return (struct mfl_apply){.opt = pass->opt,
+                .lr = pass->rate.lr,
+                .rate = pass->rate,
+                .grad = is_fused(pass) ? NULL : pass->grads + at,
+                .p = net->params + group + at,
+                .m = net->momentum ? net->momentum + group + at : v,
+                .v = v,
+                .p0 = mfl_cpu_first(net, pass->group) + at};
+}
+
+void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
+{
+        const struct mfl_net *net = pass->net;
+        if (!mfl_cpu_is_trained(net->graph, param))
+                return;
+        float *grad = pass->grads + net->wide[param].at;
+        if (mfl_cpu_adds_grad(pass, i, param))
+                net->device->loops->add((int64_t)net->wide[param].count, grad,
+                        net->extra + net->wide[param].extra, false, grad, net->options.threads);
+        if (net->graph->params[param].layer == i)
+                mfl_cpu_step_tensor(pass, param);
+}
+
+void mfl_cpu_step_tensor(const struct pass *pass, int param)
+{
+        const struct mfl_net *net = pass->net;
+        if (!pass->opt || !mfl_cpu_is_trained(net->graph, param))
+                return;
+        struct mfl_apply apply = mfl_cpu_apply(pass, param);
+        apply.grad = NULL;
+        net->device->loops->update((int64_t)net->wide[param].count, pass->grads + net->wide[param].at, &apply,
+                net->options.threads);
+}
+
+void mfl_cpu_gemm(const struct mfl_net *net, const struct mfl_gemm *g)
+{
+        const struct mfl_loops *loops = net->device->loops;
+        int threads = net->options.threads;
+        bool by_rows = g->m >= g->n;
+        if (threads == 1 || g->m * g->n * g->k < GEMM_ALONE) {
+                loops->products.gemm(g, net->work);
+                return;
+        }
+        int64_t total = by_rows ? g->m : g->n, part = (total + threads - 1) / threads;
+        part = (part + MFL_GEMM_HEIGHT - 1) / MFL_GEMM_HEIGHT * MFL_GEMM_HEIGHT;
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int t = 0; t < threads; t++) {
+                int64_t begin = MFL_MIN(t * part, total), end = MFL_MIN(begin + part, total);
+                struct mfl_gemm own = *g;
+                own.a += by_rows ? begin * g->a_i : 0;
+                own.b += by_rows ? 0 : begin * g->b_j;
+                own.bias += by_rows || !g->bias ? 0 : begin;
+                own.c += by_rows ? begin * g->ldc : begin;
+                own.m = by_rows ? end - begin : g->m;
+                own.n = by_rows ? g->n : end - begin;
+                if (begin < end)
+                        loops->products.gemm(&own, mfl_cpu_work(net, t));
+        }
 }

@@ -8,11 +8,12 @@
 struct pass {
         struct mfl_net *net;
         int group;
-        int64_t rows, first_row;           /* that hold samples; number of the first within the step */
+        int64_t rows, first_row;           /* rows with samples; number of the first within the step */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         bool running;                      /* a forward updates running statistics, once */
         uint32_t step;
-        /* Taken on a tensor as soon as its gradient is there; NULL: gradients are wanted, in `grads`. */
+        /* The optimizer whose step is taken on a tensor as soon as its gradient exists; NULL: gradients are
+         * wanted, in `grads`. */
         const struct mfl_optimizer *opt;
         struct mfl_rate rate;
         float *grads; /* a wide vector: the gradients, or room for them */
@@ -35,10 +36,20 @@ static inline const float *mfl_cpu_param(const struct pass *pass, int param)
         return param < 0 ? NULL : mfl_cpu_group_params(pass->net, pass->group) + pass->net->wide[param].at;
 }
 
-/* The place of its gradient; NULL where it is none that is trained. */
-static inline float *mfl_cpu_param_grad(const struct pass *pass, int param)
+/* Whether layer i's gradient of a shared tensor comes after that of a later layer. */
+static inline bool mfl_cpu_adds_grad(const struct pass *pass, int i, int param)
 {
-        return mfl_cpu_is_trained(pass->net->graph, param) ? pass->grads + pass->net->wide[param].at : NULL;
+        return pass->net->graph->params[param].last_layer != i;
+}
+
+/* The place of layer i's gradient of it; NULL where it has none, or is not trained. */
+static inline float *mfl_cpu_param_grad(const struct pass *pass, int i, int param)
+{
+        const struct mfl_net *net = pass->net;
+        if (!mfl_cpu_is_trained(net->graph, param))
+                return NULL;
+        return mfl_cpu_adds_grad(pass, i, param) ? net->extra + net->wide[param].extra
+                                                 : pass->grads + net->wide[param].at;
 }
 
 /* Floats of layer i's output for a whole batch. */
@@ -53,10 +64,13 @@ static inline int64_t mfl_cpu_vectors(const struct mfl_net *net, const struct mf
         return net->options.batch * mfl_shape_count(shape) / shape->dim[shape->rank - 1];
 }
 
-/* What becomes of the gradient of a tensor: see loops.h. */
+/* Where the gradient of a tensor goes: see loops.h. */
 struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param);
-/* The gradient is at mfl_cpu_param_grad: takes the optimizer's step where there is one. */
-void mfl_cpu_take_grad(const struct pass *pass, int param);
+/* Takes layer i's gradient, at mfl_cpu_param_grad: adds it to those of later layers that use the tensor. The first layer
+ * that uses it also takes the optimizer's step, where there is one. */
+void mfl_cpu_take_grad(const struct pass *pass, int i, int param);
+/* Takes the step alone, with the gradient in pass->grads. */
+void mfl_cpu_step_tensor(const struct pass *pass, int param);
 
 /* The output of layer i in plain order: its own memory, or buffer `which` (0 or 1) of the network's. */
 const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which);
@@ -69,19 +83,8 @@ static inline float *mfl_cpu_work(const struct mfl_net *net, int t)
         return net->work + net->work_floats * t;
 }
 
-/* Operators. dx and dx2 are written, in plain order where the layer is `plain`; NULL: not wanted. */
-void mfl_cpu_dense_forward(const struct pass *pass, int i);
-void mfl_cpu_dense_backward(const struct pass *pass, int i, float *dx);
-uint64_t mfl_cpu_dense_aux_bytes(const struct mfl_net *net, int i);
-void mfl_cpu_sequence_forward(const struct pass *pass, int i);
-void mfl_cpu_sequence_backward(const struct pass *pass, int i, float *dx, float *dx2);
-uint64_t mfl_cpu_sequence_aux_bytes(const struct mfl_net *net, int i);
-void mfl_cpu_recurrent_forward(const struct pass *pass, int i);
-void mfl_cpu_recurrent_backward(const struct pass *pass, int i, float *dx);
-/* Working floats of a recurrent layer beside the threads' own; 0 for other layers. */
+/* Working floats of a recurrent layer besides the threads' own; 0 for other layers. */
 int64_t mfl_cpu_recurrent_work(const struct mfl_net *net, int i);
-void mfl_cpu_shape_forward(const struct pass *pass, int i);
-void mfl_cpu_shape_backward(const struct pass *pass, int i, float *dx, float *dx2);
 
 /* All layers. */
 int mfl_cpu_run_forward(const struct pass *pass);

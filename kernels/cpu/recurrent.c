@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM and GRU. What the input gives to the gates of all positions is one product; then each position adds
- * what the output before it gives, with weights packed once. Backward turns the gates into their gradients
- * from the last position on; the params' gradients are one product over all positions each. Threads share
- * the rows out among them: rows have nothing to do with each other but in the params' gradients. */
+/* LSTM and GRU. The input's contribution to the gates of all positions is one product. Then each position
+ * adds the previous output's contribution, with weights packed once. Backward turns the gates into their
+ * gradients, from the last position on; the params' gradients are one product each over all positions.
+ * Threads divide the rows: rows are independent except in the params' gradients. */
 #include <omp.h>
 
-#include "kernels/cpu/pass.h"
+#include "kernels/cpu/op.h"
 
 /* Buffers of a layer, for all rows of a batch. */
 struct cells {
@@ -86,12 +86,12 @@ static void forward_rows(const struct mfl_net *net, const struct cells *v, const
         for (int64_t t = 0; t < v->positions; t++) {
                 g.a = rows.y + (t - 1) * v->hidden;
                 if (t)
-                        loops->gemm_packed(&g, v->packed, v->hidden, 0, work);
+                        loops->products.gemm_packed(&g, v->packed, v->hidden, 0, work);
                 loops->recurrent_cells(&rows, t);
         }
 }
 
-void mfl_cpu_recurrent_forward(const struct pass *pass, int i)
+static int recurrent_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -113,21 +113,22 @@ void mfl_cpu_recurrent_forward(const struct pass *pass, int i)
                 .ldc = 4 * v.hidden,
                 .bias = mfl_cpu_param(pass, layer->param_bias)};
         mfl_cpu_gemm(net, &g);
-        net->device->loops->gemm_pack(
+        net->device->loops->products.gemm_pack(
                 v.hidden, v.width, mfl_cpu_param(pass, layer->param_weight2), 1, v.hidden, v.packed);
         memset(v.zeros, 0, (size_t)v.hidden * sizeof *v.zeros);
         if (threads == 1) {
                 forward_rows(net, &v, bias, y, 0, v.rows, net->work);
-                return;
+                return 0;
         }
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int t = 0; t < threads; t++)
                 forward_rows(net, &v, bias, y, MFL_MIN(t * part, v.rows), MFL_MIN((t + 1) * part, v.rows),
                         mfl_cpu_work(net, t));
+        return 0;
 }
 
-/* to (+)= gradients of gates [first, first + n) of every row, at `gates`, times rows from `weight_row` on of
- * the packed weights. */
+/* to (+)= gradients of gates [first, first + n) of every row, at `gates`, times the packed weights' rows from
+ * `weight_row` on. */
 static void times_weights(const struct mfl_net *net, const struct cells *v, const float *gates, int64_t n,
         int64_t weight_row, int64_t rows, float *to, float *work)
 {
@@ -140,7 +141,7 @@ static void times_weights(const struct mfl_net *net, const struct cells *v, cons
                 .c = to,
                 .ldc = v->hidden,
                 .add = true};
-        net->device->loops->gemm_packed(&g, v->packed, v->width, weight_row, work);
+        net->device->loops->products.gemm_packed(&g, v->packed, v->width, weight_row, work);
 }
 
 static void backward_rows(const struct mfl_net *net, const struct cells *v, const float *dy, float *y,
@@ -162,7 +163,7 @@ static void backward_rows(const struct mfl_net *net, const struct cells *v, cons
         }
 }
 
-/* Gates [first, first + n) of all positions but the first `skip`, as a product's transposed left side. */
+/* Gates [first, first + n) of all positions except the first `skip`, as a product's transposed left side. */
 static void weights_gradient(const struct mfl_net *net, const struct cells *v, int64_t first, int64_t n,
         int64_t skip, const float *met, int64_t met_width, float *dw)
 {
@@ -196,8 +197,8 @@ static void biases_gradient(const struct mfl_net *net, const struct cells *v, fl
                 loops->column_sums(all, n, 4 * n, v->gates + 3 * n, db_hh + 2 * n);
 }
 
-/* What a position's hidden weights met is the output before it. The first position of a row met nothing: its
- * gates' gradients are cleared, so that all positions of all rows are one product. */
+/* A position's hidden weights multiply the previous output. The first position of a row has none: its gates'
+ * gradients are cleared, so that all positions of all rows are one product. */
 static void hidden_gradient(const struct mfl_net *net, const struct cells *v, const float *y, float *dw)
 {
         int64_t n = v->hidden;
@@ -214,20 +215,20 @@ static void params_backward(const struct pass *pass, int i, const struct cells *
         const struct mfl_layer *layer = &net->graph->layers[i];
         const int params[] = {
                 layer->param_weight, layer->param_weight2, layer->param_bias, layer->param_bias2};
-        float *dw = mfl_cpu_param_grad(pass, layer->param_weight),
-              *dw2 = mfl_cpu_param_grad(pass, layer->param_weight2);
+        float *dw = mfl_cpu_param_grad(pass, i, layer->param_weight),
+              *dw2 = mfl_cpu_param_grad(pass, i, layer->param_weight2);
         if (dw)
                 weights_gradient(
                         net, v, 0, v->width, 0, mfl_cpu_plain(net, layer->input, 0), v->features, dw);
-        biases_gradient(net, v, mfl_cpu_param_grad(pass, layer->param_bias),
-                mfl_cpu_param_grad(pass, layer->param_bias2));
+        biases_gradient(net, v, mfl_cpu_param_grad(pass, i, layer->param_bias),
+                mfl_cpu_param_grad(pass, i, layer->param_bias2));
         if (dw2)
                 hidden_gradient(net, v, mfl_cpu_act(net, i), dw2);
         for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
-                mfl_cpu_take_grad(pass, params[k]);
+                mfl_cpu_take_grad(pass, i, params[k]);
 }
 
-void mfl_cpu_recurrent_backward(const struct pass *pass, int i, float *dx)
+static int recurrent_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -236,7 +237,7 @@ void mfl_cpu_recurrent_backward(const struct pass *pass, int i, float *dx)
         const float *dy = mfl_cpu_grad(net, i);
         int threads = net->options.threads;
         int64_t part = (v.rows + threads - 1) / threads;
-        net->device->loops->gemm_pack(
+        net->device->loops->products.gemm_pack(
                 v.width, v.hidden, mfl_cpu_param(pass, layer->param_weight2), v.hidden, 1, v.packed);
         memset(v.zeros, 0, (size_t)v.hidden * sizeof *v.zeros);
         if (threads == 1) {
@@ -261,4 +262,17 @@ void mfl_cpu_recurrent_backward(const struct pass *pass, int i, float *dx)
         if (dx)
                 mfl_cpu_gemm(net, &g);
         params_backward(pass, i, &v);
+        return 0;
 }
+
+static uint64_t recurrent_aux_bytes(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return (uint64_t)net->options.batch * (uint64_t)layer->out.dim[0] * 5 *
+               (uint64_t)layer->out_channels * sizeof(float);
+}
+
+const struct mfl_cpu_op mfl_cpu_op_lstm = {
+        MFL_CPU_PLAIN | MFL_CPU_PRODUCTS, recurrent_forward, recurrent_backward, recurrent_aux_bytes};
+const struct mfl_cpu_op mfl_cpu_op_gru = {
+        MFL_CPU_PLAIN | MFL_CPU_PRODUCTS, recurrent_forward, recurrent_backward, recurrent_aux_bytes};

@@ -5,8 +5,8 @@
 
 #include "kernels/cpu/pass.h"
 
-/* Samples into the first layer; rows that a partial batch lacks are zero. key: of the step; NULL: samples as
- * they are. */
+/* Copies samples into the first layer; the rows that a partial batch lacks are zero. key: the step's; NULL:
+ * samples as they are. */
 static void gather_rows(struct mfl_net *net, const struct mfl_device_data *data,
         const struct mfl_rng_key *key, const uint32_t *index, uint32_t first_row, uint32_t rows)
 {
@@ -47,48 +47,41 @@ uint64_t mfl_cpu_gather_ns(struct mfl_net *net)
         return net->gather_ns;
 }
 
-/* mfl_host_loss for cross entropy of many classes, whose exponentials would take longer than the layers. */
-static void loss_of_many(const struct mfl_net *net, const struct mfl_device_data *data,
-        const struct mfl_loss *loss, const uint32_t *index, uint32_t rows, float scale, const float *z,
-        float *dz, struct mfl_score *score)
+/* mfl_label_loss of many classes, whose exponentials would otherwise take longer than the layers. */
+static float loss_of_many(const void *user, const struct mfl_loss *loss, const float *z, int classes,
+        int label, float scale, float *dz, bool *ret_hit)
 {
-        int classes = net->graph->classes, positions = net->graph->positions;
-        for (uint32_t r = 0; r < rows; r++) {
-                const int32_t *labels = data->split->labels + (size_t)index[r] * (size_t)positions;
-                for (int t = 0; t < positions; t++, z += classes, dz = dz ? dz + classes : NULL) {
-                        struct mfl_logits v = {classes, labels[t], loss->smoothing, scale};
-                        bool hit;
-                        if (labels[t] >= 0) {
-                                score->loss_sum +=
-                                        mfl_fixed_loss(net->device->loops->cross_entropy(&v, z, dz, &hit));
-                                score->n_correct += hit;
-                                score->n_scored++;
-                        } else if (dz) {
-                                memset(dz, 0, (size_t)classes * sizeof *dz);
-                        }
-                }
+        const struct mfl_loops *loops = user;
+        float weight = loss->weights ? loss->weights[label] : 1.0f, factor;
+        struct mfl_logits v = {classes, label, loss->smoothing, loss->weights ? scale * weight : scale};
+        if (loss->weights && loss->smoothing > 0.0f)
+                return mfl_label_loss(loss, z, classes, label, scale, dz, ret_hit);
+        float value = loops->cross_entropy(&v, z, dz, ret_hit);
+        if (loss->kind == MFL_LOSS_FOCAL) {
+                value = mfl_focal_loss(value, loss->parameter, &factor);
+                if (dz)
+                        loops->scale(classes, factor, dz);
         }
+        return loss->weights ? weight * value : value;
 }
 
-/* The loss of the last layer's output, and its gradient in the arena where `scale`, the factor of each
- * prediction's, is not 0; both pass through NCHW. */
+/* The loss of the last layer's output and, with `share`, its gradient, in the arena. Both pass through NCHW. */
 static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_loss *loss,
-        const uint32_t *index, uint32_t rows, const float *scale, struct mfl_score *score)
+        const uint32_t *index, uint32_t rows, const struct mfl_loss_share *share, struct mfl_score *score)
 {
         int last = net->graph->n_layers - 1;
         const struct mfl_layout *l = &net->layers[last].layout;
         const float *z = mfl_cpu_act(net, last);
-        float *dz = !scale ? NULL : l->identity ? mfl_cpu_grad(net, last) : net->dlogits;
+        float *dz = !share ? NULL : l->identity ? mfl_cpu_grad(net, last) : net->dlogits;
         if (!l->identity) {
                 mfl_layout_to_plain(l, net->options.batch, z, net->logits);
                 z = net->logits;
         }
-        float factor = scale ? *scale : 0.0f;
-        if (loss->kind == MFL_LOSS_CROSS_ENTROPY && net->graph->classes >= MFL_CLASSES_MANY)
-                loss_of_many(net, data, loss, index, rows, factor, z, dz, score);
-        else
-                mfl_host_loss(data, net->graph, loss, index, rows, factor, z, dz, score);
-        if (!scale)
+        struct mfl_host_loss a = {data, net->graph, loss, index, rows, share, NULL, net->device->loops};
+        if (net->graph->classes >= MFL_CLASSES_MANY)
+                a.row = loss_of_many;
+        mfl_host_loss(&a, z, dz, score);
+        if (!share)
                 return;
         size_t missing = ((size_t)net->options.batch - rows) * (size_t)l->logical;
         memset(dz + (size_t)rows * (size_t)l->logical, 0, missing * sizeof *dz);
@@ -96,30 +89,47 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
                 mfl_layout_from_plain(l, net->options.batch, dz, mfl_cpu_grad(net, last));
 }
 
-/* Gradients of a whole step that could not be taken one by one: clipped where that is asked, by a norm whose
- * sum has the tensors' order, then taken. */
+/* FedProx's term as a part of the gradient. */
+static void add_prox(struct mfl_net *net, int group, float mu)
+{
+        const float *params = net->params + net->n_wide * (uint64_t)group, *first = mfl_cpu_first(net, group);
+        for (int t = 0; t < net->graph->n_params; t++) {
+                uint64_t at = net->wide[t].at, end = at + net->wide[t].count;
+                for (; mfl_cpu_is_trained(net->graph, t) && at < end; at++)
+                        net->grads[at] += mu * (params[at] - first[at]);
+        }
+}
+
+/* Takes the gradients of a whole step that could not be taken one by one, after clipping where asked. The
+ * norm's sum has the tensors' order. */
 static void take_grads(struct pass *pass, const struct mfl_optimizer *opt)
 {
         struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
+        struct mfl_optimizer rest = *opt;
         double squares = 0;
+        if (mfl_optimizer_clips_prox(opt)) {
+                add_prox(net, pass->group, opt->prox_mu);
+                rest.prox_mu = 0;
+        }
         for (int t = 0; opt->clip_norm > 0 && t < net->graph->n_params; t++)
                 if (mfl_cpu_is_trained(net->graph, t))
                         squares += loops->squares((int64_t)net->wide[t].count, net->grads + net->wide[t].at);
         float factor = mfl_clip_factor(opt->clip_norm, (float)sqrt(squares));
-        pass->opt = opt;
+        pass->opt = &rest;
         pass->grads = net->grads;
         for (int t = 0; t < net->graph->n_params; t++) {
                 if (factor != 1.0f && mfl_cpu_is_trained(net->graph, t))
                         loops->scale((int64_t)net->wide[t].count, factor, net->grads + net->wide[t].at);
-                mfl_cpu_take_grad(pass, t);
+                mfl_cpu_step_tensor(pass, t);
         }
+        pass->opt = opt;
 }
 
-/* One batch of a step: its share of the gradient is added to that of the batches before, or, where the step
- * is this batch alone and is not clipped, taken at once. */
+/* One batch of a step. Its share of the gradient is added to that of the batches before. Where the step has
+ * only this batch and is not clipped, the optimizer takes the gradient at once. */
 static int step_part(struct pass *pass, const struct mfl_device_data *data, struct mfl_group_steps *steps,
-        const uint32_t *index, float scale)
+        const uint32_t *index, const struct mfl_loss_share *share)
 {
         struct mfl_net *net = pass->net;
         uint32_t rows = (uint32_t)pass->rows;
@@ -129,7 +139,7 @@ static int step_part(struct pass *pass, const struct mfl_device_data *data, stru
         int rc = mfl_cpu_run_forward(pass);
         if (rc)
                 return rc;
-        take_loss(net, data, &net->options.loss, index, rows, &scale, &steps->score);
+        take_loss(net, data, &net->options.loss, index, rows, share, &steps->score);
         steps->n_samples += rows;
         rc = mfl_cpu_run_backward(pass);
         if (!rc && pass->first_row)
@@ -156,11 +166,12 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
                 .err = err};
         int rc = 0;
         mfl_assert(rows <= batch * parts);
-        uint64_t scored = mfl_host_scored(data, net->graph, &net->options.loss, index, rows);
+        struct mfl_loss_share share =
+                mfl_loss_share_of(data->dataset, data->split, &net->options.loss, index, rows);
         for (uint32_t first = 0; !rc && first < rows; first += batch) {
                 pass.first_row = first;
                 pass.rows = MFL_MIN(rows - first, batch);
-                rc = step_part(&pass, data, steps, index + first, scored ? 1.0f / (float)scored : 0.0f);
+                rc = step_part(&pass, data, steps, index + first, &share);
         }
         if (!rc && rows && !at_once)
                 take_grads(&pass, opt);
@@ -172,13 +183,11 @@ int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct
 {
         struct mfl_shape image;
         int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
-        mfl_assert(net->options.training);
+        mfl_assert(net->options.training && mfl_moments_hold(net->options.moments, opt));
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
-        net->momentum_used = net->momentum_used || opt->kind != MFL_OPTIMIZER_SGD || opt->momentum != 0.0f;
-        net->second_used = net->second_used || opt->kind != MFL_OPTIMIZER_SGD;
         omp_set_num_threads(net->options.threads);
-        /* All steps of a client before the next one's: its params stay in the cache. */
+        /* All steps of one client come before the next client's, so that its params stay in the cache. */
         for (int g = 0; g < net->options.groups; g++)
                 for (uint32_t t = 0; !rc && t < n_steps; t++)
                         rc = step_group(net, data, &groups[g], g, t, opt, err);
@@ -189,8 +198,9 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
         struct pass pass = {.net = net, .group = group, .err = err};
-        struct mfl_loss loss = {.kind = net->options.loss.kind};
-        struct mfl_score score = {0};
+        struct mfl_loss loss = mfl_loss_plain(&net->options.loss);
+        struct mfl_score score = {
+                .by_class = mfl_counts_classes(net->graph, &loss) ? ret_score->by_class : NULL};
         int rc = mfl_check_data(net->graph, &loss, data->dataset, err);
         omp_set_num_threads(net->options.threads);
         for (uint32_t at = 0, rows; !rc && at < n; at += rows) {

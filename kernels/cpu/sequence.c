@@ -1,37 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators of sequences, in plain order always: norms and softmax of rows, products, embedding, attention.
  */
-#include <omp.h>
-
-#include "kernels/cpu/pass.h"
-
-#define GEMM_ALONE 200000 /* multiplications: fewer take less time than it takes to wake another thread */
-
-void mfl_cpu_gemm(const struct mfl_net *net, const struct mfl_gemm *g)
-{
-        const struct mfl_loops *loops = net->device->loops;
-        int threads = net->options.threads;
-        bool by_rows = g->m >= g->n;
-        if (threads == 1 || g->m * g->n * g->k < GEMM_ALONE) {
-                loops->gemm(g, net->work);
-                return;
-        }
-        int64_t total = by_rows ? g->m : g->n, part = (total + threads - 1) / threads;
-        part = (part + MFL_GEMM_HEIGHT - 1) / MFL_GEMM_HEIGHT * MFL_GEMM_HEIGHT;
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int t = 0; t < threads; t++) {
-                int64_t begin = MFL_MIN(t * part, total), end = MFL_MIN(begin + part, total);
-                struct mfl_gemm own = *g;
-                own.a += by_rows ? begin * g->a_i : 0;
-                own.b += by_rows ? 0 : begin * g->b_j;
-                own.bias += by_rows || !g->bias ? 0 : begin;
-                own.c += by_rows ? begin * g->ldc : begin;
-                own.m = by_rows ? end - begin : g->m;
-                own.n = by_rows ? g->n : end - begin;
-                if (begin < end)
-                        loops->gemm(&own, mfl_cpu_work(net, t));
-        }
-}
+#include "kernels/cpu/op.h"
 
 static struct mfl_rownorm rownorm_of(const struct mfl_net *net, int i)
 {
@@ -43,22 +13,16 @@ static struct mfl_rownorm rownorm_of(const struct mfl_net *net, int i)
                 .threads = net->options.threads};
 }
 
-uint64_t mfl_cpu_sequence_aux_bytes(const struct mfl_net *net, int i)
+static uint64_t rownorm_aux_bytes(const struct mfl_net *net, int i)
+{
+        return (uint64_t)mfl_cpu_vectors(net, &net->graph->layers[i].out) * 2 * sizeof(float);
+}
+
+static uint64_t attention_aux_bytes(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
-        uint64_t batch = (uint64_t)net->options.batch, positions = (uint64_t)layer->out.dim[0];
-        switch (layer->op) {
-        case MFL_OP_LAYERNORM:
-        case MFL_OP_RMSNORM:
-                return (uint64_t)mfl_cpu_vectors(net, &layer->out) * 2 * sizeof(float);
-        case MFL_OP_ATTENTION:
-                return batch * (uint64_t)layer->heads * positions * 2 * sizeof(float);
-        case MFL_OP_LSTM:
-        case MFL_OP_GRU:
-                return batch * positions * 5 * (uint64_t)layer->out_channels * sizeof(float);
-        default:
-                return 0;
-        }
+        return (uint64_t)net->options.batch * (uint64_t)layer->heads * (uint64_t)layer->out.dim[0] * 2 *
+               sizeof(float);
 }
 
 /* key: where the layer's dropout key is put. */
@@ -73,6 +37,7 @@ static struct mfl_attention attention_of(const struct pass *pass, int i, struct 
                 .causal = layer->causal,
                 .rate = layer->rate,
                 .x = mfl_cpu_plain(net, layer->input, 0),
+                .mask = layer->input2 < 0 ? NULL : mfl_cpu_act(net, layer->input2),
                 .kept = mfl_cpu_aux(net, i)};
         if (pass->dropout && layer->rate > 0) {
                 *key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
@@ -95,7 +60,7 @@ static void run_heads(const struct mfl_net *net, const struct mfl_attention *v,
                 run(v, MFL_MIN(t * part, pairs), MFL_MIN((t + 1) * part, pairs), mfl_cpu_work(net, t));
 }
 
-/* The products of a matmul layer: `n` of them, one per leading index. */
+/* The products of a matmul layer: `n` of them, one for each leading index. */
 struct matmul {
         int64_t n, m, k, width;
         bool transposed;
@@ -113,7 +78,7 @@ static struct matmul matmul_of(const struct mfl_net *net, int i)
                 .transposed = layer->transposed};
 }
 
-static void matmul_forward(const struct mfl_net *net, int i, const float *x, const float *x2, float *y)
+static void product_forward(const struct mfl_net *net, int i, const float *x, const float *x2, float *y)
 {
         struct matmul v = matmul_of(net, i);
         for (int64_t p = 0; p < v.n; p++) {
@@ -133,7 +98,7 @@ static void matmul_forward(const struct mfl_net *net, int i, const float *x, con
 }
 
 /* dx = dy x2^T */
-static void matmul_backward(const struct mfl_net *net, int i, const float *x2, const float *dy, float *dx)
+static void product_backward(const struct mfl_net *net, int i, const float *x2, const float *dy, float *dx)
 {
         struct matmul v = matmul_of(net, i);
         for (int64_t p = 0; p < v.n; p++) {
@@ -153,7 +118,7 @@ static void matmul_backward(const struct mfl_net *net, int i, const float *x2, c
 }
 
 /* dx2 = x^T dy, or dy^T x where x2 is transposed. */
-static void matmul_backward2(const struct mfl_net *net, int i, const float *x, const float *dy, float *dx2)
+static void product_backward2(const struct mfl_net *net, int i, const float *x, const float *dy, float *dx2)
 {
         struct matmul v = matmul_of(net, i);
         for (int64_t p = 0; p < v.n; p++) {
@@ -174,14 +139,17 @@ static void matmul_backward2(const struct mfl_net *net, int i, const float *x, c
         }
 }
 
-static void embedding_forward(const struct pass *pass, int i, const float *x, float *y)
+static int embedding_forward(const struct pass *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         int64_t n = pass->net->options.batch * layer->out.dim[0], width = layer->out_channels;
+        const float *x = mfl_cpu_plain(pass->net, layer->input, 0);
+        float *y = mfl_cpu_act(pass->net, i);
         const float *w = mfl_cpu_param(pass, layer->param_weight);
         for (int64_t k = 0; k < n; k++)
                 memcpy(y + k * width, w + mfl_token(x[k], layer->vocabulary) * width,
                         (size_t)width * sizeof *y);
+        return 0;
 }
 
 /* Whether a parameter whose gradient is 0 stays as it is. */
@@ -191,15 +159,15 @@ static bool rests_without_gradient(const struct mfl_optimizer *opt)
                opt->prox_mu == 0.0f;
 }
 
-/* Rows that occur get their step, each once: then its gradient is 0, which a second step would not feel. */
-static void step_rows(const struct pass *pass, int param, int64_t n, const int *tokens, int64_t width)
+/* Takes the step of each row that occurs, once: afterwards the row's gradient is 0, and a second step changes
+ * nothing. */
+static void step_rows(const struct pass *pass, int i, int param, int64_t n, const int *tokens, int64_t width)
 {
         struct mfl_apply apply = mfl_cpu_apply(pass, param), row = apply;
-        float *grad = mfl_cpu_param_grad(pass, param);
+        float *grad = mfl_cpu_param_grad(pass, i, param);
         for (int64_t k = 0; k < n; k++) {
                 int64_t at = tokens[k] * width;
                 row.p = apply.p + at;
-                row.m = apply.m + at;
                 row.p0 = apply.p0 + at;
                 row.grad = NULL;
                 pass->net->device->loops->update(width, grad + at, &row, 1);
@@ -207,120 +175,168 @@ static void step_rows(const struct pass *pass, int param, int64_t n, const int *
         }
 }
 
-/* Rows are added in the order of their occurrence. */
-static void embedding_backward(const struct pass *pass, int i, const float *dy)
+/* Adds rows in the order of their occurrence; to the gradient of a later layer, where the weights are shared. */
+static void rows_backward(const struct pass *pass, int i, const float *dy)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         int64_t n = pass->rows * layer->out.dim[0], width = layer->out_channels;
-        float *grad = mfl_cpu_param_grad(pass, layer->param_weight);
+        bool shared = mfl_cpu_is_shared(net->graph, layer->param_weight);
+        float *grad = pass->grads + net->wide[layer->param_weight].at;
         const float *x = mfl_cpu_act(net, layer->input);
         int *tokens = (int *)net->work;
-        bool sparse = rests_without_gradient(pass->opt);
-        if (!grad)
+        bool sparse = !shared && rests_without_gradient(pass->opt);
+        if (!mfl_cpu_is_trained(net->graph, layer->param_weight))
                 return;
         for (int64_t k = 0; k < n; k++)
                 tokens[k] = mfl_token(x[k], layer->vocabulary);
-        if (!sparse)
+        if (!sparse && !mfl_cpu_adds_grad(pass, i, layer->param_weight))
                 memset(grad, 0, (size_t)layer->vocabulary * (size_t)width * sizeof *grad);
         for (int64_t k = 0; sparse && k < n; k++)
                 memset(grad + tokens[k] * width, 0, (size_t)width * sizeof *grad);
         for (int64_t k = 0; k < n; k++) {
                 float *to = grad + tokens[k] * width;
+                if (layer->has_padding && tokens[k] == layer->padding_idx)
+                        continue;
                 net->device->loops->add(width, to, dy + k * width, false, to, 1);
         }
         if (sparse)
-                step_rows(pass, layer->param_weight, n, tokens, width);
-        else
-                mfl_cpu_take_grad(pass, layer->param_weight);
+                step_rows(pass, i, layer->param_weight, n, tokens, width);
+        else if (net->graph->params[layer->param_weight].layer == i)
+                mfl_cpu_step_tensor(pass, layer->param_weight);
 }
 
-void mfl_cpu_sequence_forward(const struct pass *pass, int i)
+static int embedding_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
+        rows_backward(pass, i, mfl_cpu_grad(net, i));
+        if (dx) /* tokens have none */
+                memset(dx, 0, (size_t)mfl_cpu_floats(net, net->graph->layers[i].input) * sizeof *dx);
+        return 0;
+}
+
+static int mask_forward(const struct pass *pass, int i)
+{
+        const struct mfl_layer *layer = &pass->net->graph->layers[i];
+        const float *x = mfl_cpu_plain(pass->net, layer->input, 0);
+        float *y = mfl_cpu_act(pass->net, i);
+        for (int64_t k = 0, n = pass->net->options.batch * layer->out.dim[0]; k < n; k++)
+                y[k] = mfl_masked_at(x[k], layer->padding_idx);
+        return 0;
+}
+
+static int mask_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        if (dx) /* tokens have none */
+                memset(dx, 0,
+                        (size_t)mfl_cpu_floats(pass->net, pass->net->graph->layers[i].input) * sizeof *dx);
+        return 0;
+}
+
+static int rownorm_forward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_rownorm norm = rownorm_of(net, i);
+        net->device->loops->rownorm_forward(&norm, mfl_cpu_plain(net, layer->input, 0),
+                mfl_cpu_param(pass, layer->param_weight), mfl_cpu_param(pass, layer->param_bias),
+                mfl_cpu_aux(net, i), mfl_cpu_act(net, i));
+        return 0;
+}
+
+static int rownorm_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_loops *loops = net->device->loops;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float *x = mfl_cpu_plain(net, layer->input, 0), *w = mfl_cpu_param(pass, layer->param_weight);
-        float *y = mfl_cpu_act(net, i);
-        struct mfl_rng_key key;
-        struct mfl_rownorm norm;
-        struct mfl_attention attention;
-        switch (layer->op) {
-        case MFL_OP_LAYERNORM:
-        case MFL_OP_RMSNORM:
-                norm = rownorm_of(net, i);
-                loops->rownorm_forward(
-                        &norm, x, w, mfl_cpu_param(pass, layer->param_bias), mfl_cpu_aux(net, i), y);
-                break;
-        case MFL_OP_SOFTMAX:
-                loops->softmax(mfl_cpu_vectors(net, &layer->out), layer->out.dim[layer->out.rank - 1], x, y,
-                        net->options.threads);
-                break;
-        case MFL_OP_MATMUL:
-                matmul_forward(net, i, x, mfl_cpu_plain(net, layer->input2, 1), y);
-                break;
-        case MFL_OP_EMBEDDING:
-                embedding_forward(pass, i, x, y);
-                break;
-        default: /* attention */
-                attention = attention_of(pass, i, &key);
-                attention.y = y;
-                run_heads(net, &attention, loops->attention_forward);
-        }
-}
-
-static void rownorm_backward(const struct pass *pass, int i, const float *x, float *dx)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_loops *loops = net->device->loops;
-        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *x = mfl_cpu_plain(net, layer->input, 0);
         const float *dy = mfl_cpu_grad(net, i), *kept = mfl_cpu_aux(net, i);
         struct mfl_rownorm norm = rownorm_of(net, i);
-        float *dw = mfl_cpu_param_grad(pass, layer->param_weight);
+        float *dw = mfl_cpu_param_grad(pass, i, layer->param_weight);
         if (dx)
                 loops->rownorm_grad(&norm, x, kept, dy, mfl_cpu_param(pass, layer->param_weight), dx);
         if (!dw)
-                return;
-        loops->rownorm_params(&norm, x, kept, dy, dw, mfl_cpu_param_grad(pass, layer->param_bias));
-        mfl_cpu_take_grad(pass, layer->param_weight);
-        mfl_cpu_take_grad(pass, layer->param_bias);
+                return 0;
+        loops->rownorm_params(&norm, x, kept, dy, dw, mfl_cpu_param_grad(pass, i, layer->param_bias));
+        mfl_cpu_take_grad(pass, i, layer->param_weight);
+        mfl_cpu_take_grad(pass, i, layer->param_bias);
+        return 0;
 }
 
-void mfl_cpu_sequence_backward(const struct pass *pass, int i, float *dx, float *dx2)
+static int softmax_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
-        const struct mfl_loops *loops = net->device->loops;
+        const struct mfl_shape *out = &net->graph->layers[i].out;
+        net->device->loops->softmax(mfl_cpu_vectors(net, out), out->dim[out->rank - 1],
+                mfl_cpu_plain(net, net->graph->layers[i].input, 0), mfl_cpu_act(net, i),
+                net->options.threads);
+        return 0;
+}
+
+static int softmax_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_shape *out = &net->graph->layers[i].out;
+        if (dx)
+                net->device->loops->softmax_grad(mfl_cpu_vectors(net, out), out->dim[out->rank - 1],
+                        mfl_cpu_act(net, i), mfl_cpu_grad(net, i), dx, net->options.threads);
+        return 0;
+}
+
+static int matmul_forward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        product_forward(net, i, mfl_cpu_plain(net, layer->input, 0), mfl_cpu_plain(net, layer->input2, 1),
+                mfl_cpu_act(net, i));
+        return 0;
+}
+
+static int matmul_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         const float *dy = mfl_cpu_grad(net, i);
-        struct mfl_rng_key key;
-        struct mfl_attention attention;
-        switch (layer->op) {
-        case MFL_OP_LAYERNORM:
-        case MFL_OP_RMSNORM:
-                rownorm_backward(pass, i, mfl_cpu_plain(net, layer->input, 0), dx);
-                break;
-        case MFL_OP_SOFTMAX:
-                if (dx)
-                        loops->softmax_grad(mfl_cpu_vectors(net, &layer->out),
-                                layer->out.dim[layer->out.rank - 1], mfl_cpu_act(net, i), dy, dx,
-                                net->options.threads);
-                break;
-        case MFL_OP_MATMUL:
-                if (dx)
-                        matmul_backward(net, i, mfl_cpu_plain(net, layer->input2, 1), dy, dx);
-                if (dx2)
-                        matmul_backward2(net, i, mfl_cpu_plain(net, layer->input, 0), dy, dx2);
-                break;
-        case MFL_OP_EMBEDDING:
-                embedding_backward(pass, i, dy);
-                if (dx) /* tokens have none */
-                        memset(dx, 0, (size_t)mfl_cpu_floats(net, layer->input) * sizeof *dx);
-                break;
-        default: /* attention */
-                attention = attention_of(pass, i, &key);
-                attention.dy = dy;
-                attention.dx = dx;
-                if (dx)
-                        run_heads(net, &attention, loops->attention_backward);
-        }
+        if (dx)
+                product_backward(net, i, mfl_cpu_plain(net, layer->input2, 1), dy, dx);
+        if (dx2)
+                product_backward2(net, i, mfl_cpu_plain(net, layer->input, 0), dy, dx2);
+        return 0;
 }
+
+static int attention_forward(const struct pass *pass, int i)
+{
+        struct mfl_rng_key key;
+        struct mfl_attention attention = attention_of(pass, i, &key);
+        attention.y = mfl_cpu_act(pass->net, i);
+        run_heads(pass->net, &attention, pass->net->device->loops->products.attention_forward);
+        return 0;
+}
+
+static int attention_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        struct mfl_rng_key key;
+        struct mfl_attention attention = attention_of(pass, i, &key);
+        attention.dy = mfl_cpu_grad(pass->net, i);
+        attention.dx = dx;
+        if (dx)
+                run_heads(pass->net, &attention, pass->net->device->loops->products.attention_backward);
+        if (dx2) /* a mask has none */
+                memset(dx2, 0,
+                        (size_t)mfl_cpu_floats(pass->net, pass->net->graph->layers[i].input2) * sizeof *dx2);
+        return 0;
+}
+
+#define OF_PRODUCTS (MFL_CPU_PLAIN | MFL_CPU_PRODUCTS)
+const struct mfl_cpu_op mfl_cpu_op_layernorm = {
+        OF_PRODUCTS | MFL_CPU_YIELDS, rownorm_forward, rownorm_backward, rownorm_aux_bytes};
+const struct mfl_cpu_op mfl_cpu_op_rmsnorm = {
+        OF_PRODUCTS | MFL_CPU_YIELDS, rownorm_forward, rownorm_backward, rownorm_aux_bytes};
+const struct mfl_cpu_op mfl_cpu_op_softmax = {OF_PRODUCTS, softmax_forward, softmax_backward};
+const struct mfl_cpu_op mfl_cpu_op_matmul = {OF_PRODUCTS | MFL_CPU_YIELDS, matmul_forward, matmul_backward};
+const struct mfl_cpu_op mfl_cpu_op_embedding = {
+        OF_PRODUCTS | MFL_CPU_YIELDS, embedding_forward, embedding_backward};
+const struct mfl_cpu_op mfl_cpu_op_padding_mask = {
+        MFL_CPU_PLAIN | MFL_CPU_NO_INPUT, mask_forward, mask_backward};
+const struct mfl_cpu_op mfl_cpu_op_attention = {
+        OF_PRODUCTS | MFL_CPU_YIELDS, attention_forward, attention_backward, attention_aux_bytes};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators that move or join tensors, in plain order but for a product of two tensors of one layout. */
-#include "kernels/cpu/pass.h"
+/* Operators that move or join tensors, in plain order except for a product of two tensors with one layout. */
+#include "kernels/cpu/op.h"
 
 static struct mfl_axis axis_of(const struct mfl_net *net, const struct mfl_shape *shape, int axis)
 {
@@ -12,7 +12,7 @@ static struct mfl_axis axis_of(const struct mfl_net *net, const struct mfl_shape
         return v;
 }
 
-/* Two tensors of one shape and layout are joined as they lie. */
+/* Joins two tensors of one shape and layout as they lie. */
 static struct mfl_join join_of(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -29,7 +29,7 @@ static struct mfl_join join_of(const struct mfl_net *net, int i)
         return v;
 }
 
-/* What layer i reads of its input, as it is joined. */
+/* What layer i reads of its input, as the join sees it. */
 static const float *joined(const struct mfl_net *net, int i, int which)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -37,7 +37,7 @@ static const float *joined(const struct mfl_net *net, int i, int which)
         return net->layers[i].plain ? mfl_cpu_plain(net, input, which) : mfl_cpu_act(net, input);
 }
 
-/* Indices [first, first + n) of an axis: out of the whole tensor, or into it. */
+/* Indices [first, first + n) of an axis: copies them out of the whole tensor, or into it. */
 static void copy_part(
         const struct mfl_axis *whole, int64_t first, int64_t n, bool out, const float *from, float *to)
 {
@@ -48,9 +48,8 @@ static void copy_part(
         }
 }
 
-/* Lines along the output's last dimension, whose elements lie `step` apart in the input. */
-static void transpose(
-        const struct mfl_net *net, int i, bool back, const float *restrict from, float *restrict to)
+/* Lines along the output's last dimension; their elements lie `step` apart in the input. */
+static void turn(const struct mfl_net *net, int i, bool back, const float *restrict from, float *restrict to)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_shape *in = &net->graph->layers[layer->input].out;
@@ -73,48 +72,24 @@ static void transpose(
                         }
 }
 
-void mfl_cpu_shape_forward(const struct pass *pass, int i)
+static int join_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const struct mfl_shape *in = layer->input < 0 ? NULL : &net->graph->layers[layer->input].out;
-        int64_t first, n = net->layers[i].layout.count;
-        float *y = mfl_cpu_act(net, i);
-        struct mfl_axis axis;
-        struct mfl_join join;
-        switch (layer->op) {
-        case MFL_OP_ADD:
-        case MFL_OP_MULTIPLY:
-                join = join_of(net, i);
-                net->device->loops->join(
-                        &join, layer->op == MFL_OP_MULTIPLY, joined(net, i, 0), joined(net, i, 1), y);
-                break;
-        case MFL_OP_CONCAT:
-                axis = axis_of(net, &layer->out, layer->axis);
-                first = in->dim[layer->axis];
-                copy_part(&axis, 0, first, false, mfl_cpu_plain(net, layer->input, 0), y);
-                copy_part(&axis, first, axis.n - first, false, mfl_cpu_plain(net, layer->input2, 1), y);
-                break;
-        case MFL_OP_SLICE:
-                axis = axis_of(net, in, layer->axis);
-                copy_part(&axis, layer->start, layer->end - layer->start, true,
-                        mfl_cpu_plain(net, layer->input, 0), y);
-                break;
-        case MFL_OP_TRANSPOSE:
-                transpose(net, i, false, mfl_cpu_plain(net, layer->input, 0), y);
-                break;
-        case MFL_OP_MEAN:
-                axis = axis_of(net, in, layer->axis);
-                net->device->loops->mean(&axis, mfl_cpu_plain(net, layer->input, 0), y);
-                break;
-        default: /* weight */
-                for (int64_t r = 0; r < net->options.batch; r++)
-                        memcpy(y + r * n, mfl_cpu_param(pass, layer->param_weight), (size_t)n * sizeof *y);
+        if (layer->op == MFL_OP_ADD && !net->layers[i].plain) {
+                mfl_cpu_add_forward(pass->net, i);
+                return 0;
         }
+        struct mfl_join join = join_of(net, i);
+        net->device->loops->join(&join, layer->op == MFL_OP_MULTIPLY, joined(net, i, 0), joined(net, i, 1),
+                mfl_cpu_act(net, i));
+        return 0;
 }
 
-static void join_backward(const struct mfl_net *net, int i, const float *dy, float *dx, float *dx2)
+static int join_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
+        const struct mfl_net *net = pass->net;
+        const float *dy = mfl_cpu_grad(net, i);
         const struct mfl_loops *loops = net->device->loops;
         struct mfl_join join = join_of(net, i);
         bool multiplies = net->graph->layers[i].op == MFL_OP_MULTIPLY;
@@ -125,10 +100,25 @@ static void join_backward(const struct mfl_net *net, int i, const float *dy, flo
                 loops->join(&join, true, dy, joined(net, i, 1), dx);
         else if (dx && dx != dy)
                 memcpy(dx, dy, bytes);
+        return 0;
 }
 
-static void concat_backward(const struct mfl_net *net, int i, const float *dy, float *dx, float *dx2)
+static int concat_forward(const struct pass *pass, int i)
 {
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_axis axis = axis_of(net, &layer->out, layer->axis);
+        int64_t first = net->graph->layers[layer->input].out.dim[layer->axis];
+        float *y = mfl_cpu_act(net, i);
+        copy_part(&axis, 0, first, false, mfl_cpu_plain(net, layer->input, 0), y);
+        copy_part(&axis, first, axis.n - first, false, mfl_cpu_plain(net, layer->input2, 1), y);
+        return 0;
+}
+
+static int concat_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
+        const float *dy = mfl_cpu_grad(net, i);
         const struct mfl_layer *layer = &net->graph->layers[i];
         struct mfl_axis axis = axis_of(net, &layer->out, layer->axis);
         int64_t first = net->graph->layers[layer->input].out.dim[layer->axis];
@@ -136,34 +126,96 @@ static void concat_backward(const struct mfl_net *net, int i, const float *dy, f
                 copy_part(&axis, 0, first, true, dy, dx);
         if (dx2)
                 copy_part(&axis, first, axis.n - first, true, dy, dx2);
+        return 0;
 }
 
-void mfl_cpu_shape_backward(const struct pass *pass, int i, float *dx, float *dx2)
+static struct mfl_axis axis_of_input(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        return axis_of(net, &net->graph->layers[layer->input].out, layer->axis);
+}
+
+static int slice_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float *dy = mfl_cpu_grad(net, i);
-        int64_t n = net->layers[i].layout.count;
-        float *dw = mfl_cpu_param_grad(pass, layer->param_weight);
-        struct mfl_axis axis;
-        if (layer->op == MFL_OP_WEIGHT) {
-                if (dw)
-                        net->device->loops->column_sums(net->options.batch, n, n, dy, dw);
-                mfl_cpu_take_grad(pass, layer->param_weight);
-        } else if (layer->op == MFL_OP_ADD || layer->op == MFL_OP_MULTIPLY) {
-                join_backward(net, i, dy, dx, dx2);
-        } else if (layer->op == MFL_OP_CONCAT) {
-                concat_backward(net, i, dy, dx, dx2);
-        } else if (!dx) {
-                return;
-        } else if (layer->op == MFL_OP_TRANSPOSE) {
-                transpose(net, i, true, dy, dx);
-        } else if (layer->op == MFL_OP_MEAN) {
-                axis = axis_of(net, &net->graph->layers[layer->input].out, layer->axis);
-                net->device->loops->mean_grad(&axis, dy, dx);
-        } else { /* slice: zeros for what it left out */
-                axis = axis_of(net, &net->graph->layers[layer->input].out, layer->axis);
-                memset(dx, 0, (size_t)(axis.outer * axis.n * axis.inner) * sizeof *dx);
-                copy_part(&axis, layer->start, layer->end - layer->start, false, dy, dx);
-        }
+        struct mfl_axis axis = axis_of_input(net, i);
+        copy_part(&axis, layer->start, layer->end - layer->start, true, mfl_cpu_plain(net, layer->input, 0),
+                mfl_cpu_act(net, i));
+        return 0;
 }
+
+/* Zeros for what it left out. */
+static int slice_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_axis axis = axis_of_input(net, i);
+        if (!dx)
+                return 0;
+        memset(dx, 0, (size_t)(axis.outer * axis.n * axis.inner) * sizeof *dx);
+        copy_part(&axis, layer->start, layer->end - layer->start, false, mfl_cpu_grad(net, i), dx);
+        return 0;
+}
+
+static int transpose_forward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        turn(net, i, false, mfl_cpu_plain(net, net->graph->layers[i].input, 0), mfl_cpu_act(net, i));
+        return 0;
+}
+
+static int transpose_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        if (dx)
+                turn(pass->net, i, true, mfl_cpu_grad(pass->net, i), dx);
+        return 0;
+}
+
+static int mean_forward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        struct mfl_axis axis = axis_of_input(net, i);
+        net->device->loops->mean(
+                &axis, mfl_cpu_plain(net, net->graph->layers[i].input, 0), mfl_cpu_act(net, i));
+        return 0;
+}
+
+static int mean_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        struct mfl_axis axis = axis_of_input(pass->net, i);
+        if (dx)
+                pass->net->device->loops->mean_grad(&axis, mfl_cpu_grad(pass->net, i), dx);
+        return 0;
+}
+
+static int weight_forward(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        const float *w = mfl_cpu_param(pass, net->graph->layers[i].param_weight);
+        int64_t n = net->layers[i].layout.count;
+        float *y = mfl_cpu_act(net, i);
+        for (int64_t r = 0; r < net->options.batch; r++)
+                memcpy(y + r * n, w, (size_t)n * sizeof *y);
+        return 0;
+}
+
+static int weight_backward(const struct pass *pass, int i, float *dx, float *dx2)
+{
+        const struct mfl_net *net = pass->net;
+        int param = net->graph->layers[i].param_weight;
+        int64_t n = net->layers[i].layout.count;
+        float *dw = mfl_cpu_param_grad(pass, i, param);
+        if (dw)
+                net->device->loops->column_sums(net->options.batch, n, n, mfl_cpu_grad(net, i), dw);
+        mfl_cpu_take_grad(pass, i, param);
+        return 0;
+}
+
+const struct mfl_cpu_op mfl_cpu_op_add = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, join_forward, join_backward};
+const struct mfl_cpu_op mfl_cpu_op_multiply = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, join_forward, join_backward};
+const struct mfl_cpu_op mfl_cpu_op_concat = {MFL_CPU_PLAIN, concat_forward, concat_backward};
+const struct mfl_cpu_op mfl_cpu_op_slice = {MFL_CPU_PLAIN, slice_forward, slice_backward};
+const struct mfl_cpu_op mfl_cpu_op_transpose = {MFL_CPU_PLAIN, transpose_forward, transpose_backward};
+const struct mfl_cpu_op mfl_cpu_op_mean = {MFL_CPU_PLAIN, mean_forward, mean_backward};
+const struct mfl_cpu_op mfl_cpu_op_weight = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, weight_forward, weight_backward};

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which convolutions the own loops of loops_conv.h take, and what these need of a network. */
+/* Chooses the convolutions that the own loops of loops_conv.h take, and sizes the memory that they need. */
 #include "kernels/cpu/conv.h"
 
 #define CHANNELS_MAX 8
 #define OUTS_MAX 16
 #define WINDOW_MAX 16
-#define SIDE_MAX 4096  /* of an image: products of sizes stay small */
+#define SIDE_MAX 4096  /* of an image: keeps products of sizes small */
 #define WORK_MAX 65536 /* floats: a sample and its gradients stay in the second cache */
 
-/* Floats of the output's blocks: a vector at least, and a layout that the library knows too; 1: plain. */
+/* Floats of the output's blocks: at least a vector, and a layout that the library knows too; 1: plain. */
 static int64_t block_of(const struct mfl_window *v, int lanes)
 {
         int64_t block = lanes > 8 ? 16 : 8;
         return v->o % block == 0 ? block : 1;
 }
 
-/* What loops_conv.h lays side by side at most, of one thread: the weights turned round, or their gradients'
- * sums of each lane; the output's gradient spread out; the input padded. */
+/* The most floats that loops_conv.h lays side by side for one thread: the reversed weights, or their
+ * gradients' sums in each lane; the output's gradient spread out; the padded input. */
 static int64_t work_of(const struct mfl_window *v, int lanes)
 {
         int64_t input = v->c * (v->h + 2 * v->p[0]) * (v->w + 2 * v->p[1]) + lanes;
@@ -25,9 +25,9 @@ static int64_t work_of(const struct mfl_window *v, int lanes)
         return (input + spread + sums + 15) / 16 * 16;
 }
 
-/* The library has a way of its own for images of one to three channels that fills vectors with 16 outputs,
- * and needs more than 8 channels to be worth its padding; measured on AVX2 it takes 1.1 to 4 times as long
- * for what is here. */
+/* The library has its own method for images of one to three channels, which fills vectors with 16 outputs;
+ * otherwise it needs more than 8 channels to be worth its padding. Measured on AVX2, it takes 1.1 to 4 times
+ * as long for the shapes here. */
 bool mfl_small_conv_takes(const struct mfl_window *v, const struct mfl_layout *in, int lanes)
 {
         for (int a = 0; a < 2; a++)
@@ -58,14 +58,6 @@ int mfl_small_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops
                 .work_floats = work_of(v, loops->lanes)};
         conv->scratch_bytes = (size_t)(conv->small.work_floats * options->threads) * sizeof(float);
         return 0;
-}
-
-void mfl_small_conv_to_wide(const struct mfl_window *v, const float *flat, float *wide)
-{
-        int64_t taps = v->c * v->k[0] * v->k[1];
-        for (int64_t o = 0; o < v->o; o++)
-                for (int64_t t = 0; t < taps; t++)
-                        wide[t * v->o + o] = *flat++;
 }
 
 void mfl_small_conv_to_flat(const struct mfl_window *v, const float *wide, float *flat)

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters and updates as whole vectors: starts of clients, their ends, and the exact sum of their updates.
  *
- * A client starts by one copy in wide order and ends by one addition in wide order: integers are added, so
- * the order of the elements does not matter. The way between wide and flat is gone once a task, through a
- * table of places.
+ * A client starts with one copy in wide order and ends with one addition in wide order: integers are added,
+ * so the order of the elements does not matter. The conversion between wide and flat happens once per task,
+ * through a table of places.
  */
 #include <math.h>
 
 #include "kernels/cpu/net.h"
 
-#define LOW_BITS 20u /* a float holds such numbers, and those of the rest, exactly */
+#define LOW_BITS 20u /* a float holds these bits, and the rest, exactly */
 
-/* A wide vector that holds the numbers of its own places tells where flat elements come from; in two parts,
- * as a float has only 24 bits. `flat`: graph->n floats. The params, not set yet, lend the room. */
+/* Fills a wide vector with the numbers of its own places and converts it: this tells where flat elements come
+ * from. It takes two passes, as a float has only 24 bits. `flat`: graph->n floats. The memory of the params,
+ * not yet set, is used. */
 static int number_places(struct mfl_net *net, float *flat, struct mfl_error *err)
 {
         float *wide = net->params;
@@ -36,7 +37,8 @@ int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err)
 {
         size_t n = (size_t)net->graph->n;
         if (net->n_wide > UINT32_MAX)
-                return mfl_fail(err, MFL_INVALID, "the cpu backend has at most 2^32 parameters, not %llu",
+                return mfl_fail(err, MFL_INVALID,
+                        "the cpu backend supports at most 2^32 parameters, not %llu",
                         (unsigned long long)net->graph->n);
         MFL_CLEANUP_FREE float *flat = mfl_malloc(n * sizeof *flat + 1);
         net->place = mfl_malloc(n * sizeof *net->place + 1);
@@ -64,8 +66,8 @@ int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *m
         return 0;
 }
 
-/* Steps of a client that went out of range may have left anything in the padding of params; starts have
- * zeros there. */
+/* Steps of a client that diverged may have left anything in the padding of params; starts have zeros there.
+ */
 int mfl_cpu_params_set(
         struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
 {
@@ -81,9 +83,9 @@ int mfl_cpu_params_set(
         else if (!net->options.shared_start)
                 memcpy(net->first + at, net->base, bytes);
         memcpy(net->params + at, mfl_cpu_first(net, group), bytes);
-        if (net->momentum_used)
+        if (net->momentum)
                 memset(net->momentum + at, 0, bytes);
-        if (net->second_used)
+        if (net->second)
                 memset(net->second + at, 0, bytes);
         return 0;
 }
@@ -99,19 +101,22 @@ int mfl_cpu_params_get(
         return 0;
 }
 
-static uint64_t count_bad(const struct mfl_net *net, int group, float delta_max)
+static uint64_t count_bad(const struct mfl_net *net, int group, const struct mfl_fixed *fixed)
 {
         const float *params = net->params + net->n_wide * (uint64_t)group, *first = mfl_cpu_first(net, group);
+        const struct mfl_graph *graph = net->graph;
+        const uint32_t *place = net->place + graph->n_frozen;
         uint64_t n_bad = 0;
-        for (uint64_t i = 0; i < net->graph->n; i++) {
-                uint64_t at = net->place[i];
-                n_bad += !(fabsf(params[at] - first[at]) <= delta_max);
+        for (uint64_t i = 0; i < graph->n_moving;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
+                for (; i < part.end; i++)
+                        n_bad += !(fabsf(params[place[i]] - first[place[i]]) <= part.fixed.delta_max);
         }
         return n_bad;
 }
 
-/* Padding has no update, so that it adds nothing, and is in range wherever the rest is: what isn't finite
- * comes to a layer's weights through its gradient or its input as a whole. */
+/* Padding has no update, so it adds nothing, and it is in range wherever the rest is: what is not finite
+ * reaches all of a layer's weights, through the gradient or the input. */
 int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err)
 {
@@ -119,22 +124,35 @@ int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const ui
                 n_bad[g] = 0;
                 if (!weight[g])
                         continue;
-                int rc = mfl_fixed_add_delta(fixed, weight[g], net->params + net->n_wide * (uint64_t)g,
-                        mfl_cpu_first(net, g), (size_t)net->n_wide, net->sum, err);
+                int rc = mfl_fixed_parts_add_delta(fixed, &net->statistics, 0, weight[g],
+                        net->params + net->n_wide * (uint64_t)g, mfl_cpu_first(net, g), (size_t)net->n_wide,
+                        net->sum, err);
                 if (rc)
-                        n_bad[g] = count_bad(net, g, fixed->delta_max);
+                        n_bad[g] = count_bad(net, g, fixed);
                 if (rc && !n_bad[g])
                         return rc;
         }
         return 0;
 }
 
-int mfl_cpu_sum_take(struct mfl_net *net, int64_t *restrict acc, struct mfl_error *err)
+static void take_range(const int64_t *restrict sum, const uint32_t *restrict place, uint64_t n, bool add,
+        int64_t *restrict acc)
 {
-        const int64_t *restrict sum = net->sum;
-        const uint32_t *restrict place = net->place + net->graph->n_frozen;
-        for (uint64_t i = 0; acc && i < net->graph->n_moving; i++)
+        for (uint64_t i = 0; add && i < n; i++)
                 acc[i] += sum[place[i]];
+        for (uint64_t i = 0; !add && i < n; i++)
+                acc[i] = sum[place[i]];
+}
+
+int mfl_cpu_sum_take(
+        struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err)
+{
+        uint64_t n = net->graph->n_moving;
+        for (uint64_t at = 0, count; acc && at < n; at += count) {
+                count = MFL_MIN(MFL_SUM_RANGE, n - at);
+                take_range(net->sum, net->place + net->graph->n_frozen + at, count, add, acc + at);
+                mfl_comm_advance(control, at + count);
+        }
         memset(net->sum, 0, (size_t)net->n_wide * sizeof *net->sum);
         return 0;
 }

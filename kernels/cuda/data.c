@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Splits of a data set for networks on a GPU: a copy in the device's memory, or the host's own memory, which
  * streamed networks read through pinned buffers (net_stream.c). */
-#include "kernels/cuda/net.h"
+#include "kernels/cuda/net/net.h"
 
 #include <stdatomic.h>
 
@@ -46,8 +46,8 @@ static int upload(struct mfl_device_data *data, struct mfl_error *err)
                                             (size_t)split->n * (size_t)data->answers * sizeof(int32_t),
                                             cudaMemcpyHostToDevice),
                         "copy labels to the device", err);
-        /* From pageable memory cudaMemcpy returns when the last piece is in the driver's own buffer, and the
-         * streams of networks don't wait for the default one. */
+        /* From pageable memory, cudaMemcpy returns when the last piece is in the driver's own buffer, and the
+         * streams of networks do not wait for the default stream. */
         return rc ? rc : mfl_cuda_check(cudaStreamSynchronize(NULL), "copy a data set to the device", err);
 }
 

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the GPU, says what it is, and is the CUDA module's table of functions.
+/* Opens the GPU, describes it, and holds the CUDA module's table of functions.
  *
- * Happy path: the first visible device is chosen, its properties are read, the tuner's file is opened.
- * Ways to fail: no driver or no device (MFL_NOT_FOUND: a program goes on without), a device older than sm_80
- * (MFL_INVALID), a device that is broken (negative).
+ * Happy path: takes the first visible device, reads its properties, opens the tuner's file. Ways to fail: no
+ * driver or no device (MFL_NOT_FOUND: the program goes on without), a device older than sm_80 (MFL_INVALID),
+ * a device that is broken (negative).
  */
-#include "kernels/cuda/dnn.h"
-#include "kernels/cuda/comm.h"
+#include "kernels/cuda/base/dnn.h"
+#include "kernels/cuda/net/net.h"
 #include "kernels/cuda/selftest.h"
+#include "kernels/cuda/sum.h"
 
 #include <stdio.h>
 
 #define SM_OLDEST 80
 
-/* As nvidia-smi -L prints it. In a MIG partition CUDA gives the partition's UUID and names it so. */
+/* As nvidia-smi -L prints it. In a MIG partition, CUDA gives the partition's UUID and puts MIG into the name.
+ */
 static void format_uuid(const struct cudaDeviceProp *prop, char *buf, size_t bytes)
 {
         const unsigned char *u = (const unsigned char *)prop->uuid.bytes;
@@ -61,15 +63,17 @@ static int open_tuner(struct mfl_device *device, struct mfl_error *err)
         return mfl_tuner_new(identity, &device->tuner, err);
 }
 
-void mfl_cuda_device_close(struct mfl_device *device)
+static void close_device(struct mfl_device *device)
 {
         if (!device)
                 return;
+        mfl_cuda_pipe_deinit(&device->reads);
+        pthread_mutex_destroy(&device->reading);
         mfl_tuner_free(device->tuner);
         free(device);
 }
 
-int mfl_cuda_device_open(struct mfl_device **ret_device, struct mfl_error *err)
+static int open_device(struct mfl_device **ret_device, struct mfl_error *err)
 {
         int n = 0, rc;
         cudaError_t status = cudaGetDeviceCount(&n);
@@ -83,20 +87,21 @@ int mfl_cuda_device_open(struct mfl_device **ret_device, struct mfl_error *err)
         struct mfl_device *device = mfl_calloc(1, sizeof *device);
         if (!device)
                 return mfl_fail_memory(err, sizeof *device, "cuda device");
+        pthread_mutex_init(&device->reading, NULL);
         rc = describe(device, err);
         if (!rc)
                 rc = mfl_cuda_check(cudaSetDevice(device->ordinal), "set device", err);
         if (!rc)
                 rc = open_tuner(device, err);
         if (rc) {
-                mfl_cuda_device_close(device);
+                close_device(device);
                 return rc;
         }
         *ret_device = device;
         return 0;
 }
 
-void mfl_cuda_device_info(const struct mfl_device *device, struct mfl_device_info *ret_info)
+static void describe_device(const struct mfl_device *device, struct mfl_device_info *ret_info)
 {
         size_t free_bytes = 0, total_bytes = 0;
         *ret_info = device->info;
@@ -105,25 +110,43 @@ void mfl_cuda_device_info(const struct mfl_device *device, struct mfl_device_inf
                 ret_info->memory_free_bytes = free_bytes;
 }
 
-static int selftest(struct mfl_device *device, void (*report)(void *user, bool ok, const char *text),
-        void *user, struct mfl_error *err)
+static bool is_emulated(const struct mfl_device *device)
+{
+        return strstr(device->info.name, "emulated") != NULL;
+}
+
+/* The convolutions' parts, and one of NCCL. */
+static bool selftest_name(struct mfl_device *device, int part, char name[MFL_SELFTEST_NAME])
+{
+        bool emulated = is_emulated(device);
+        if (mfl_cuda_selftest_name(emulated, part, name))
+                return true;
+        mfl_snprintf(name, MFL_SELFTEST_NAME, "NCCL");
+        return part == 0 || mfl_cuda_selftest_name(emulated, part - 1, (char[MFL_SELFTEST_NAME]){""});
+}
+
+static int selftest(struct mfl_device *device, int part,
+        void (*report)(void *user, bool ok, const char *text), void *user, struct mfl_error *err)
 {
         struct mfl_cuda_context context;
+        char name[MFL_SELFTEST_NAME];
+        if (!mfl_cuda_selftest_name(is_emulated(device), part, name))
+                return mfl_cuda_nccl_selftest(device, report, user, err);
         int rc = mfl_cuda_context_init(&context, device->ordinal, device->tuner, err);
         if (rc)
                 return rc;
-        rc = mfl_cuda_selftest(&context, strstr(device->info.name, "emulated") != NULL, report, user, err);
+        rc = mfl_cuda_selftest(&context, part, report, user, err);
         mfl_cuda_context_deinit(&context);
-        return rc ? rc : mfl_cuda_nccl_selftest(device, report, user, err);
+        return rc;
 }
 
 __attribute__((visibility("default"))) extern const struct mfl_backend_ops mfl_backend_module;
 const struct mfl_backend_ops mfl_backend_module = {
         .abi = MFL_BACKEND_ABI,
         .name = "cuda",
-        .device_open = mfl_cuda_device_open,
-        .device_close = mfl_cuda_device_close,
-        .device_info = mfl_cuda_device_info,
+        .device_open = open_device,
+        .device_close = close_device,
+        .device_info = describe_device,
         .data_new = mfl_cuda_data_new,
         .data_bytes = mfl_cuda_data_bytes,
         .data_free = mfl_cuda_data_free,
@@ -134,6 +157,11 @@ const struct mfl_backend_ops mfl_backend_module = {
         .params_base = mfl_cuda_params_base,
         .params_set = mfl_cuda_params_set,
         .params_get = mfl_cuda_params_get,
+        .stage_new = mfl_cuda_stage_new,
+        .stage_free = mfl_cuda_stage_free,
+        .stage_put = mfl_cuda_stage_put,
+        .stage_bytes = mfl_cuda_stage_bytes,
+        .params_staged = mfl_cuda_params_staged,
         .sum_add = mfl_cuda_net_sum_add,
         .sum_take = mfl_cuda_net_sum_take,
         .sum_new = mfl_cuda_sum_new,
@@ -146,8 +174,9 @@ const struct mfl_backend_ops mfl_backend_module = {
         .fuse = mfl_cuda_fuse,
         .step = mfl_cuda_step,
         .eval = mfl_cuda_eval,
-        .busy_ns = mfl_cuda_busy_ns,
+        .time = mfl_cuda_net_time,
         .forward = mfl_cuda_forward,
         .backward = mfl_cuda_backward,
+        .selftest_name = selftest_name,
         .selftest = selftest,
 };

@@ -1,12 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Params between the host's flat order and the device's wide one, and the exact sum of updates. */
-#include "kernels/cuda/net.h"
+#include "kernels/cuda/net/net.h"
 
-/* The host's params into a wide vector, and into its copy of the element type where there is one. */
-static int upload(struct mfl_net *net, const float *frozen, const float *moving, float *wide, void *low,
-        struct mfl_error *err)
+/* One part into the flat vector: from its stage, or from the host. */
+static int bring_part(struct mfl_net *net, float *flat, const struct mfl_params_part *part, uint64_t n,
+        const char *what, struct mfl_error *err)
 {
-        uint64_t n = net->model.graph->n, n_frozen = net->model.graph->n_frozen;
+        if (n == 0)
+                return 0;
+        if (!part->stage)
+                return mfl_cuda_pipe_send(
+                        &net->pipe, net->main.stream, flat, part->host, n * sizeof(float), what, err);
+        mfl_assert(part->stage->n == n);
+        return mfl_cuda_check(cudaMemcpyAsync(flat, part->stage->memory, (size_t)(n * sizeof(float)),
+                                      cudaMemcpyDeviceToDevice, net->main.stream),
+                what, err);
+}
+
+/* Copies params into a wide vector, and into its copy of the element type where there is one. */
+static int upload(struct mfl_net *net, const struct mfl_params_part *frozen,
+        const struct mfl_params_part *moving, float *wide, void *low, struct mfl_error *err)
+{
+        uint64_t n = net->model.flat->n, n_frozen = net->model.flat->n_frozen;
         float *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
         struct mfl_cuda_reorder a = {.n = n,
                 .place = mfl_cuda_at(net, MFL_CUDA_PLACE),
@@ -17,17 +32,12 @@ static int upload(struct mfl_net *net, const float *frozen, const float *moving,
                 .low_type = net->model.type};
         if (n == 0)
                 return 0;
-        int rc = 0;
-        if (n_frozen)
-                rc = mfl_cuda_check(cudaMemcpyAsync(flat, frozen, (size_t)n_frozen * sizeof(float),
-                                            cudaMemcpyHostToDevice, net->main.stream),
-                        "copy frozen params to the device", err);
-        if (!rc && n > n_frozen)
-                rc = mfl_cuda_check(
-                        cudaMemcpyAsync(flat + n_frozen, moving, (size_t)(n - n_frozen) * sizeof(float),
-                                cudaMemcpyHostToDevice, net->main.stream),
-                        "copy params to the device", err);
-        return rc ? rc : mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder params", err);
+        int rc = bring_part(net, flat, frozen, n_frozen, "copy frozen params to the device", err);
+        if (!rc)
+                rc = bring_part(net, flat + n_frozen, moving, n - n_frozen, "copy params to the device", err);
+        if (!rc)
+                rc = mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder params", err);
+        return rc ? rc : mfl_cuda_tie_params(net, 1, wide, low, true, err);
 }
 
 static int copy(struct mfl_net *net, void *to, const void *from, uint64_t bytes, struct mfl_error *err)
@@ -39,16 +49,22 @@ static int copy(struct mfl_net *net, void *to, const void *from, uint64_t bytes,
                 "copy params on the device", err);
 }
 
-int mfl_cuda_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err)
+static int set_base(struct mfl_net *net, const struct mfl_params_part *frozen,
+        const struct mfl_params_part *moving, struct mfl_error *err)
 {
         int rc = mfl_cuda_enter(net, err);
-        if (!rc)
-                rc = upload(net, frozen, moving, mfl_cuda_at(net, MFL_CUDA_BASE),
-                        mfl_cuda_at(net, MFL_CUDA_BASE_LOW), err);
-        return rc ? rc : mfl_cuda_sync(net, "params to the device", err);
+        return rc ? rc
+                  : upload(net, frozen, moving, mfl_cuda_at(net, MFL_CUDA_BASE),
+                            mfl_cuda_at(net, MFL_CUDA_BASE_LOW), err);
 }
 
-/* Optimizer state and loss scale of a group as at the start of a training. */
+int mfl_cuda_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err)
+{
+        const struct mfl_params_part first = {.host = frozen}, second = {.host = moving};
+        return set_base(net, &first, &second, err);
+}
+
+/* Resets a group's optimizer state and loss scale to those at the start of a training. */
 static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride;
@@ -57,18 +73,19 @@ static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *er
         int rc = 0;
         for (size_t k = 0; !rc && k < MFL_ARRAY_SIZE(states); k++)
                 if (states[k])
-                        rc = mfl_cuda_check(cudaMemsetAsync(states[k] + group * stride, 0,
-                                                    (size_t)stride * sizeof(float), net->main.stream),
+                        rc = mfl_cuda_check(
+                                cudaMemsetAsync(states[k] + group * stride, 0,
+                                        (size_t)net->model.n_own * sizeof(float), net->main.stream),
                                 "clear the optimizer's state", err);
         if (rc || !scale)
                 return rc;
         return copy(net, scale + group, scale + net->model.options.groups, sizeof *scale, err);
 }
 
-/* Params of the host's are read when this returns: CUDA does not promise that of a copy, only that it may be
- * so. A group that starts from the base waits for nothing: what follows is ordered behind it. */
-int mfl_cuda_params_set(
-        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
+/* Later work is ordered after this, so it does not wait; the pipe has read the host's params when it returns.
+ * moving NULL: from the base. */
+static int set_group(struct mfl_net *net, int group, const struct mfl_params_part *frozen,
+        const struct mfl_params_part *moving, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride, g = (uint64_t)group;
         uint64_t element = (uint64_t)mfl_cuda_type_bytes(net->model.type), bytes = stride * sizeof(float);
@@ -87,15 +104,48 @@ int mfl_cuda_params_set(
         if (!rc && !moving)
                 rc = copy(net, low, mfl_cuda_at(net, MFL_CUDA_BASE_LOW), stride * element, err);
         if (!rc)
-                rc = copy(net, first, wide, bytes, err);
+                rc = copy(net, first, wide, net->model.n_own * sizeof(float), err);
         if (!rc)
                 rc = reset_state(net, g, err);
-        return rc || !moving ? rc : mfl_cuda_sync(net, "params to the device", err);
+        return rc;
+}
+
+int mfl_cuda_params_set(
+        struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err)
+{
+        const struct mfl_params_part first = {.host = frozen}, second = {.host = moving};
+        return set_group(net, group, &first, moving ? &second : NULL, err);
+}
+
+/* Waits until the stages have been read. */
+int mfl_cuda_params_staged(struct mfl_net *net, int group, const struct mfl_params_part *frozen,
+        const struct mfl_params_part *moving, struct mfl_error *err)
+{
+        int rc = group < 0 ? set_base(net, frozen, moving, err) : set_group(net, group, frozen, moving, err);
+        return rc ? rc : mfl_cuda_check(cudaStreamSynchronize(net->main.stream), "copy staged params", err);
+}
+
+struct params_landing {
+        const float *flat;
+        char *to;
+};
+
+static int find_params(void *arg, uint64_t at, uint64_t n, const void **ret_from, struct mfl_error *err)
+{
+        const struct params_landing *landing = arg;
+        *ret_from = (const char *)landing->flat + at;
+        return 0;
+}
+
+static void take_params(void *arg, uint64_t at, uint64_t n, const void *bytes)
+{
+        const struct params_landing *landing = arg;
+        memcpy(landing->to + at, bytes, (size_t)n);
 }
 
 int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err)
 {
-        uint64_t n = net->model.graph->n - first;
+        uint64_t n = net->model.flat->n - first;
         struct mfl_cuda_reorder a = {.n = n,
                 .place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + first,
                 .from = (float *)mfl_cuda_at(net, MFL_CUDA_PARAMS) + net->model.stride * (uint64_t)group,
@@ -104,12 +154,11 @@ int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *p
         int rc = mfl_cuda_enter(net, err);
         if (rc || n == 0)
                 return rc;
+        struct params_landing to = {a.to, (char *)params};
+        struct mfl_cuda_landing landing = {
+                "copy params to the host", n * sizeof(float), find_params, take_params, &to};
         rc = mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder params", err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemcpyAsync(params, a.to, (size_t)n * sizeof(float),
-                                            cudaMemcpyDeviceToHost, net->main.stream),
-                        "copy params to the host", err);
-        return rc ? rc : mfl_cuda_sync(net, "params to the host", err);
+        return rc ? rc : mfl_cuda_pipe_land(&net->pipe, net->main.stream, &landing, err);
 }
 
 int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
@@ -119,7 +168,7 @@ int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, con
         size_t bytes = (size_t)net->model.options.groups * sizeof(uint64_t);
         float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
         struct mfl_cuda_sum a = {.groups = net->model.options.groups,
-                .n = net->model.stride,
+                .n = net->model.n_own,
                 .stride = net->model.stride,
                 .params = mfl_cuda_at(net, MFL_CUDA_PARAMS),
                 .first = first ? first : mfl_cuda_at(net, MFL_CUDA_BASE),
@@ -127,6 +176,7 @@ int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, con
                 .weight = mfl_cuda_control_at(net, control->weight),
                 .n_bad = mfl_cuda_control_at(net, control->n_bad),
                 .fixed = *fixed,
+                .n_trained = net->model.n_trained,
                 .sum = mfl_cuda_at(net, MFL_CUDA_SUM)};
         cudaStream_t stream = net->main.stream;
         mfl_assert(net->model.options.training);
@@ -134,7 +184,7 @@ int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, con
         if (rc)
                 return rc;
         memset(n_bad, 0, bytes);
-        if (net->model.graph->n == 0)
+        if (net->model.flat->n == 0)
                 return 0;
         memcpy(mfl_cuda_pinned(net, control->weight), weight, bytes);
         rc = mfl_cuda_check(cudaMemcpyAsync((void *)a.weight, mfl_cuda_pinned(net, control->weight), bytes,
@@ -155,44 +205,53 @@ int mfl_cuda_net_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, con
         return rc;
 }
 
-/* A piece of the sum to the host, where it is added. A piece is as large as FLAT. */
-static int take_piece(
-        struct mfl_net *net, uint64_t at, uint64_t n, int64_t *host, int64_t *acc, struct mfl_error *err)
+struct sum_landing {
+        struct mfl_net *net;
+        int64_t *acc;
+        bool add;
+        struct mfl_comm_control *control;
+};
+
+/* The piece in flat order. It is ordered after the copy of the piece before. */
+static int make_sum(void *arg, uint64_t at, uint64_t n, const void **ret_from, struct mfl_error *err)
 {
+        const struct sum_landing *landing = arg;
+        struct mfl_net *net = landing->net;
+        const uint32_t *place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.flat->n_frozen;
         int64_t *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
-        const uint32_t *place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.graph->n_frozen;
-        int rc = mfl_cuda_check(
-                mfl_cuda_reorder_i64(n, place + at, mfl_cuda_at(net, MFL_CUDA_SUM), flat, net->main.stream),
+        *ret_from = flat;
+        return mfl_cuda_check(mfl_cuda_reorder_i64(n / sizeof *flat, place + at / sizeof *flat,
+                                      mfl_cuda_at(net, MFL_CUDA_SUM), flat, net->main.stream),
                 "reorder the sum of updates", err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemcpyAsync(host, flat, (size_t)n * sizeof *host,
-                                            cudaMemcpyDeviceToHost, net->main.stream),
-                        "copy the sum of updates", err);
-        if (!rc)
-                rc = mfl_cuda_sync(net, "the sum of updates", err);
-        for (uint64_t i = 0; !rc && i < n; i++)
-                acc[at + i] += host[i];
-        return rc;
 }
 
-#define SUM_PIECE ((uint64_t)1 << 16) /* elements: stays in a core's cache */
-
-int mfl_cuda_net_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
+static void take_sum(void *arg, uint64_t at, uint64_t n, const void *bytes)
 {
-        uint64_t n = net->model.graph->n_moving;
-        uint64_t piece = MFL_MIN((n + 1) / 2, SUM_PIECE);
+        const struct sum_landing *landing = arg;
+        const int64_t *from = bytes;
+        uint64_t count = n / sizeof *from, first = at / sizeof *from;
+        int64_t *to = landing->acc + first;
+        for (uint64_t i = 0; landing->add && i < count; i++)
+                to[i] += from[i];
+        if (!landing->add)
+                memcpy(to, from, (size_t)n);
+        mfl_comm_advance(landing->control, first + count);
+}
+
+int mfl_cuda_net_sum_take(
+        struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err)
+{
+        struct sum_landing to = {net, acc, add, control};
+        struct mfl_cuda_landing landing = {
+                "copy the sum of updates", net->model.flat->n_moving * sizeof *acc, make_sum, take_sum, &to};
         mfl_assert(net->model.options.training);
         int rc = mfl_cuda_enter(net, err);
-        if (rc || n == 0)
+        if (rc || !landing.bytes)
                 return rc;
-        MFL_CLEANUP_FREE int64_t *host = acc ? mfl_malloc((size_t)piece * sizeof *host) : NULL;
-        if (acc && !host)
-                return mfl_fail_memory(err, (size_t)piece * sizeof *host, "sum of updates");
-        for (uint64_t at = 0; !rc && acc && at < n; at += piece)
-                rc = take_piece(net, at, MFL_MIN(piece, n - at), host, acc, err);
-        if (!rc)
-                rc = mfl_cuda_check(cudaMemsetAsync(mfl_cuda_at(net, MFL_CUDA_SUM), 0,
-                                            (size_t)net->model.region_bytes[MFL_CUDA_SUM], net->main.stream),
-                        "clear the sum of updates", err);
-        return rc ? rc : mfl_cuda_sync(net, "the sum of updates", err);
+        if (acc)
+                rc = mfl_cuda_pipe_land(&net->pipe, net->main.stream, &landing, err);
+        return rc ? rc
+                  : mfl_cuda_check(cudaMemsetAsync(mfl_cuda_at(net, MFL_CUDA_SUM), 0,
+                                           (size_t)net->model.region_bytes[MFL_CUDA_SUM], net->main.stream),
+                            "clear the sum of updates", err);
 }

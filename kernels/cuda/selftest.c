@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What conformance cannot see from outside: every variant of the own convolution kernels gives the bits of
- * the first, for any number of clients; the tensor cores' sums are near the float ones; the plans that a
- * network would use agree with the own kernels.
+/* Checks that conformance cannot make from outside. Every variant of the own convolution kernels gives the
+ * bits of the first, for any number of clients; the tensor cores' sums are near the float ones; the plans
+ * that a network would use agree with the own kernels.
  *
- * Tensors are random, three clients at once. Each check is one report. Memory comes from the device and goes
- * back before the next problem.
+ * Tensors are random, for three clients at once. Each check is one report. Memory comes from the device and
+ * is freed before the next problem.
  */
 #include "kernels/cuda/selftest.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels/cuda/conv_plan.h"
+#include "kernels/cuda/conv/conv_plan.h"
 
 #define GROUPS 3
 
-/* The first N_SMALL are all that an emulated device is asked for. */
+/* An emulated device runs only the first N_SMALL. */
 #define N_SMALL 3
 static const struct mfl_cuda_conv problems[] = {
         {.n = 2,
@@ -32,7 +32,7 @@ static const struct mfl_cuda_conv problems[] = {
                 .dilation = {2, 2}},
         {.n = 2, .h = 6, .w = 6, .c = 8, .oh = 6, .ow = 6, .k = 16, .r = 3, .s = 3, .pad = {1, 1}},
         {.n = 3, .h = 1, .w = 1, .c = 40, .oh = 1, .ow = 1, .k = 24, .r = 1, .s = 1},
-        /* the layers of the presets, with a few rows */
+        /* The layers of the presets, with a few rows. */
         {.n = 3, .h = 28, .w = 28, .c = 1, .oh = 28, .ow = 28, .k = 6, .r = 5, .s = 5, .pad = {2, 2}},
         {.n = 3, .h = 14, .w = 14, .c = 6, .oh = 10, .ow = 10, .k = 16, .r = 5, .s = 5},
         {.n = 2, .h = 14, .w = 14, .c = 32, .oh = 14, .ow = 14, .k = 64, .r = 5, .s = 5, .pad = {2, 2}},
@@ -52,7 +52,7 @@ static const struct mfl_cuda_conv problems[] = {
         {.n = 10, .h = 1, .w = 1, .c = 400, .oh = 1, .ow = 1, .k = 120, .r = 1, .s = 1},
         {.n = 10, .h = 1, .w = 1, .c = 3136, .oh = 1, .ow = 1, .k = 512, .r = 1, .s = 1},
         {.n = 32, .h = 1, .w = 1, .c = 84, .oh = 1, .ow = 1, .k = 10, .r = 1, .s = 1},
-        /* large enough for the rule to name a library */
+        /* Large enough for the rule to name a library. */
         {.n = 64, .h = 16, .w = 16, .c = 128, .oh = 16, .ow = 16, .k = 128, .r = 3, .s = 3, .pad = {1, 1}},
 };
 static const char *const pass_names[] = {"forward", "backward data", "backward weights"};
@@ -63,9 +63,9 @@ struct bench {
         struct mfl_cuda_context *context;
         struct mfl_cuda_conv conv;
         enum mfl_cuda_type type;
-        uint64_t w_stride, b_stride; /* from client to client: multiples of 64 elements, as a network's */
+        uint64_t w_stride, b_stride; /* from client to client: multiples of 64 elements, as in a network */
         uint64_t n_x, n_y, n_w;      /* elements, all groups */
-        void *x, *y, *w, *out;       /* out: of the pass at hand */
+        void *x, *y, *w, *out;       /* out: of the current pass */
         float *bias;
         void *workspace;
         uint64_t workspace_bytes;
@@ -86,7 +86,7 @@ static int fill(struct bench *b, void *to, uint64_t n, enum mfl_cuda_type type, 
                 mfl_store(host, (int64_t)i, (mfl_u32_to_unit(mfl_rng_u32(&rng)) * 2 - 1) * scale, type);
         int rc = mfl_cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, b->context->stream),
                 "self-test: copy", err);
-        /* The host's copy goes when this returns. */
+        /* The host's copy is freed when this returns. */
         return rc ? rc : mfl_cuda_check(cudaStreamSynchronize(b->context->stream), "self-test: copy", err);
 }
 
@@ -182,7 +182,7 @@ static struct mfl_cuda_conv_args args_of(struct bench *b, enum mfl_cuda_pass pas
         return args;
 }
 
-/* Leaves garbage behind, so that what the next run does not write shows. */
+/* Leaves garbage behind, which shows what the next run does not write. */
 static int fetch(struct bench *b, enum mfl_cuda_pass pass, void *to, struct mfl_error *err)
 {
         uint64_t bytes = out_count(b, pass) * (uint64_t)mfl_cuda_type_bytes(out_type(b, pass));
@@ -229,7 +229,7 @@ static int check_variants(struct bench *b, enum mfl_cuda_pass pass, struct mfl_e
         return rc;
 }
 
-/* One client alone: the bits of the last of three. */
+/* One client alone must give the bits of the last of three. */
 static int check_groups(struct bench *b, enum mfl_cuda_pass pass, struct mfl_error *err)
 {
         uint64_t groups = (uint64_t)b->conv.groups, each = out_count(b, pass) / groups;
@@ -259,7 +259,7 @@ static double distance(const struct bench *b, enum mfl_cuda_pass pass, enum mfl_
                 (uint64_t)b->conv.k * (uint64_t)b->conv.r * (uint64_t)b->conv.s * (uint64_t)b->conv.c;
         for (uint64_t i = 0; i < out_count(b, pass); i++) {
                 if (pass == MFL_CUDA_BACKWARD_WEIGHTS && i % b->w_stride >= w_count)
-                        continue; /* nobody's */
+                        continue; /* belongs to no group */
                 double want = mfl_load(b->first, (int64_t)i, out_type(b, pass));
                 double got = mfl_load(b->again, (int64_t)i, other), d = fabs(want - got);
                 if (!isfinite(d))
@@ -270,8 +270,8 @@ static double distance(const struct bench *b, enum mfl_cuda_pass pass, enum mfl_
         return most / scale;
 }
 
-/* The plan of a network against variant 0. Sums of the same rounded products in another order: a few ulps of
- * the largest term per doubling of the length; results in 16 bits are rounded once more. */
+/* The plan of a network against variant 0. Both sum the same rounded products, in different orders: a few
+ * ulps of the largest term per doubling of the length. 16-bit results are rounded once more. */
 static int check_plan(struct bench *b, enum mfl_cuda_pass pass, bool fast, struct mfl_error *err)
 {
         static const double epsilon[] = {0x1p-23, 0x1p-10, 0x1p-8, 0x1p-11};
@@ -321,21 +321,29 @@ static int check_problem(struct bench *b, struct mfl_error *err)
         return rc;
 }
 
-int mfl_cuda_selftest(struct mfl_cuda_context *context, bool small,
+bool mfl_cuda_selftest_name(bool small, int part, char name[MFL_SELFTEST_NAME])
+{
+        int n = small ? N_SMALL : (int)MFL_ARRAY_SIZE(problems);
+        if (part < 0 || part >= n * MFL_PRECISION_COUNT_)
+                return false;
+        const struct mfl_cuda_conv *c = &problems[part / MFL_PRECISION_COUNT_];
+        snprintf(name, MFL_SELFTEST_NAME, "conv %dx%dx%d -> %d, %dx%d, %s", c->c, c->h, c->w, c->k, c->r,
+                c->s, precision_names[part % MFL_PRECISION_COUNT_]);
+        return true;
+}
+
+int mfl_cuda_selftest(struct mfl_cuda_context *context, int part,
         void (*report_)(void *user, bool ok, const char *text), void *user, struct mfl_error *err)
 {
-        int rc = 0;
-        for (size_t i = 0; !rc && i < (small ? N_SMALL : MFL_ARRAY_SIZE(problems)); i++)
-                for (int p = 0; !rc && p < MFL_PRECISION_COUNT_; p++) {
-                        struct bench b = {
-                                .context = context, .conv = problems[i], .report = report_, .user = user};
-                        b.conv.groups = GROUPS;
-                        b.conv.precision = (enum mfl_precision)p;
-                        for (int a = 0; a < 2; a++) {
-                                b.conv.stride[a] = MFL_MAX(1, b.conv.stride[a]);
-                                b.conv.dilation[a] = MFL_MAX(1, b.conv.dilation[a]);
-                        }
-                        rc = check_problem(&b, err);
-                }
-        return rc;
+        struct bench b = {.context = context,
+                .conv = problems[part / MFL_PRECISION_COUNT_],
+                .report = report_,
+                .user = user};
+        b.conv.groups = GROUPS;
+        b.conv.precision = (enum mfl_precision)(part % MFL_PRECISION_COUNT_);
+        for (int a = 0; a < 2; a++) {
+                b.conv.stride[a] = MFL_MAX(1, b.conv.stride[a]);
+                b.conv.dilation[a] = MFL_MAX(1, b.conv.dilation[a]);
+        }
+        return check_problem(&b, err);
 }

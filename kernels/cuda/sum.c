@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums that outlive the task they come from, in the graph's flat order, in memory that communicators can use.
+/* Sums that outlive the task that made them, in the graph's flat order, in memory that communicators can use.
  */
-#include "kernels/cuda/comm.h"
+#include "kernels/cuda/sum.h"
+
+#include "kernels/cuda/net/net.h"
 
 static int enter(const struct mfl_sum *sum, struct mfl_error *err)
 {
@@ -16,6 +18,16 @@ uint64_t mfl_cuda_sum_bytes(uint64_t n)
         return (MFL_MAX(n, 1) * sizeof(int64_t) + PAGE - 1) / PAGE * PAGE;
 }
 
+static int make_pipe(struct mfl_device *device, struct mfl_error *err)
+{
+        pthread_mutex_lock(&device->reading);
+        int rc = device->reads.pinned[0] ? 0 : mfl_cuda_pipe_init(&device->reads, MFL_CUDA_PIPE_BYTES, err);
+        if (rc)
+                mfl_cuda_pipe_deinit(&device->reads);
+        pthread_mutex_unlock(&device->reading);
+        return rc;
+}
+
 int mfl_cuda_sum_new(struct mfl_device *device, uint64_t n, struct mfl_sum **ret_sum, struct mfl_error *err)
 {
         struct mfl_sum *sum = mfl_calloc(1, sizeof *sum);
@@ -28,6 +40,8 @@ int mfl_cuda_sum_new(struct mfl_device *device, uint64_t n, struct mfl_sum **ret
                 rc = mfl_cuda_nccl_alloc(MFL_MAX(n, 1) * sizeof *sum->memory, "a sum on the device", &memory,
                         &sum->library, err);
         sum->memory = memory;
+        if (!rc)
+                rc = make_pipe(device, err);
         if (!rc)
                 rc = mfl_cuda_sum_clear(sum, err);
         if (rc) {
@@ -48,7 +62,7 @@ void mfl_cuda_sum_free(struct mfl_sum *sum)
         free(sum);
 }
 
-/* The legacy stream waits for no stream of this backend, and none waits for it, so each call waits itself. */
+/* The legacy stream waits for no stream of this backend, and none waits for it. So each call waits itself. */
 static int wait_for(const char *what, struct mfl_error *err)
 {
         return mfl_cuda_check(cudaStreamSynchronize(NULL), what, err);
@@ -66,12 +80,12 @@ int mfl_cuda_sum_clear(struct mfl_sum *sum, struct mfl_error *err)
 
 int mfl_cuda_sum_move(struct mfl_net *net, struct mfl_sum *sum, struct mfl_error *err)
 {
-        mfl_assert(net->model.options.training && net->model.graph->n_moving == sum->n);
+        mfl_assert(net->model.options.training && net->model.flat->n_moving == sum->n);
         int rc = mfl_cuda_enter(net, err);
         if (rc || !sum->n)
                 return rc;
         rc = mfl_cuda_check(mfl_cuda_sum_gather(sum->n,
-                                    (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.graph->n_frozen,
+                                    (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + net->model.flat->n_frozen,
                                     mfl_cuda_at(net, MFL_CUDA_SUM), sum->memory, net->main.stream),
                 "move the sum of updates", err);
         if (!rc)
@@ -81,13 +95,36 @@ int mfl_cuda_sum_move(struct mfl_net *net, struct mfl_sum *sum, struct mfl_error
         return rc ? rc : mfl_cuda_sync(net, "move the sum of updates", err);
 }
 
-int mfl_cuda_sum_read(struct mfl_sum *sum, int64_t *out, struct mfl_error *err)
+struct read {
+        const struct mfl_sum *sum;
+        int64_t *out;
+        struct mfl_comm_control *control;
+};
+
+static int find_piece(void *arg, uint64_t at, uint64_t n, const void **ret_from, struct mfl_error *err)
 {
+        const struct read *read = arg;
+        *ret_from = (const char *)read->sum->memory + at;
+        return 0;
+}
+
+static void take_piece(void *arg, uint64_t at, uint64_t n, const void *bytes)
+{
+        const struct read *read = arg;
+        memcpy((char *)read->out + at, bytes, (size_t)n);
+        mfl_comm_advance(read->control, (at + n) / sizeof *read->out);
+}
+
+int mfl_cuda_sum_read(
+        struct mfl_sum *sum, int64_t *out, struct mfl_comm_control *control, struct mfl_error *err)
+{
+        struct read read = {sum, out, control};
+        struct mfl_cuda_landing landing = {"read a sum", sum->n * sizeof *out, find_piece, take_piece, &read};
         int rc = enter(sum, err);
         if (rc || !sum->n)
                 return rc;
-        rc = mfl_cuda_check(
-                cudaMemcpyAsync(out, sum->memory, (size_t)sum->n * sizeof *out, cudaMemcpyDeviceToHost, NULL),
-                "read a sum", err);
-        return rc ? rc : wait_for("read a sum", err);
+        pthread_mutex_lock(&sum->device->reading);
+        rc = mfl_cuda_pipe_land(&sum->device->reads, NULL, &landing, err);
+        pthread_mutex_unlock(&sum->device->reading);
+        return rc;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What forward and backward of a layer tell its operator, in the reference backend. */
+/* The arguments of an operator's forward and backward, in the reference backend. */
 #ifndef MFL_KERNELS_REFERENCE_LAYER_H
 #define MFL_KERNELS_REFERENCE_LAYER_H
 
@@ -9,43 +9,61 @@
 #include "kernels/reference/sequence.h"
 #include "kernels/reference/shape.h"
 
-/* Which functions of forward.c and backward.c an operator goes to. */
-enum family {
-        FAMILY_ELEMENTWISE,
-        FAMILY_WINDOW,
-        FAMILY_NORM,
-        FAMILY_DENSE,
-        FAMILY_SEQUENCE,
-        FAMILY_SHAPE,
-};
-static const unsigned char families[MFL_OP_COUNT_] __attribute__((unused)) = {
-        [MFL_OP_CONV2D] = FAMILY_WINDOW,
-        [MFL_OP_CONVTRANSPOSE2D] = FAMILY_WINDOW,
-        [MFL_OP_MAXPOOL2D] = FAMILY_WINDOW,
-        [MFL_OP_AVGPOOL2D] = FAMILY_WINDOW,
-        [MFL_OP_GLOBAL_AVGPOOL2D] = FAMILY_WINDOW,
-        [MFL_OP_GLOBAL_MAXPOOL2D] = FAMILY_WINDOW,
-        [MFL_OP_BATCHNORM] = FAMILY_NORM,
-        [MFL_OP_GROUPNORM] = FAMILY_NORM,
-        [MFL_OP_DENSE] = FAMILY_DENSE,
-        [MFL_OP_LAYERNORM] = FAMILY_SEQUENCE,
-        [MFL_OP_RMSNORM] = FAMILY_SEQUENCE,
-        [MFL_OP_SOFTMAX] = FAMILY_SEQUENCE,
-        [MFL_OP_MATMUL] = FAMILY_SEQUENCE,
-        [MFL_OP_EMBEDDING] = FAMILY_SEQUENCE,
-        [MFL_OP_ATTENTION] = FAMILY_SEQUENCE,
-        [MFL_OP_LSTM] = FAMILY_SEQUENCE,
-        [MFL_OP_GRU] = FAMILY_SEQUENCE,
-        [MFL_OP_ADD] = FAMILY_SHAPE,
-        [MFL_OP_MULTIPLY] = FAMILY_SHAPE,
-        [MFL_OP_CONCAT] = FAMILY_SHAPE,
-        [MFL_OP_SLICE] = FAMILY_SHAPE,
-        [MFL_OP_TRANSPOSE] = FAMILY_SHAPE,
-        [MFL_OP_MEAN] = FAMILY_SHAPE,
-        [MFL_OP_WEIGHT] = FAMILY_SHAPE,
+/* The gradients that a layer has to give; NULL: not wanted. add: the tensor already has one. */
+struct wanted {
+        float *dx, *dx2;
+        bool add, add2;
+        float *dw, *db, *dw2, *db2;
 };
 
-static void *aux_of(const struct mfl_net *net, int i)
+/* An operator's functions; x: the activation of its first input, NULL without one. */
+struct mfl_ref_op {
+        void (*forward)(const struct pass *pass, int i, const float *x, float *y);
+        void (*backward)(const struct pass *pass, int i, const float *dy, const struct wanted *g);
+        /* What a layer keeps from its forward to its backward. NULL: nothing. */
+        uint64_t (*aux_bytes)(const struct mfl_layer *layer, int64_t rows);
+};
+
+/* The operators of layer_*.c: mfl_ref_op_<name>. Functions of one variable are mfl_ref_op_unary. */
+/* clang-format off: one for each line */
+#define MFL_REF_OPS(X)                                                                                       \
+        X(CONV2D, conv2d)                                                                                    \
+        X(DENSE, dense)                                                                                      \
+        X(MAXPOOL2D, maxpool2d)                                                                              \
+        X(AVGPOOL2D, avgpool2d)                                                                              \
+        X(DROPOUT, dropout)                                                                                  \
+        X(FLATTEN, flatten)                                                                                  \
+        X(ADD, add)                                                                                          \
+        X(GLOBAL_AVGPOOL2D, global_avgpool2d)                                                                \
+        X(BATCHNORM, batchnorm)                                                                              \
+        X(GROUPNORM, groupnorm)                                                                              \
+        X(CONVTRANSPOSE2D, convtranspose2d)                                                                  \
+        X(GLOBAL_MAXPOOL2D, global_maxpool2d)                                                                \
+        X(MULTIPLY, multiply)                                                                                \
+        X(CONCAT, concat)                                                                                    \
+        X(RESHAPE, reshape)                                                                                  \
+        X(TRANSPOSE, transpose)                                                                              \
+        X(SLICE, slice)                                                                                      \
+        X(MEAN, mean)                                                                                        \
+        X(WEIGHT, weight)                                                                                    \
+        X(EMBEDDING, embedding)                                                                              \
+        X(LAYERNORM, layernorm)                                                                              \
+        X(RMSNORM, rmsnorm)                                                                                  \
+        X(SOFTMAX, softmax)                                                                                  \
+        X(MATMUL, matmul)                                                                                    \
+        X(ATTENTION, attention)                                                                              \
+        X(LSTM, lstm)                                                                                        \
+        X(GRU, gru)                                                                                          \
+        X(PADDING_MASK, padding_mask)
+/* clang-format on */
+#define MFL_REF_DECLARE(symbol, name) extern const struct mfl_ref_op mfl_ref_op_##name;
+MFL_REF_OPS(MFL_REF_DECLARE)
+extern const struct mfl_ref_op mfl_ref_op_unary;
+
+/* table.c; NULL for MFL_OP_INPUT, and for an operator that this backend does not have. */
+extern const struct mfl_ref_op *const mfl_ref_ops[MFL_OP_COUNT_];
+
+static inline void *aux_of(const struct mfl_net *net, int i)
 {
         return net->arena + net->plan->layers[i].aux;
 }
@@ -63,18 +81,37 @@ static inline float *grad_param(const struct mfl_net *net, float *grads, int par
                                                                : grads + net->graph->params[param].offset;
 }
 
+/* The weight of dense layer i as [out][in]: the tensor, or a transposed copy of it. */
+static inline const float *dense_weight(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const float *w = param_of(net, pass->params, layer->param_weight);
+        int64_t n_in = mfl_graph_features(net->graph, i), n_out = layer->out_channels;
+        for (int64_t o = 0; layer->turned && o < n_out; o++)
+                for (int64_t k = 0; k < n_in; k++)
+                        net->turned[o * n_in + k] = w[k * n_out + o];
+        return layer->turned ? net->turned : w;
+}
+
 static inline const struct mfl_shape *in_shape(const struct mfl_net *net, int i)
 {
         return &net->graph->layers[net->graph->layers[i].input].out;
 }
 
-/* How many vectors of the last dimension `rows` samples hold. */
+/* The activation of the layer's first input. */
+static inline const float *input_of(const struct pass *pass, int i)
+{
+        return mfl_ref_act(pass->net, pass->net->graph->layers[i].input);
+}
+
+/* How many vectors of the last dimension are in `rows` samples. */
 static inline int64_t vectors_of(const struct mfl_shape *shape, int64_t rows)
 {
         return rows * mfl_shape_count(shape) / shape->dim[shape->rank - 1];
 }
 
-/* Batch and group norm; in inference the statistics are the running ones. */
+/* Batch and group norm; inference uses the running statistics. */
 static inline struct mfl_norm norm_of(const struct pass *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
@@ -84,71 +121,6 @@ static inline struct mfl_norm norm_of(const struct pass *pass, int i)
                 v.var = param_of(pass->net, pass->params, layer->param_var);
         }
         return v;
-}
-
-static inline struct mfl_ref_rownorm rownorm_of(const struct pass *pass, int i)
-{
-        const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        return (struct mfl_ref_rownorm){.n = vectors_of(&layer->out, pass->rows),
-                .width = layer->out.dim[layer->out.rank - 1],
-                .eps = layer->eps,
-                .centred = layer->op == MFL_OP_LAYERNORM};
-}
-
-static inline struct mfl_ref_matmul matmul_of(const struct pass *pass, int i)
-{
-        const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        const struct mfl_shape *in = in_shape(pass->net, i), *out = &layer->out;
-        int n = out->rank;
-        return (struct mfl_ref_matmul){.n = pass->rows * (n == 3 ? out->dim[0] : 1),
-                .m = out->dim[n - 2],
-                .k = in->dim[n - 1],
-                .width = out->dim[n - 1],
-                .transposed = layer->transposed};
-}
-
-/* key: where the layer's dropout key is put. */
-static inline struct mfl_ref_attention attention_of(const struct pass *pass, int i, struct mfl_rng_key *key)
-{
-        const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        struct mfl_ref_attention v = {.rows = pass->rows,
-                .first_row = pass->first_row,
-                .positions = layer->out.dim[0],
-                .width = layer->out.dim[1],
-                .heads = layer->heads,
-                .causal = layer->causal,
-                .rate = layer->rate};
-        if (pass->dropout && layer->rate > 0) {
-                *key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
-                v.dropout = key;
-        }
-        return v;
-}
-
-static inline struct mfl_ref_recurrent recurrent_of(const struct pass *pass, int i)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        return (struct mfl_ref_recurrent){.rows = pass->rows,
-                .positions = layer->out.dim[0],
-                .features = in_shape(net, i)->dim[1],
-                .hidden = layer->out.dim[1],
-                .lstm = layer->op == MFL_OP_LSTM,
-                .weight_ih = param_of(net, pass->params, layer->param_weight),
-                .weight_hh = param_of(net, pass->params, layer->param_weight2),
-                .bias_ih = param_of(net, pass->params, layer->param_bias),
-                .bias_hh = param_of(net, pass->params, layer->param_bias2)};
-}
-
-static inline struct mfl_ref_join join_of(const struct mfl_net *net, int i)
-{
-        return mfl_ref_join_of(in_shape(net, i), &net->graph->layers[net->graph->layers[i].input2].out);
-}
-
-static inline float dropout_at(const struct pass *pass, struct mfl_rng_key key, int i, int64_t e)
-{
-        uint64_t first = (uint64_t)(pass->first_row * pass->net->plan->layers[i].out_count);
-        return mfl_dropout_at(key, first + (uint64_t)e, pass->net->graph->layers[i].rate);
 }
 
 #endif

@@ -28,7 +28,7 @@ static void device_info(const struct mfl_device *device, struct mfl_device_info 
         mfl_host_device_info(ret_info);
 }
 
-/* The plan of a network that is not there yet. Errors: -ENOMEM. */
+/* The plan of a network that does not exist yet. Errors: -ENOMEM. */
 static int make_plan(const struct mfl_graph *graph, const struct mfl_net_options *options,
         struct mfl_plan **ret_plan, struct mfl_error *err)
 {
@@ -48,9 +48,10 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
         uint64_t floats = input + graph->n * groups * 2;
         if (options->training)
-                floats += graph->n * (2 * groups + 4); /* the sum counts double */
+                floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
+                                             4); /* the sum counts double */
         if (make_plan(graph, options, &plan, NULL))
-                return 0; /* net_new says why */
+                return 0; /* net_new reports the error */
         uint64_t bytes = plan->arena_bytes + floats * sizeof(float);
         mfl_plan_free(plan);
         return bytes;
@@ -73,6 +74,8 @@ static void net_free(struct mfl_net *net)
         free(net->momentum);
         free(net->second);
         free(net->part);
+        free(net->extra);
+        free(net->turned);
         free(net->sum);
         free(net->grads);
         free(net->x);
@@ -94,14 +97,22 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
-                net->momentum = mfl_calloc(n, sizeof(float));
-                net->second = mfl_calloc(n, sizeof(float));
+                net->momentum = mfl_net_has_first(&net->options) ? mfl_calloc(n, sizeof(float)) : NULL;
+                net->second = mfl_net_has_second(&net->options) ? mfl_calloc(n, sizeof(float)) : NULL;
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->part = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
         }
-        bool training_memory = !net->options.training ||
-                               (net->momentum && net->second && net->grads && net->part && net->sum);
+        if (mfl_graph_is_tied(graph)) {
+                net->extra = mfl_calloc((size_t)graph->n, sizeof(float));
+                net->turned = mfl_calloc((size_t)graph->n, sizeof(float));
+                if (!net->extra || !net->turned)
+                        return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
+        }
+        bool training_memory =
+                !net->options.training || ((net->momentum || !mfl_net_has_first(&net->options)) &&
+                                                  (net->second || !mfl_net_has_second(&net->options)) &&
+                                                  net->grads && net->part && net->sum);
         if (!net->arena || !net->params || !net->params_first || !net->x || !net->keys || !training_memory)
                 return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         return 0;
@@ -111,6 +122,8 @@ static int net_new(struct mfl_device *device, const struct mfl_graph *graph,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         int rc = mfl_host_check_options(options, err);
+        if (!rc)
+                rc = mfl_ref_check_ops(graph, err);
         if (rc)
                 return rc;
         struct mfl_net *net = mfl_calloc(1, sizeof *net);
@@ -136,10 +149,10 @@ static int params_set(
                 memcpy(net->params + at, frozen, n_frozen * sizeof(float));
         memcpy(net->params + at + n_frozen, moving, (n - n_frozen) * sizeof(float));
         memcpy(net->params_first + at, net->params + at, n * sizeof(float));
-        if (net->momentum) {
+        if (net->momentum)
                 memset(net->momentum + at, 0, n * sizeof(float));
+        if (net->second)
                 memset(net->second + at, 0, n * sizeof(float));
-        }
         return 0;
 }
 
@@ -151,23 +164,29 @@ static int params_get(struct mfl_net *net, int group, uint64_t first, float *par
         return 0;
 }
 
-static uint64_t count_bad(const float *params, const float *first, size_t n, float delta_max)
+static uint64_t count_bad(
+        const struct mfl_graph *graph, const struct mfl_fixed *fixed, const float *params, const float *first)
 {
         uint64_t n_bad = 0;
-        for (size_t i = 0; i < n; i++)
-                n_bad += !(fabsf(params[i] - first[i]) <= delta_max);
+        for (uint64_t i = 0; i < graph->n_moving;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
+                for (; i < part.end; i++)
+                        n_bad += !(fabsf(params[i] - first[i]) <= part.fixed.delta_max);
+        }
         return n_bad;
 }
 
 static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err)
 {
-        size_t n = (size_t)net->graph->n;
+        const struct mfl_graph *graph = net->graph;
         for (int g = 0; g < net->options.groups; g++) {
-                const float *params = net->params + n * (size_t)g, *first = net->params_first + n * (size_t)g;
-                n_bad[g] = weight[g] ? count_bad(params, first, n, fixed->delta_max) : 0;
+                size_t at = (size_t)(graph->n * (uint64_t)g + graph->n_frozen);
+                const float *params = net->params + at, *first = net->params_first + at;
+                n_bad[g] = weight[g] ? count_bad(graph, fixed, params, first) : 0;
                 int rc = weight[g] && !n_bad[g]
-                                 ? mfl_fixed_add_delta(fixed, weight[g], params, first, n, net->sum, err)
+                                 ? mfl_fixed_parts_add_delta(fixed, &graph->statistics, 0, weight[g], params,
+                                           first, (size_t)graph->n_moving, net->sum + graph->n_frozen, err)
                                  : 0;
                 if (rc)
                         return rc;
@@ -175,10 +194,15 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
         return 0;
 }
 
-static int sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
+static int sum_take(
+        struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err)
 {
-        for (uint64_t i = 0; acc && i < net->graph->n_moving; i++)
-                acc[i] += net->sum[net->graph->n_frozen + i];
+        for (uint64_t i = 0; acc && i < net->graph->n_moving; i++) {
+                int64_t own = net->sum[net->graph->n_frozen + i];
+                acc[i] = add ? acc[i] + own : own;
+                if ((i + 1) % MFL_SUM_RANGE == 0 || i + 1 == net->graph->n_moving)
+                        mfl_comm_advance(control, i + 1);
+        }
         memset(net->sum, 0, (size_t)net->graph->n * sizeof *net->sum);
         return 0;
 }
@@ -191,17 +215,33 @@ static float norm_of_grads(const struct mfl_net *net)
         return (float)sqrt(sum);
 }
 
+/* FedProx's term as a part of the gradient. */
+static void add_prox(struct mfl_net *net, size_t at, float mu)
+{
+        for (int t = 0; t < net->graph->n_params; t++) {
+                const struct mfl_param *param = &net->graph->params[t];
+                size_t end = (size_t)(param->offset + param->count);
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                        net->grads[i] += mu * (net->params[at + i] - net->params_first[at + i]);
+        }
+}
+
 static void update(
-        struct mfl_net *net, int group, const struct mfl_optimizer *opt, const struct mfl_rate *rate)
+        struct mfl_net *net, int group, const struct mfl_optimizer *options, const struct mfl_rate *rate)
 {
         size_t at = (size_t)net->graph->n * (size_t)group;
+        struct mfl_optimizer one = *options, *opt = &one;
+        if (mfl_optimizer_clips_prox(opt)) {
+                add_prox(net, at, opt->prox_mu);
+                one.prox_mu = 0;
+        }
         float factor = opt->clip_norm > 0 ? mfl_clip_factor(opt->clip_norm, norm_of_grads(net)) : 1.0f;
         for (int t = 0; t < net->graph->n_params; t++) {
                 const struct mfl_param *param = &net->graph->params[t];
                 size_t end = (size_t)(param->offset + param->count);
                 for (size_t i = (size_t)param->offset; param->trained && i < end; i++) {
-                        float *p = &net->params[at + i], *m = &net->momentum[at + i],
-                              *v = &net->second[at + i];
+                        float *p = &net->params[at + i], *m = net->momentum ? &net->momentum[at + i] : NULL,
+                              *v = net->second ? &net->second[at + i] : NULL;
                         float g = factor == 1.0f ? net->grads[i] : net->grads[i] * factor;
                         if (opt->kind == MFL_OPTIMIZER_SGD)
                                 mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at + i], g);
@@ -211,7 +251,7 @@ static void update(
         }
 }
 
-/* key: of the step; NULL: samples as they are. */
+/* key: the step's; NULL: samples as they are. */
 static void gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
         const uint32_t *index)
 {
@@ -229,17 +269,18 @@ static void gather(const struct pass *pass, const struct mfl_device_data *data, 
         net->gather_ns += mfl_now_ns() - start_ns;
 }
 
-/* One batch of a step: its share of the gradient, added to net->grads. */
+/* One batch of a step: adds its share of the gradient to net->grads. */
 static void step_part(struct pass *pass, const struct mfl_device_data *data, struct mfl_group_steps *steps,
-        const uint32_t *index, float scale)
+        const uint32_t *index, const struct mfl_loss_share *share)
 {
         struct mfl_net *net = pass->net;
         int last = net->graph->n_layers - 1;
         struct mfl_rng_key key = mfl_rng_augment_key(steps->augment, pass->step);
         gather(pass, data, &key, index);
         mfl_ref_forward(pass);
-        mfl_host_loss(data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, scale,
-                mfl_ref_act(net, last), mfl_ref_grad(net, last), &steps->score);
+        struct mfl_host_loss loss = {
+                data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, share, NULL, NULL};
+        mfl_host_loss(&loss, mfl_ref_act(net, last), mfl_ref_grad(net, last), &steps->score);
         if (pass->first_row == 0) {
                 mfl_ref_backward(pass, net->grads);
                 return;
@@ -264,11 +305,12 @@ static void step_group(struct mfl_net *net, const struct mfl_device_data *data, 
         struct mfl_rate rate =
                 mfl_rate_of(opt, (uint64_t)pass.step + 1, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
         mfl_assert(rows <= batch * parts);
-        uint64_t scored = mfl_host_scored(data, net->graph, &net->options.loss, index, rows);
+        struct mfl_loss_share share =
+                mfl_loss_share_of(data->dataset, data->split, &net->options.loss, index, rows);
         for (uint32_t first = 0; first < rows; first += batch) {
                 pass.first_row = first;
                 pass.rows = MFL_MIN(rows - first, batch);
-                step_part(&pass, data, steps, index + first, scored ? 1.0f / (float)scored : 0.0f);
+                step_part(&pass, data, steps, index + first, &share);
         }
         steps->n_samples += rows;
         if (rows)
@@ -280,7 +322,7 @@ static int step(struct mfl_net *net, const struct mfl_device_data *data, struct 
 {
         struct mfl_shape image;
         int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
-        mfl_assert(net->options.training);
+        mfl_assert(net->options.training && mfl_moments_hold(net->options.moments, opt));
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
         for (uint32_t t = 0; !rc && t < n_steps; t++)
@@ -292,9 +334,10 @@ static int step(struct mfl_net *net, const struct mfl_device_data *data, struct 
 static int eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
-        struct mfl_loss loss = {.kind = net->options.loss.kind};
+        struct mfl_loss loss = mfl_loss_plain(&net->options.loss);
         int rc = mfl_check_data(net->graph, &loss, data->dataset, err);
-        struct mfl_score score = {0};
+        struct mfl_score score = {
+                .by_class = mfl_counts_classes(net->graph, &loss) ? ret_score->by_class : NULL};
         if (rc)
                 return rc;
         for (uint32_t at = 0, rows; at < n; at += rows) {
@@ -303,8 +346,8 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
                         .net = net, .params = net->params + net->graph->n * (uint64_t)group, .rows = rows};
                 gather(&pass, data, NULL, index + at);
                 mfl_ref_forward(&pass);
-                mfl_host_loss(data, net->graph, &loss, index + at, rows, 0.0f,
-                        mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
+                struct mfl_host_loss batch = {data, net->graph, &loss, index + at, rows, NULL, NULL, NULL};
+                mfl_host_loss(&batch, mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
         }
         *ret_score = score;
         return 0;
@@ -315,8 +358,7 @@ static uint64_t gather_ns(struct mfl_net *net)
         return net->gather_ns;
 }
 
-/* Group g's forward over the samples kept in net->x; only the first time are the running statistics updated.
- */
+/* Group g's forward over the samples in net->x; only the first call updates the running statistics. */
 static struct pass forward_kept(struct mfl_net *net, int g, bool first)
 {
         float *params = net->params + net->graph->n * (uint64_t)g;

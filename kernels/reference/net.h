@@ -12,10 +12,14 @@ struct mfl_net {
         struct mfl_plan *plan;
         char *arena;
         float *params, *params_first, *momentum; /* G * n; momentum: SGD's, or Adam's first moment */
-        float *second;                           /* G * n: Adam's and Adagrad's sum of squares */
+        float *second;                           /* G * n: Adam's and Adagrad's sum of squares. Both are
+                                                    NULL where options.moments does not have them */
         int64_t *sum;                            /* n */
         float *grads;                            /* n: of the step */
         float *part;                             /* n: of one batch of a step that accumulates */
+        float *extra;                            /* n: gradients of one use of shared tensors */
+        float *turned;                           /* n: a transposed copy of a dense layer's weight. Both are
+                                                    NULL where no tensor is shared */
         float *x;                                /* G * batch * input: what forward was given */
         struct mfl_rng_key *keys;                /* G: what forward was given */
         bool dropout;                            /* forward was given keys */
@@ -26,21 +30,22 @@ struct mfl_net {
 struct pass {
         struct mfl_net *net;
         const float *params;
-        float *running;          /* params whose running statistics a forward updates, once; NULL: they
-                                    stay */
-        int64_t rows, first_row; /* of the step's rows, those that pass now */
+        float *running;          /* params whose running statistics a forward updates, once; NULL: none */
+        int64_t rows, first_row; /* the rows of the step that pass now */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
 };
 
 /* What layer i keeps from its forward to its backward, for a whole batch. */
 uint64_t mfl_ref_aux_bytes(const struct mfl_graph *graph, int i, int batch);
+/* MFL_INVALID, with the layer's name, for an operator that this backend does not have. */
+int mfl_ref_check_ops(const struct mfl_graph *graph, struct mfl_error *err);
 float *mfl_ref_act(const struct mfl_net *net, int i);
 float *mfl_ref_grad(const struct mfl_net *net, int i);
 void mfl_ref_forward(const struct pass *pass);
 void mfl_ref_layer_forward(const struct pass *pass, int i);
-/* From the gradient of the last layer's output, in the arena, to grads (n floats); what is not trained has
- * gradient 0. Once for each forward. */
+/* From the gradient of the last layer's output, in the arena, to grads (n floats). Params that are not
+ * trained have gradient 0. Call it once for each forward. */
 void mfl_ref_backward(const struct pass *pass, float *grads);
 
 #endif

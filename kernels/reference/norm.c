@@ -13,9 +13,7 @@ struct mfl_norm mfl_norm_of(const struct mfl_graph *graph, int i)
                 .eps = layer->eps};
 }
 
-/* What one mean and variance are taken over: n_channels channels from `channel` on, of n_rows rows from `row`
- * on.
- */
+/* What one mean and variance cover: n_channels channels from `channel` on, of n_rows rows from `row` on. */
 struct part {
         int64_t row, n_rows, channel, n_channels;
 };
@@ -92,7 +90,7 @@ void mfl_ref_norm_forward(const struct mfl_norm *v, int64_t rows, const float *x
         }
 }
 
-/* Sums of a channel's part: of dy, and of dy times the normalised x. */
+/* Sums over a channel's part: of dy, and of dy times the normalised x. */
 static void channel_sums(const struct mfl_norm *v, const struct part *p, const struct moments *m, int64_t c,
         const float *x, const float *dy, double sums[2])
 {
@@ -104,8 +102,8 @@ static void channel_sums(const struct mfl_norm *v, const struct part *p, const s
                 }
 }
 
-/* With g = weight * dy: dx = rstd * (g - mean(g) - hat * mean(g * hat)), means over the part; where mean and
- * variance are constants, dx = rstd * g. */
+/* With g = weight * dy: dx = rstd * (g - mean(g) - hat * mean(g * hat)), with means over the part. Where mean
+ * and variance are constants, dx = rstd * g. */
 static void part_backward(const struct mfl_norm *v, const struct part *p, const float *x, const float *dy,
         const float *weight, bool add, float *dx)
 {

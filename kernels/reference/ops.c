@@ -14,7 +14,7 @@ static bool inside(int64_t at, int64_t size)
         return at >= 0 && at < size;
 }
 
-/* sum over i, r, c of x[i, tap] * W[o, i, r, c], i counting within the group of filter o */
+/* The sum over i, r, c of x[i, tap] * W[o, i, r, c]; i counts within the group of filter o. */
 static double conv_point(
         const struct mfl_window *v, const float *x, const float *weight, int64_t oh, int64_t ow)
 {
@@ -44,7 +44,7 @@ void mfl_ref_conv_forward(const struct mfl_window *v, int64_t rows, const float 
                                 }
 }
 
-/* The output coordinate whose tap r reads input coordinate at, or -1. */
+/* The output coordinate whose tap r reads input coordinate `at`, or -1. */
 static int64_t output_of(const struct mfl_window *v, int axis, int64_t at, int64_t r, int64_t size)
 {
         int64_t o = at + v->p[axis] - r * v->d[axis];
@@ -119,7 +119,7 @@ void mfl_ref_conv_backward_params(
         }
 }
 
-/* The convolution whose gradient by its input is this layer: input and output change places. */
+/* The convolution whose gradient with respect to its input is this layer: input and output change places. */
 static struct mfl_window turned(const struct mfl_window *v)
 {
         struct mfl_window t = *v;
@@ -204,7 +204,7 @@ void mfl_ref_dense_backward_params(
                         bias += dy[n * n_out + o];
                 if (db)
                         db[o] = (float)bias;
-                for (int64_t i = 0; i < n_in; i++) {
+                for (int64_t i = 0; dw && i < n_in; i++) {
                         double sum = 0;
                         for (int64_t n = 0; n < rows; n++)
                                 sum += (double)dy[n * n_out + o] * x[n * n_in + i];
@@ -213,7 +213,7 @@ void mfl_ref_dense_backward_params(
         }
 }
 
-/* Index within the plane of the window's first largest element; -1 where the window holds padding only. */
+/* Index within the plane of the window's first largest element; -1 where the window holds only padding. */
 static int64_t window_argmax(const struct mfl_window *v, const float *plane, int64_t oh, int64_t ow)
 {
         int64_t best = -1;

@@ -2,8 +2,8 @@
 /* LSTM (Hochreiter and Schmidhuber 1997, with forget gates) and GRU (Cho et al. 2014) with the equations of
  * torch.nn, as plain loops.
  *
- * Backward runs a row from its last position to its first and leaves, where the gates were, the gradients of
- * what went into them: for LSTM those of i, f, g, o; for GRU those of r, z, n, and of the hidden share of n.
+ * Backward runs a row from its last position to its first. Where the gates were, it leaves the gradients of
+ * the gates' inputs: for LSTM those of i, f, g, o; for GRU those of r, z, n, and of the hidden share of n.
  * The gradients of the params are then sums over rows and positions.
  */
 #include "kernels/reference/sequence.h"
@@ -51,7 +51,7 @@ static void lstm_forward(const struct mfl_ref_recurrent *v, const struct row *ro
         for (int64_t u = 0; u < 4 * n; u++) {
                 float a = (float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
                                   share(v->weight_hh, v->bias_hh, u, n, before));
-                gate[u] = u / n == 2 ? tanhf(a) : mfl_sigmoid(a);
+                gate[u] = u / n == 2 ? tanhf(a) : mfl_unary_sigmoid(a);
         }
         for (int64_t u = 0; u < n; u++) {
                 float c = t ? row->cell[(t - 1) * n + u] : 0.0f;
@@ -66,8 +66,8 @@ static void gru_forward(const struct mfl_ref_recurrent *v, const struct row *row
         const float *x = row->x + t * v->features, *before = t ? row->y + (t - 1) * n : NULL;
         float *gate = row->gates + t * 4 * n;
         for (int64_t u = 0; u < 2 * n; u++)
-                gate[u] = mfl_sigmoid((float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
-                                              share(v->weight_hh, v->bias_hh, u, n, before)));
+                gate[u] = mfl_unary_sigmoid((float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
+                                                    share(v->weight_hh, v->bias_hh, u, n, before)));
         for (int64_t u = 0; u < n; u++) {
                 float hidden = (float)share(v->weight_hh, v->bias_hh, 2 * n + u, n, before);
                 float input = (float)share(v->weight_ih, v->bias_ih, 2 * n + u, v->features, x);
@@ -87,8 +87,8 @@ void mfl_ref_recurrent_forward(const struct mfl_ref_recurrent *v, const float *x
         }
 }
 
-/* dh: gradient of this position's output, dc (LSTM): of its cell from later ones; both become those of the
- * position before, but for what passes through the weights. */
+/* dh: the gradient of this position's output; dc (LSTM): of its cell, from later positions. Both become those
+ * of the position before, except for what passes through the weights. */
 static void lstm_backward(
         const struct mfl_ref_recurrent *v, const struct row *row, int64_t t, float *dh, float *dc)
 {
@@ -97,11 +97,11 @@ static void lstm_backward(
         for (int64_t u = 0; u < n; u++) {
                 float i = gate[u], f = gate[n + u], g = gate[2 * n + u], o = gate[3 * n + u];
                 float c = tanhf(row->cell[t * n + u]), before = t ? row->cell[(t - 1) * n + u] : 0.0f;
-                float d = dc[u] + mfl_tanh_grad(c, dh[u] * o);
-                gate[3 * n + u] = mfl_sigmoid_grad(o, dh[u] * c);
-                gate[u] = mfl_sigmoid_grad(i, d * g);
-                gate[n + u] = mfl_sigmoid_grad(f, d * before);
-                gate[2 * n + u] = mfl_tanh_grad(g, d * i);
+                float d = dc[u] + mfl_unary_tanh_grad(c, dh[u] * o);
+                gate[3 * n + u] = mfl_unary_sigmoid_grad(o, dh[u] * c);
+                gate[u] = mfl_unary_sigmoid_grad(i, d * g);
+                gate[n + u] = mfl_unary_sigmoid_grad(f, d * before);
+                gate[2 * n + u] = mfl_unary_tanh_grad(g, d * i);
                 dc[u] = d * f;
                 dh[u] = 0;
         }
@@ -114,16 +114,16 @@ static void gru_backward(const struct mfl_ref_recurrent *v, const struct row *ro
         for (int64_t u = 0; u < n; u++) {
                 float r = gate[u], z = gate[n + u], c = gate[2 * n + u], hidden = gate[3 * n + u];
                 float before = t ? row->y[(t - 1) * n + u] : 0.0f;
-                float dn = mfl_tanh_grad(c, dh[u] * (1.0f - z));
-                gate[u] = mfl_sigmoid_grad(r, dn * hidden);
-                gate[n + u] = mfl_sigmoid_grad(z, dh[u] * (before - c));
+                float dn = mfl_unary_tanh_grad(c, dh[u] * (1.0f - z));
+                gate[u] = mfl_unary_sigmoid_grad(r, dn * hidden);
+                gate[n + u] = mfl_unary_sigmoid_grad(z, dh[u] * (before - c));
                 gate[2 * n + u] = dn;
                 gate[3 * n + u] = dn * r;
                 dh[u] *= z;
         }
 }
 
-/* Where in `gates` of a position stands the gradient of what weight_hh's row u gives. */
+/* Where the gradient of the product with weight_hh's row u lies in `gates` of a position. */
 static int64_t hidden_row(const struct mfl_ref_recurrent *v, int64_t u)
 {
         return !v->lstm && u >= 2 * v->hidden ? u + v->hidden : u;
@@ -165,8 +165,8 @@ static void row_backward(const struct mfl_ref_recurrent *v, const struct row *ro
         }
 }
 
-/* The sum over rows and positions of a gate's gradient times what it met: element k of the input (hidden
- * false) or of the output before (hidden); k < 0: times 1. */
+/* The sum over rows and positions of a gate's gradient times its factor: element k of the input (hidden
+ * false) or of the previous output (hidden); k < 0: times 1. */
 static float sum_params(const struct mfl_ref_recurrent *v, const float *gates, int64_t u, bool hidden,
         const float *met, int64_t k)
 {

@@ -160,18 +160,21 @@ void mfl_ref_embedding_forward(
 }
 
 void mfl_ref_embedding_backward(
-        int64_t n, int64_t width, int vocabulary, const float *x, const float *dy, float *dw)
+        int64_t n, int64_t width, int vocabulary, int padding, const float *x, const float *dy, float *dw)
 {
-        for (int64_t i = 0; i < n; i++)
-                for (int64_t k = 0; k < width; k++)
-                        dw[mfl_token(x[i], vocabulary) * width + k] += dy[i * width + k];
+        for (int64_t i = 0; i < n; i++) {
+                int token = mfl_token(x[i], vocabulary);
+                for (int64_t k = 0; token != padding && k < width; k++)
+                        dw[token * width + k] += dy[i * width + k];
+        }
 }
 
 /* One head of one row: pointers to its first query, key and value; rows of them are 3 width apart. */
 struct head {
         const float *q, *k, *v;
-        float *p;      /* T x T */
-        int64_t first; /* number of p[0] in the dropout mask */
+        float *p;          /* T x T */
+        const float *mask; /* T; NULL: none */
+        int64_t first;     /* number of p[0] in the dropout mask */
 };
 
 static struct head head_of(const struct mfl_ref_attention *v, int64_t r, int h, const float *x, float *kept)
@@ -182,6 +185,7 @@ static struct head head_of(const struct mfl_ref_attention *v, int64_t r, int h, 
                 .k = row + v->width,
                 .v = row + 2 * v->width,
                 .p = kept + pair * t * t,
+                .mask = v->mask ? v->mask + r * t : NULL,
                 .first = (pair + v->first_row * v->heads) * t * t};
 }
 
@@ -206,7 +210,8 @@ static void head_forward(const struct mfl_ref_attention *v, const struct head *h
                 int64_t seen = v->causal ? i + 1 : t;
                 float *p = head->p + i * t;
                 for (int64_t j = 0; j < seen; j++)
-                        p[j] = (float)(dot(size, head->q + i * step, head->k + j * step) * scale);
+                        p[j] = (float)(dot(size, head->q + i * step, head->k + j * step) * scale) +
+                               (head->mask ? head->mask[j] : 0.0f);
                 softmax(seen, t, p, p);
                 for (int64_t c = 0; c < size; c++) {
                         double sum = 0;
@@ -227,7 +232,8 @@ void mfl_ref_attention_forward(const struct mfl_ref_attention *v, const float *x
                 }
 }
 
-/* Gradients of the values, then p becomes the gradient of the scores, then those of queries and keys. */
+/* The gradients of the values; then p becomes the gradient of the scores; then the gradients of queries and
+ * keys. */
 static void head_backward(const struct mfl_ref_attention *v, const struct head *head, const float *dy,
         bool add, float *scratch, float *dx)
 {

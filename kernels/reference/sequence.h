@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators of sequences. Tensors are row-major floats of `rows` samples; sums in double, rounded once;
- * `add`: dx += instead of dx =. Pure, no allocation: what backward needs of forward is kept in the caller's
- * `kept`. */
+/* Operators of sequences. Tensors are row-major floats of `rows` samples; sums are taken in double and
+ * rounded once. `add`: dx += instead of dx =. Pure, without allocation: the caller's `kept` carries what
+ * backward needs from forward. */
 #ifndef MFL_KERNELS_REFERENCE_SEQUENCE_H
 #define MFL_KERNELS_REFERENCE_SEQUENCE_H
 
 #include "kernels/backend.h"
 
-/* Layer norm, or without `centred` RMS norm, of n vectors of `width`. kept: 2 n doubles, mean and 1 /
+/* Layer norm (without `centred`: RMS norm) of n vectors of `width`. kept: 2 n doubles, mean and 1 /
  * deviation. */
 struct mfl_ref_rownorm {
         int64_t n, width;
@@ -38,15 +38,16 @@ void mfl_ref_matmul_backward2(
 void mfl_ref_embedding_forward(
         int64_t n, int64_t width, int vocabulary, const float *x, const float *weight, float *y);
 void mfl_ref_embedding_backward(
-        int64_t n, int64_t width, int vocabulary, const float *x, const float *dy, float *dw);
+        int64_t n, int64_t width, int vocabulary, int padding, const float *x, const float *dy, float *dw);
 
 /* kept: the softmax, [rows][heads][T][T], before dropout; then T floats of scratch. */
 struct mfl_ref_attention {
-        int64_t rows, first_row, positions, width; /* first_row: number of the first one within the step */
+        int64_t rows, first_row, positions, width; /* first_row: number of the first row within the step */
         int heads;
         bool causal;
         float rate;
         const struct mfl_rng_key *dropout; /* of the layer and step; NULL: none */
+        const float *mask;                 /* rows * positions, added to the scores of keys; NULL: none */
 };
 void mfl_ref_attention_forward(const struct mfl_ref_attention *v, const float *x, float *kept, float *y);
 void mfl_ref_attention_backward(
@@ -62,7 +63,8 @@ struct mfl_ref_recurrent {
 #define MFL_REF_RECURRENT_KEPT 5
 #define MFL_REF_RECURRENT_SCRATCH 2
 void mfl_ref_recurrent_forward(const struct mfl_ref_recurrent *v, const float *x, float *kept, float *y);
-/* dx and each gradient of params may be NULL. Uses `kept` up: once for each forward, as attention's. */
+/* dx and each gradient of params may be NULL. It overwrites `kept`: call it once for each forward, as for
+ * attention. */
 void mfl_ref_recurrent_backward(const struct mfl_ref_recurrent *v, const float *x, const float *y,
         float *kept, const float *dy, bool add, float *dx, float *dw_ih, float *dw_hh, float *db_ih,
         float *db_hh);

@@ -24,7 +24,7 @@ struct mfl_ref_join mfl_ref_join_of(const struct mfl_shape *x, const struct mfl_
         return v;
 }
 
-/* Where in x2 stands what element (i, j, k) of x meets. */
+/* Where the partner of x's element (i, j, k) lies in x2. */
 static int64_t at2(const struct mfl_ref_join *v, int64_t i, int64_t j, int64_t k)
 {
         int64_t a = v->dim2[0] == 1 ? 0 : i, b = v->dim2[1] == 1 ? 0 : j, c = v->dim2[2] == 1 ? 0 : k;
@@ -57,7 +57,7 @@ void mfl_ref_join_backward(
                                 }
 }
 
-/* The sum over what met element (a, b, c) of x2 in one row. */
+/* The sum over all partners of x2's element (a, b, c) in one row. */
 static double sum_met(const struct mfl_ref_join *v, const int64_t at[3], const float *x, const float *dy)
 {
         int64_t first[3], end[3];

@@ -21,12 +21,12 @@ void mfl_ref_join_forward(
 /* dx = dy * x2, or dy where x2 is NULL. */
 void mfl_ref_join_backward(
         const struct mfl_ref_join *v, int64_t rows, const float *x2, const float *dy, bool add, float *dx);
-/* dx2 = the sum over what an element of x2 met, of dy * x, or of dy where x is NULL. */
+/* dx2 = the sum, over all partners of an element of x2, of dy * x, or of dy where x is NULL. */
 void mfl_ref_join_backward2(
         const struct mfl_ref_join *v, int64_t rows, const float *x, const float *dy, bool add, float *dx2);
 
-/* Indices [first, first + n) of an axis of a whole tensor: out of it into a tensor of n, or (out false) from
- * that into it. */
+/* Indices [first, first + n) of an axis of a whole tensor: copies them into a tensor of n, or (out false)
+ * from that tensor back. */
 void mfl_ref_part_copy(const struct mfl_ref_axis *whole, int64_t first, int64_t n, bool out, bool add,
         const float *from, float *to);
 

@@ -74,6 +74,26 @@ def test_disabled_in_the_middle_of_a_round(cluster, undisturbed):
     c.check_alive()
 
 
+@pytest.mark.parametrize('shared', [False, True])
+def test_sites_with_words_of_their_own(cluster, shared):
+    """Two sites whose texts have other words number them differently, so they never train together, unless both name one file."""
+    c = cluster(0)
+    c.write('words.txt', 'film\nbad\nfine\ngreat\n')
+    more = ',vocabulary=%s/words.txt' % c.dir if shared else ''
+    for n, (site, word) in enumerate((('site-a', 'fine'), ('site-b', 'great'))):
+        c.write(site + '.csv', 'text,kind\n' + ''.join('%s film %d,%d\n' % ((word, 'bad')[i % 2], i, i % 2) for i in range(40)))
+        c.start_daemon(site, data=['texts=csv:%s/%s.csv,text=text,length=3,test_fraction=0.2%s' % (c.dir, site, more)])
+        c.wait_daemons(n + 1)
+    layers = [{'embedding': {'vocabulary': 100, 'features': 4, 'padding_idx': 0}}, 'flatten', {'dense': {'units': 2}}]
+    job = c.begin(model={'layers': layers}, data={'name': 'texts', 'partition': 'local', 'clients': None},
+                  training={'steps': 5, 'epochs': None, 'batch': 8})
+    c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
+    notes = [d['note'] for d in c.mfl_json('daemons')['daemons'] if d['note']]
+    assert [r['clients'] for r in c.rounds(job)[:2]] == ([2, 2] if shared else [1, 1])
+    assert len(notes) == (0 if shared else 1)
+    assert all('its data set texts has other classes, categories or tokens than that of' in note for note in notes)
+
+
 def test_sites_that_can_not_work_together(cluster):
     """Data sets of one name and form whose classes are called otherwise: who came first decides, also after a restart; a job
     that waits says whom it lacks and why."""
@@ -90,15 +110,15 @@ def test_sites_that_can_not_work_together(cluster):
     start('site-b')
     start('site-c')
     local = {'name': 'pets', 'partition': 'local', 'clients': None}
-    job = c.submit(rounds=200, data=local, training={'steps': 50, 'epochs': None, 'batch': 8})
+    job = c.begin(data=local, training={'steps': 50, 'epochs': None, 'batch': 8})
     c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
     note = next(d['note'] for d in c.mfl_json('daemons')['daemons'] if d['name'] == 'site-b')
-    assert note == job + ': its data set pets has other classes or symbols than that of site-a'
+    assert note == job + ': its data set pets has other classes, categories or tokens than that of site-a'
     c.server.kill()
     c.daemons['site-a'].kill()
     c.start_server()
     c.wait_info(job, lambda i: i['reason'] == '2 daemons offer pets: site-c is disabled by a rule, '
-                'site-b has other classes or symbols than site-a', 20, 'the reason')
+                'site-b has other classes, categories or tokens than site-a', 20, 'the reason')
     c.mfl('daemons', 'enable', 'site-c')
     done = c.info(job)['round']
     c.wait_info(job, lambda i: i['round'] > done, 20, 'another round')
@@ -119,7 +139,7 @@ def test_globs_allow_lists_and_restarts(cluster):
     assert "still may not take part: disabled by the rule 'site-b*'" in c.mfl('daemons', 'enable', 'site-b1').stdout
     assert "still may not take part: disabled by the rule 'site-b*'" in c.mfl('daemons', 'allow', 'site-b2').stdout
     wait_state(c, 'site-a1', 'refused')  # it matches no rule that allows
-    assert daemons(c)['site-a1']['note'] == "only daemons that a rule allows may take part, and none allows 'site-a1'"
+    assert daemons(c)['site-a1']['note'] == "only daemons that a rule allows may take part, and no rule allows 'site-a1'"
     c.server.kill()
     c.start_server()
     rules = c.mfl_json('daemons', 'rules')['rules']
@@ -155,14 +175,14 @@ def test_a_rule_ends_by_itself_and_drains_stay(cluster):
     (('disabel', 'd1'), "did you mean 'disable'"),
     (('remove', 'd1'), 'disable, enable, allow, disallow and rules'),
     (('disable',), 'name of a daemon'),
-    (('disable', 'a/b'), 'is no pattern'),
+    (('disable', 'a/b'), 'is not a pattern'),
     (('disable', 'sha256:12'), '64 hexadecimal'),
     (('disable', 'd1', '--for', '5 years'), 'such as 90s'),
     (('disable', 'd1', '--for', '367d'), 'such as 90s'),
-    (('allow', 'd1', '--for', '5m'), 'of disable only'),
+    (('allow', 'd1', '--for', '5m'), 'goes only with disable'),
     (('enable', 'd1', '--reason', 'x'), 'no --reason'),
     (('disable', 'd1', '--reason', 'x' * 201), 'at most 200'),
-    (('rules', 'd1'), 'nothing more'),
+    (('rules', 'd1'), 'no more arguments'),
 ])
 def test_mistakes_at_the_command_line(argv, words):
     assert words in h.mfl('daemons', *argv, server='127.0.0.1:1', status=2).stderr

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import mfl_harness as h
+import mfl_needs
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy')
 BUILT = os.path.join(h.BUILD, 'deploy')
@@ -43,8 +44,7 @@ def test_client_configuration(tmp_path):
 
 
 def analyze(*argv, **options):
-    if not shutil.which('systemd-analyze'):
-        pytest.skip('no systemd-analyze here')
+    mfl_needs.program('systemd-analyze')
     return subprocess.run(['systemd-analyze', *argv], capture_output=True, text=True, timeout=60, check=False, **options)
 
 
@@ -97,8 +97,7 @@ def test_what_daemons_share():
 @pytest.mark.parametrize('program,file', [('systemd-sysusers', 'sysusers'), ('systemd-tmpfiles', 'tmpfiles')])
 def test_accounts_and_folders(tmp_path, program, file):
     """Made in a root of their own; a second time changes nothing."""
-    if not shutil.which(program):
-        pytest.skip('no %s here' % program)
+    mfl_needs.program(program)
     if os.geteuid():
         pytest.skip('only root can do that')
     root = tmp_path / 'root'

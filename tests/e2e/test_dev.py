@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """./dev before the first program is there: what it says and does when something is in its way. The tools that it calls are scripts
-here, which note that they were called."""
+here, which note that they were called. And what runs the tests: one that lacks something is skipped and says why."""
 import fcntl
+import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
-DEV = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'dev')
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+DEV = os.path.join(TOP, 'dev')
 MESON = '''echo "noise of meson"
 echo "meson $1" >>"$CALLS"
+if [ "$1" = test ]; then
+        for name; do :; done
+        echo "only $name, of ${MFL_SKIPPED_IN##*/}" >>"$CALLS"
+        cp "$LATER" "$3/meson-logs/testlog.json"
+fi
 [ "$1" = setup ] || exit 0
 mkdir -p "$2/meson-info"
 printf '{"directories": {"source": "%s"}}' "$3" >"$2/meson-info/meson-info.json"
@@ -22,7 +30,7 @@ echo "ninja" >>"$CALLS"
 echo "[7/7] the last line"
 '''
 TOOLS = {'meson': MESON, 'ninja': NINJA, 'gcc': 'cat >/dev/null', 'protoc-c': '', 'pkg-config': 'exit ${PKG_CONFIG:-0}', 'sudo': '"$@"',
-         'dpkg-query': 'echo ok installed', 'apt-get': 'echo "apt-get $1" >>"$CALLS"; exit 100'}
+         'dpkg-query': 'echo ok installed', 'apt-get': 'echo "apt-get $*" >>"$CALLS"; exit ${APT:-100}'}
 
 
 class Clone:
@@ -100,7 +108,7 @@ def test_in_the_way(clone):
     said, calls = clone.run('build', MFL_BUILD='dev/build', status=1)
     assert not calls and 'Not a directory; MFL_BUILD=DIR builds elsewhere' in said
     said, calls = clone.run('build', PKG_CONFIG='1', status=1)
-    assert calls == ['apt-get install', 'apt-get update']
+    assert [call.split()[1] for call in calls] == ['install', 'update']
     last = said.split('\n')[-2]
     assert last.startswith('dev: apt-get, above, says why there are no libuv1-dev ') and last.endswith('then start ./dev again')
 
@@ -111,3 +119,88 @@ def test_demo(clone):
     assert said.startswith('usage: ./dev COMMAND') and not calls
     said, calls = clone.run('demo', status=1)
     assert said.endswith('dev: the build has no cli/mfl\n') and calls == ['meson setup', 'ninja']
+    # Where there is no GPU, nothing is compiled for one until somebody asks for a whole build.
+    if not os.path.exists('/dev/nvidiactl'):
+        assert clone.run('build')[1] == ['meson configure', 'ninja']
+    assert clone.run('build')[1] == ['ninja']
+
+
+# ---- what lacks something ----
+
+LACKS = """import mfl_needs
+nothing = mfl_needs.module('torch')
+def test_it():
+    assert nothing.of_that_kind
+"""
+SOME = """import mfl_needs
+import pytest
+def test_good():
+    pass
+@mfl_needs.needs_program('promtool')
+def test_of_rules():
+    pass
+def test_by_hand():
+    mfl_needs.program('no-such-program')
+"""
+
+
+def run_file(tmp_path, text, **env):
+    """One file of tests, where there are neither torch nor promtool; (status, lines of TAP)."""
+    (tmp_path / 'modules').mkdir(exist_ok=True)
+    (tmp_path / 'modules' / 'torch.py').write_text('raise ImportError("none")\n')
+    (tmp_path / 'test_x.py').write_text(text)
+    done = subprocess.run([sys.executable, os.path.join(TOP, 'tests', 'lib', 'run_pytest.py'), str(tmp_path / 'test_x.py')], text=True,
+                          capture_output=True, timeout=60, check=False, cwd=tmp_path,
+                          env={'PATH': str(tmp_path), 'PYTHONPATH': str(tmp_path / 'modules'), **env})
+    return done.returncode, done.stdout.splitlines()
+
+
+def summary(tmp_path, *argv, **test):
+    (tmp_path / 'log').write_text(json.dumps(test) + '\n')
+    return subprocess.run([sys.executable, os.path.join(TOP, 'tools', 'test_summary.py'), *argv, str(tmp_path / 'log')], text=True,
+                          capture_output=True, timeout=30, check=False).stdout
+
+
+def test_a_file_that_lacks_something_is_skipped(tmp_path):
+    status, lines = run_file(tmp_path, LACKS)
+    why = 'no torch here; on Debian: apt-get install python3-torch'
+    assert (status, lines) == (0, ['ok 1 - test_x.py # SKIP ' + why, '1..1'])
+    test = {'name': 'x', 'result': 'SKIP', 'stdout': '\n'.join(lines)}
+    assert summary(tmp_path, '--failures', **test) == 'skipped: x - test_x.py: %s\n0 passed, 0 failed, 1 skipped\n' % why
+    assert summary(tmp_path, '--lacking', **test) == 'x python3-torch\n'
+    # Nothing to run is no reason.
+    assert run_file(tmp_path, 'x = 1\n') == (5, ['not ok 1 - no test in test_x.py', '1..1'])
+    assert run_file(tmp_path, 'import no_such_module\n') == (2, ['not ok 1 - test_x.py', '1..1'])
+
+
+def test_what_was_skipped_is_run_again_alone(tmp_path):
+    lines = run_file(tmp_path, SOME)[1]
+    assert lines == ['ok 1 - test_x.py::test_good', 'ok 2 - test_x.py::test_of_rules # SKIP no promtool here; on Debian: apt-get '
+                     'install prometheus', 'ok 3 - test_x.py::test_by_hand # SKIP no no-such-program here', '1..3']
+    test = {'name': 'x', 'result': 'OK', 'stdout': '\n'.join(lines)}
+    assert summary(tmp_path, **test) == '1 passed, 0 failed, 2 skipped\n'
+    assert summary(tmp_path, '--lacking', **test) == 'x prometheus\n'
+    (tmp_path / 'promtool').write_text('')
+    (tmp_path / 'promtool').chmod(0o755)
+    assert run_file(tmp_path, SOME, MFL_SKIPPED_IN=str(tmp_path / 'log'))[1] == [
+        'ok 1 - test_x.py::test_of_rules', 'ok 2 - test_x.py::test_by_hand # SKIP no no-such-program here', '1..2']
+
+
+def test_optional(clone, tmp_path):
+    """What skipped tests ask for is installed, they run, they alone, and the sum is that of both runs."""
+    (clone.dir / 'tools').mkdir()
+    shutil.copy(os.path.join(TOP, 'tools', 'test_summary.py'), clone.dir / 'tools')
+    assert './dev test comes first' in clone.run('test', 'optional', status=1)[0]
+    log = clone.dir / 'build' / 'meson-logs' / 'testlog.json'
+    log.parent.mkdir(parents=True)
+    lines = ['ok 1 - a', 'ok 2 - b # SKIP no promtool here; on Debian: apt-get install prometheus']
+    tests = [{'name': 'mfl:e2e / some', 'result': 'OK', 'stdout': '\n'.join(lines)}, {'name': 'all', 'result': 'OK', 'stdout': 'ok 1 - c'},
+             {'name': 'gpu', 'result': 'SKIP', 'stdout': '1..0 # SKIP no device'}]
+    log.write_text(''.join(json.dumps(test) + '\n' for test in tests))
+    later = tmp_path / 'later'
+    later.write_text(json.dumps({'name': 'mfl:e2e / some', 'result': 'OK', 'stdout': 'ok 1 - b'}))
+    said, calls = clone.run('test', 'optional', APT='0', LATER=str(later))
+    assert calls == ['apt-get install -y --no-install-recommends prometheus', 'meson test', 'only some, of lacking.json']
+    assert said.endswith('skipped: gpu: no device\n3 passed, 0 failed, 1 skipped\n')
+    said, calls = clone.run('test', 'optional')
+    assert not calls and said.startswith('no test of the last run was skipped for want of a package\n')

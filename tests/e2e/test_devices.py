@@ -74,11 +74,11 @@ def test_none_is_silent(env):
 
 @pytest.mark.parametrize('argv, visible, text', [
     (['--gpu', '7'], None, 'GPU 7: there is no such device; there are: 0 (Alpha, ' + A),
-    (['--gpu', 'GPU-aaaa'], None, 'several begin so'),
-    (['--gpu', '0'], '1', 'CUDA_VISIBLE_DEVICES=1 is set: take away one of the two'),
+    (['--gpu', 'GPU-aaaa'], None, 'several begin like this'),
+    (['--gpu', '0'], '1', 'CUDA_VISIBLE_DEVICES=1 is set: remove one of the two'),
     (['--gpu', '0'], '', 'CUDA_VISIBLE_DEVICES= is set'),
     (['--gpus', '0'], None, None),
-    (['--gpus', '0,1'], '0,1', 'take away one of the two'),
+    (['--gpus', '0,1'], '0,1', 'remove one of the two'),
     (['--gpus', '0,9'], None, 'GPU 9: there is no such device'),
     (['--all-gpus'], '', 'expected indices or UUIDs of GPUs'),
     (['--gpu', '1'], B, None),
@@ -155,10 +155,10 @@ def test_lost_gpu(cluster, env, folder):
 def test_figures_of_a_stranger_are_checked(cluster):
     c = cluster()
     sets = c.data_sets()
-    for body, name in (({'gpu_percent': 101}, 'Telemetry.gpu_percent'), ({'temperature': 5000}, 'Telemetry.temperature'),
+    for i, (body, name) in enumerate((({'gpu_percent': 101}, 'Telemetry.gpu_percent'), ({'temperature': 5000}, 'Telemetry.temperature'),
                        ({'memory_used': 2, 'memory_total': 1}, 'Telemetry.memory_used'),
-                       ({'memory_total': 1 << 61}, 'Telemetry.memory_total')):
-        d = mfl_wire.FakeDaemon(c.address, 'stranger', sets)
+                       ({'memory_total': 1 << 61}, 'Telemetry.memory_total'))):
+        d = mfl_wire.FakeDaemon(c.address, 'stranger', sets, instance=100 + i)  # the process that lied does not come in again
         d.send('telemetry', body)
         h.wait_until(lambda: d.closed is not None, 10, 'the end of the connection')
         assert name in d.closed, d.closed
@@ -228,7 +228,7 @@ def test_a_device_that_nobody_named_is_locked(cluster, cuda):
     first = c.start_daemon('a', env=cuda, backend='auto')
     c.wait_daemons(1)
     done = client(env=cuda)
-    assert done.returncode == 78 and 'GPU %s: process %d trains on it already' % (A, first.pid) in done.stderr
+    assert done.returncode == 78 and 'GPU %s: process %d already trains on it' % (A, first.pid) in done.stderr
     assert client('--gpu', '1', env=cuda).returncode == 0
     assert client('--backend', 'reference', env=cuda).returncode == 0
 
@@ -262,7 +262,7 @@ def test_a_broken_device_ends_the_daemon(cluster, cuda, folder):
     assert "cuda: launch the step's graph: an illegal memory access was encountered" in d.log()
     del c.daemons['a']
     parent = c.start_daemon('lab', env=cuda, backend='auto', more=['--gpus', '0,1'])
-    wait_log(parent, 'ended with status 1; it is started again in 1 s')
+    wait_log(parent, 'ended with status 1; restarting it in 1 s')
     os.unlink(broken)
     c.wait_job(job, 60)
     assert parent.stop() == 0
@@ -317,9 +317,9 @@ def test_second_daemon_is_refused(cluster, env):
     c.wait_daemons(1)
     done = client('--gpu', A, '--backend', 'reference', env=env)
     assert done.returncode == 78, done.stderr
-    assert 'GPU %s: process %d trains on it already' % (A, first.pid) in done.stderr
+    assert 'GPU %s: process %d already trains on it' % (A, first.pid) in done.stderr
     done = client('--gpu', '0', '--share-gpu', '--backend', 'reference', env=env)
-    assert done.returncode == 78 and 'process %d has it alone' % first.pid in done.stderr
+    assert done.returncode == 78 and 'process %d uses it without --share-gpu' % first.pid in done.stderr
     assert client('--gpu', '1', '--backend', 'reference', env=env).returncode == 0
     first.kill()
     assert client('--gpu', '0', '--backend', 'reference', env=env).returncode == 0
@@ -421,7 +421,7 @@ def test_a_child_that_dies_is_started_again(cluster, env):
     before = children(parent)
     for n, delay in ((1, 1), (2, 2)):
         os.kill(children(parent)['lab-gpu1'], signal.SIGKILL)
-        wait_log(parent, 'lab-gpu1 was ended by signal 9 (Killed); it is started again in %d s' % delay)
+        wait_log(parent, 'lab-gpu1 was ended by signal 9 (Killed); restarting it in %d s' % delay)
         wait_log(parent, 'lab-gpu1: process', count=n + 1)
         wait_log(parent, 'gpu1| ', count=2)
     c.wait_daemons(3)
@@ -455,7 +455,7 @@ def test_hopeless_children_are_not_started_again(env, folder):
     for i in range(3):
         assert re.search(r'^gpu%d\| .*error: GPU GPU-aaaa%d.* was asked for: ' % (i, i), parent.log(), re.M), parent.log()
         assert parent.log().count('lab-gpu%d: process' % i) == 1
-        assert 'lab-gpu%d ended with status 78; it is not started again' % i in parent.log()
+        assert 'lab-gpu%d ended with status 78; not restarting it' % i in parent.log()
 
 
 def test_the_end_of_the_parent_is_the_end_of_its_children(cluster, env):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `mfl pull` writes for others, read back by readers that are none of ours: event files by their definition, CSV and JSON
 by Python's, npz by NumPy."""
-import contextlib
 import csv
 import glob
 import io
 import json
 import os
 import signal
-import sqlite3
 import struct
 import subprocess
 import time
@@ -17,6 +15,7 @@ import numpy
 import pytest
 
 import mfl_harness as h
+import mfl_state
 import mfl_wire as w
 
 SCALARS = {'train/loss': 'train_loss', 'train/accuracy': 'train_accuracy', 'test/loss': 'loss', 'test/accuracy': 'accuracy',
@@ -104,7 +103,7 @@ def check_events(path, shown):
     assert list(rounds) == [r['round'] for r in shown['rounds']]
     for r in shown['rounds']:
         wall, values = rounds[r['round']]
-        assert abs(wall - r['committed_ms'] / 1000) < 1e-3
+        assert abs(wall - r['committed_unix_ms'] / 1000) < 1e-3
         expected = {tag: float(numpy.float32(r[name])) for tag, name in SCALARS.items() if r[name] is not None}
         assert values == expected
 
@@ -179,7 +178,7 @@ def test_tensorboard(one, job):
     assert done['rounds'] == 5 and done['round'] == 5
     path = os.path.join(one.dir, done['file'])
     assert os.path.relpath(path, one.dir) == 'logs/%s-exported/events.out.tfevents.%010d.mfl' % (
-        job, shown['job']['created_ms'] // 1000)
+        job, shown['job']['created_unix_ms'] // 1000)
     check_events(path, shown)
     with open(path, 'rb') as f:
         whole = f.read()
@@ -202,17 +201,17 @@ def test_tensorboard(one, job):
         assert f.read() == whole
     with open(path, 'wb') as f:
         f.write(b'something else')
-    assert "not this job's events" in one.mfl('pull', job, '--format', 'tensorboard', '-o', 'logs', status=6).stderr
+    assert "events are from another job" in one.mfl('pull', job, '--format', 'tensorboard', '-o', 'logs', status=6).stderr
     os.rename(path, os.path.join(os.path.dirname(path), 'events.out.tfevents.1.other'))
     assert 'something else' in one.mfl('pull', job, '--format', 'tensorboard', '-o', 'logs', status=6).stderr
 
 
 def test_options_that_do_not_go_together(one, job):
     for argv, text in ((('--format', 'npy'), "did you mean 'npz'"), (('--format', 'csv', '--round', 'best'), '--round chooses a model'),
-                       (('--follow',), '--follow is for rounds'), (('--format', 'npz', '-o', '-'), "'-' is for csv and jsonl"),
-                       (('--format', 'tensorboard', '-o', '-'), 'needs a folder'), (('--timeout', '5'), 'goes with --follow'),
+                       (('--follow',), '--follow goes only with rounds'), (('--format', 'npz', '-o', '-'), "'-' is for csv and jsonl"),
+                       (('--format', 'tensorboard', '-o', '-'), 'needs a folder'), (('--timeout', '5'), 'goes only with --follow'),
                        (('--format', 'csv', '--follow'), "add '-o -'"), (('--format', 'csv', '-o', '-', '--json'), 'both write'),
-                       (('--format', 'tensorboard', '-o', ''), '--output: is empty')):
+                       (('--format', 'tensorboard', '-o', ''), '--output: the path is empty')):
         assert text in one.mfl('pull', job, *argv, status=2).stderr, argv
 
 
@@ -261,7 +260,7 @@ def test_follow(cluster):
     finally:
         second.kill()
     assert second.returncode == 0, err
-    assert 'server gone' in err and 'server is back' in err
+    assert 'connection to the server lost' in err and 'connected to the server again' in err
     shown = c.mfl_json('show', job)
     assert len(shown['rounds']) == 20 and 'up to round 20' in out
     check_events(path, shown)
@@ -273,11 +272,10 @@ def test_thousands_of_rounds(cluster):
     job = c.run_job(rounds=3, model='logistic')[0]
     c.server.stop()
     os.remove(c.log_path('server'))
-    with contextlib.closing(sqlite3.connect(os.path.join(c.state_dir, 'mfl.db'))) as db:
-        names = [row[1] for row in db.execute('PRAGMA table_info(rounds)') if row[1] not in ('round', 'kept')]
+    with mfl_state.changed(c.state_dir) as db:
+        names = [name for name in mfl_state.columns_of(db, 'rounds') if name not in ('round', 'kept')]
         db.execute('WITH RECURSIVE n(i) AS (SELECT 4 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) '
                    'INSERT INTO rounds (round, kept, {0}) SELECT i, 0, {0} FROM rounds, n WHERE round = 3'.format(', '.join(names)))
-        db.commit()
     c.start_server()
     rows = list(csv.DictReader(io.StringIO(c.mfl('pull', job, '--format', 'csv', '-o', '-').stdout)))
     assert [int(r['round']) for r in rows] == list(range(1, 2501))

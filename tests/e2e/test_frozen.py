@@ -9,6 +9,7 @@ import sqlite3
 import struct
 
 import mfl_harness as h
+import mfl_state
 import mfl_wire as w
 import pytest
 
@@ -114,14 +115,15 @@ def test_the_server_is_killed(cluster, lora, text_data):
     """Daemons keep what is frozen over that; one that comes in the middle fetches it."""
     text, _, digests, _, _ = lora
     c = cluster(1, data=text_data, backend='auto')
-    job = submit(c, text)
+    job = submit(c, text.replace('rounds: 3', 'rounds: %d' % h.ENDLESS))
     c.wait_info(job, lambda i: i['round'] >= 1, 20, 'the first round')
     c.server.kill()
     c.start_server()
     c.start_daemon('d2', data=text_data, backend='auto')
-    c.wait_job(job)
-    assert c.digests(job) == digests
-    assert h.params_digest(pull(c, job)) == digests[-1]
+    c.wait_info(job, lambda i: i['round'] >= 3, 30, 'three rounds')
+    c.stop_job(job)
+    assert c.digests(job)[:3] == digests
+    assert h.params_digest(pull(c, job)) == c.digests(job)[-1]
 
 
 def test_what_version_1_knows(cluster, lora, text_data):
@@ -145,6 +147,14 @@ def test_what_version_1_knows(cluster, lora, text_data):
     c.start_daemon('d2', data=text_data, backend='auto')
     c.wait_job(job)
     assert c.digests(job) == digests
+    # Of a checkpoint that rotted on the disk it gets none: it could not compare the digest.
+    with open('%s/jobs/%s/frozen.safetensors' % (c.state_dir, job), 'r+b') as f:
+        f.seek(-1, 2)
+        last = f.read(1)[0]
+        f.seek(-1, 2)
+        f.write(bytes([last ^ 1]))
+    with c.operator() as o, pytest.raises(w.Failure, match='frozen.safetensors on the disk differs'):
+        o.request('pull', {'job': job, 'round': -1})
     # The order of layers is that of a state_dict, and the digest is of that.
     with old.operator() as o:
         assert o.welcome['protocol'] == 1
@@ -185,7 +195,8 @@ def as_schema(c, job, schema):
         db.execute('UPDATE rounds SET file_sha256 = ?, file_bytes = ? WHERE job = ? AND file = ?',
                    (hashlib.sha256(data).digest(), len(data), job, name))
     os.unlink(folder + 'frozen.safetensors')
-    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes'):
+    mfl_state.drop_sums(db)
+    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou'):
         db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
     for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
         db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
@@ -201,13 +212,12 @@ def test_a_job_that_an_earlier_release_began(cluster, lora, text_data, schema):
     text, _, digests, old, _ = lora
     if schema == 4:
         text = text.replace('fedavgm', 'fedavg')  # whose checkpoints are as they were
-    else:
-        text = text.replace('rounds: 3', 'rounds: 9')  # so that it is in its middle for sure
-        assert 'rounds: 9' in text
-    c = cluster(1, data=text_data, backend='auto')
+    c = cluster.empty()
+    c.start_server({'MFL_FAULT': 'before-rename:3:exit'})  # of the second round's checkpoint, after what is frozen and the first one's
+    c.start_daemon('d1', data=text_data, backend='auto')
     job = submit(c, text)
-    c.wait_info(job, lambda i: i['round'] >= 1, 20, 'the first round')
-    c.server.kill()
+    assert c.server.wait(30) == h.FAULT_STATUS
+    assert [name for name in os.listdir('%s/jobs/%s' % (c.state_dir, job)) if name.startswith('round-000001')]
     as_schema(c, job, schema)
     c.start_server()
     info = c.wait_job(job)

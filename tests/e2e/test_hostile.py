@@ -251,6 +251,82 @@ def test_lying_daemon(cluster, update, announce, code):
     c.check_alive()
 
 
+UNTRUE = [
+    ('room', {'weight': 512}, 'weight 512, but its '),
+    ('one sample more', {'weight': 201}, 'weight 201, but its 4 clients have 200 samples'),
+    ('correct', {'correct': 5470207103 * 200, 'samples': 200}, 'predictions are correct'),
+    ('loss', {'loss_sum': 2 ** 63 - 1}, 'each has at most 2^20'),
+    ('samples', {'samples': 2 ** 32 - 1}, 'predictions, but its 4 clients make '),
+]
+
+
+@pytest.mark.parametrize('partition', ['iid', 'dirichlet'])
+@pytest.mark.parametrize('announce,why', [x[1:] for x in UNTRUE], ids=[x[0] for x in UNTRUE])
+def test_what_cannot_be_true(cluster, announce, why, partition):
+    """A daemon whose numbers can't be true is named and sent away, and its clients go to others: the model is that of honest
+    daemons alone, though the quorum is small and the deadline far."""
+    c = cluster(1)
+    data = {'partition': partition, 'clients': 8}
+    if partition == 'dirichlet':
+        data.update(alpha=0.5, min_samples=3)
+        why = ''  # what its clients have is not known at once, so the first lie that is found may be another
+    job = {'model': 'logistic', 'rounds': 2, 'data': data, 'limits': {'deadline': '60s', 'quorum': 0.1}}
+    expected = c.run_job(**job)[1]
+    liar = Liar(lambda task: bytes(8 * task['n_params']), **announce)
+    fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
+    c.wait_daemons(2)
+    job = c.submit(**job)
+    h.wait_until(lambda: fake.closed is not None, 20, 'its end')
+    assert why in fake.closed and liar.refused == [] and fake.error is None
+    info = c.wait_job(job)
+    assert c.digests(job) == expected
+    assert info['last']['clients'] == 8
+    assert 'daemon liar is sent away for what it said: ' in c.mfl('logs', job).stdout
+    entry = [e for e in c.mfl_json('audit')['entries'] if e['action'] == 'expel']
+    assert len(entry) == 1 and entry[0]['object'] == 'liar' and 'sent away' in entry[0]['text']
+    fake.close()
+    c.check_alive()
+
+
+@pytest.mark.parametrize('score,why', [
+    ({'samples': 2 ** 32 - 1, 'correct': 1}, '4294967295 predictions are scored, but the test samples have 10'),
+    ({'samples': 10, 'correct': 11}, '11 of 10'),
+    ({'samples': 10, 'correct': 5, 'loss_sum': 2 ** 63 - 1}, 'each has at most 2^20'),
+], ids=['samples', 'correct', 'loss'])
+def test_an_evaluation_that_cannot_be_true(cluster, score, why):
+    """Its shards go to others, so the round is evaluated on what there is. The liar's clients are rejected, by itself."""
+    c = cluster(1)
+
+    def evaluate(daemon, kind, body, payload):
+        if kind == 'task' and body['kind'] == w.ENUM_VALUE['TASK_EVAL']:
+            daemon.send('eval_result', {'task': body['task'], 'items': [{'item': i, **score} for i in body['items']]})
+        elif kind == 'task':
+            daemon.send('announce', {'task': body['task'], 'update': 0, 'item_first': 0, 'item_count': len(body['items']),
+                                     'rejected': [{'item': i, 'reason': 'not fit'} for i in body['items']],
+                                     'encoding': 'ENCODING_I64', 'job': body['job'], 'round': body['round']})
+    fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), evaluate)
+    c.wait_daemons(2)
+    job = c.submit(model='logistic', rounds=3, limits={'quorum': 0.1}, evaluation={'batch': 10})
+    h.wait_until(lambda: fake.closed is not None, 20, 'its end')
+    assert why in fake.closed and fake.error is None
+    info = c.wait_job(job)
+    assert 0 < info['best']['accuracy'] <= 1 and 0 < info['best']['loss'] < 10 and info['last']['clients'] == 8
+    assert 'daemon liar is sent away for what it said: ' in c.mfl('logs', job).stdout
+    fake.close()
+
+
+def test_ten_million_clients(cluster):
+    """A round takes what the server can hold, or is refused by name with what to write; the population costs nothing."""
+    c = cluster(1)
+    with c.operator() as o:
+        with pytest.raises(w.Failure) as e:
+            o.request('submit', {'text': h.job_text(data={'partition': 'iid', 'clients': 10_000_000}), 'file': 'job.yaml'}, 5)
+    assert 'each round would take all 10000000 clients, and the limit is 250000; set selection.clients' in str(e.value)
+    job = c.submit(data={'partition': 'iid', 'clients': 10_000_000}, selection={'clients': 10})
+    info = c.wait_job(job, state='failed')
+    assert '10000000 clients with at least 1 each' in info['reason'] and 'training samples' in info['reason']
+
+
 def test_update_that_is_not_finite(cluster):
     """The median takes single float updates: NaN is refused, the client counts as rejected."""
     c = cluster(1)
@@ -354,6 +430,49 @@ def test_reason_that_is_cut_within_a_character(cluster):
     for fake in fakes:
         assert fake.error is None and fake.closed is None
         fake.close()
+
+
+# ---- text that steers a terminal ----
+
+STEERS = '\033]0;owned\a\x9b31m\u202egnp\u2066\u2028\ufeff'
+
+
+def plain(text):
+    return not any(ord(c) < 32 and c != '\n' or 0x7f <= ord(c) < 0xa0 or c in '\u202e\u2066\u2028\ufeff' for c in text)
+
+
+def test_what_a_daemon_says_of_itself_steers_no_terminal(cluster):
+    """Names are refused, the rest is cleaned where it enters: for operators of any release, the log and /metrics."""
+    c = cluster(1)
+    for field, value in (('node', STEERS), ('backend', STEERS), ('device_uuid', STEERS), ('device_pci', 'a\u202e'),
+                         ('data_sets', [{**c.data_sets()[0], 'name': 'tiny\u202e'}])):
+        with pytest.raises(w.Closed) as e:
+            w.FakeDaemon(c.address, 'evil', **{'data_sets': c.data_sets(), field: value})
+        assert (field if field != 'data_sets' else 'DataSet.name') in e.value.reason and plain(e.value.reason)
+
+    def refuse(daemon, kind, body, payload):
+        if kind == 'task':
+            daemon.send('task_failed', {'task': body['task'], 'reason': 'no: ' + STEERS, 'permanent': True})
+
+    evil = w.FakeDaemon(c.address, 'evil', c.data_sets(), refuse, device='card ' + STEERS, numerics='n ' + STEERS,
+                        software='s ' + STEERS, reach={'memory_reason': STEERS, 'nccl_reason': STEERS})
+    c.wait_daemons(2)
+    job, _ = c.run_job(rounds=1)
+    with c.operator() as o:
+        told = str([d for d in o.daemons() if d['name'] == 'evil']) + ' '.join(o.logs(job))
+    assert 'card ?]0;owned??31m?gnp???' in told and 'no: ?]0;owned' in told and '\\x' not in told
+    shown = c.mfl('daemons').stdout + c.mfl('logs', job).stdout
+    assert 'evil' in shown and '?]0;owned' in shown and plain(shown)
+    with open(c.log_path('server'), newline='') as f:
+        assert plain(f.read())
+    evil.close()
+
+
+def test_job_whose_text_is_not_what_it_shows(one):
+    with one.operator() as o:
+        with pytest.raises(w.Failure) as e:
+            o.submit(h.job_text() + '# lr: 0.1 \u202e1.0 :rl\n')
+    assert 'job.yaml:' in str(e.value) and 'column 11 has U+202E' in str(e.value)
 
 
 # ---- a daemon that is silent, and a quorum ----
@@ -587,3 +706,14 @@ def test_a_viewer_that_asks_for_ever(cluster):
         then = o.info(job)['round']
     c.wait_info(job, lambda i: i['round'] > then + 3, 20, 'more rounds')
     c.mfl('stop', job)
+
+
+def test_job_larger_than_the_memory_fails_with_the_sizes(cluster):
+    """A job that exceeds memory_max will not fit later either: it fails at once, and the server takes the next one."""
+    c = cluster(1, config={'memory_max': '64MiB'})
+    c.wait_daemons(1)
+    job = c.submit(rounds=1, model={'layers': [{'dense': {'units': 65536}}, 'relu', {'dense': {'units': 4}}]})
+    c.wait_job(job, state='failed')
+    reason = c.info(job)['reason']
+    assert 'MiB' in reason and 'memory_max' in reason, reason
+    c.run_job(rounds=1)

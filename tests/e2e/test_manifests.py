@@ -17,8 +17,9 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))
 import mfl_harness as h  # noqa: E402
+import mfl_needs  # noqa: E402
 
-yaml = pytest.importorskip('yaml', reason='no PyYAML; on Debian: apt-get install python3-yaml')
+yaml = mfl_needs.module('yaml')
 
 DEPLOY = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy'))
 KUBERNETES, CONTAINER = os.path.join(DEPLOY, 'kubernetes'), os.path.join(DEPLOY, 'container')
@@ -243,7 +244,7 @@ def build(folder):
             continue
         assert done.returncode == 0, done.stderr
         return [d for d in yaml.safe_load_all(done.stdout) if d], done.stdout
-    pytest.skip('neither kubectl (1.27 or newer) nor kustomize is installed')
+    pytest.skip('neither kubectl (1.27 or newer) nor kustomize here; Debian has neither')
     return None
 
 
@@ -282,7 +283,7 @@ def validator():
         with open(whole, 'w', encoding='ascii'):
             pass
     except (subprocess.SubprocessError, OSError) as e:
-        pytest.skip('kubernetes-validate can not be installed here: %s' % e)
+        pytest.skip('kubernetes-validate can not be installed here, which takes PyPI and python3-venv: %s' % e)
     return own
 
 
@@ -300,9 +301,9 @@ print(json.dumps(unknown))
 
 @pytest.mark.parametrize('version', ['1.29', '1.34'])
 def test_schemas(tmp_path, nodes, version):
-    python = validator()
     folders = [os.path.join(KUBERNETES, 'overlays', name) for name in OVERLAYS] + [with_components(tmp_path)[0]]
     texts = [build(folder)[1] for folder in folders]
+    python = validator()
     for i, text in enumerate([build(nodes[0])[1] + nodes[1]] + texts):
         path = tmp_path / ('%d.yaml' % i)
         path.write_text(text)

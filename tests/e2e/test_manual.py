@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the programs print about themselves: man pages without a warning, completions that bash runs, examples that are taken."""
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import pytest
 
 import mfl_harness as h
+import mfl_needs
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
 PROGRAMS = ('mfl-server', 'mfl-client')
@@ -29,7 +31,7 @@ def test_man_pages(page):
     judges = [['groff', '-ww', '-man', '-Tascii'], ['mandoc', '-T', 'lint', '-W', 'warning']]
     judges = [argv for argv in judges if shutil.which(argv[0])]
     if not judges:
-        pytest.skip('neither groff nor mandoc here')
+        pytest.skip(mfl_needs.lack('groff'))
     for argv in judges:
         done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
         complaints = done.stderr if argv[0] == 'groff' else done.stdout
@@ -57,7 +59,7 @@ def test_job_keys_are_explained():
     parts = re.findall(r'^### `(\S+)`\n+(.*)$', text, re.M)
     assert len(parts) > 45
     assert dict(parts)['training.lr'] == 'required; learning rate of the clients, above 0'
-    assert dict(parts)['selection.daemons.max'] == 'at most so many work on the job; default: no limit'
+    assert dict(parts)['selection.daemons.max'] == 'at most this many work on the job; default: no limit'
     sections = {'model', 'selection', 'limits', 'evaluation', 'checkpoints', 'data', 'training', 'aggregation', 'selection.daemons'}
     assert not [key for key, words in parts if key not in sections and (not words or words.startswith(('Takes', '#')))]
     with open(os.path.join(ROOT, 'examples', 'reference.yaml'), encoding='utf-8') as f:
@@ -101,11 +103,81 @@ def test_help_that_could_not_be_written_is_a_failure():
         assert done.returncode and 'standard output: No space left on device' in done.stderr, (name, argv, done)
 
 
+@pytest.mark.parametrize('closed', [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_a_closed_descriptor_is_no_reason_to_abort(tmp_path, closed):
+    """What can't be written is a failure, as on a full disk; and nothing takes the place of a terminal."""
+    def run(name, *argv):
+        done = subprocess.run([h.program(name), *argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=30, check=False, preexec_fn=lambda: [os.close(fd) for fd in closed])
+        return done.returncode, done.stderr
+
+    written = [('mfl', 'presets'), ('mfl', '--version'), ('mfl', 'help', 'run'), ('mfl', 'presets', '--json'),
+               ('mfl', 'check', os.path.join(ROOT, 'examples', 'demo.yaml')), ('mfl-server', '--help'), ('mfl-client', '--version')]
+    for argv in written:
+        status, err = run(*argv)
+        assert (status > 0) == (1 in closed), (argv, status)
+        assert closed != (1,) or 'standard output: Bad file descriptor' in err, err
+    for argv, expected in [(('mfl', 'list', '--server', '127.0.0.1:1'), 3), (('mfl', 'wait', 'x', '--server', '127.0.0.1:1'), 3),
+                           (('mfl', 'nonsense'), 2), (('mfl-server', '--nonsense'), 2), (('mfl-client', '--nonsense'), 2)]:
+        assert run(*argv)[0] == expected, argv
+    (tmp_path / 'job.yaml').write_text(h.job_text(rounds=1))  # one that has connections, files and children
+    assert (run('mfl', 'run', str(tmp_path / 'job.yaml'), '--data', h.TINY, '--backend', 'reference', '--out',
+                str(tmp_path / 'out'))[0] > 0) == (1 in closed)
+    assert 1 in closed or (tmp_path / 'out' / 'model.safetensors').stat().st_size > 100
+
+
 def test_help_comes_first(tmp_path):
     """--help is of use when the configuration is broken; the width is one that terminals have."""
     for name in PROGRAMS:
         text = ask(name, '--config', str(tmp_path / 'missing.yaml'), '--help')
         assert 'usage: %s' % name in text and max(map(len, text.splitlines())) <= 100
+
+
+# ---- an example without a download, and what a run says ----
+
+def test_table_with_categories(tmp_path):
+    """Made by the example's script, checked beside its data, trained; a value that nobody declared has a line and a column."""
+    example = os.path.join(ROOT, 'examples', 'categories.yaml')
+    table = subprocess.run(['/usr/bin/python3', os.path.join(ROOT, 'examples', 'categories.py')], capture_output=True, text=True,
+                           timeout=30, check=True).stdout
+    (tmp_path / 'loans.csv').write_text(table)
+    data = 'loans=csv:%s,test_fraction=0.2' % (tmp_path / 'loans.csv')
+    checked = h.mfl('check', example, '--data', data + ',normalise=columns', '--json')
+    assert json.loads(checked.stdout)['samples'] == {
+        'shape': [6], 'classes': 2, 'targets': 0, 'train_samples': 3200, 'test_samples': 800, 'clients': 10, 'samples_min': 320,
+        'samples_max': 320} and checked.stderr == ''
+    assert 'income varies by' in h.mfl('check', example, '--data', data).stderr
+    done = h.mfl('run', example, '--data', data + ',normalise=columns', '--backend', 'reference', '--json', cwd=tmp_path)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result['state'] == 'done' and result['accuracy'] > 0.8 and result['out'] == 'mfl-run'
+    with open(tmp_path / 'mfl-run' / 'rounds.csv', encoding='ascii') as f:
+        accuracies = [line.split(',')[1] for line in f.read().splitlines()[1:]]
+    assert len(accuracies) == 5 and all(len(a) <= 7 for a in accuracies), accuracies  # of 800 samples
+    (tmp_path / 'loans.csv').write_text(table.replace('own,b', 'lease,b', 1))
+    line = table.splitlines().index(next(row for row in table.splitlines() if 'own,b' in row)) + 1
+    refused = h.mfl('check', example, '--data', data, status=5).stderr
+    assert 'loans.csv:%d: column 2 (housing): expected one of own, rent, free, got \'lease\'' % line in refused
+
+
+def test_head_that_does_not_fit_its_data(tmp_path):
+    """The words of the server, before there is one."""
+    job = tmp_path / 'job.yaml'
+    job.write_text(h.job_text(model={'layers': ['flatten', {'dense': {'units': 5}}]}))
+    assert h.mfl('check', job).stdout
+    for argv in (('check', job, '--data', h.TINY), ('run', job, '--data', h.TINY, '--backend', 'reference')):
+        done = h.mfl(*argv, status=None, cwd=tmp_path)
+        assert done.returncode and done.stderr.count('the last layer gives 5; it must give one number for each of the 4') == 1
+        assert 'must give' not in done.stdout
+    assert os.listdir(tmp_path) == ['job.yaml']  # nothing was trained
+    missing = h.mfl('run', job, status=4, cwd=tmp_path).stderr
+    assert "the job's data set is 'tiny': give its folder with --data tiny=FORMAT:DIR" in missing
+    assert os.listdir(tmp_path) == ['job.yaml']
+
+
+def test_a_normal_start_says_nothing_of_waiting(tmp_path):
+    (tmp_path / 'job.yaml').write_text(h.job_text(rounds=1))
+    done = h.mfl('run', 'job.yaml', '--data', h.TINY, '--backend', 'reference', cwd=tmp_path)
+    assert 'waiting' not in done.stdout + done.stderr and ': done\n' in done.stdout
 
 
 # ---- completion ----

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import mfl_harness as h
+import mfl_state
 import mfl_wire
 
 # A round of this takes minutes: only what ends it early lets a test pass.
@@ -82,6 +83,11 @@ def test_token_makes_one_job(one):
     again = one.mfl_json('submit', path, '--token', 'once')
     other = one.mfl_json('submit', path, '--token', 'twice')
     assert first['job'] == again['job'] != other['job']
+    # Another job under the same token is refused, by the name of the job that has it; so is a clone.
+    changed = one.write('changed.yaml', h.job_text(name='token', rounds=2))
+    for said in (one.mfl('submit', changed, '--token', 'once', status=6).stderr,
+                 one.mfl('clone', other['job'], '--token', 'once', status=6).stderr):
+        assert "token 'once'" in said and first['job'] in said and 'nothing was submitted' in said, said
     assert sum(j['name'] == 'token' for j in one.mfl_json('list')['jobs']) == 2
     for job in (first, other):
         one.wait_job(job['job'])
@@ -131,7 +137,7 @@ def test_pull_gives_the_model_shown(done_job):
         assert [s for n, s in names.items() if not n.startswith('strategy/')] == [
             [200, 64], [200], [200, 200], [200], [4, 200], [4]]
     gone = next(r['round'] for r in rounds if not r['kept'])
-    assert 'not kept' in c.mfl('pull', job, '--round', gone, '--output', 'x', status=4).stderr
+    assert 'no longer kept' in c.mfl('pull', job, '--round', gone, '--output', 'x', status=4).stderr
     assert not os.path.exists(os.path.join(c.dir, 'x'))
     c.mfl('pull', job, '--round', 77, '--output', 'x', status=4)
     default = c.mfl('pull', job)
@@ -187,11 +193,11 @@ def test_stop_after_the_round(cluster):
     wait_training(c, job, 1)
     said = c.mfl('stop', job, '--after-round').stdout
     last = int(said.split('stops after round ')[1])
-    assert c.info(job)['reason'] in ('stops after round %d' % last, 'stopped after round %d, as it was asked to' % last)
+    assert c.info(job)['reason'] in ('stops after round %d' % last, 'stopped after round %d as requested' % last)
     c.server.kill()
     c.start_server()
     info = c.wait_job(job, 30, 'stopped')
-    assert info['reason'] == 'stopped after round %d, as it was asked to' % last
+    assert info['reason'] == 'stopped after round %d as requested' % last
     rounds = c.rounds(job)
     assert len(rounds) == last and rounds[-1]['evaluated'] and rounds[-1]['kept']
     c.mfl('pull', job, '-o', c.dir + '/last.safetensors')
@@ -252,7 +258,7 @@ def test_drain_all(cluster):
     c.wait_job(job)
     assert state_of(c, 'd3') == 'drained'
     for wrong in (['drain'], ['drain', 'd1', '--all']):
-        assert 'wants the name of a daemon, or --all' in c.mfl(*wrong, status=None).stderr
+        assert 'needs the name of a daemon, or --all' in c.mfl(*wrong, status=None).stderr
 
 
 def test_drain_is_checked(cluster):
@@ -267,37 +273,34 @@ def test_daemon_says_goodbye(cluster):
     """SIGTERM: the daemon leaves at once, its clients go to the other one, its exit status is 0."""
     c = cluster(2)
     c.wait_daemons(2)
-    expected = c.run_job(rounds=2, training={'steps': 40, 'epochs': None})[1]
-    job = c.submit(rounds=2, training={'steps': 40, 'epochs': None})
+    settings = {'training': {'steps': 40, 'epochs': None}}
+    job = c.begin(**settings)
     wait_training(c, job, 2)
     assert c.daemons['d2'].stop() == 0
-    c.wait_job(job)
-    assert c.digests(job) == expected
+    c.finish(job, **settings)
 
 
 def test_server_stops_and_goes_on(cluster):
     """SIGTERM of the server: status 0; the job goes on from its last committed round."""
     c = cluster(1)
-    expected = c.run_job(rounds=6)[1]
-    job = c.submit(rounds=6)
+    job = c.begin()
     c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
     assert c.server.stop() == 0
     c.start_server()
-    c.wait_job(job)
-    assert c.digests(job) == expected
+    c.finish(job)
 
 
 # ---- JSON ----
 
-JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'moving', 'model', 'data', 'strategy', 'created_ms',
-            'finished_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
+JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'moving', 'model', 'data', 'strategy', 'created_unix_ms',
+            'finished_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
-              'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_ms', 'kept',
-              'bytes_up_alone', 'bytes_down_alone'}
+              'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_unix_ms', 'kept',
+              'bytes_up_alone', 'bytes_down_alone', 'mean_iou'}
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
-               'samples_per_second', 'connected_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
-               'clients_per_second', 'numerics', 'activity'}
+               'samples_per_second', 'connected_unix_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
+               'clients_per_second', 'numerics', 'activity', 'items_part'}
 
 
 def test_json_shapes(done_job):
@@ -334,7 +337,7 @@ def test_json_of_every_command(one):
     """The same promise for the commands that act."""
     path = one.write('json.yaml', h.job_text(name='json', rounds=2))
     assert set(one.mfl_json('check', path)) == {
-        'valid', 'name', 'rounds', 'model', 'params', 'moving', 'data', 'partition', 'clients', 'strategy'}
+        'valid', 'name', 'rounds', 'model', 'params', 'moving', 'data', 'partition', 'clients', 'strategy', 'samples'}
     submitted = one.mfl_json('submit', path, '--token', 'json')
     assert set(submitted) == {'job', 'existed'} and submitted['existed'] is False
     assert one.mfl_json('submit', path, '--token', 'json') == {'job': submitted['job'], 'existed': True}
@@ -440,13 +443,11 @@ def test_list_longer_than_an_envelope(cluster):
     c.mfl('stop', first)
     assert c.server.stop() == 0
     # As if it had been submitted, and stopped, again and again.
-    db = sqlite3.connect(os.path.join(c.state_dir, 'mfl.db'))
-    with db:
+    with mfl_state.changed(c.state_dir) as db:
         db.execute("UPDATE jobs SET reason = '%s'" % ('r' * 200))
         columns = ', '.join(row[1] for row in db.execute('PRAGMA table_info(jobs)') if row[1] not in ('n', 'id', 'token'))
         db.execute("WITH RECURSIVE k(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM k WHERE i < %d) INSERT INTO jobs (id, %s) "
                    "SELECT printf('j-%%06d', i), %s FROM k, jobs WHERE id = '%s'" % (n, columns, columns, first))
-    db.close()
     c.start_server()
     jobs = json.loads(c.mfl('list', '--json').stdout)['jobs']
     assert 1000 < len(jobs) < n

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -13,9 +12,10 @@ import time
 import pytest
 
 import mfl_harness
+import mfl_needs
 
 DAY = 86400
-pytestmark = pytest.mark.skipif(not shutil.which('openssl'), reason='the openssl program is not installed')
+pytestmark = mfl_needs.needs_program('openssl')
 
 
 def run(*args, code=0, env=None, stdin=None):
@@ -150,7 +150,7 @@ def test_leaf_certificates(ca):
 
 def test_never_longer_than_the_ca(folder):
     ca = Ca(folder, '--days', '100')
-    assert b"when the CA's own certificate ends" in ca.pki('issue', 'daemon', 'a')
+    assert b"when the CA's own certificate expires" in ca.pki('issue', 'daemon', 'a')
     assert dates(ca.cert('a'))[1] == dates(ca.path('ca.pem'))[1]
 
 
@@ -170,7 +170,7 @@ def test_revoke(ca):
     assert 'certificate revoked' in ca.verify('b', 'sslclient', ok=False)
     before = tree(ca.dir)
     ca.pki('revoke', 'a', code=6)
-    assert 'revoked already' in run.stderr
+    assert 'already revoked' in run.stderr
     ca.pki('revoke', 'nobody', code=4)
     ca.pki('renew', 'a', code=6)
     ca.pki('export', 'a', '--tar', ca.path('x.tar'), code=6)
@@ -189,13 +189,13 @@ def test_renew(ca):
     ca.pki('issue', 'server', 'agg', '--host', 'old.example', '--days', '20')
     key = open(ca.path('issued', 'agg', 'key.pem'), 'rb').read()
     first = openssl('x509', '-in', ca.cert('agg'), '-noout', '-serial')
-    assert 'ends soon' in ca.pki('show').decode()
+    assert 'expires soon' in ca.pki('show').decode()
     out = ca.pki('renew', 'agg').decode()
-    assert 'were replaced' in out and 'still works until it ends' in out
+    assert 'were replaced' in out and 'stays valid until it expires' in out
     assert open(ca.path('issued', 'agg', 'key.pem'), 'rb').read() == key
     assert openssl('x509', '-in', ca.cert('agg'), '-noout', '-serial') != first
     assert 'DNS:old.example\n' in ca.text('agg') and dates(ca.cert('agg'))[1] > time.time() + 364 * DAY
-    assert 'ends soon' not in ca.pki('show').decode()
+    assert 'expires soon' not in ca.pki('show').decode()
     ca.pki('renew', 'agg', '--new-key', '--revoke-old', '--host', 'new.example', '--out', ca.path('..', 'out'))
     assert open(ca.path('issued', 'agg', 'key.pem'), 'rb').read() != key
     assert 'DNS:new.example\n' in ca.text('agg')
@@ -220,7 +220,7 @@ def request(folder, name, *args):
 def test_csr(folder, ca):
     wishes = ['-addext', 'basicConstraints=critical,CA:TRUE', '-addext', 'subjectAltName=DNS:evil.example']
     csr, key = request(folder, 'r', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', *wishes)
-    assert b'key is where the request was made' in ca.pki('issue', 'daemon', 'site-b', '--csr', csr)
+    assert b'key stayed where the request was made' in ca.pki('issue', 'daemon', 'site-b', '--csr', csr)
     text = ca.text('site-b')
     assert 'Subject: OU = daemon, CN = site-b\n' in text and 'CA:FALSE' in text
     assert 'evil' not in text and 'mallory' not in text and 'admin' not in text
@@ -317,7 +317,7 @@ def test_export(folder, ca):
     path = os.path.join(folder, 's.tar')
     os.umask(0)
     try:
-        assert b'Delete this archive' in ca.pki('export', 'site-a', '--tar', path)
+        assert b'Delete the archive' in ca.pki('export', 'site-a', '--tar', path)
     finally:
         os.umask(0o022)
     assert mode(path) == 0o600
@@ -338,11 +338,11 @@ def test_export(folder, ca):
 def test_command_line(folder, ca):
     before = tree(ca.dir)
     for args, code, says in (
-            (['issue', 'boss', 'x'], 2, 'is not a role'), (['issue', 'daemon'], 2, 'whose certificate'),
+            (['issue', 'boss', 'x'], 2, 'is not a role'), (['issue', 'daemon'], 2, 'the name is missing'),
             (['issue', 'daemon', '../x'], 2, 'is not a name'), (['issue', 'daemon', 'x' * 64], 2, 'is not a name'),
             (['issue', 'operator', 'local'], 2, 'another name'), (['issue', 'server'], 2, '--host'), (['issue', 'server', '--host', 'a:1'], 2, 'no port'),
             (['issue', 'daemon', 'x', '--host', 'a'], 2, "a server's"),
-            (['issue', 'server', '--host', 'a', '--role', 'admin'], 2, 'no other role'),
+            (['issue', 'server', '--host', 'a', '--role', 'admin'], 2, 'have other roles'),
             (['issue', 'daemon', 'x', '--role', 'server'], 2, '--role'), (['issue', 'daemon', 'x', '--days', '0'], 2, '1..36500'),
             (['revoke', 'x', '--new-key'], 2, 'takes no --new-key'), (['destroy'], 2, 'knows no'),
             (['show', 'x'], 4, 'no certificate'), (['init'], 6, 'already'), (['revoke'], 2, 'usage: mfl pki revoke'),
@@ -412,7 +412,7 @@ def test_full_run(folder, ca):
         c.start_daemon('site-a', env={'MFL_' + k.upper(): v for k, v in daemon.items()})
         job = c.write('job.yaml', mfl_harness.job_text())
         alice.mfl('submit', job, '--watch')
-        assert 'look on only' in vic.mfl('submit', job, status=5).stderr
+        assert 'may only look' in vic.mfl('submit', job, status=5).stderr
         assert 'site-a' in vic.mfl('daemons').stdout
         # Revoked: in force from the reload on, and for the one who is meant only.
         ca.pki('revoke', 'alice')

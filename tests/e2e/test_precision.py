@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """precision: bf16 on the CPU backend: it trains, one job gives one model, and a processor without it is told so.
 
-Where the processor has no avx512_bf16 the daemons compute with operands rounded to bfloat16 in float (kernels/cpu/bf16.h),
+Where the processor has no avx512_bf16 the daemons compute with operands rounded to bfloat16 in float (kernels/cpu/base/bf16.h),
 which is the same arithmetic but for the order of sums."""
 import mfl_harness as h
 

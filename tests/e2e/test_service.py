@@ -41,14 +41,14 @@ def test_server_tells(cluster, manager):
     start_server(c, manager)
     manager.wait('READY=1')
     c.check_alive()
-    assert manager.wait('STATUS=') == 'STATUS=%s: 0 jobs at work, 0 waiting; 0 daemons connected' % c.address
+    assert manager.wait('STATUS=') == 'STATUS=%s: 0 jobs running, 0 waiting; 0 daemons connected' % c.address
     c.start_daemon('d1')
-    manager.wait('STATUS=%s: 0 jobs at work, 0 waiting; 1 daemon connected' % c.address)
+    manager.wait('STATUS=%s: 0 jobs running, 0 waiting; 1 daemon connected' % c.address)
     job = c.submit(name='long', rounds=100, training={'steps': 200000, 'epochs': None})
-    manager.wait('STATUS=%s: 1 job at work, 0 waiting; 1 daemon connected' % c.address)
+    manager.wait('STATUS=%s: 1 job running, 0 waiting; 1 daemon connected' % c.address)
     with c.operator() as o:
         o.request('stop_job', {'job': job})
-    manager.wait('STATUS=%s: 0 jobs at work, 0 waiting; 1 daemon connected' % c.address)
+    manager.wait('STATUS=%s: 0 jobs running, 0 waiting; 1 daemon connected' % c.address)
     assert 'WATCHDOG=1' not in manager.poll()
     assert c.server.stop() == 0
     manager.wait('STOPPING=1')
@@ -87,7 +87,7 @@ def test_without_a_manager(cluster):
     c.run_job(rounds=1)
 
 
-# ---- signs of life ----
+# ---- the watchdog ----
 
 @pytest.mark.parametrize('who', ['server', 'daemon'])
 def test_watchdog(cluster, manager, who):
@@ -105,7 +105,7 @@ def test_watchdog(cluster, manager, who):
     h.wait_until(lambda: open('/proc/%d/stat' % process.pid).read().rsplit(')', 1)[1].split()[0] == 'T', 10, 'the stop')
     manager.forget()
     time.sleep(1)
-    assert not manager.poll(), 'a stopped process gives signs of life'
+    assert not manager.poll(), 'a stopped process sends watchdog signals'
     process.signal(signal.SIGCONT)
     for _ in range(3):
         manager.wait('WATCHDOG=1')
@@ -127,7 +127,7 @@ def test_watchdog_while_training(cluster, manager):
 
 
 def test_watchdog_of_another_process(cluster, manager):
-    """$WATCHDOG_PID names somebody else: signs of life are not asked of this process."""
+    """$WATCHDOG_PID names somebody else: this process need not send watchdog signals."""
     c = cluster.empty()
     start_server(c, manager, watchdog_ms=100, WATCHDOG_PID='1')
     manager.wait('READY=1')
@@ -142,7 +142,7 @@ def test_watchdog_and_a_disk_that_hangs(cluster, manager):
     c.start_daemon('d1')
     job = c.submit(rounds=3)
     manager.wait('READY=1')
-    h.wait_until(lambda: manager.poll() and 'no sign of life to the service manager' in c.server.log(), 20, 'the end of signs of life')
+    h.wait_until(lambda: manager.poll() and 'no watchdog signal is sent to the service manager' in c.server.log(), 20, 'the end of watchdog signals')
     manager.forget()
     time.sleep(0.5)
     assert 'WATCHDOG=1' not in manager.poll()
@@ -207,7 +207,7 @@ def test_daemon_reload(cluster, manager):
     daemon.signal(signal.SIGHUP)
     manager.wait('RELOADING=1')
     manager.wait('READY=1')
-    assert 'the configuration stays as it was: %s:1' % path in daemon.log()
+    assert 'the configuration stays unchanged: %s:1' % path in daemon.log()
     c.run_job(rounds=1)
     assert c.wait_daemons(1)[0]['connected_ms'] == connected
 
@@ -292,7 +292,7 @@ def test_activation_keeps_callers(cluster, manager):
 @pytest.mark.parametrize('addresses,status,text', [
     ('0.0.0.0:0', 78, 'is not a loopback address'),
     ('mute', 78, 'does not listen on TCP'),
-    (','.join(['127.0.0.1:0'] * 9), 78, 'at most 8'),
+    (','.join(['127.0.0.1:0'] * 9), 78, 'the limit is 8'),
 ])
 def test_sockets_that_will_not_do(cluster, manager, addresses, status, text):
     c = cluster.empty()

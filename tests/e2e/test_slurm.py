@@ -16,6 +16,7 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))
 import mfl_harness as h  # noqa: E402
+import mfl_needs  # noqa: E402
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy', 'slurm', 'mfl.sbatch')
 PROGRAMS = ('munged', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol', 'scancel', 'setpriv')
@@ -211,10 +212,8 @@ class Slurm:
 
 @pytest.fixture(scope='module', name='slurm')
 def _slurm():
-    path = '/usr/sbin:/sbin:' + os.environ['PATH']
-    missing = [p for p in PROGRAMS if not shutil.which(p, path=path)]
-    if missing:
-        pytest.skip('no %s; on Debian: apt-get install slurmctld slurmd slurm-client munge' % ', '.join(missing))
+    if not all(map(mfl_needs.which, PROGRAMS)):
+        pytest.skip(mfl_needs.lack('slurmctld'))
     directory = tempfile.mkdtemp(prefix='mfl-slurm-', dir='/tmp')
     os.chmod(directory, 0o755)
     slurm = Slurm(directory)

@@ -7,7 +7,7 @@ import pytest
 import mfl_harness as h
 
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
-INIT, PARTITION, SHUFFLE, DATA = 1, 2, 4, 9  # common/rng.h: part of reproducibility
+INIT, PARTITION, SHUFFLE, DATA = 1, 2, 4, 9  # common/base/rng.h: part of reproducibility
 
 
 def philox(c, k0, k1):
@@ -102,9 +102,38 @@ class Adam:
         return lr * m / (np.sqrt(v) + self.eps)
 
 
-def train_locally(w, b, x, y, order, lr, batch, optimizer):
-    """Softmax cross-entropy, mean over the batch. The last batch may be short."""
-    w, b = w.copy(), b.copy()
+class Average:
+    """McMahan et al. 2017, algorithm 1."""
+
+    def step(self, d, r):
+        return d
+
+
+class Adaptive:
+    """Reddi et al. 2021, algorithm 2; or flwr.serverapp.strategy of Flower, whose rounds begin with 1."""
+
+    def __init__(self, kind, flower, eta, beta1, beta2, tau):
+        self.kind, self.flower, self.eta, self.beta1, self.beta2, self.tau = kind, flower, eta, beta1, beta2, tau
+        self.m, self.v = 0, 0 if flower else tau ** 2
+
+    def step(self, d, r):
+        self.m = self.beta1 * self.m + (1 - self.beta1) * d
+        if self.kind == 'fedadagrad':
+            self.v = self.v + d ** 2
+        elif self.kind == 'fedyogi':
+            self.v = self.v - (1 - self.beta2) * d ** 2 * np.sign(self.v - d ** 2)
+        else:
+            self.v = self.beta2 * self.v + (1 - self.beta2) * d ** 2
+        eta = self.eta
+        if self.flower and self.kind == 'fedadam':
+            eta *= np.sqrt(1 - self.beta2 ** (r + 1)) / (1 - self.beta1 ** (r + 1))
+        return eta * self.m / (np.sqrt(self.v) + self.tau)
+
+
+def train_locally(w, b, x, y, order, lr, batch, optimizer, mu=0, clip=None):
+    """Softmax cross-entropy, mean over the batch. The last batch may be short. mu: FedProx's term, a part of the loss; clip: of
+    the norm of the whole gradient."""
+    w0, b0, w, b = w, b, w.copy(), b.copy()
     of_w, of_b = optimizer(), optimizer()
     for at in range(0, len(order), batch):
         i = order[at:at + batch]
@@ -112,13 +141,16 @@ def train_locally(w, b, x, y, order, lr, batch, optimizer):
         p = np.exp(z - z.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         p[np.arange(len(i)), y[i]] -= 1
-        w -= of_w.step(p.T @ x[i] / len(i), lr)
-        b -= of_b.step(p.sum(axis=0) / len(i), lr)
+        dw, db = p.T @ x[i] / len(i) + mu * (w - w0), p.sum(axis=0) / len(i) + mu * (b - b0)
+        norm = np.sqrt((dw ** 2).sum() + (db ** 2).sum())
+        factor = min(1, clip / (norm + 1e-6)) if clip else 1
+        w -= of_w.step(dw * factor, lr)
+        b -= of_b.step(db * factor, lr)
     return w, b
 
 
-def federated_average(seed, rounds, clients, lr, batch, optimizer):
-    """McMahan et al. 2017, algorithm 1, all clients in every round, on the tiny data set; in double. lr: of each round."""
+def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, **local):
+    """McMahan et al. 2017, algorithm 1, with a rule for the server, all clients in every round, on the tiny data set; in double. lr: of each round."""
     shape, classes, n = (1, 8, 8), 4, 400
     x, y = synthetic(shape, classes, n, 1, 0)
     order = Stream(seed, PARTITION, 0, 0).shuffled(range(n))
@@ -126,14 +158,15 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer):
     d = int(np.prod(shape))
     w = uniform_init(seed, 0, classes * d, d).reshape(classes, d)
     b = uniform_init(seed, 1, classes, d)
+    server_w, server_b = server(), server()
     for r in range(1, rounds + 1):
         sum_w, sum_b = np.zeros_like(w), np.zeros_like(b)
         for k, part in enumerate(parts):
             shuffled = Stream(seed, SHUFFLE, k, r * 65536).shuffled(part)
-            wk, bk = train_locally(w, b, x, y, shuffled, lr(r), batch, optimizer)
+            wk, bk = train_locally(w, b, x, y, shuffled, lr(r), batch, optimizer, **local)
             sum_w += len(part) * (wk - w)
             sum_b += len(part) * (bk - b)
-        w, b = w + sum_w / n, b + sum_b / n
+        w, b = w + server_w.step(sum_w / n, r), b + server_b.step(sum_b / n, r)
     test_x, test_y = synthetic(shape, classes, 80, 1, 1)
     return w, b, float(np.mean(np.argmax(test_x @ w.T + b, axis=1) == test_y))
 
@@ -190,6 +223,43 @@ def test_adam_with_a_cosine_is_the_algorithm(two_daemons):
     # where v is 0. A rate of another round is off by a tenth.
     assert np.abs(got_w - w).max() < 1e-4
     assert np.abs(got_b - b).max() < 1e-4
+
+
+@pytest.mark.parametrize('variant', ['paper', 'flower'])
+@pytest.mark.parametrize('kind', ['fedadagrad', 'fedadam', 'fedyogi'])
+def test_adaptive_strategies_are_the_algorithms(two_daemons, kind, variant):
+    """beta1 is 0 for FedAdagrad in both."""
+    c = two_daemons
+    settings = {'seed': 13, 'rounds': 4}
+    rule = {'tau': 0.01, 'server_lr': 0.05}
+    job, _ = c.run_job(model='logistic', data={'clients': 7}, training={'lr': 0.1, 'epochs': 1, 'batch': 10},
+                       aggregation={'strategy': kind, 'variant': variant, **rule}, **settings)
+
+    def server():
+        return Adaptive(kind, variant == 'flower', 0.05, 0 if kind == 'fedadagrad' else 0.9, 0.99, 0.01)
+    w, b, _ = federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), server=server, **settings)
+    got_w, got_b = pulled_params(c, job)
+    start = uniform_init(13, 0, 256, 64).reshape(4, 64)
+    assert np.abs(w - start).max() > 0.02
+    # The step is eta m / (sqrt(v) + tau): rounding of d, about 1e-7, is magnified by eta / tau = 5 in each of 4 rounds. The other
+    # variant differs by more than 1e-3.
+    assert np.abs(got_w - w).max() < 1e-4
+    assert np.abs(got_b - b).max() < 1e-4
+
+
+def test_fedprox_clips_the_gradient_with_its_term(two_daemons):
+    """As PyTorch does, whose loss includes the term. Without it in the norm, steps away from the start would be longer."""
+    c = two_daemons
+    settings = {'seed': 14, 'rounds': 2}
+    job, _ = c.run_job(model='logistic', data={'clients': 7},
+                       training={'lr': 0.1, 'epochs': 1, 'batch': 10, 'clip_norm': 0.5},
+                       aggregation={'strategy': 'fedprox', 'mu': 5}, **settings)
+
+    def expected(**local):
+        return federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), mu=5, **local, **settings)[0]
+    got = pulled_params(c, job)[0]
+    assert np.abs(expected(clip=0.5) - expected()).max() > 1e-3  # it does clip
+    assert np.abs(got - expected(clip=0.5)).max() < 1e-5
 
 
 STRATEGIES = [

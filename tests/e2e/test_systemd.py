@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import mfl_harness as h
+import mfl_needs
 from test_deploy import BUILT, copy_units
 
 MANAGER = '/lib/systemd/systemd'
@@ -102,8 +103,9 @@ def adapt_units(directory):
 
 @pytest.fixture(scope='module')
 def systemd(tmp_path_factory):
-    if os.geteuid() or not os.access(MANAGER, os.X_OK) or not shutil.which('unshare') or not shutil.which('systemctl'):
-        pytest.skip('needs root, systemd and unshare')
+    mfl_needs.program('systemctl')
+    if os.geteuid() or not os.access(MANAGER, os.X_OK) or not shutil.which('unshare'):
+        pytest.skip('only root can start a manager of its own, with unshare')
     directory = tmp_path_factory.mktemp('systemd')
     for name in ('etc', 'root', 'generators', 'config', 'state', 'cache'):
         (directory / name).mkdir()
@@ -140,7 +142,7 @@ def test_server(systemd):
     unit = 'mfl-server.service'
     systemd.ctl('start', unit)
     assert systemd.show(unit, 'SubState') == 'running'
-    systemd.wait(unit, 'StatusText', r'^127\.0\.0\.1:\d+: 0 jobs at work')
+    systemd.wait(unit, 'StatusText', r'^127\.0\.0\.1:\d+: 0 jobs running')
     # StateDirectory, which a user instance puts beside its configuration: the server found it without being told.
     assert [path for path in systemd.dir.rglob('mfl-server') if list(path.glob('*.db*'))]
     first = pid(systemd, unit)

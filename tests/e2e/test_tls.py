@@ -89,7 +89,7 @@ def test_a_viewer_looks_and_changes_nothing(cluster):
             assert failure.code == DENIED and 'vic' in failure.text and 'OU=operator' in failure.text
         o.jobs()  # the connection is as good as before
     done = cluster.mfl('submit', cluster.write('job.yaml', h.job_text()), name='vic', status=5)
-    assert 'look on only' in done.stderr
+    assert 'may only look' in done.stderr
     assert cluster.mfl_json('pull', job, '-o', os.path.join(cluster.dir, 'v.safetensors'), name='vic')['job'] == job
 
 
@@ -143,6 +143,18 @@ def test_jobs_have_owners(cluster):
     assert all(e['address'].startswith('127.0.0.1:') for e in entries)
     assert job in cluster.mfl('audit').stdout
     assert 'audit needs OU=operator' in cluster.mfl('audit', name='vic', status=5).stderr
+
+
+def test_a_token_is_its_operator_s(cluster):
+    """What bob has sent is no answer for ann, whatever word both chose."""
+    mine, his = cluster.write('mine.yaml', h.job_text(name='mine', rounds=1)), cluster.write('his.yaml', h.job_text(name='his', rounds=1))
+    first = cluster.mfl_json('submit', his, '--token', 'nightly', name='bob')
+    second = cluster.mfl_json('submit', mine, '--token', 'nightly', name='ann')
+    assert first['job'] != second['job'] and not second['existed']
+    assert cluster.mfl_json('submit', his, '--token', 'nightly', name='bob')['job'] == first['job']
+    assert second['job'] in cluster.mfl('submit', his, '--token', 'nightly', name='ann', status=6).stderr
+    for job in (first, second):
+        cluster.wait_job(job['job'])
 
 
 def test_plain_loopback_is_an_admin_named_local(tmp_path):
@@ -221,7 +233,7 @@ def test_refused_certificates_are_told_on_both_sides(cluster, ca, tmp_path):
 
 def test_who_speaks_without_tls_is_told(cluster, tmp_path, ca):
     done = h.mfl('list', '--plain', server=cluster.address, status=3)
-    assert 'demands TLS' in done.stderr
+    assert 'requires TLS' in done.stderr
     with h.Cluster(tmp_path) as c:
         c.start_server()
         cert, key = ca.pairs['ann']

@@ -12,14 +12,14 @@ import dataclasses
 import math
 import os
 import subprocess
-import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import mfl_needs
+
+torch = mfl_needs.module("torch")
 from torch import nn  # noqa: E402
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import mfl_torch  # noqa: E402
 
 STEPS = 20
@@ -79,7 +79,7 @@ def make_data(case, directory):
     pixels = patterns[labels] + torch.randint(128, (n, *case.shape), generator=generator)
     write(directory, "samples.u8", pixels.to(torch.uint8))
     samples = pixels.double() / 255.0
-    if case.options.get("loss", "cross_entropy") == "cross_entropy":
+    if case.options.get("loss", "cross-entropy") in ("cross-entropy", "focal"):
         write(directory, "labels.i32", labels.int())
         return samples, labels
     targets = nn.functional.one_hot(labels, case.classes).float()
@@ -118,7 +118,9 @@ def run_driver(directory, backend, case):
         write(directory, "lr_scale.f32", torch.tensor(case.lr_scale))
     if case.far:
         write(directory, "start.f32", far_start(case))
-    options = [f"{key}={value}" for key, value in case.options.items()]
+    if case.options.get("weights"):
+        write(directory, "weights.f32", torch.tensor(case.options["weights"]))
+    options = [f"{key}={value}" for key, value in case.options.items() if key != "weights"]
     done = subprocess.run([program, backend, case.model, "x".join(map(str, case.shape)), str(case.classes),
                            str(case.batch), str(case.steps), str(directory), f"middle={case.middle}", *options],
                           capture_output=True, text=True, check=False)
@@ -141,12 +143,23 @@ def optimizer_of(net, options):
 
 
 def loss_of(outputs, answers, options):
-    kind = options.get("loss", "cross_entropy")
-    if kind == "binary":
-        return nn.functional.binary_cross_entropy_with_logits(outputs, answers)
-    if kind == "squared":
-        return nn.functional.mse_loss(outputs, answers)
-    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), answers.reshape(-1), ignore_index=-1,
+    kind, weights = options.get("loss", "cross-entropy"), options.get("weights")
+    weights = torch.tensor(weights, dtype=outputs.dtype) if weights else None
+    targets = {
+        "binary": lambda: nn.functional.binary_cross_entropy_with_logits(outputs, answers, pos_weight=weights),
+        "squared": lambda: nn.functional.mse_loss(outputs, answers),
+        "huber": lambda: nn.functional.huber_loss(outputs, answers, delta=options["parameter"]),
+        "smooth-l1": lambda: nn.functional.smooth_l1_loss(outputs, answers, beta=options["parameter"]),
+        "l1": lambda: nn.functional.l1_loss(outputs, answers),
+    }
+    if kind in targets:
+        return targets[kind]()
+    logits, labels = outputs.reshape(-1, outputs.shape[-1]), answers.reshape(-1)
+    if kind == "focal":  # Lin et al. 2017, equation 5, with softmax; the mean over the predictions
+        log_p = nn.functional.log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
+        alpha = weights[labels] if weights is not None else 1
+        return (-alpha * (1 - log_p.exp()) ** options["parameter"] * log_p).mean()
+    return nn.functional.cross_entropy(logits, labels, ignore_index=options.get("ignored", -1), weight=weights,
                                        label_smoothing=options.get("smoothing", 0.0))
 
 
@@ -230,6 +243,7 @@ def test_the_first_steps_of_a_preset_are_pytorchs(tmp_path, case):
 COSINE = [0.5 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)]
 WARM_UP = [min(1.0, (step + 1) / 5) for step in range(STEPS)]
 # eps of Adam: with a small one the sign of a gradient that is 0 but for rounding is worth a whole step.
+WEIGHTS = [0.5, 2.0, 1.0, 0.25, 1.5, 0.0, 3.0, 0.75, 1.0, 0.1]  # of classes, or of targets
 WAYS = {
     "momentum": {"lr": 0.05, "momentum": 0.9},
     "nesterov decay": {"lr": 0.05, "momentum": 0.9, "nesterov": 1, "weight_decay": 0.01},
@@ -241,6 +255,15 @@ WAYS = {
     "smoothed": {"lr": 0.1, "smoothing": 0.1},
     "binary": {"lr": 0.5, "loss": "binary"},
     "squared": {"lr": 0.1, "loss": "squared", "accumulate": 2},
+    "weighted": {"lr": 0.1, "weights": WEIGHTS},
+    "weighted accumulated": {"lr": 0.1, "weights": WEIGHTS, "accumulate": 3},
+    "weighted smoothed ignored": {"lr": 0.1, "weights": WEIGHTS, "smoothing": 0.2, "ignored": 3},
+    "focal": {"lr": 0.2, "loss": "focal", "parameter": 2.0},
+    "focal weighted": {"lr": 0.2, "loss": "focal", "parameter": 0.5, "weights": WEIGHTS, "accumulate": 2},
+    "binary weighted": {"lr": 0.2, "loss": "binary", "weights": WEIGHTS},
+    "huber": {"lr": 0.2, "loss": "huber", "parameter": 0.4},
+    "smooth l1": {"lr": 0.1, "loss": "smooth-l1", "parameter": 0.3, "accumulate": 2},
+    "l1": {"lr": 0.02, "loss": "l1"},
 }
 
 

@@ -9,12 +9,13 @@ import subprocess
 import threading
 
 import mfl_harness as h
+import mfl_state
 import mfl_wire as w
 import pytest
 
 JOB = {'rounds': 40, 'model': 'logistic', 'aggregation': {'strategy': 'fedadam'}, 'checkpoints': {'keep': 2},
        'data': {'clients': 4}, 'training': {'lr': 0.05, 'momentum': 0.9}}
-DAMAGE, WRONG = 3, 78
+DAMAGE, CONFLICT, WRONG = 3, 6, 78
 
 
 # ---- versions ----
@@ -39,14 +40,14 @@ def greet(one, **fields):
 
 def test_the_server_chooses_the_largest_common_version(one):
     assert greet(one, protocol_min=1, protocol_max=1)[0]['protocol'] == 1
-    assert greet(one, protocol_min=1, protocol_max=9)[0]['protocol'] == 3  # a newer peer that still speaks the old one
+    assert greet(one, protocol_min=1, protocol_max=9)[0]['protocol'] == 5  # a newer peer that still speaks the old one
 
 
 def test_a_newer_peer_without_overlap(one):
     daemon = {'role': 'ROLE_DAEMON', 'name': 'new', 'backend': 'cpu', 'workers': 1, 'instance': 3}
     for fields, retry in (({}, False), (daemon, True)):
         _, reason, again = greet(one, protocol_min=7, protocol_max=9, software='mfl-x 9.1', **fields)
-        assert 'mfl-server 0' in reason and 'speaks protocol 1 to 3, mfl-x 9.1 speaks 7 to 9: upgrade the server' in reason
+        assert 'mfl-server 0' in reason and 'speaks protocol 1 to 5, mfl-x 9.1 speaks 7 to 9: upgrade the server' in reason
         assert again is retry, 'a daemon goes on trying, mfl does not'
         h.wait_until(lambda: reason in one.server.log(), 5, 'the same line at the server')
 
@@ -103,10 +104,10 @@ class FakeServer:
         self.listener.close()
 
 
-OLD = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 4 to 5, mfl 0 speaks 1 to 3: upgrade the client',
+OLD = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 6 to 7, mfl 0 speaks 1 to 5: upgrade the client',
                'retry': False})
 OLD_DAEMON = ('bye', dict(OLD[1], retry=True))
-STRANGE = ('welcome', {'protocol': 5, 'software': 'mfl-server 9.0', 'heartbeat_ms': 1000, 'dead_ms': 5000})
+STRANGE = ('welcome', {'protocol': 6, 'software': 'mfl-server 9.0', 'heartbeat_ms': 1000, 'dead_ms': 5000})
 GOOD = ('welcome', dict(STRANGE[1], protocol=1))
 
 
@@ -118,19 +119,19 @@ def test_a_daemon_waits_for_the_upgrade_of_the_server(tmp_path):
     daemon = c.start_daemon()
     try:
         h.wait_until(lambda: len(server.hellos) >= 3, 20, 'the third try')
-        assert [(x['protocol_min'], x['protocol_max']) for x in server.hellos[:3]] == [(1, 3)] * 3
+        assert [(x['protocol_min'], x['protocol_max']) for x in server.hellos[:3]] == [(1, 5)] * 3
         h.wait_until(lambda: 'connected to' in daemon.log() or 'online' in daemon.log(), 10, 'the welcome')
         log = daemon.log()
-        assert 'mfl-server 9.0 speaks protocol 4 to 5' in log and 'upgrade the client' in log
-        assert 'mfl-server 9.0 chose protocol 5, mfl-client 0' in log and 'speaks 1 to 3: upgrade the client' in log
-        assert any('chose protocol 5' in bye for bye in server.byes), server.byes
+        assert 'mfl-server 9.0 speaks protocol 6 to 7' in log and 'upgrade the client' in log
+        assert 'mfl-server 9.0 chose protocol 6, mfl-client 0' in log and 'speaks 1 to 5: upgrade the client' in log
+        assert any('chose protocol 6' in bye for bye in server.byes), server.byes
         assert daemon.alive()
     finally:
         c.close()
         server.close()
 
 
-@pytest.mark.parametrize('answer,words', [(OLD, 'speaks protocol 4 to 5'), (STRANGE, 'chose protocol 5, mfl 0')], ids=['bye', 'welcome'])
+@pytest.mark.parametrize('answer,words', [(OLD, 'speaks protocol 6 to 7'), (STRANGE, 'chose protocol 6, mfl 0')], ids=['bye', 'welcome'])
 def test_mfl_says_so_and_ends(answer, words):
     server = FakeServer(answer)
     try:
@@ -162,7 +163,7 @@ def test_mixed_arithmetic_is_named_in_the_job_s_log(one):
 
 # ---- the state of earlier releases ----
 
-# As released; a step never changes once it is, so these are copies of what server/store.c had then.
+# As released; a step never changes once it is, so these are copies of what server/store/store.c had then.
 SCHEMA_1 = '''
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, name TEXT NOT NULL, state INTEGER NOT NULL,
@@ -204,7 +205,12 @@ ALTER TABLE jobs ADD COLUMN data_from TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN stop_after INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN n_frozen INTEGER NOT NULL DEFAULT 0;
 '''
-SCHEMAS = {1: SCHEMA_1, 2: SCHEMA_2, 3: SCHEMA_3, 4: SCHEMA_4, 5: SCHEMA_5}
+SCHEMA_6 = SCHEMA_5 + '''
+ALTER TABLE rounds ADD COLUMN frozen_file TEXT NOT NULL DEFAULT '';
+ALTER TABLE rounds ADD COLUMN frozen_sha256 BLOB;
+ALTER TABLE rounds ADD COLUMN frozen_bytes INTEGER NOT NULL DEFAULT 0;
+'''
+SCHEMAS = {1: SCHEMA_1, 2: SCHEMA_2, 3: SCHEMA_3, 4: SCHEMA_4, 5: SCHEMA_5, 6: SCHEMA_6}
 
 
 def database(state_dir):
@@ -231,6 +237,7 @@ def with_schema(state_dir, schema):
         rows = now.execute('SELECT %s FROM %s' % (columns, table) + (" WHERE key = 'boot'" if table == 'meta' else '')).fetchall()
         if rows:
             old.executemany('INSERT INTO %s (%s) VALUES (%s)' % (table, columns, ','.join('?' * len(rows[0]))), rows)
+    old.execute("UPDATE jobs SET token = 'nightly-' || n")  # until schema 7 a token was in its job's row
     old.execute('PRAGMA user_version = %d' % schema)
     old.commit()
     old.close()
@@ -246,10 +253,10 @@ def past(tmp_path_factory):
     """(state directory with a finished job and one in its middle, as a killed server left it; their ids; the digests)."""
     with h.start_cluster(tmp_path_factory.mktemp('past')) as c:
         finished, digests = c.run_job(**JOB)
-        going = c.submit(**JOB)
-        c.wait_info(going, lambda i: 5 <= i['round'], 20, 'five rounds')
         c.server.kill()
-        assert c.server.popen.returncode == -9
+        c.start_server({'MFL_FAULT': 'before-rename:6:exit'})  # of the sixth round's checkpoint
+        going = c.submit(**JOB)
+        assert c.server.wait(30) == h.FAULT_STATUS
         return c.state_dir, finished, going, digests
 
 
@@ -263,6 +270,24 @@ def resume_and_check(c, past):
     assert c.digests(going) == digests
     c.mfl('pull', finished, '-o', os.path.join(c.dir, 'model.safetensors'))
     assert h.params_digest(os.path.join(c.dir, 'model.safetensors')) == digests[-1]
+
+
+def test_a_job_keeps_the_arithmetic_that_it_began_with(tmp_path):
+    """Before schema 8 running statistics of batch norm were under delta_max. A job of then goes on so, a new one does not."""
+    job = {'model': {'layers': [{'batchnorm': {'name': 'bn'}}, {'dense': {'units': 2}}]}, 'rounds': 1,
+           'data': {'name': 'raw', 'clients': 2}, 'limits': {'retries': 0}}
+    with h.Cluster(tmp_path) as c:
+        rows = ''.join('%d,%d,%s\n' % (i * 37 % 100, i * 61 % 100, 'ab'[i % 2]) for i in range(60))
+        table = c.write('raw.csv', 'x,y,kind\n' + rows)
+        c.start_server()
+        old = c.submit(**job)
+        c.server.stop()
+        with_schema(c.state_dir, 6)
+        c.start_server()
+        c.start_daemon(data=['raw=csv:%s,test_fraction=0.2' % table])
+        c.wait_job(old, state='failed')
+        assert 'aggregation.delta_max' in c.info(old)['reason']
+        c.run_job(**job)
 
 
 @pytest.mark.parametrize('schema', sorted(SCHEMAS))
@@ -284,6 +309,14 @@ def test_state_of_an_earlier_release(tmp_path, past, schema):
         resume_and_check(c, past)
         saved = [f for f in os.listdir(c.state_dir) if f.endswith('.bak')]
         assert saved == ['mfl.db.schema-%d.bak' % schema]
+        check(c.state_dir)
+        again = str(tmp_path / 'again.yaml')  # a token of before still names its job, and no other
+        with open(again, 'w', encoding='utf-8') as f:
+            f.write(h.job_text(**JOB))
+        assert past[1] in c.mfl('submit', again, '--token', 'nightly-1').stdout
+        with open(again, 'w', encoding='utf-8') as f:
+            f.write(h.job_text(**dict(JOB, rounds=41)))
+        assert past[1] in c.mfl('submit', again, '--token', 'nightly-1', status=CONFLICT).stderr
         assert rows_of(os.path.join(c.state_dir, saved[0])) == before  # the release before can go on with it
         assert schema_of(database(c.state_dir)) == newest
         assert 'mfl.db.migration.tmp' not in os.listdir(c.state_dir)
@@ -312,7 +345,7 @@ def test_databases_that_are_refused(tmp_path, past):
         shutil.copytree(past[0], c.state_dir)
         path = database(c.state_dir)
         db = sqlite3.connect(path)
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('software', 'mfl-server 9.1')")
+        db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('software', 'mfl-server 9.1')")
         for version, word in ((99, 'schema 99, written by mfl-server 9.1'), (-5, 'schema -5'), (0, 'schema 0')):
             db.execute('PRAGMA user_version = %d' % version)
             db.commit()
@@ -350,11 +383,10 @@ def flip(path, at):
 def test_back_ups_of_a_running_server(tmp_path):
     """While rounds are committed and checkpoints dropped, each back-up is whole; the last one, put in place of a lost state
     directory, ends with the model of an undisturbed run."""
-    job = dict(JOB, rounds=120, checkpoints={'keep': 0})
+    job = dict(JOB, checkpoints={'keep': 0})
     with h.start_cluster(tmp_path) as c:
-        expected = c.run_job(**job)[1]
         deleted = c.run_job(rounds=1)[0]
-        going = c.submit(**job)
+        going = c.begin(**job)
         c.wait_info(going, lambda i: i['round'] >= 2, 20, 'two rounds')
         rounds = []
         for i in range(8):
@@ -368,7 +400,7 @@ def test_back_ups_of_a_running_server(tmp_path):
             check(c.state_dir)  # beside the server, too
             if i == 3:
                 c.mfl('delete', deleted)
-        assert rounds == sorted(rounds) and rounds[0] < 120, 'they were made while the job ran'
+        assert rounds == sorted(rounds) and c.info(going)['state'] == 'running', 'they were made while the job ran'
         assert state_tool(c.state_dir, '--backup', target).returncode == WRONG, 'it is there already'
         c.server.kill()
         c.daemons['d1'].kill()
@@ -376,8 +408,7 @@ def test_back_ups_of_a_running_server(tmp_path):
         shutil.copytree(os.path.join(c.dir, 'saved-1'), c.state_dir)
         c.start_server()
         c.start_daemon('d2')
-        c.wait_job(going, 60)
-        assert c.digests(going) == expected
+        c.finish(going, **job)
 
 
 def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
@@ -388,7 +419,7 @@ def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
         assert not os.path.exists(target), point
         if status == h.FAULT_STATUS:
             again = state_tool(past[0], '--backup', target)
-            assert again.returncode == WRONG and 'broken off' in again.stderr, again.stderr
+            assert again.returncode == WRONG and 'interrupted' in again.stderr, again.stderr
             shutil.rmtree(target + '.tmp')
         else:
             assert 'No space left' in done.stderr and not os.path.exists(target + '.tmp')
@@ -396,7 +427,7 @@ def test_a_back_up_that_is_broken_off_is_none(tmp_path, past):
     empty = state_tool(past[0], '--backup', '')  # of a script's variable that is not set: no server may start
     assert empty.returncode == 2 and '--backup : expected a directory' in empty.stderr, empty.stderr
     both = state_tool(past[0], '--check-state', '--backup', target)
-    assert both.returncode == 2 and 'one at a time' in both.stderr and not os.path.exists(target)
+    assert both.returncode == 2 and 'use only one of' in both.stderr and not os.path.exists(target)
     assert not os.path.exists(tmp_path / 'nowhere')
 
 
@@ -407,10 +438,8 @@ def test_a_job_file_that_this_release_cannot_read(tmp_path):
         odd, good = c.submit(name='odd', rounds=1, data={'name': 'elsewhere'}), c.run_job(rounds=1)[0]
         for change in ("text || 'of_before: 1\n'", "replace(text, 'of_before: 1\n', '')"):
             assert c.server.stop() == 0
-            db = sqlite3.connect(database(c.state_dir))
-            with db:
+            with mfl_state.changed(c.state_dir) as db:
                 db.execute('UPDATE jobs SET text = %s WHERE id = ?' % change, (odd,))
-            db.close()
             c.start_server()
             there = {j['job'] for j in c.mfl_json('list')['jobs']}
             assert there == ({good} if '||' in change else {good, odd})
@@ -463,7 +492,7 @@ def read(*path):
 
 
 def arithmetic():
-    return re.search(r'#define MFL_ARITHMETIC_VERSION (\d+)', read('common', 'base.h'))[1]
+    return re.search(r'#define MFL_ARITHMETIC_VERSION (\d+)', read('common', 'base', 'base.h'))[1]
 
 
 @pytest.mark.parametrize('page', PAGES)
@@ -518,7 +547,7 @@ def test_every_alert_has_its_section():
 
 def test_the_table_of_releases(one):
     """The last row of the page is this release."""
-    version = re.search(r'#define MFL_VERSION "(\d+\.\d+)', read('common', 'base.h'))[1]
+    version = re.search(r'#define MFL_VERSION "(\d+\.\d+)', read('common', 'base', 'base.h'))[1]
     low, high = (re.search(r'#define MFL_PROTOCOL_%s (\d+)' % m, read('proto', 'version.h'))[1] for m in ('MIN', 'MAX'))
     schema = schema_of(database(one.state_dir))
     row = re.findall(r'^\| \d.*$', read('docs', 'upgrade.md'), re.M)[-1]

@@ -117,11 +117,22 @@ def test_everywhere(busy):
     with urllib.request.urlopen('http://%s/api/daemons' % address, timeout=10) as answer:
         for d in json.load(answer)['daemons']:
             check_shares(d['activity'])
-            assert 'gpu' not in d
+            assert d['gpu'] is None
     with urllib.request.urlopen('http://%s/' % address, timeout=10) as answer:
         page = answer.read().decode()
     assert '<th>Compute, data, network, wait' in page
     assert len(re.findall(r'<td class=num>\d+</td><td>\d+ %, \d+ %, \d+ %, \d+ %</td>', page)) == 2
+
+
+def test_how_long_a_finished_job_took(cluster):
+    c = cluster(1)
+    c.wait_daemons(1)
+    job, _ = c.run_job(timeout=120, rounds=3, training={'steps': 60, 'epochs': None})
+    info = c.info(job)
+    terminal = Terminal(c, 24, 80, 'watch', job)
+    assert terminal.wait() == 0
+    took = int((info['finished_ms'] - info['created_ms']) / 1000 + 0.5)
+    assert re.search(r'time (\d+):(\d\d)', terminal.text).groups() == (str(took // 60), '%02d' % (took % 60))
 
 
 def test_watched(busy):
@@ -164,11 +175,11 @@ def test_before_and_after(cluster):
     assert activity_of(c, 'new')['compute_seconds'] == 4 and activity_of(c, 'old') is None
     gpu = {d['name']: d['gpu'] for d in c.mfl_json('daemons')['daemons']}
     assert gpu['new'] is None and gpu['old']['temperature'] == 40
-    for field, value, text in (('compute', 1.5, 'Activity.compute'), ('data', -0.25, 'Activity.data'),
+    for i, (field, value, text) in enumerate((('compute', 1.5, 'Activity.compute'), ('data', -0.25, 'Activity.data'),
                                ('network', float('nan'), 'Activity.network: not finite'), ('wait', 0.5, 'Activity.wait'),
                                ('samples_per_second', float('inf'), 'Activity.samples_per_second'),
-                               ('workers', 0, 'Activity.workers')):
-        bad = w.FakeDaemon(c.address, 'bad', sets)
+                               ('workers', 0, 'Activity.workers'))):
+        bad = w.FakeDaemon(c.address, 'bad', sets, instance=100 + i)  # the process that was sent away does not come in again
         bad.send('telemetry', {'activity': dict(GOOD, **{field: value})})
         h.wait_until(lambda b=bad: b.closed is not None, 10, 'the end of the connection')
         assert text in bad.closed, bad.closed

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs one block: its threads take turns at barriers and warp collectives.
  *
- * Threads that may run stand in a queue. One that has to wait leaves it and hands over to the first; the last
- * to reach a barrier puts the whole block back, in the chosen order; the last of a warp to reach a collective
- * does the work of all and puts its warp in front. When the queue is empty and not all are done, somebody
- * waits for threads that will never come: a fault. A thread that ends runs the next on its own stack, so a
- * kernel without barriers is a loop. */
+ * Threads that may run wait in a queue. A thread that has to wait leaves the queue and hands over to the
+ * first one. The last thread to reach a barrier puts the whole block back, in the chosen order. The last lane
+ * of a warp to reach a collective does the work of all lanes and puts its warp in front. When the queue is
+ * empty and not all threads are done, some thread waits for others that will never come: a fault. A thread
+ * that ends runs the next one on its own stack, so a kernel without barriers is a loop. */
 #include "tests/emu/emu_internal.h"
 
 #include <stdarg.h>
@@ -14,6 +14,7 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 struct mfl_emu_thread *mfl_emu_current;
+const struct mfl_emu_watch *mfl_emu_watch;
 
 struct warp {
         unsigned n_arrived;
@@ -36,7 +37,7 @@ static struct {
         struct mfl_emu_thread threads[MFL_EMU_THREADS_MAX];
         struct warp warps[MFL_EMU_THREADS_MAX / MFL_EMU_WARP];
         uint16_t queue[QUEUE];
-        unsigned head, tail; /* counted without end */
+        unsigned head, tail; /* they only count up */
         bool fault;
 } block;
 static bool trap;
@@ -83,7 +84,7 @@ void mfl_emu_fault(const char *fmt, ...)
         }
         block.fault = true;
         mfl_emu_fiber_switch(mfl_emu_fiber_host());
-        abort(); /* nobody resumes a thread that erred */
+        abort(); /* nobody resumes a thread after a fault */
 }
 
 void mfl_emu_fault_after(const char *fmt, ...)
@@ -97,7 +98,7 @@ void mfl_emu_fault_after(const char *fmt, ...)
 
 /* ---- the queue ---- */
 
-/* The n threads from `first` on, behind all others or before them, in the chosen order. */
+/* Queues the n threads from `first` on, behind all others or before them, in the chosen order. */
 static void push_many(unsigned first, unsigned n, bool front)
 {
         enum mfl_emu_order order = mfl_emu_order();
@@ -122,7 +123,7 @@ static void set_current(struct mfl_emu_thread *t)
         mfl_emu_current = t;
         t->state = MFL_EMU_RUNNING;
         threadIdx.x = t->number;
-        if (blockDim.x != block.n) { /* divisions, for every turn */
+        if (blockDim.x != block.n) { /* these divisions would otherwise happen at every turn */
                 threadIdx.x = t->number % blockDim.x;
                 threadIdx.y = t->number / blockDim.x % blockDim.y;
                 threadIdx.z = t->number / (blockDim.x * blockDim.y);
@@ -131,7 +132,7 @@ static void set_current(struct mfl_emu_thread *t)
 
 static void fiber_main(void);
 
-/* Gives the processor to `t` from a stack that is not its own. */
+/* Gives the processor to `t`, from a stack that is not its own. */
 static void resume(struct mfl_emu_thread *t)
 {
         if (!t->fiber) {
@@ -147,7 +148,7 @@ static struct mfl_emu_thread *pop(void)
         return block.head == block.tail ? NULL : &block.threads[block.queue[block.head++ % QUEUE]];
 }
 
-/* The current thread waits; comes back when somebody has put it into the queue and its turn has come. */
+/* The current thread waits. It returns when another thread has queued it and its turn has come. */
 static void wait_turn(struct mfl_emu_thread *me)
 {
         struct mfl_emu_thread *t = pop();
@@ -210,6 +211,8 @@ void mfl_emu_sync(const char *file, int line)
         }
         if (++block.n_at_sync == block.n) {
                 block.n_at_sync = 0;
+                if (mfl_emu_watch)
+                        mfl_emu_watch->sync();
                 push_many(0, block.n, false);
         }
         wait_turn(me);
@@ -236,10 +239,14 @@ void mfl_emu_collective(enum mfl_emu_collective what, struct mfl_emu_lane *lane,
         me->state = MFL_EMU_AT_COLLECTIVE;
         me->file = file;
         me->line = line;
+        if (lane)
+                lane->pc = __builtin_return_address(0);
         warp->lanes[me->number - first] = lane;
         if (++warp->n_arrived == MFL_EMU_WARP) {
                 warp->n_arrived = 0;
-                mfl_emu_collective_run(what, warp->lanes);
+                mfl_emu_collective_run(what, warp->lanes, me->number / MFL_EMU_WARP);
+                if (mfl_emu_watch)
+                        mfl_emu_watch->collective(me->number / MFL_EMU_WARP, what == MFL_EMU_SYNC_WARP);
                 push_many(first, MFL_EMU_WARP, true);
         }
         wait_turn(me);
@@ -283,11 +290,15 @@ bool mfl_emu_block_run(const struct mfl_emu_kernel *kernel, const void *a)
         }
         for (unsigned i = 0; i * MFL_EMU_WARP < block.n; i++)
                 block.warps[i].n_arrived = 0;
+        if (mfl_emu_watch)
+                mfl_emu_watch->block();
         push_many(0, block.n, false);
         resume(pop());
         if (!block.fault && block.n_done != block.n)
                 say_stuck();
         mfl_emu_current = NULL;
+        if (mfl_emu_watch)
+                mfl_emu_watch->block_end();
         block.kernel = NULL;
         if (block.fault)
                 mfl_emu_fibers_reset();

@@ -4,7 +4,7 @@
  * Sizes of attributes, shapes, types, alignment and workspace are checked as cublasLt.h demands. Algorithms
  * are invented; some are not what was asked for, so that filters have something to filter.
  *
- * MFL_EMU_CUBLASLT_WRONG=bias: the bias' batch stride is taken as 0. =1: the last column of every result is
+ * MFL_EMU_CUBLASLT_WRONG=bias: the bias' batch stride counts as 0. =1: the last column of every result is
  * wrong.
  */
 #include <cublasLt.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "tests/emu/emu.h"
-#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/base/kernel.h"
 
 /* These lie in the library's opaque structs, or are as large. */
 struct layout {

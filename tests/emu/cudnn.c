@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated cuDNN: the graph API's descriptors for convolutions with bias and ReLU.
  *
- * Engines are invented: some are not what was asked for, so that filters have something to filter. What they
- * refuse to fuse follows the real library's heuristics.
+ * Engines are invented: some are not what was asked for, so that filters have something to filter. Like the
+ * real library's, they refuse to fuse some combinations.
  *
- * MFL_EMU_CUDNN_WRONG=1: the last pixel of every result is wrong. =bf16: engines round operands to bf16 and
- * don't say so.
+ * MFL_EMU_CUDNN_WRONG=1: the last pixel of every result is wrong. =bf16: engines round operands to bf16
+ * without reporting it.
  */
 #include "tests/emu/cudnn_internal.h"
 
@@ -52,7 +52,7 @@ static bool engine_can(const struct engine *e, const struct mfl_emu_dnn_call *ca
         bool floats = call->x.type == CUDNN_DATA_FLOAT;
         if (!(floats ? e->floats : e->halves))
                 return false;
-        /* As the real library: no ReLU alone, a bias of the result's type, dw of the operands'. */
+        /* As in the real library: no ReLU alone, a bias of the result's type, dw of the operands' type. */
         if (call->relu && !call->has_bias)
                 return false;
         if (call->has_bias && (!e->fuses || call->bias.type != call->y.type))

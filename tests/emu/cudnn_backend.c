@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptors of the emulated cuDNN: a table says which attributes there are; finalization checks the
- * rest.
+/* The descriptors of the emulated cuDNN: a table lists the attributes; finalization checks the rest.
  *
  * Refusals were compared with those of the real library, which checks descriptors without a device.
  */
@@ -247,7 +246,8 @@ static cudnnStatus_t finish_convolution(struct mfl_emu_descriptor *d)
         return CUDNN_STATUS_SUCCESS;
 }
 
-/* Which attributes are x, w, y and the others of an operation: they follow the order of the table above. */
+/* The attributes that are x, w, y and the others of an operation: they follow the order of the table above.
+ */
 static cudnnStatus_t finish_operation(struct mfl_emu_descriptor *d)
 {
         const struct spec *spec = specs;

@@ -53,9 +53,9 @@ struct mfl_emu_descriptor {
         bool final;
         int n_values;
         struct mfl_emu_value values[10];
-        /* What finalization worked out. */
+        /* The results of finalization. */
         struct mfl_emu_tensor tensor;
-        struct mfl_emu_dnn_call call; /* of an operation graph, and of what was made from it */
+        struct mfl_emu_dnn_call call; /* for an operation graph, and for what is made from it */
         int engine;                   /* place in the table */
 };
 

@@ -2,7 +2,7 @@
 /* The arithmetic of the emulated cuDNN: direct convolutions in plain loops. */
 #include "tests/emu/cudnn_internal.h"
 
-#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/base/kernel.h"
 
 int mfl_emu_dnn_type_bytes(cudnnDataType_t type)
 {
@@ -46,7 +46,7 @@ static void store(const struct mfl_emu_dnn_call *call, const struct mfl_emu_tens
         int64_t h, int64_t w, float v)
 {
         static unsigned serial;
-        if (call->jitter) /* as another order of the sum would */
+        if (call->jitter) /* as another order of the sum would do */
                 v *= 1.0f + 0x1p-22f * (float)(++serial % 3);
         if (call->wrong && n == t->dims[0] - 1 && h == t->dims[2] - 1 && w == t->dims[3] - 1)
                 v += 0.5f;
@@ -128,7 +128,7 @@ void mfl_emu_dnn_run(void *data)
         bool forward = call->operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
         bool filter = call->operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
         const struct mfl_emu_tensor *t = forward ? &call->y : filter ? &call->w : &call->x;
-        if (call->workspace_bytes) /* others' use of it at the same time would show */
+        if (call->workspace_bytes) /* shows when another call uses it at the same time */
                 memset(call->workspace, 0x5a, (size_t)call->workspace_bytes);
         for (int64_t n = 0; n < t->dims[0]; n++) {
                 for (int64_t h = 0; h < t->dims[2]; h++) {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of kernels/cuda/kernel.h for the tests' emulated device: a kernel is C17 that runs on the CPU.
+/* The names of kernels/cuda/base/kernel.h for the tests' emulated device: a kernel is C17 that runs on the
+ * CPU.
  *
- * Each thread of a block is a fiber; the threads take turns at barriers and warp collectives only, in an
- * order that the environment chooses: MFL_EMU_ORDER=forward (the default), reverse, or random:SEED, for
- * threads, blocks and streams alike. A result that changes with the order has a missing barrier or a race.
- * Shared memory and fresh device memory hold 0xff bytes, which are NaN in every floating type.
+ * Each thread of a block is a fiber. Threads take turns only at barriers and warp collectives, in an order
+ * that the environment chooses: MFL_EMU_ORDER=forward (the default), reverse, or random:SEED, for threads,
+ * blocks and streams alike. A result that changes with the order has a missing barrier or a race. Shared
+ * memory and fresh device memory hold 0xff bytes, which are NaN in every floating type.
  *
- * What the device would let pass or punish silently is a fault here: the message goes to stderr and the
- * process aborts (emu.h can turn that into cudaErrorLaunchFailure, for tests of the emulator): a barrier or
- * warp collective that not all threads reach, a misaligned 16-byte access, shared memory beyond the limits, a
- * wait for an asynchronous copy that was forgotten, a source of one that changed under way.
+ * Some errors pass silently on a device, or have silent effects. Here they are faults: the message goes to
+ * stderr and the process aborts (emu.h can turn that into cudaErrorLaunchFailure, for tests of the emulator).
+ * Faults are a barrier or warp collective that not all threads reach, a misaligned 16-byte access, shared
+ * memory beyond the limits, a forgotten wait for an asynchronous copy, and a source of such a copy that
+ * changes before the wait.
  */
 #ifndef MFL_TESTS_EMU_KERNEL_H
 #define MFL_TESTS_EMU_KERNEL_H
@@ -27,7 +29,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
 struct mfl_emu_kernel {
-        const char *name;
+        const char *name, *file; /* file: of the .cu, as the compiler was given it */
         const void *function;
         void (*call)(const void *a);
         size_t arg_bytes;
@@ -49,15 +51,15 @@ void mfl_emu_register(struct mfl_emu_kernel *kernel);
         }                                                                                                    \
         static __attribute__((constructor)) void name##_emu_register(void)                                   \
         {                                                                                                    \
-                static struct mfl_emu_kernel kernel = {#name, (const void *)name, name##_emu_call,           \
-                        sizeof(type), threads, 48 << 10, 0, NULL};                                           \
+                static struct mfl_emu_kernel kernel = {#name, __BASE_FILE__, (const void *)name,             \
+                        name##_emu_call, sizeof(type), threads, 48 << 10, 0, NULL};                          \
                 _Static_assert((threads) <= 1024 && (blocks) >= 1, "bounds of " #name);                      \
                 _Static_assert(sizeof(type) <= 4096, "argument of " #name);                                  \
                 mfl_emu_register(&kernel);                                                                   \
         }                                                                                                    \
         static void name(const type a)
 
-/* Poisoned when the first thread of a block comes by. */
+/* Poisoned when the first thread of a block passes. */
 extern uint64_t mfl_emu_block_serial;
 void mfl_emu_shared(void *at, size_t bytes, uint64_t *stamp);
 #define MFL_SHARED(type, name, count)                                                                        \
@@ -92,11 +94,11 @@ enum mfl_emu_collective {
         MFL_EMU_LDMATRIX_TRANS,
         MFL_EMU_COLLECTIVE_COUNT_
 };
-/* One lane's operands; which count depends on the collective. */
+/* One lane's operands; the collective says which of them count. */
 struct mfl_emu_lane {
         float *d;
         const uint32_t *a, *b;
-        const void *from;
+        const void *from, *pc;
         uint32_t *to, value;
         int mask;
 };
@@ -151,22 +153,13 @@ static inline uint32_t mfl_to_tf32(float v)
         return (u + 0x1000u) & 0xffffe000u;
 }
 
-/* ---- atomics: no other thread runs meanwhile ---- */
+/* ---- atomics: no other thread runs meanwhile (shared.c) ---- */
 
-static inline void mfl_atomic_add_u64(uint64_t *at, uint64_t v)
-{
-        *at += v;
-}
-static inline void mfl_atomic_add_i64(int64_t *at, int64_t v)
-{
-        *at = (int64_t)((uint64_t)*at + (uint64_t)v);
-}
-static inline void mfl_atomic_or_u32(uint32_t *at, uint32_t v)
-{
-        *at |= v;
-}
+void mfl_atomic_add_u64(uint64_t *at, uint64_t v);
+void mfl_atomic_add_i64(int64_t *at, int64_t v);
+void mfl_atomic_or_u32(uint32_t *at, uint32_t v);
 
-/* ---- asynchronous copies: the data arrives at the wait, until then the place is poisoned ---- */
+/* ---- asynchronous copies: the data arrives at the wait; until then the place is poisoned ---- */
 
 void mfl_emu_cp_async(void *shared, const void *global, int bytes, int valid, const char *file, int line);
 void mfl_cp_async_commit(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fibers: stacks that take turns on one thread of the host. A few instructions on x86-64, ucontext elsewhere;
- * the sanitizers are told of every switch. */
+ * the sanitizers are told about every switch. */
 #include "tests/emu/emu_internal.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void (*begin)(void);
 
 #if defined(__x86_64__)
 void mfl_emu_swap(void **save, void *to);
-/* Keeps what the ABI says a call keeps. */
+/* Saves the registers that the ABI preserves across a call. */
 __asm__(".text\n"
         ".globl mfl_emu_swap\n"
         ".hidden mfl_emu_swap\n"
@@ -52,9 +52,10 @@ __asm__(".text\n"
 
 static void prepare(struct mfl_emu_fiber *fiber)
 {
-        /* The stacks' tops are spread over a page, or else they all want the same lines of the cache. */
+        /* The stacks' tops are spread over a page; otherwise they all compete for the same lines of the
+         * cache. */
         void **top = (void **)(fiber->stack + fiber->stack_bytes - fiber->number % 32 * 128);
-        *--top = NULL; /* where `begin` would return to: the stack is aligned as behind a call */
+        *--top = NULL; /* where `begin` would return to: the stack is aligned as after a call */
         *--top = (void *)begin;
         for (int i = 0; i < 6; i++)
                 *--top = NULL;

@@ -18,6 +18,11 @@ struct mfl_emu_kernel *mfl_emu_find_kernel(const void *function)
         return NULL;
 }
 
+struct mfl_emu_kernel *mfl_emu_kernels(void)
+{
+        return kernels;
+}
+
 cudaError_t mfl_emu_launch_check(
         const struct mfl_emu_kernel *kernel, dim3 grid, dim3 block, size_t shared_bytes)
 {
@@ -41,6 +46,8 @@ cudaError_t mfl_emu_launch_run(
         gridDim = grid;
         blockDim = block;
         mfl_emu_shared_begin(kernel, shared_bytes);
+        if (mfl_emu_watch)
+                mfl_emu_watch->launch(kernel);
         for (uint64_t i = 0; good && i < n; i++) {
                 uint64_t b = mfl_emu_permute(&order, i);
                 blockIdx.x = (unsigned)(b % grid.x);

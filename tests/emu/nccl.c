@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated NCCL: communicators between threads and processes of one host, through a file in /dev/shm that
- * is named by the unique id. What matters is kept:
+ * is named by the unique id. It behaves like NCCL where it matters:
  *
- *   - All communicators are non-blocking. Opening, reducing and finalising return ncclInProgress and are done
- *     some looks at ncclCommGetAsyncError later; other calls before that are refused. A reduction is not in
- *     its stream before.
- *   - Opening waits for all ranks. Two ranks on one card of one host are refused (host: NCCL_HOSTID, or all
- *     alike).
- *   - A reduction runs when its stream gets there and all ranks are there, and not without them: a rank that
- *     died is noticed by nobody. ncclCommAbort ends what waits in streams, and forgets registered buffers.
- *   - Misuse is a fault (emu.h): a communicator that is gone, a buffer that is deregistered twice or freed
- *     while it is registered, memory of ncclMemAlloc freed in another way, ranks that do not call the same.
+ * - All communicators are non-blocking. Opening, reducing and finalising return ncclInProgress and complete
+ *   some queries of ncclCommGetAsyncError later; other calls before that are refused. A reduction is not in
+ *   its stream before.
+ * - Opening waits for all ranks. Two ranks on one card of one host are refused (host: NCCL_HOSTID, or all the
+ *   same).
+ * - A reduction runs when its stream reaches it and all ranks are there, and not without them: nobody notices
+ *   a rank that died. ncclCommAbort ends what waits in streams, and forgets registered buffers.
+ * - Misuse is a fault (emu.h): a closed communicator, a buffer that is deregistered twice or freed while it
+ *   is registered, memory of ncclMemAlloc freed in another way, ranks whose calls differ.
  *
- * MFL_EMU_NCCL=absent: there is none. MFL_EMU_NCCL=22703: it says that it is of this version.
+ * MFL_EMU_NCCL=absent: there is none. MFL_EMU_NCCL=22703: it reports this version.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -21,24 +21,24 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/cuda/nccl_load.h"
+#include "kernels/cuda/nccl/nccl_load.h"
 #include "tests/emu/runtime.h"
 
 enum {
         RANKS_MAX = 64,
-        LOOKS_INIT = 3, /* until something is done */
+        LOOKS_INIT = 3, /* queries until something is done */
         LOOKS_CALL = 1,
 };
-#define AREA_BYTES ((size_t)16 << 20) /* of a rank's contribution; pages that are not used cost nothing */
+#define AREA_BYTES ((size_t)16 << 20) /* of a rank's contribution; unused pages cost nothing */
 #define DIRECTORY "/dev/shm/"
 
 struct seat {
         atomic_bool taken, finalized;
         uint64_t host;
         int bus;
-        uint64_t count; /* of the reduction that is begun */
+        uint64_t count; /* of the current reduction */
         int root;
-        _Atomic uint64_t begun; /* reductions that this rank's stream has come to */
+        _Atomic uint64_t begun; /* reductions that this rank's stream has reached */
 };
 struct shared {
         struct seat seats[RANKS_MAX];
@@ -67,7 +67,7 @@ struct ncclComm {
         enum phase phase;
         ncclResult_t error;
         bool aborted;
-        unsigned refs; /* the caller's, and works in streams */
+        unsigned refs; /* the caller's, and those of works in streams */
         struct shared *shared;
         struct registration *registrations;
         uint64_t n_reductions;
@@ -80,7 +80,7 @@ static struct {
         int error, looks;
 } injected[RANKS_MAX];
 static atomic_bool aborts_hang;
-static char made[64][64]; /* names that this process made, the last ones */
+static char made[64][64]; /* the last names that this process made */
 static unsigned n_made;
 
 static void take_lock(void)
@@ -214,12 +214,12 @@ static void take_seat(struct ncclComm *comm)
         atomic_store(&seat->taken, true);
 }
 
-/* What opening has come to. */
+/* The result of opening. */
 static void go_on_opening(struct ncclComm *comm)
 {
         if (!comm->shared) {
                 if (!map_file(comm))
-                        return; /* nobody is there any more: it waits */
+                        return; /* all others are gone: it waits */
                 take_seat(comm);
         }
         const struct seat *own = &comm->shared->seats[comm->rank];
@@ -240,7 +240,7 @@ static void go_on_opening(struct ncclComm *comm)
                 remove_file(comm->name);
 }
 
-/* True: it runs now, or has nothing to do any more. */
+/* True: it runs now, or has nothing left to do. */
 static bool reduction_ready(struct mfl_emu_work *work)
 {
         const struct reduction *r = (const void *)work->args;
@@ -325,7 +325,7 @@ static void go_on(struct ncclComm *comm)
         }
 }
 
-/* What every call with a communicator begins with. */
+/* The start of every call with a communicator. */
 static ncclResult_t enter(ncclComm_t comm, const char *name)
 {
         take_lock();

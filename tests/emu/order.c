@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of the emulated device's work: what hardware leaves open is chosen here. */
+/* The order of the emulated device's work: chooses what hardware leaves open. */
 #include "tests/emu/emu_internal.h"
 
 #include <stdio.h>

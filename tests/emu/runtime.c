@@ -74,7 +74,7 @@ static cudaError_t injected(const char *name)
         if (!strcmp(name, "cudaGraphInstantiate") || !strncmp(name, "cudaStreamCreate", 16) ||
                 !strncmp(name, "cudaEventCreate", 15))
                 return cudaErrorMemoryAllocation;
-        sticky = cudaErrorLaunchFailure; /* as of earlier work, which any call may return */
+        sticky = cudaErrorLaunchFailure; /* from earlier work, which any call may return */
         return sticky;
 }
 
@@ -297,7 +297,7 @@ static cudaError_t run_library(struct mfl_emu_work *work)
 cudaError_t mfl_emu_enqueue(
         cudaStream_t stream, const char *name, void (*run)(void *args), const void *args, size_t bytes)
 {
-        cudaError_t status = mfl_emu_enter(NULL); /* its caller asked mfl_emu_fails */
+        cudaError_t status = mfl_emu_enter(NULL); /* its caller has called mfl_emu_fails */
         struct CUstream_st *s = mfl_emu_find_stream(stream);
         if (!status && !s)
                 status = cudaErrorInvalidResourceHandle;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the emulated CUDA runtime share.
  *
- * Calls put work on streams and return. Work runs when somebody waits: first what he waits for, or the
- * others' first, or mixed, as the order says; so a missing event or wait shows. One lock holds everything.
+ * Calls put work on streams and return. Work runs when somebody waits: first the work that is waited for, or
+ * first the others', or mixed, as the order says; so a missing event or wait shows. One lock guards
+ * everything.
  */
 #ifndef MFL_TESTS_EMU_RUNTIME_H
 #define MFL_TESTS_EMU_RUNTIME_H
@@ -17,8 +18,8 @@ struct mfl_emu_work {
         const char *name;
         cudaError_t (*run)(struct mfl_emu_work *work);
         void (*drop)(struct mfl_emu_work *work);  /* with the last reference; may be NULL */
-        bool (*ready)(struct mfl_emu_work *work); /* false: it waits for somebody else than this device (asked
-                                                     when it is the stream's next); NULL: true */
+        bool (*ready)(struct mfl_emu_work *work); /* false: it waits for something outside this device
+                                                     (asked when it is the stream's next); NULL: true */
         int refs;
         union {
                 struct {
@@ -46,17 +47,18 @@ struct mfl_emu_work {
         };
         _Alignas(16) unsigned char args[];
 };
-/* NULL: no memory. args NULL: room only. */
+/* NULL: no memory. args NULL: only room. */
 struct mfl_emu_work *mfl_emu_work_new(
         const char *name, cudaError_t (*run)(struct mfl_emu_work *work), const void *args, size_t arg_bytes);
 void mfl_emu_work_put(struct mfl_emu_work *work);
 
 /* ---- calls ---- */
 
-/* Every function of the runtime: enter, and if that says success do it, then leave with the result. */
+/* Every function of the runtime calls enter; if that succeeds, it does its work and calls leave with the
+ * result. */
 cudaError_t mfl_emu_enter(const char *name);
 cudaError_t mfl_emu_leave(cudaError_t status);
-/* As enter, for calls that CUDA forbids while a stream is captured (relaxed captures excepted). */
+/* Like enter, for calls that CUDA forbids while a stream is captured (relaxed captures excepted). */
 cudaError_t mfl_emu_enter_unsafe(const char *name);
 void mfl_emu_set_sticky(cudaError_t status);
 cudaError_t mfl_emu_sticky(void);
@@ -99,12 +101,12 @@ struct CUevent_st {
         uint64_t ns;
         int n_queued;
         bool destroyed;
-        uint64_t capture; /* number of the capture that it was last recorded in; 0: none */
+        uint64_t capture; /* number of the capture that last recorded it; 0: none */
         struct mfl_emu_set last;
 };
 extern struct CUstream_st *mfl_emu_streams;                   /* the first is the legacy stream */
 struct CUstream_st *mfl_emu_find_stream(cudaStream_t stream); /* NULL: no such stream */
-/* Queues, or captures; takes the reference, and NULL for "no memory". */
+/* Queues, or captures, the work; takes the reference. NULL counts as "no memory". */
 cudaError_t mfl_emu_submit(struct CUstream_st *stream, struct mfl_emu_work *work);
 cudaError_t mfl_emu_drain(struct CUstream_st *stream); /* NULL: all */
 void mfl_emu_streams_reset(void);
@@ -120,11 +122,11 @@ struct mfl_emu_capture {
         cudaGraph_t graph;
         bool invalid;
 };
-/* Whether a call that is unsafe during captures may be made now; spoils the capture if not. */
+/* Whether a call that is unsafe during captures may be made now; invalidates the capture if not. */
 cudaError_t mfl_emu_capture_unsafe(void);
 /* Work for the legacy stream while a blocking stream is captured. */
 cudaError_t mfl_emu_capture_implicit(void);
-/* Spoils the stream's capture and returns `status`. */
+/* Invalidates the stream's capture and returns `status`. */
 cudaError_t mfl_emu_capture_spoil(struct CUstream_st *stream, cudaError_t status);
 cudaError_t mfl_emu_capture_add(struct CUstream_st *stream, struct mfl_emu_work *work);
 cudaError_t mfl_emu_capture_record(struct CUstream_st *stream, cudaEvent_t event);
@@ -138,7 +140,7 @@ void mfl_emu_memory_reset(void);
 /* Device memory that only mfl_emu_library_free may free. */
 cudaError_t mfl_emu_library_alloc(void **ret, size_t bytes);
 cudaError_t mfl_emu_library_free(void *p);
-/* Lets other threads and processes go on for a moment, for work that waits for them. */
+/* Lets other threads and processes run for a moment, for work that waits for them. */
 void mfl_emu_pause(void);
 
 #endif

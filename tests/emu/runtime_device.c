@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The emulated runtime's devices: what they say of themselves, and what kernels may use. */
+/* The emulated runtime's devices: their properties, and the limits of kernels. */
 #include "tests/emu/runtime.h"
 
 #include <stdio.h>
@@ -262,7 +262,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *f
         return mfl_emu_leave(status);
 }
 
-/* Registers are not known here, so this is an upper bound. */
+/* Registers are unknown here, so this is an upper bound. */
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         int *numBlocks, const void *func, int blockSize, size_t dynamicSMemSize)
 {
@@ -276,7 +276,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         if (!status) {
                 int warps = (blockSize + MFL_EMU_WARP - 1) / MFL_EMU_WARP;
                 int n = l->threads_processor / (warps * MFL_EMU_WARP);
-                size_t shared = kernel->static_bytes + dynamicSMemSize + 1024; /* CUDA takes 1 KiB a block */
+                size_t shared =
+                        kernel->static_bytes + dynamicSMemSize + 1024; /* CUDA takes 1 KiB per block */
                 if (n > l->blocks_processor)
                         n = l->blocks_processor;
                 if ((size_t)n > (size_t)l->shared_processor / shared)

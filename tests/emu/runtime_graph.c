@@ -2,10 +2,10 @@
 /* The emulated runtime's stream capture and graphs (CUDA C++ Programming Guide, "Creating a Graph Using
  * Stream Capture").
  *
- * A capture belongs to the stream that began it; others join by waiting for an event that was recorded in it,
- * and must be waited for again before it ends. Each captured work is a node that depends on the last ones of
- * its stream. A launched graph runs its nodes in any order that the dependencies allow: as captured, the
- * latest first, or at random. */
+ * A capture belongs to the stream that began it. Other streams join by waiting for an event that was recorded
+ * in it, and must be waited for again before it ends. Each captured work is a node that depends on the last
+ * ones of its stream. A launched graph runs its nodes in any order that the dependencies allow: as captured,
+ * the latest first, or at random. */
 #include "tests/emu/runtime.h"
 
 #include <stdio.h>
@@ -423,8 +423,8 @@ static bool same_topology(const struct CUgraph_st *a, const struct CUgraph_st *b
         return true;
 }
 
-/* Launches that still wait keep what they were launched with, which this emulation has no second place for:
- * then the update fails, as it may. */
+/* Launches that still wait keep what they were launched with, and this emulation keeps only one copy: the
+ * update then fails, as it may. */
 cudaError_t cudaGraphExecUpdate(
         cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *resultInfo)
 {
@@ -456,7 +456,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
         return mfl_emu_leave(status);
 }
 
-/* Takes one of the n ready nodes out of the list: its place. */
+/* Removes one of the n ready nodes from the list: its place. */
 static int pick(const int *ready, int n)
 {
         int at = 0;

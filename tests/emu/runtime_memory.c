@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The emulated runtime's memory: device memory is the host's, with a list that says what is whose.
+/* The emulated runtime's memory: device memory is the host's, with a list that says which memory belongs to
+ * what.
  *
  * Fresh device memory holds 0xff. Copies between host and device read and write pinned host memory when the
- * work runs; pageable memory is read at the call, and a copy to it waits, as CUDA does. */
+ * work runs. Pageable memory is read at the call, and a copy to it waits, as in CUDA. */
 #include "tests/emu/runtime.h"
 
 #include <stdio.h>
@@ -23,13 +24,14 @@ struct block {
 };
 static struct block *blocks;
 static uint64_t used;
+static struct mfl_emu_traffic traffic;
 
 static struct block *find(const void *at, size_t bytes)
 {
         const unsigned char *p = at;
         for (struct block **link = &blocks, *b; (b = *link); link = &b->next)
                 if (p >= b->p && p < b->p + b->bytes + !b->bytes && bytes <= (size_t)(b->p + b->bytes - p)) {
-                        *link = b->next; /* to the front: the next question is often about the same */
+                        *link = b->next; /* to the front: the next query is often for the same block */
                         b->next = blocks;
                         return blocks = b;
                 }
@@ -53,6 +55,15 @@ uint64_t mfl_emu_memory_used(void)
         return used;
 }
 
+struct mfl_emu_traffic mfl_emu_traffic_take(void)
+{
+        (void)mfl_emu_enter(NULL);
+        struct mfl_emu_traffic now = traffic;
+        traffic = (struct mfl_emu_traffic){0};
+        (void)mfl_emu_leave(cudaSuccess);
+        return now;
+}
+
 static uint64_t charge(const struct block *b)
 {
         return b->kind == DEVICE ? (b->bytes + GRAIN - 1) / GRAIN * GRAIN : 0;
@@ -61,10 +72,14 @@ static uint64_t charge(const struct block *b)
 static cudaError_t allocate(void **ret, size_t bytes, enum kind kind, void *own)
 {
         struct block b = {.bytes = bytes, .kind = kind, .p = own}, *new;
+        /* Watchers look at pages: no page holds anything else. */
+        size_t align = mfl_emu_watch ? 4096 : 256, room = bytes + GUARD_BYTES + !bytes;
+        room = (room + align - 1) / align * align;
         if (used + charge(&b) > mfl_emu_memory_total())
                 return cudaErrorMemoryAllocation;
         new = malloc(sizeof *new);
-        if (!new || (!own && posix_memalign((void **)&b.p, 256, bytes + GUARD_BYTES + !bytes))) {
+        if (!new || (!own && posix_memalign((void **)&b.p, align,
+                                     mfl_emu_watch ? room : bytes + GUARD_BYTES + !bytes))) {
                 free(new);
                 return cudaErrorMemoryAllocation;
         }
@@ -141,7 +156,7 @@ cudaError_t mfl_emu_library_alloc(void **ret, size_t bytes)
         return mfl_emu_leave(status);
 }
 
-/* Waits for nothing, as unmapping does: work that still uses it is a fault. */
+/* Waits for nothing, as unmapping does: work that still uses the memory is a fault. */
 cudaError_t mfl_emu_library_free(void *p)
 {
         cudaError_t status = mfl_emu_enter(NULL);
@@ -227,7 +242,17 @@ static cudaError_t run_copy(struct mfl_emu_work *work)
         return cudaSuccess;
 }
 
-/* Host memory on the device's side of a copy, or the other way round, is what CUDA refuses or crashes on. */
+static void count_copy(const struct copy *c, enum kind to, enum kind from)
+{
+        uint64_t bytes = (uint64_t)c->width * c->height;
+        traffic.copies++;
+        if (to == DEVICE && from != DEVICE)
+                traffic.to_device[from != PAGEABLE] += bytes;
+        if (from == DEVICE && to != DEVICE)
+                traffic.to_host[to != PAGEABLE] += bytes;
+}
+
+/* Host memory on the device's side of a copy, or the reverse: CUDA refuses it or crashes. */
 static cudaError_t check_direction(
         const struct copy *c, enum cudaMemcpyKind kind, enum kind to, enum kind from)
 {
@@ -258,6 +283,8 @@ static cudaError_t copy(
         if (status)
                 return status;
         bool early = from == PAGEABLE && !stream->capture && !synchronous;
+        if (!stream->capture)
+                count_copy(c, to, from);
         struct mfl_emu_work *work =
                 mfl_emu_work_new("copy", run_copy, NULL, early ? c->width * c->height : 0);
         if (work) {
@@ -322,6 +349,10 @@ static cudaError_t set(void *to, int value, size_t bytes, struct CUstream_st *st
                 return cudaSuccess;
         if (!mfl_emu_is_device(to, bytes))
                 return cudaErrorInvalidValue;
+        if (!stream->capture) {
+                traffic.fills++;
+                traffic.fill_bytes += bytes;
+        }
         struct mfl_emu_work *work = mfl_emu_work_new("fill", run_set, NULL, 0);
         if (work) {
                 work->set.to = to;

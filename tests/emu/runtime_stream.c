@@ -44,8 +44,7 @@ static bool blocking(const struct CUstream_st *s)
         return s != &legacy && !(s->flags & cudaStreamNonBlocking);
 }
 
-/* The legacy stream's work comes after what blocking streams had before it, and before what they got later.
- */
+/* The legacy stream's work comes after earlier work of blocking streams, and before their later work. */
 static bool ready(const struct CUstream_st *s)
 {
         const struct mfl_emu_op *op = s->head;
@@ -100,8 +99,8 @@ static void run_one(struct CUstream_st *s)
         finish(op);
 }
 
-/* Which stream goes on when `wanted` is waited for: forward: that one, else the first that can; reverse: the
- * last of the others that can, then that one; random: any. */
+/* Which stream continues when `wanted` is waited for. forward: that one, else the first that can; reverse:
+ * the last of the others that can, then that one; random: any. */
 static struct CUstream_st *choose(const struct CUstream_st *wanted)
 {
         struct CUstream_st *choice = NULL, *s;
@@ -140,7 +139,7 @@ static bool waits_outside(void)
         return false;
 }
 
-/* False: nothing can run now, but it may later. */
+/* False: nothing can run now, but may later. */
 static bool run_next(const struct CUstream_st *wanted)
 {
         struct CUstream_st *s = choose(wanted);
@@ -262,7 +261,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         return mfl_emu_leave(status);
 }
 
-/* What may not be asked of a stream that is captured, nor of the legacy one then. */
+/* Functions that may not be called for a captured stream, or for the legacy stream then. */
 static cudaError_t check_wait(struct CUstream_st *s)
 {
         if (!s)
@@ -383,7 +382,7 @@ static cudaError_t check_event(const struct CUevent_st *e)
         return e->capture && mfl_emu_capture_active(e->capture) ? cudaErrorCapturedEvent : cudaSuccess;
 }
 
-/* The stream that has the event's last record is found by running any. */
+/* Finds the stream that has the event's last record by running any. */
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
         cudaError_t status = mfl_emu_enter("cudaEventSynchronize");
@@ -409,7 +408,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return mfl_emu_leave(status);
 }
 
-/* The host's time between the two: it says nothing about a GPU. */
+/* The host's time between the two events: it says nothing about a GPU. */
+static double slowness = 1000;
+
+void mfl_emu_set_slowness(double factor)
+{
+        slowness = factor;
+}
+
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
         cudaError_t status = mfl_emu_enter("cudaEventElapsedTime");
@@ -422,9 +428,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
                 status = cudaErrorInvalidResourceHandle;
         if (!status && (a->done < a->recorded || b->done < b->recorded))
                 status = cudaErrorNotReady;
-        /* A thousand times as long: who measures to choose (conv_plan_trial.c) takes that for slow and does
-         * not run everything again, which would tell nothing of a device. */
+        /* Usually a thousand times as long: code that measures to choose (conv_plan_trial.c) then takes the
+         * work for slow and does not run it again, which would show nothing about a device. */
         if (!status)
-                *ms = (float)((double)(int64_t)(b->ns - a->ns) * 1e-3);
+                *ms = (float)((double)(int64_t)(b->ns - a->ns) * 1e-6 * slowness);
         return mfl_emu_leave(status);
 }

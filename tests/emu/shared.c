@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory of the block that runs, and asynchronous copies into it. */
+/* Shared memory of the running block, and asynchronous copies into it. */
 #include "tests/emu/emu_internal.h"
 
 #include <stdio.h>
@@ -18,14 +18,14 @@ static struct {
         size_t dynamic_bytes, static_bytes;
         struct {
                 unsigned char *at;
-                size_t bytes;
+                size_t bytes, offset;
         } statics[STATICS_MAX];
         int n_statics;
 } shared;
 
 void mfl_emu_shared_begin(struct mfl_emu_kernel *kernel, size_t dynamic_bytes)
 {
-        /* Without the address sanitizer's red zones a guard tells of writes behind the end. */
+        /* Without the address sanitizer's red zones, a guard detects writes behind the end. */
         size_t guard = MFL_EMU_ASAN ? 0 : GUARD_BYTES;
         shared.kernel = kernel;
         shared.dynamic_bytes = dynamic_bytes;
@@ -64,12 +64,13 @@ void mfl_emu_shared_end(void)
 
 void mfl_emu_shared(void *at, size_t bytes, uint64_t *stamp)
 {
-        size_t total = shared.static_bytes += (bytes + 15) / 16 * 16;
+        size_t before = shared.static_bytes, total = shared.static_bytes += (bytes + 15) / 16 * 16;
         *stamp = mfl_emu_block_serial;
         memset(at, POISON, bytes);
         if (shared.n_statics == STATICS_MAX)
                 mfl_emu_fault("more than %d arrays of shared memory", STATICS_MAX);
         shared.statics[shared.n_statics].at = at;
+        shared.statics[shared.n_statics].offset = (shared.dynamic_bytes + 127) / 128 * 128 + before;
         shared.statics[shared.n_statics++].bytes = bytes;
         if (total > MFL_EMU_SHARED_DEFAULT)
                 mfl_emu_fault(
@@ -102,6 +103,43 @@ bool mfl_emu_is_shared(const void *at, size_t bytes)
         return false;
 }
 
+ptrdiff_t mfl_emu_shared_offset(const void *at)
+{
+        const unsigned char *p = at;
+        if (p >= shared.dynamic && p < shared.dynamic + shared.dynamic_bytes)
+                return p - shared.dynamic;
+        for (int i = 0; i < shared.n_statics; i++)
+                if (p >= shared.statics[i].at && p < shared.statics[i].at + shared.statics[i].bytes)
+                        return p - shared.statics[i].at + (ptrdiff_t)shared.statics[i].offset;
+        return -1;
+}
+
+/* ---- atomics ---- */
+
+static void watch(const void *at, size_t bytes, enum mfl_emu_access access, const void *pc)
+{
+        if (mfl_emu_watch && mfl_emu_current)
+                mfl_emu_watch->access(mfl_emu_current->number, at, bytes, access, pc);
+}
+
+void mfl_atomic_add_u64(uint64_t *at, uint64_t v)
+{
+        watch(at, sizeof *at, MFL_EMU_ATOMIC, __builtin_return_address(0));
+        *at += v;
+}
+
+void mfl_atomic_add_i64(int64_t *at, int64_t v)
+{
+        watch(at, sizeof *at, MFL_EMU_ATOMIC, __builtin_return_address(0));
+        *at = (int64_t)((uint64_t)*at + (uint64_t)v);
+}
+
+void mfl_atomic_or_u32(uint32_t *at, uint32_t v)
+{
+        watch(at, sizeof *at, MFL_EMU_ATOMIC, __builtin_return_address(0));
+        *at |= v;
+}
+
 /* ---- asynchronous copies ---- */
 
 static struct mfl_emu_copy *new_copy(struct mfl_emu_thread *t)
@@ -117,8 +155,8 @@ static struct mfl_emu_copy *new_copy(struct mfl_emu_thread *t)
         return &t->copies[t->n_copies++];
 }
 
-/* The source is read here, to see at the wait whether somebody wrote to it; the destination is nobody's
- * until then, so readers of the last tile that were not waited for find NaN. */
+/* The source is read here, so that the wait can detect a write to it. Until then the destination is
+ * undefined: readers of a tile that were not waited for find NaN. */
 void mfl_emu_cp_async(void *to, const void *from, int bytes, int valid, const char *file, int line)
 {
         struct mfl_emu_thread *me = mfl_emu_current;
@@ -133,7 +171,12 @@ void mfl_emu_cp_async(void *to, const void *from, int bytes, int valid, const ch
                 mfl_emu_fault("%s:%d: mfl_cp_async to %p: not shared memory", file, line, to);
         if (valid && mfl_emu_is_shared(from, 1))
                 mfl_emu_fault("%s:%d: mfl_cp_async from shared memory", file, line);
+        /* What was there is lost now; the new data is there at the wait. */
+        if (valid)
+                watch(from, (size_t)valid, MFL_EMU_READ, __builtin_return_address(0));
+        watch(to, (size_t)bytes, MFL_EMU_WRITE, __builtin_return_address(0));
         struct mfl_emu_copy *copy = new_copy(me);
+        copy->pc = __builtin_return_address(0);
         copy->to = to;
         copy->from = from;
         copy->bytes = (uint8_t)bytes;
@@ -164,7 +207,7 @@ static bool same(const void *a, const void *b, int bytes)
         return bytes == 16 ? !memcmp(a, b, 16) : bytes == 4 ? !memcmp(a, b, 4) : !memcmp(a, b, (size_t)bytes);
 }
 
-static void finish_copy(const struct mfl_emu_copy *copy)
+static void finish_copy(const struct mfl_emu_copy *copy, unsigned thread)
 {
         static const unsigned char poison[16] = {POISON, POISON, POISON, POISON, POISON, POISON, POISON,
                 POISON, POISON, POISON, POISON, POISON, POISON, POISON, POISON, POISON};
@@ -174,6 +217,8 @@ static void finish_copy(const struct mfl_emu_copy *copy)
         if (!same(copy->to, poison, copy->bytes))
                 mfl_emu_fault("%s:%d: the destination of this mfl_cp_async was written to before the wait",
                         copy->file, copy->line);
+        if (mfl_emu_watch)
+                mfl_emu_watch->access(thread, copy->to, copy->bytes, MFL_EMU_COPY_END, copy->pc);
         if (copy->bytes == 16)
                 memcpy(copy->to, copy->data, 16);
         else
@@ -185,7 +230,7 @@ void mfl_emu_copies_finish(struct mfl_emu_thread *t, uint64_t groups)
 {
         size_t n = 0;
         while (n < t->n_copies && t->copies[n].group < groups)
-                finish_copy(&t->copies[n++]);
+                finish_copy(&t->copies[n++], t->number);
         t->n_copies -= n;
         if (n && t->n_copies)
                 memmove(t->copies, t->copies + n, t->n_copies * sizeof t->copies[0]);

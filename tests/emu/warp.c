@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Warp collectives. Which lane holds which element: PTX ISA 8.5, "Matrix Fragments for mma.m16n8k8",
- * "... for mma.m16n8k16 with floating point type", and "ldmatrix".
+/* Warp collectives. Which lane holds which element: PTX ISA 8.5, "Matrix Fragments for mma.m16n8k8", "... for
+ * mma.m16n8k16 with floating point type", and "ldmatrix".
  *
- * A tensor core's sum is exact products added in double and rounded to float once: hardware adds in fewer
- * bits than that and truncates, so a device's bits differ. */
+ * A tensor core's sum here is exact products added in double and rounded to float once. Hardware adds with
+ * fewer bits and truncates, so a device's bits differ. */
 #include "tests/emu/emu_internal.h"
-#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/base/kernel.h"
 
 const char *const mfl_emu_collective_names[MFL_EMU_COLLECTIVE_COUNT_] = {
         "MFL_SYNC_WARP",
@@ -45,7 +45,7 @@ static void multiply(
                         lanes[l]->d[i] = (float)sum[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
 }
 
-/* The tensor core does not look at the 13 low bits of a tf32 operand. */
+/* The tensor core ignores the 13 low bits of a tf32 operand. */
 static double from_tf32(uint32_t bits)
 {
         return (double)mfl_bits_to_float(bits & 0xffffe000u);
@@ -82,7 +82,7 @@ static void multiply_half(struct mfl_emu_lane *const lanes[MFL_EMU_WARP], bool b
         multiply(lanes, a, b, 16);
 }
 
-static void load_matrices(struct mfl_emu_lane *const lanes[MFL_EMU_WARP], bool transposed)
+static void load_matrices(struct mfl_emu_lane *const lanes[MFL_EMU_WARP], bool transposed, unsigned warp)
 {
         uint16_t m[4][8][8];
         for (int l = 0; l < MFL_EMU_WARP; l++) {
@@ -92,6 +92,9 @@ static void load_matrices(struct mfl_emu_lane *const lanes[MFL_EMU_WARP], bool t
                 if (!mfl_emu_is_shared(from, 16))
                         mfl_emu_fault("mfl_ldmatrix_x4: lane %d: %p is not in shared memory", l, from);
                 memcpy(m[l / 8][l % 8], from, 16);
+                if (mfl_emu_watch)
+                        mfl_emu_watch->access(
+                                warp * MFL_EMU_WARP + (unsigned)l, from, 16, MFL_EMU_READ, lanes[l]->pc);
         }
         for (int l = 0; l < MFL_EMU_WARP; l++)
                 for (int i = 0; i < 4; i++) {
@@ -102,7 +105,8 @@ static void load_matrices(struct mfl_emu_lane *const lanes[MFL_EMU_WARP], bool t
                 }
 }
 
-void mfl_emu_collective_run(enum mfl_emu_collective what, struct mfl_emu_lane *const lanes[MFL_EMU_WARP])
+void mfl_emu_collective_run(
+        enum mfl_emu_collective what, struct mfl_emu_lane *const lanes[MFL_EMU_WARP], unsigned warp)
 {
         switch (what) {
         case MFL_EMU_SHFL_XOR:
@@ -117,7 +121,7 @@ void mfl_emu_collective_run(enum mfl_emu_collective what, struct mfl_emu_lane *c
                 break;
         case MFL_EMU_LDMATRIX:
         case MFL_EMU_LDMATRIX_TRANS:
-                load_matrices(lanes, what == MFL_EMU_LDMATRIX_TRANS);
+                load_matrices(lanes, what == MFL_EMU_LDMATRIX_TRANS, warp);
                 break;
         default:
                 break;

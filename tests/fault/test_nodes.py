@@ -101,8 +101,8 @@ class Blow:
 class Trio:
     """Three daemons of a node, each behind a tap, and blows for them."""
 
-    def __init__(self, cluster):
-        self.c = cluster(0, config=FAST)
+    def __init__(self, cluster, **config):
+        self.c = cluster(0, config={**FAST, **config})
         self.c.share()
         self.blow = None
         self.taps = {name: Tap(self.c.address, self._on_frame) for name in NAMES}
@@ -196,8 +196,9 @@ def test_each_step(trio, expected, deed, role):
     check_left(trio)
 
 
-def test_short_freeze_is_waited_for(trio, expected):
+def test_short_freeze_is_waited_for(cluster, expected):
     """A member that is silent for less than dead_after costs time and nothing else."""
+    trio = Trio(cluster, dead_after='60s')
     def doze(instance):
         daemon = trio.c.daemons[trio.name_of(instance)]
         daemon.signal(signal.SIGSTOP)
@@ -213,21 +214,14 @@ def test_short_freeze_is_waited_for(trio, expected):
         trio.blow = None
         assert up == [8 * n] * 3, step
     check_left(trio)
+    trio.close()
 
 
-# Long enough for eight blows. LARGE: 0.6 million parameters: a sum of several chunks; evaluated rounds, dealt by speed.
-LONG = dict(JOB, rounds=8, training={'steps': 40, 'epochs': None})
-LARGE = {'rounds': 8, 'data': {'clients': 9}, 'training': {'steps': 4, 'epochs': None, 'batch': 4},
+# LARGE: 0.6 million parameters: a sum of several chunks; evaluated rounds, dealt by speed.
+LONG = dict(JOB, training={'steps': 40, 'epochs': None})
+LARGE = {'data': {'clients': 9}, 'training': {'steps': 4, 'epochs': None, 'batch': 4},
          'model': {'layers': ['flatten', {'dense': {'units': 1200}}, 'relu', {'dense': {'units': 420}}, 'relu',
                               {'dense': {'units': 4}}]}}
-
-
-@pytest.fixture(scope='module')
-def expected_of(shared_cluster):
-    c = shared_cluster(1)
-    digests = [c.run_job(timeout=60, **settings)[1] for settings in (LONG, LARGE)]
-    c.close()
-    return digests
 
 
 # Two in the ordinary run; MFL_SEEDS=0..40 draws more of them.
@@ -235,10 +229,11 @@ SEEDS = range(*map(int, os.environ.get('MFL_SEEDS', '0..2').split('..')))
 
 
 @pytest.mark.parametrize('seed', SEEDS)
-def test_random_moments(trio, expected, expected_of, seed):
+def test_random_moments(trio, expected, seed):
     """Eight times one of three is killed or frozen for a moment, long or short, whatever it is doing."""
     rng = h.seeded('nodes %d' % seed)
-    job = trio.c.submit(**(LARGE if seed % 2 else LONG))
+    settings = LARGE if seed % 2 else LONG
+    job = trio.c.begin(**settings)
     for _ in range(8):
         time.sleep(rng.random() * 0.4)
         name = rng.choice(NAMES)
@@ -249,8 +244,7 @@ def test_random_moments(trio, expected, expected_of, seed):
             trio.c.daemons[name].signal(signal.SIGSTOP)
             time.sleep(rng.choice([0.05, 0.3, STOPPED_SECONDS]))
             trio.c.daemons[name].signal(signal.SIGCONT)
-    trio.c.wait_job(job, 60)
-    assert trio.c.digests(job) == expected_of[seed % 2]
+    trio.c.finish(job, **settings)
     up, n = trio.run(expected)
     assert up == [8 * n] * 3
     check_left(trio)
@@ -299,7 +293,7 @@ def test_server_killed(trio, expected, step):
 
 def test_memory_pulled_away(trio, expected):
     """Somebody cleans the shared directory while daemons use it. What was mapped lives on; the rest is uploaded alone."""
-    job = trio.c.submit(**dict(JOB, rounds=12))
+    job = trio.c.begin(**JOB)
     for _ in range(20):
         time.sleep(0.05)
         for name in trio.c.shared_files():
@@ -308,7 +302,6 @@ def test_memory_pulled_away(trio, expected):
                     os.unlink(os.path.join(trio.c.share_dir, name))
                 except FileNotFoundError:
                     pass
-    trio.c.wait_job(job, 60)
-    assert trio.c.digests(job)[:3] == expected
+    trio.c.finish(job, **JOB)
     assert trio.run(expected)
     assert all(d.alive() for d in trio.c.daemons.values())

@@ -22,7 +22,8 @@ import mfl_wire as w
 from mfl_tls import TlsCluster
 
 PER_ADDRESS = 50  # of 64 that may be unfinished at a time
-GREET = '2s'
+GREET_SECONDS = 5  # in which a busy machine opens two thousand connections
+GREET = '%ds' % GREET_SECONDS
 
 
 @pytest.fixture(scope='module')
@@ -82,9 +83,8 @@ def strangers(plain=False):
 class Crowd:
     """n connections at a time; those that drip send a byte at a time until they end."""
 
-    def __init__(self, address, n, plain=False):
+    def __init__(self, address, n, kinds):
         host, port = address.split(':')
-        kinds = strangers(plain)
         self.sockets, self.drips = [], []
         for i in range(n):
             s = socket.socket()
@@ -113,6 +113,12 @@ class Crowd:
             for s, data in self.drips:
                 self._send(s, data[self.at:self.at + 1])
             self.at += 1
+
+    def leave(self, n):
+        """The last n of them go."""
+        for s in self.sockets[-n:]:
+            s.close()
+        del self.sockets[-n:]
 
     def close(self):
         self.ending.set()
@@ -160,7 +166,7 @@ def resident(process):
 def besiege(c, n, plain, during=lambda: None):
     """One wave: all are there at a time, and all are sent away by the server before any of them closes."""
     before = descriptors(c.server)
-    crowd = Crowd(c.address, n, plain)
+    crowd = Crowd(c.address, n, strangers(plain))
     h.wait_until(lambda: descriptors(c.server) >= before + n // 2, 10, 'half of %d strangers at a time' % n)
     during()
     h.wait_until(lambda: descriptors(c.server) <= before + 8, 20, 'the strangers to be sent away')
@@ -199,7 +205,7 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
                 Crowd._send(s, (b'', b'G', b'GET /metrics HTTP/1.1\r\nX-A: ' + b'a' * i)[i % 3])
 
             def come_in():
-                """A handshake, too, must end within 2 s; on a busy machine it may take another try."""
+                """A handshake, too, must end in time; on a busy machine it may take another try."""
                 begun = time.monotonic()
                 try:
                     return c.connect('d1'), begun
@@ -208,7 +214,7 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
             members = [h.wait_until(come_in, 20, 'a handshake') for _ in range(5)]
             for byte in w.frame('hello', w.hello('ROLE_DAEMON', name='d1'))[:5]:
                 for m, begun in members:
-                    if time.monotonic() < begun + 1:  # after 2 s it is sent away, and who sends still does not hear why
+                    if time.monotonic() < begun + GREET_SECONDS / 2:  # then it is sent away, and who sends still does not hear why
                         m.send_raw(bytes([byte]))
                     time.sleep(0.01)
 
@@ -222,12 +228,12 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
             h.wait_until(healthy, 10, 'an answer of /healthz')
             for m, _ in members:
                 reason = m.until_closed()  # none where the server, busy, had not come to the end of the handshake
-                assert not reason or 'no Hello within 2 s' in reason
+                assert not reason or 'no Hello within %d s' % GREET_SECONDS in reason
             for s in lazy:
                 s.close()
         check_siege(c, many, waves=2, during=during)
         # A crowded log leaves lines out; of one stranger at a time it tells why.
-        for reason, data in (('TLS: no handshake within 2 s', b''), ('demands TLS', w.frame('hello', w.hello())),
+        for reason, data in (('TLS: no handshake within %d s' % GREET_SECONDS, b''), ('requires TLS', w.frame('hello', w.hello())),
                              ('looks like HTTP', b'GET / HTTP/1.1\r\nHost: x\r\n\r\n'), ('first byte is', b'SSH-2.0-x\r\n'),
                              ('the peer does not speak TLS 1.3', client_hello(ssl.TLSVersion.TLSv1_2))):
             with socket.create_connection(c.address.rsplit(':', 1), 5) as s:
@@ -238,10 +244,28 @@ def test_strangers_at_a_port_with_tls(ca, tmp_path, many):
 def test_strangers_at_a_port_without_tls(tmp_path, many):
     with h.start_cluster(tmp_path, 2, config={'greet_within': GREET}) as c:
         check_siege(c, many // 2, plain=True)
-        for reason, data in (('looks like TLS', client_hello()), ('no Hello within 2 s', b'')):
+        for reason, data in (('looks like TLS', client_hello()), ('no Hello within %d s' % GREET_SECONDS, b'')):
             with socket.create_connection(c.address.rsplit(':', 1), 5) as s:
                 s.sendall(data)
                 h.wait_until(lambda why=reason: why in c.server.log(), 20, reason)
+
+
+def test_a_crowd_that_leaves_in_two_parts(ca, tmp_path):
+    """What the second part took, too small for a crowd, goes back to the system like what the first one took."""
+    with TlsCluster(tmp_path, ca, greet_within='1m') as c:
+        c.start_server()
+        c.start_daemon('d1')
+        c.wait_daemons(1)
+        c.run_job(rounds=2)
+        before = resident(c.server)
+        crowd = Crowd(c.address, 1200, [(client_hello(), False)])
+        h.wait_until(lambda: resident(c.server) > before + (30 << 20), 20, 'a crowd')
+        c.run_job(rounds=2)  # what it leaves lies behind what the crowd has
+        full = resident(c.server)
+        crowd.leave(950)
+        h.wait_until(lambda: resident(c.server) < full - (20 << 20), 20, 'the first part\'s memory to come back')
+        crowd.close()
+        h.wait_until(lambda: resident(c.server) < before + (8 << 20), 20, 'the second part\'s memory to come back')
 
 
 def test_an_address_that_comes_too_often(ca, tmp_path):
@@ -257,7 +281,7 @@ def test_an_address_that_comes_too_often(ca, tmp_path):
     with TlsCluster(tmp_path, ca, connect_rate=1, connect_burst=20) as c:
         c.start_server()
         assert [comes_in(c, '127.0.0.9') for _ in range(40)].count(False) >= 10  # unless 10 s have gone by
-        line = 'opened more than 20 connections at once and 1 a second'  # some are left out of a crowded log
+        line = 'opened connections faster than connect_rate (1 per second) and connect_burst (20) allow'  # some are left out of a crowded log
         h.wait_until(lambda: not comes_in(c, '127.0.0.9') and line in c.server.log(), 10, 'the log line')
         assert comes_in(c, '127.0.0.1') and comes_in(c, '127.0.0.8')
         h.wait_until(lambda: comes_in(c, '127.0.0.9'), 10, 'a new token')
@@ -326,7 +350,7 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
 
         def step(change):
             """In the middle of a job: the change, a reload, and both daemons come again with what they then read."""
-            job = c.submit(rounds=12)
+            job = c.begin()
             c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
             change()
             c.reload()
@@ -335,8 +359,7 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
             proxy.cut_all()
             h.wait_until(lambda: c.server.log().count(' is back') + c.server.log().count(' is up') >= n + 2, 20,
                          'both daemons after the cut')
-            c.wait_job(job, 60)
-            assert c.digests(job) == expected
+            c.finish(job)
             assert {r['attempt'] for r in c.rounds(job)} == attempts
 
         def show_new(file):
@@ -345,7 +368,7 @@ def test_the_ca_is_replaced_under_load(ca, tmp_path):
 
         try:
             c.wait_daemons(2)
-            calm, expected = c.run_job(rounds=12)
+            calm, _ = c.run_job(rounds=12)
             attempts = {r['attempt'] for r in c.rounds(calm)}
             step(lambda: trust(ca, new))
             step(lambda: [show(name, new.pairs[name]) for name in ('d1', 'd2')])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as an envelope: what is accepted can be packed again, and as a message survives the way there and
- * back. */
+/* Any bytes as an envelope: what is accepted has no text that steers a terminal, can be packed again, and as
+ * a message survives the way there and back. */
 #include "proto/wire.h"
+#include "tests/lib/wire_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -16,12 +17,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         mfl_assert(r == 0 || r == MFL_INVALID || r == -ENOMEM);
         if (r)
                 return 0;
+        mfl_assert(wire_text_is_plain(&e->base));
         if (!mfl_wire_to_msg(e, &m, &err)) {
                 mfl_msg_text(&m, text, sizeof text);
                 if (!mfl_msg_copy(&m, &copy)) {
                         /* An operator's Hello and a text that was cut have no way back, so r may be
                          * MFL_INVALID. */
-                        r = mfl_wire_pack_msg(&copy, "x", &bytes, &n_bytes, &err);
+                        r = mfl_wire_pack_msg(
+                                &copy, &(struct mfl_wire_extra){.job_text = "x"}, &bytes, &n_bytes, &err);
                         mfl_assert(r == 0 || r == MFL_INVALID || r == -ENOMEM);
                         if (!r)
                                 free(bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a job document, and its graph for an image data set. */
-#include "common/job.h"
+#include "common/job/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -21,8 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
-#include "common/log.h"
+#include "common/base/crc32c.h"
+#include "common/base/log.h"
 #include "proto/stream_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

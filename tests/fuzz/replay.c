@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Feeds every file of the folders given to a fuzz target, so that the corpus runs with any compiler. */
-#include "common/base.h"
+#include "common/base/base.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -26,6 +26,8 @@ TINY = 'tiny=synthetic:1,8,8:4:400:80:1'
 FAULT_STATUS = 99
 STATES = {v: k[4:].lower() for k, v in mfl_wire.ENUMS['JobState'].items()}
 ENDED = ('done', 'failed', 'stopped')
+ENDLESS = 100000  # rounds
+PATIENCE = 5  # every limit of a wait is for what hangs, on whatever machine, beside whatever work: no test measures time by it
 
 
 def program(name):
@@ -36,7 +38,7 @@ def program(name):
 def wait_until(condition, timeout, what):
     """Polls, at first every 10 ms, later every 50 ms: whoever waits long shall leave the processor to what is waited for.
     Returns the condition's first true value."""
-    start = time.monotonic()
+    start, timeout = time.monotonic(), PATIENCE * timeout
     while True:
         value, waited = condition(), time.monotonic() - start
         if value:
@@ -92,7 +94,7 @@ class Process:
     def wait(self, timeout):
         """The exit status; negative for a signal."""
         try:
-            return self.popen.wait(timeout)
+            return self.popen.wait(PATIENCE * timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError('waited %g s for the end of %s' % (timeout, self.popen.args[0])) from None
 
@@ -288,6 +290,26 @@ class Cluster:
         job = self.submit(**changes)
         self.wait_job(job, timeout)
         return job, self.digests(job)
+
+    def begin(self, **changes):
+        """Submits a job that goes on until finish(): whatever a test does to it falls into its middle."""
+        return self.submit(**dict(changes, rounds=ENDLESS))
+
+    def stop_job(self, job):
+        with self.operator() as o:
+            o.request('stop_job', {'job': job})
+        return self.wait_job(job, state='stopped')
+
+    def finish(self, job, more=2, **changes):
+        """Waits for some more rounds of what begin() began and stops it. Asserts that its rounds gave the models of a job of so
+        many rounds that nobody disturbs, which runs here afterwards and whose id it returns."""
+        at = self.wait_info(job, lambda i: True, 10, 'an answer')['round']
+        self.wait_info(job, lambda i: i['round'] >= at + more, 30, '%d more rounds of %s' % (more, job))
+        self.stop_job(job)
+        digests = self.digests(job)
+        again, expected = self.run_job(60, **dict(changes, rounds=len(digests)))
+        assert digests == expected
+        return again
 
     # -- the command line --
 

@@ -16,8 +16,9 @@ import sys
 import pytest
 
 import mfl_harness as h
+import mfl_needs
 
-SECONDS_MAX = 80
+SECONDS_MAX = 80 * h.PATIENCE
 PROBE = 'mount -t tmpfs -o size=1m lab /mnt && ip link set lo up && ip link add lab0 type veth peer name lab1'
 WAYS = (['unshare', '--user', '--map-root-user', '--net', '--mount'], ['unshare', '--net', '--mount'])
 
@@ -27,7 +28,7 @@ def _way():
     """(command that runs another one in a laboratory, None), or (None, why there is none)."""
     for tool in ('unshare', 'nsenter', 'ip'):
         if not shutil.which(tool):
-            return None, 'there is no program `%s` (Debian: util-linux, iproute2)' % tool
+            return None, mfl_needs.lack(tool)
     for way in WAYS:
         done = subprocess.run([*way, 'sh', '-c', PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20,
                               check=False)

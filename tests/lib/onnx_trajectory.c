@@ -3,7 +3,7 @@
  * needs to do the same, and what came out.
  *
  *     mfl-onnx-trajectory FILE.onnx                        only tells the layers
- *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR
+ *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR [BACKEND]
  * SAMPLES holds float32 (tokens too), LABELS int32: the batches in order. Files written to DIR: losses.f64
  * (mean loss of each batch before its step of SGD), logits.f32 (of the first batch, after training,
  * inference), final.onnx (the trained model as `mfl pull --format onnx` writes it). The export is read back:
@@ -12,8 +12,8 @@
 #include <stdio.h>
 
 #include "cli/onnx/onnx.h"
-#include "common/fs.h"
-#include "common/job.h"
+#include "common/base/fs.h"
+#include "common/job/job.h"
 #include "kernels/bodies.h"
 
 static struct mfl_error err;
@@ -91,6 +91,7 @@ struct setup {
         const struct mfl_graph *graph;
         uint32_t batch, n_steps;
         float lr;
+        const char *backend;
 };
 
 static void train(const struct setup *t, const float *start, float *samples, int32_t *labels, double *losses,
@@ -113,7 +114,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
                 set.scale[c] = 1;
         MFL_CLEANUP_FREE uint32_t *index = mfl_calloc(n, sizeof *index);
         mfl_assert(index);
-        must(mfl_backend_open("reference", &ops, &err));
+        must(mfl_backend_open(t->backend, &ops, &err));
         must(ops->device_open(&device, &err));
         must(ops->net_new(device, t->graph, &options, &net, &err));
         must(ops->params_set(net, 0, NULL, start, &err));
@@ -135,7 +136,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
 int main(int argc, char **argv)
 {
         struct mfl_onnx_model model;
-        if (argc != 2 && argc != 8)
+        if (argc != 2 && argc != 8 && argc != 9)
                 return 2;
         import(argv[1], &model);
         struct mfl_graph *graph = graph_of(&model);
@@ -157,8 +158,8 @@ int main(int argc, char **argv)
         MFL_CLEANUP_FREE float *logits = mfl_calloc(batch * out, sizeof *logits);
         MFL_CLEANUP_FREE double *losses = mfl_calloc(n_steps, sizeof *losses);
         mfl_assert(params && logits && losses);
-        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6])}, model.params, samples, labels,
-                losses, params, logits);
+        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6]), argc == 9 ? argv[8] : "reference"},
+                model.params, samples, labels, losses, params, logits);
         write_file(dir, "losses.f64", losses, n_steps * sizeof *losses);
         write_file(dir, "logits.f32", logits, batch * out * sizeof *logits);
         export_and_read_back(dir, graph, params);

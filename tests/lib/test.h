@@ -9,4 +9,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+/* Every skipped test says what is not there, or what would bring it. */
+#define skip_for(...)                                                                                        \
+        do {                                                                                                 \
+                print_message("# skipped: " __VA_ARGS__);                                                    \
+                print_message("\n");                                                                         \
+                skip();                                                                                      \
+        } while (0)
+
 #endif

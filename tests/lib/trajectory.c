@@ -6,10 +6,12 @@
  *
  * BACKEND: or auto, the first of cpu and reference that is here and does not refuse the model. INPUT:
  * "3x8x8", or "16" tokens. Keys: optimizer (sgd, adam, adamw, adagrad), lr, momentum, nesterov, weight_decay,
- * prox_mu, eps, clip_norm, loss (cross_entropy, binary, squared), smoothing, accumulate, middle (steps after
+ * prox_mu, eps, clip_norm, loss (cross-entropy and the others of job files), smoothing, parameter (focal: gamma, huber:
+ * delta, smooth-l1: beta), ignored (a label), accumulate, middle (steps after
  * which middle.f32 is written).
  * Read from DIR, raw little-endian: samples.u8 (a pixel's value is byte / 255) or tokens.i32; labels.i32 (one
- * for each position) or targets.f32; where they are there lr_scale.f32, a factor for each step, and
+ * for each position) or targets.f32; where they are there lr_scale.f32, a factor for each step, weights.f32,
+ * one for each class or target, and
  * start.f32, the params to start from. Written: params.f32 (the flat vector, in the order of the model's
  * table), names.txt (of its tensors), gradient.f32 (of the first batch's mean loss), losses.f64 (mean loss of
  * each step's rows before it), middle.f32, final.f32. Layers of dropout let everything through. Prints the
@@ -32,7 +34,7 @@ struct trajectory {
         uint32_t batch, n_steps, accumulate, middle;
         int classes;
         const char *dir;
-        float *params, *lr_scale;
+        float *params, *lr_scale, *weights;
         struct mfl_error err;
 };
 
@@ -93,13 +95,15 @@ static int find(const char *text, const char *const *names)
 static void set_option(struct trajectory *t, const char *text)
 {
         static const char *const optimizers[] = {"sgd", "adam", "adamw", "adagrad", NULL};
-        static const char *const losses[] = {"cross_entropy", "binary", "squared", NULL};
+#define LOSS_NAME(symbol, name, answers, decides) name,
+        static const char *const losses[] = {MFL_LOSSES(LOSS_NAME) NULL};
         const struct {
                 const char *key;
                 float *value;
         } numbers[] = {{"lr", &t->opt.lr}, {"momentum", &t->opt.momentum},
                 {"weight_decay", &t->opt.weight_decay}, {"prox_mu", &t->opt.prox_mu}, {"eps", &t->opt.eps},
-                {"clip_norm", &t->opt.clip_norm}, {"smoothing", &t->loss.smoothing}};
+                {"clip_norm", &t->opt.clip_norm}, {"smoothing", &t->loss.smoothing},
+                {"parameter", &t->loss.parameter}};
         const char *value = strchr(text, '=');
         size_t len = value ? (size_t)(value++ - text) : 0;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(numbers); i++) {
@@ -114,6 +118,8 @@ static void set_option(struct trajectory *t, const char *text)
                 t->loss.kind = (enum mfl_loss_kind)find(value, losses);
         else if (!strncmp(text, "accumulate=", 11))
                 t->accumulate = (uint32_t)atoi(value);
+        else if (!strncmp(text, "ignored=", 8))
+                t->loss.has_ignored = true, t->loss.ignored = atoi(value);
         else if (!strncmp(text, "middle=", 7))
                 t->middle = (uint32_t)atoi(value);
         else if (!strcmp(text, "nesterov=1"))
@@ -126,7 +132,8 @@ static void read_data(struct trajectory *t)
 {
         uint32_t n = t->batch * t->accumulate * t->n_steps;
         size_t count = (size_t)mfl_shape_count(&t->input);
-        bool tokens = t->graph->vocabulary > 0, classes = t->loss.kind == MFL_LOSS_CROSS_ENTROPY;
+        bool tokens = t->graph->vocabulary > 0,
+             classes = mfl_loss_answers(t->loss.kind) == MFL_ANSWERS_LABELS;
         t->set = (struct mfl_dataset){.shape = t->input,
                 .classes = classes ? t->classes : 0,
                 .n_targets = classes ? 0 : t->classes,
@@ -166,8 +173,9 @@ static void write_gradient(struct trajectory *t)
                 index[i] = i;
         mfl_host_gather(data, index, batch, x);
         must(t, t->ops->forward(t->net, x, &key, y, &t->err)); /* training mode */
-        float scale = 1.0f / (float)mfl_host_scored(data, t->graph, &t->loss, index, batch);
-        mfl_host_loss(data, t->graph, &t->loss, index, batch, scale, y, dy, &score);
+        struct mfl_loss_share share = mfl_loss_share_of(&t->set, &t->set.train, &t->loss, index, batch);
+        struct mfl_host_loss loss = {data, t->graph, &t->loss, index, batch, &share, NULL, NULL};
+        mfl_host_loss(&loss, y, dy, &score);
         must(t, t->ops->backward(t->net, dy, NULL, grad, &t->err));
         write_file(t, "gradient.f32", grad, (size_t)t->graph->n * sizeof *grad);
         mfl_host_data_free(data);
@@ -290,8 +298,11 @@ int main(int argc, char **argv)
         t.dir = argv[7];
         for (int i = 8; i < argc; i++)
                 set_option(&t, argv[i]);
+        t.loss.weights = t.weights = read_file(&t, "weights.f32", (size_t)t.classes * sizeof(float));
+        t.loss.n_weights = t.weights ? t.classes : 0;
         int status = run(&t, argv[1], argv[2]);
         mfl_graph_free(t.graph);
+        free(t.weights);
         free(t.set.train.samples);
         free(t.set.train.labels);
         free(t.set.train.targets);

@@ -15,9 +15,8 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
-from machine import Failure, Machine, Skip, in_root, make_base, run
+from machine import Failure, Machine, Skip, carry_out, check_tools, in_root, keep_packages, make_base, make_root, run
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
 NEXT = '0.1.0+next'
@@ -87,13 +86,9 @@ class Test:
 
     # ---- preparation ----
 
-    def check_tools(self):
-        if os.geteuid():
-            raise Skip('only root can make and boot a machine')
-        missing = [name for name in ('debootstrap', 'systemd-nspawn', 'nsenter', 'dpkg-buildpackage', 'dpkg-scanpackages', 'lintian', 'chroot')
-                   if not shutil.which(name)]
-        if missing:
-            raise Skip('not installed: ' + ' '.join(missing))
+    @staticmethod
+    def check_tools():
+        check_tools('dpkg-buildpackage', 'dpkg-scanpackages', 'lintian')
 
     def build(self):
         """Packages of this tree, and once more with a higher version; the root is made meanwhile."""
@@ -102,7 +97,7 @@ class Test:
 
         def base():
             try:
-                make_base(self.base, ['systemd', 'systemd-sysv'])
+                make_base(self.base)
             except (Failure, Skip) as e:
                 failed.append(e)
         thread = threading.Thread(target=base)
@@ -193,17 +188,14 @@ HOME=/ exec chroot "$0" /elsewhere/moved/bin/mfl run /job.yaml --daemons 2 --bac
 
     def prepare(self):
         """A clean root with a local repository; what the packages depend on is fetched, not installed."""
-        shutil.rmtree(self.root, ignore_errors=True)
-        run(['cp', '-a', '--reflink=auto', self.base, self.root], 200)
+        make_root(self.base, self.root)
         self.publish(self.debs)
         with open(self.root + '/etc/apt/sources.list.d/mfl.list', 'w', encoding='utf-8') as f:
             f.write('deb [trusted=yes] file:%s ./\n' % REPOSITORY)
         shutil.copy('/etc/resolv.conf', self.root + '/etc/resolv.conf')
         more = ' dataset-fashion-mnist' if self.options.whole else ''
         in_root(self.root, self.UPDATE + '; apt-get install -qq --download-only --no-install-recommends mfl-server mfl-client mfl-cli' + more, 300)
-        cache = self.base + '/var/cache/apt/archives/'
-        for path in glob.glob(self.root + '/var/cache/apt/archives/*.deb'):
-            shutil.copy(path, cache)
+        keep_packages(self.base, self.root)
 
     def boot(self):
         self.machine = Machine(self.root, os.path.join(self.work, 'console.log'))
@@ -444,30 +436,14 @@ def main():
         steps.insert([name for name, _ in steps].index('install') + 1, ('GPU backend, no driver', test.without_driver))
     if test.options.reproducible:
         steps.insert(3, ('built twice', test.reproducible))
-    passed = failed = skipped = 0
+
+    def journal():
+        if test.machine:
+            print(test.machine.sh("journalctl -o short-monotonic -n 60 -u 'mfl-*'", None))
     try:
-        for name, step in steps:
-            start = time.monotonic()
-            try:
-                step()
-            except Skip as e:
-                print('%-28s skipped: %s' % (name, e), flush=True)
-                skipped += 1
-                break
-            except (Failure, TimeoutError) as e:
-                print('%-28s FAILED: %s' % (name, e), flush=True)
-                if test.machine:
-                    print(test.machine.sh("journalctl -o short-monotonic -n 60 -u 'mfl-*'", None))
-                failed += 1
-                if step not in (test.lintian, test.reproducible, test.tarball):
-                    break
-                continue
-            passed += 1
-            print('%-28s ok %6.1f s' % (name, time.monotonic() - start), flush=True)
+        return carry_out(steps, (test.lintian, test.reproducible, test.tarball), journal)
     finally:
         test.close()
-    print('%d passed, %d failed, %d skipped' % (passed, failed, skipped))
-    return 1 if failed else 0
 
 
 if __name__ == '__main__':

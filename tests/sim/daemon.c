@@ -4,6 +4,7 @@
 #include "tests/sim/sim.h"
 
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
+static void send_msg(struct sim *sim, uint32_t i, uint64_t task, struct mfl_msg *msg);
 
 static void free_result(struct sim *sim, struct sim_daemon *d, uint64_t task)
 {
@@ -20,6 +21,7 @@ void sim_daemon_free(struct sim *sim, uint32_t i)
                 free(d->result[k].t.items);
                 d->result[k] = (struct sim_result){0};
         }
+        sim_params_reset(d);
         mfl_agent_free(d->agent);
         d->agent = NULL;
 }
@@ -32,15 +34,15 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->generation++;
         d->info.instance = ++sim->serial;
         d->left_boot = 0;
-        d->leaves = false;
+        d->leaves = d->lied = false;
+        memset(d->told_cut, 0, sizeof d->told_cut);
+        memset(d->made_cut, 0, sizeof d->made_cut);
+        memset(d->false_cut, 0, sizeof d->false_cut);
         d->info.data_sets = d->data_sets;
         d->conn = 0;
-        d->n_params = 0;
-        d->params_job[0] = d->frozen_job[0] = '\0';
-        d->n_frozen = 0;
-        d->params_frozen = false;
+        sim_params_reset(d);
         d->computing = NULL;
-        d->params_order = d->params_answer = d->communicator = 0;
+        d->communicator = 0;
         d->abort = d->communicator_open = false;
         d->tick_at = UINT64_MAX;
         struct mfl_agent_options options = {
@@ -113,6 +115,109 @@ void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm)
                 sim->conns[d->conn - 1].dark = true;
 }
 
+/* The server has sent it away for what it said: it ends, and somebody sees to it and starts it again. What is
+ * still on its way may be of a process that has ended since. */
+void sim_daemon_accused(struct sim *sim, const struct mfl_core_action *accusation)
+{
+        uint32_t i = 0, conn = accusation->conn;
+        if (conn)
+                i = sim->conns[conn - 1].daemon;
+        else /* of two with that name, the one that has lied */
+                while (i < sim->n_daemons &&
+                        (!sim->daemon[i].has_lied || strcmp(sim->daemon[i].info.name, accusation->accused)))
+                        i++;
+        sim_check(sim, i < sim->n_daemons, "daemon %s is accused, and has not lied: %s", accusation->accused,
+                accusation->reason);
+        struct sim_daemon *d = &sim->daemon[i];
+        bool same = d->agent && conn && sim->conns[conn - 1].generation == d->generation;
+        sim_check(sim, same ? d->lied : d->has_lied, "daemon %s is accused, and has not lied: %s",
+                d->info.name, accusation->reason);
+        sim->n_lies++;
+        if (!same)
+                return;
+        if (d->conn)
+                sim_conn_cut(sim, d->conn);
+        struct sim_event *e = sim_at(sim, 1, SIM_DAEMON_EXIT);
+        e->a = i;
+        e->b = d->generation;
+}
+
+/* ---- telling of the clients ---- */
+
+static bool lies(struct sim_daemon *d, enum sim_lie lie)
+{
+        if (d->lie != lie)
+                return false;
+        d->lie = SIM_LIE_NONE;
+        d->lied = d->has_lied = true;
+        return true;
+}
+
+/* Two that tell the same falsehood outvote the truth: one of them at a time. */
+static bool others_false(const struct sim *sim, size_t job)
+{
+        for (uint32_t i = 0; i < sim->n_daemons; i++)
+                if (sim->daemon[i].false_cut[job])
+                        return true;
+        return false;
+}
+
+static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        const struct sim_job *job = sim_job(sim, job_id);
+        size_t j = (size_t)(job - sim->job);
+        const struct mfl_job *spec = &job->spec;
+        if (!d->conn || d->told_cut[j] == d->conn || spec->data.partition == MFL_PARTITION_LOCAL)
+                return;
+        bool made = d->made_cut[j];
+        d->told_cut[j] = d->conn;
+        d->made_cut[j] = true;
+        if (!made && spec->data.clients > 1 && !others_false(sim, j) && lies(d, SIM_LIE_CUT)) {
+                d->false_cut[j] = true;
+        }
+        uint32_t n = spec->data.clients, half = n > 3 ? n / 2 : n;
+        for (uint32_t first = 0; first < n; first += half) { /* in pieces */
+                struct sim_packet *packet = calloc(1, sizeof *packet);
+                packet->population = packet->to_server = true;
+                mfl_strcpy(packet->job, sizeof packet->job, job_id);
+                for (uint32_t k = 0; k < n; k++)
+                        packet->counts[k] = sim_samples(spec, k);
+                if (d->false_cut[j])
+                        for (uint32_t k = 0; k + 1 < n; k += 2) {
+                                packet->counts[k] += packet->counts[k + 1] - 1;
+                                packet->counts[k + 1] = 1;
+                        }
+                packet->offset = first;
+                packet->n = MFL_MIN(half, n - first);
+                sim_send(sim, d->conn, packet);
+        }
+}
+
+static void lie_of_update(struct sim_daemon *d, const struct mfl_task *t, struct mfl_announce *a)
+{
+        if (lies(d, SIM_LIE_ROOM))
+                a->weight = t->fixed.weight_max + 1;
+        else if (lies(d, SIM_LIE_WEIGHT))
+                a->weight++;
+        else if (lies(d, SIM_LIE_CORRECT))
+                a->correct = a->samples + 1;
+        else if (lies(d, SIM_LIE_LOSS))
+                a->loss_sum = INT64_MAX;
+        else if (lies(d, SIM_LIE_SAMPLES))
+                a->samples = (uint64_t)1 << 40;
+}
+
+static void lie_of_scores(struct sim_daemon *d, struct mfl_eval_item *item)
+{
+        if (lies(d, SIM_LIE_EVAL_SAMPLES))
+                item->samples = UINT32_MAX;
+        else if (lies(d, SIM_LIE_EVAL_CORRECT))
+                item->correct = item->samples + 1;
+        else if (lies(d, SIM_LIE_EVAL_LOSS))
+                item->loss_sum = INT64_MAX;
+}
+
 /* ---- computing ---- */
 
 struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const struct mfl_agent_event *event)
@@ -125,20 +230,44 @@ struct sim_event *sim_self(struct sim *sim, uint32_t i, uint64_t delay, const st
         return e;
 }
 
-static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
+/* The task is done when it should be with so many items. What was to come before it comes for nothing. */
+static void computed_after(struct sim *sim, uint32_t i, uint32_t n_items)
 {
         struct sim_daemon *d = &sim->daemon[i];
+        uint64_t at = d->computing_at + (uint64_t)(20 + n_items * 30) * d->computing_slow / d->info.workers;
+        struct sim_event *e = sim_at(sim, at > sim->now ? at - sim->now : 1, SIM_COMPUTED);
+        e->a = i;
+        e->b = d->generation;
+        e->task = d->computing_task;
+}
+
+static void progress_later(struct sim *sim, uint32_t i)
+{
+        struct sim_event *e = sim_at(sim, 500, SIM_PROGRESS);
+        e->a = i;
+        e->b = sim->daemon[i].generation;
+        e->task = sim->daemon[i].computing_task;
+}
+
+static void compute(struct sim *sim, uint32_t i, const struct mfl_agent_action *action)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        const struct mfl_task *task = action->task;
+        const struct sim_part *part = sim_part(d, action->part), *frozen = sim_part(d, action->frozen_part);
         const struct sim_job *job = sim_job(sim, task->job);
         sim_check(sim, task->n_frozen == job->n_frozen, "daemon %s was told of %u frozen params",
                 d->info.name, (uint32_t)task->n_frozen);
         sim_check(sim, !task->n_frozen || d->info.protocol >= 2, "daemon %s knows no frozen params",
                 d->info.name);
         sim_check(sim,
-                !task->n_frozen || (d->n_frozen == SIM_FROZEN && strcmp(d->frozen_job, task->job) == 0 &&
-                                           memcmp(d->frozen, job->frozen, sizeof d->frozen) == 0),
+                !task->n_frozen ||
+                        (frozen && frozen->have == SIM_FROZEN && strcmp(frozen->job, task->job) == 0 &&
+                                memcmp(frozen->data, job->frozen, sizeof job->frozen) == 0),
                 "daemon %s computes without the job's frozen params", d->info.name);
         sim_check(sim, !d->computing, "daemon %s computes two tasks", d->info.name);
+        sim_check(sim, part && part->have == SIM_PARAMS, "daemon %s computes without params", d->info.name);
         uint8_t digest[MFL_DIGEST_BYTES];
+        memcpy(d->params, part->data, sizeof d->params);
         sim_digest(d->params, digest);
         sim_check(sim, memcmp(digest, task->params_digest, MFL_DIGEST_BYTES) == 0,
                 "daemon %s computes on wrong params", d->info.name);
@@ -146,11 +275,45 @@ static void compute(struct sim *sim, uint32_t i, const struct mfl_task *task)
         d->computing_task = task->task;
         d->computing_kind = task->group.collective;
         d->abort = d->retasked = false;
-        struct sim_event *e =
-                sim_at(sim, (uint64_t)(20 + task->n_items * 30) * d->slow / d->info.workers, SIM_COMPUTED);
-        e->a = i;
-        e->b = d->generation;
-        e->task = task->task;
+        d->computing_at = sim->now;
+        d->computing_slow = d->slow;
+        tell_cut(sim, i, task->job);
+        computed_after(sim, i, task->n_items);
+        if (!sim->scenario)
+                progress_later(sim, i);
+}
+
+/* As the link: twice a second while it computes. */
+void sim_daemon_progress(struct sim *sim, uint32_t i, uint64_t task)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!d->computing || d->computing_task != task)
+                return;
+        struct mfl_msg msg = {.kind = MFL_MSG_PROGRESS, .progress = {.task = task}};
+        uint64_t done = (sim->now - d->computing_at) * d->info.workers / (50 * d->computing_slow);
+        msg.progress.items_done = (uint32_t)MFL_MIN(done, (uint64_t)d->computing->n_items);
+        if (d->computing->kind == MFL_TASK_TRAIN && mfl_agent_online(d->agent))
+                send_msg(sim, i, 0, &msg);
+        progress_later(sim, i);
+}
+
+/* What is begun stays: clients are trained one after another, as many at a time as there are workers. */
+static void recall(struct sim *sim, uint32_t i, const struct mfl_agent_action *action)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        struct mfl_agent_event event = {
+                .kind = MFL_AGENT_EV_RECALLED, .task = action->task_number, .n_items = UINT32_MAX};
+        sim_check(sim, action->n_items > 0, "daemon %s is to keep nothing", d->info.name);
+        if (d->computing && d->computing_task == action->task_number && !d->abort) {
+                uint64_t ms = sim->now - d->computing_at;
+                uint64_t begun = d->info.workers * (1 + ms / (50 * d->computing_slow));
+                event.n_items = (uint32_t)MFL_MAX(begun, (uint64_t)action->n_items);
+        }
+        if (event.n_items < UINT32_MAX && event.n_items < d->computing->n_items) {
+                sim->n_returned += d->computing->n_items - event.n_items;
+                computed_after(sim, i, event.n_items);
+        }
+        sim_self(sim, i, 0, &event);
 }
 
 static struct sim_result *new_result(struct sim *sim, struct sim_daemon *d, const struct mfl_task *task)
@@ -202,6 +365,7 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         }
         if (n == a->n_rejected)
                 return;
+        lie_of_update(d, t, a);
         uint8_t *data = result->data[result->n_updates];
         memcpy(data, sum, sizeof sum);
         a->bytes = sizeof sum;
@@ -253,13 +417,15 @@ static void finish_eval(
         struct sim *sim, uint32_t i, const struct mfl_task *task, struct mfl_agent_event *event)
 {
         struct mfl_eval_item v[SIM_ITEMS];
-        uint32_t n = sim_job(sim, task->job)
-                             ->spec.evaluation.batch; /* 100 test samples: every shard is one batch */
+        const struct mfl_job *spec = &sim_job(sim, task->job)->spec;
+        bool local = spec->data.partition == MFL_PARTITION_LOCAL;
+        uint32_t n = local ? 100 : spec->evaluation.batch; /* 100 test samples: every shard is one batch */
         for (uint32_t k = 0; k < task->n_items; k++)
                 v[k] = (struct mfl_eval_item){.item = task->items[k],
                         .samples = n,
                         .correct = task->items[k] % n,
                         .loss_sum = (int64_t)n << 31};
+        lie_of_scores(&sim->daemon[i], &v[0]);
         new_result(sim, &sim->daemon[i], task)->t.items = NULL;
         event->ok = true;
         event->eval = v;
@@ -325,13 +491,28 @@ static void upload(struct sim *sim, uint32_t i, const struct mfl_agent_action *a
                         .kind = MFL_AGENT_EV_SENT, .task = action->task_number, .update = action->update});
 }
 
-static void send_msg(struct sim *sim, uint32_t i, struct mfl_msg *msg)
+/* As a daemon of now does with small updates; one of before puts nothing into its Announce. */
+static void put_inside(struct sim *sim, uint32_t i, uint64_t task, struct sim_packet *packet)
+{
+        const struct mfl_announce *a = &packet->msg.announce;
+        const struct sim_result *result = sim_result(&sim->daemon[i], task);
+        packet->inside = !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
+        if (packet->inside)
+                memcpy(packet->data, result->data[a->update], a->bytes);
+}
+
+static void send_msg(struct sim *sim, uint32_t i, uint64_t task, struct mfl_msg *msg)
 {
         struct sim_packet *packet = calloc(1, sizeof *packet);
         packet->msg = *msg;
         packet->to_server = true;
+        if (msg->kind == MFL_MSG_ANNOUNCE)
+                put_inside(sim, i, task, packet);
         sim->daemon[i].n_combine_failed += msg->kind == MFL_MSG_COMBINE_FAILED;
         *msg = (struct mfl_msg){0};
+        /* That is where it hurts: the server goes on as if nothing had come back. */
+        if (packet->msg.kind == MFL_MSG_RETURNED && sim->daemon[i].conn && !sim->quiet && sim_chance(sim, 30))
+                sim_conn_cut(sim, sim->daemon[i].conn);
         sim_send(sim, sim->daemon[i].conn, packet);
 }
 
@@ -365,13 +546,17 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 close_conn(sim, i);
                 break;
         case MFL_AGENT_ACT_SEND:
-                send_msg(sim, i, &action->msg);
+                send_msg(sim, i, action->task_number, &action->msg);
                 break;
-        case MFL_AGENT_ACT_PARAMS_OPEN:
-                sim_params_open(sim, i, action->task);
+        case MFL_AGENT_ACT_PARAMS_LOOK:
+        case MFL_AGENT_ACT_PARAMS_ROOM:
+        case MFL_AGENT_ACT_PARAMS_HASH:
+        case MFL_AGENT_ACT_PARAMS_SHARE:
+        case MFL_AGENT_ACT_PARAMS_FREE:
+                sim_params_order(sim, i, action);
                 break;
         case MFL_AGENT_ACT_COMPUTE:
-                compute(sim, i, action->task);
+                compute(sim, i, action);
                 break;
         case MFL_AGENT_ACT_ABORT:
                 sim_check(sim, d->computing && d->computing_task == action->task_number,
@@ -381,6 +566,9 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 e->a = i;
                 e->b = d->generation;
                 e->task = action->task_number;
+                break;
+        case MFL_AGENT_ACT_RECALL:
+                recall(sim, i, action);
                 break;
         case MFL_AGENT_ACT_UPLOAD:
                 upload(sim, i, action);
@@ -419,6 +607,8 @@ void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *
         struct mfl_agent_actions actions = {0};
         struct mfl_agent_event now = *event;
         now.now_ms = sim->now;
+        if (event->kind == MFL_AGENT_EV_PARAMS_LOOKED && !event->ok)
+                d->look_waits = true;
         sim_check(sim, mfl_agent_step(d->agent, &now, &actions) == 0, "agent step failed");
         mfl_agent_check(d->agent);
         for (uint32_t k = 0; k < actions.n && d->agent; k++)
@@ -436,39 +626,11 @@ void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *
         }
 }
 
-static void take_params(struct sim *sim, uint32_t i, const struct sim_packet *packet)
-{
-        struct sim_daemon *d = &sim->daemon[i];
-        sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_HEARD});
-        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_PARAMS_DONE, .ok = true};
-        mfl_strcpy(event.job, sizeof event.job, packet->job);
-        memcpy(event.digest, packet->digest, MFL_DIGEST_BYTES);
-        if (strcmp(packet->job, d->frozen_job) == 0 && packet->offset == d->n_frozen &&
-                d->n_frozen < SIM_FROZEN && memcmp(packet->digest, d->frozen_digest, MFL_DIGEST_BYTES) == 0) {
-                memcpy(d->frozen + packet->offset, packet->bytes, packet->n * sizeof(float));
-                d->n_frozen += packet->n;
-                if (d->n_frozen == SIM_FROZEN)
-                        sim_daemon_step(sim, i, &event);
-                return;
-        }
-        if (strcmp(packet->job, d->params_job) != 0 ||
-                memcmp(packet->digest, d->params_digest, MFL_DIGEST_BYTES) != 0 ||
-                packet->offset != d->n_params)
-                return;
-        memcpy(d->params + packet->offset, packet->bytes, packet->n * sizeof(float));
-        d->n_params += packet->n;
-        if (d->n_params < SIM_PARAMS)
-                return;
-        sim_daemon_step(sim, i, &event);
-}
-
 /* Who was told to go on alone neither adds nor waits for another one's params. */
 static void check_alone(struct sim *sim, struct sim_daemon *d, uint64_t number)
 {
         struct sim_group *group = sim_ledger_group_of(sim, number);
-        sim_check(sim,
-                !d->params_order || d->params_task != number || !d->params_from ||
-                        d->params_from == d->info.instance,
+        sim_check(sim, !d->look_waits || d->look_task != number,
                 "daemon %s waits for the params of another one, though it is alone", d->info.name);
         for (int k = 0; group && k < SIM_RESULTS; k++) {
                 const struct sim_combine *c = &d->result[k].combine;
@@ -479,19 +641,36 @@ static void check_alone(struct sim *sim, struct sim_daemon *d, uint64_t number)
         }
 }
 
+/* The server that the daemon is connected to gave it the task under that number. */
+static bool given_here(const struct sim_daemon *d, uint64_t task)
+{
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(d->given); k++)
+                if (d->given[k].conn == d->conn && d->given[k].task == task)
+                        return true;
+        return false;
+}
+
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
 {
         if (packet->msg.kind == MFL_MSG_NONE)
-                take_params(sim, i, packet);
+                sim_params_piece(sim, i, packet);
         else
                 sim_daemon_step(
                         sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_MESSAGE, .msg = &packet->msg});
         struct sim_daemon *d = &sim->daemon[i];
         if (packet->msg.kind == MFL_MSG_ALONE && d->agent)
                 check_alone(sim, d, packet->msg.cancel.task);
-        d->retasked |= packet->msg.kind == MFL_MSG_TASK;
+        if (packet->msg.kind == MFL_MSG_TASK) {
+                uint32_t at = d->n_given++ % MFL_ARRAY_SIZE(d->given);
+                d->given[at].conn = d->conn;
+                d->given[at].task = packet->msg.task.task;
+                d->retasked = true;
+        }
+        for (uint32_t j = 0; d->agent && packet->msg.kind == MFL_MSG_TASK && j < sim->n_jobs; j++)
+                if (d->made_cut[j] && strcmp(sim->job[j].id, packet->msg.task.job) == 0)
+                        tell_cut(sim, i, sim->job[j].id);
         if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&
-                d->computing_task == packet->msg.cancel.task)
+                d->computing_task == packet->msg.cancel.task && given_here(d, packet->msg.cancel.task))
                 sim_check(
                         sim, d->abort, "daemon %s goes on computing a task that was cancelled", d->info.name);
 }

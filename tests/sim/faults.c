@@ -15,7 +15,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                                ? 1 + sim_below(sim, 4)
                                : 30 + sim_below(sim, 40);
         mfl_strcpy(spec->data.name, sizeof spec->data.name, second_data && sim_chance(sim, 50) ? "d1" : "d0");
-        spec->data.partition = local ? MFL_PARTITION_LOCAL : MFL_PARTITION_IID;
+        spec->data.partition = local ? MFL_PARTITION_LOCAL : MFL_PARTITION_NATURAL_ID;
         spec->data.clients = local ? 0 : 1 + sim_below(sim, 16);
         spec->aggregation.strategy =
                 sim_chance(sim, sim->node_faults ? 5 : 20) ? MFL_STRATEGY_MEDIAN : MFL_STRATEGY_FEDAVG;
@@ -34,6 +34,7 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         spec->limits.retries = 100;
         spec->evaluation.every = 1 + sim_below(sim, 2);
         spec->evaluation.batch = 10;
+        spec->training.epochs = 10;
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);
@@ -51,7 +52,7 @@ static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
         struct sim_daemon *d = &sim->daemon[i];
         snprintf(d->info.name, sizeof d->info.name, "d%u", i + 1);
         d->info.workers = 1 + sim_below(sim, 3);
-        d->info.protocol = !sim->scenario && i > 0 && (sim->seed / 3 + i) % 4 == 0 ? 1 : 2;
+        d->info.protocol = sim->scenario || i == 0 || (sim->seed / 3 + i) % 4 ? MFL_PROTOCOL_MAX : 1;
         d->info.n_data_sets = second_data && (i == 0 || sim_chance(sim, 60)) ? 2 : 1;
         for (uint32_t k = 0; k < 2; k++) {
                 snprintf(d->data_sets[k].name, sizeof d->data_sets[k].name, "d%u", k);
@@ -61,7 +62,8 @@ static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
                 d->data_sets[k].test_samples = 100;
                 d->data_sets[k].fingerprint = 100 + k;
         }
-        d->slow = 1;
+        /* So that others have something to take over. Not drawn either. */
+        d->slow = sim->scenario || sim->seed % 3 || (sim->seed / 3 + i) % 3 ? 1 : 15;
         sim_at(sim, sim->scenario ? i : sim_below(sim, 500), SIM_DAEMON_START)->a = i;
 }
 
@@ -82,6 +84,40 @@ static void give_gpu(struct sim *sim, uint32_t i, uint32_t card)
         snprintf(info->device_pci, sizeof info->device_pci, "0000:%02x:00.0", card);
         info->device_memory = (uint64_t)(16 + sim_below(sim, 2) * 16) << 30;
         info->reach.nccl = sim_chance(sim, 90) ? 22809 : 22700;
+}
+
+/* Somebody has started a second daemon with the first one's file. Not drawn, so that the other draws stay
+ * what they were. */
+static void setup_twins(struct sim *sim)
+{
+        struct sim_daemon *first = &sim->daemon[0], *last = &sim->daemon[sim->n_daemons - 1];
+        sim->twins = sim->seed % 8 == 5 && sim->n_daemons > 1;
+        if (!sim->twins)
+                return;
+        mfl_strcpy(last->info.name, sizeof last->info.name, first->info.name);
+        last->info.n_data_sets = first->info.n_data_sets;
+        last->info.protocol = first->info.protocol;
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct mfl_job *spec = &sim->job[i].spec;
+                spec->selection.daemons_min = MFL_MIN(spec->selection.daemons_min, sim->n_daemons - 1);
+        }
+}
+
+/* One job that wants all daemons, beside two that always want some: either side might starve. Not drawn
+ * either. */
+static void setup_rivals(struct sim *sim)
+{
+        if (sim->n_jobs < 3 || sim->seed % 2)
+                return;
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct mfl_job *spec = &sim->job[i].spec;
+                spec->data.partition = i ? MFL_PARTITION_NATURAL_ID : MFL_PARTITION_LOCAL;
+                spec->data.clients = i ? 1 + (uint32_t)(sim->seed / 2 + i) % 6 : 0;
+                spec->selection.clients = 0;
+                spec->selection.daemons_min = 1;
+                spec->rounds = i ? 100 : 20;
+                mfl_strcpy(spec->data.name, sizeof spec->data.name, "d0");
+        }
 }
 
 /* One to three hosts, some of whose daemons can't be reached, or are in a container of their own; some hosts
@@ -121,7 +157,7 @@ static void setup_golden(struct sim *sim)
                 setup_job(sim, i, false);
                 struct mfl_job *spec = &sim->job[i].spec;
                 spec->rounds = 2;
-                spec->data.partition = MFL_PARTITION_IID;
+                spec->data.partition = MFL_PARTITION_NATURAL_ID;
                 spec->data.clients = sim->scenario >= SIM_SWEEP ? 8 : 4;
                 spec->aggregation.strategy = MFL_STRATEGY_FEDAVG;
                 spec->selection.clients = spec->selection.daemons_max = 0;
@@ -151,6 +187,7 @@ static void setup_golden(struct sim *sim)
 void sim_setup(struct sim *sim)
 {
         sim->rng = mfl_rng_new(sim->seed, MFL_RNG_SIM, 0, 0);
+        sim->params_rng = mfl_rng_new(sim->seed, MFL_RNG_SIM, 2, 0);
         sim->disk_slow = 1;
         if (sim->scenario)
                 setup_golden(sim);
@@ -159,16 +196,25 @@ void sim_setup(struct sim *sim)
                 sim->node_faults = sim_chance(sim, 25);
                 sim->n_daemons = sim->node_faults ? 3 + sim_below(sim, 6) : 1 + sim_below(sim, SIM_DAEMONS);
                 sim->n_jobs = sim_chance(sim, 50) ? 1 : 1 + sim_below(sim, SIM_JOBS);
+                if (sim->seed % 16 == 9) /* the word of one, who may lie, against that of the other */
+                        sim->n_daemons = 2;
                 for (uint32_t i = 0; i < sim->n_daemons; i++)
                         setup_daemon(sim, i, second_data);
                 for (uint32_t i = 0; i < sim->n_jobs; i++)
                         setup_job(sim, i, second_data);
                 if (sim->node_faults || sim_chance(sim, 70))
                         setup_nodes(sim);
+                setup_rivals(sim);
+                setup_twins(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);
                 sim->fault_gap = 50 + sim_below(sim, 1500);
                 sim->duplicate = sim_chance(sim, 30) ? 10 : 0;
                 sim_at(sim, sim_below(sim, 1000), SIM_FAULT);
+                /* Downloads hold the memory of slots. Not drawn: so those of other seeds stay what they were.
+                 */
+                sim->memory_busy = sim->seed % 8 == 3 ? 60 : 0;
+                if (sim->seed % 8 == 1) /* before anybody has told the truth */
+                        sim->daemon[sim_below(sim, sim->n_daemons)].lie = SIM_LIE_CUT;
         }
         sim_server_start(sim);
 }
@@ -190,10 +236,11 @@ void sim_end_faults(struct sim *sim)
         uint64_t back_at = MFL_MAX(sim->now, sim->stalled_to); /* what was put off comes only then */
         sim->calm_at = UINT64_MAX;
         sim->stalled_to = 0;
-        sim->disk_fail = sim->duplicate = sim->crash_in = 0;
+        sim->disk_fail = sim->duplicate = sim->crash_in = sim->memory_busy = 0;
         sim->crash_ahead = false;
         sim->disk_slow = 1;
         sim->trap.step = SIM_TRAP_NONE;
+        sim_params_calm(sim);
         for (uint32_t i = 0; i < sim->n_conns; i++)
                 sim->conns[i].latency = MFL_MIN(sim->conns[i].latency, 20u);
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
@@ -202,6 +249,9 @@ void sim_end_faults(struct sim *sim)
                 back_at = MFL_MAX(back_at, d->stalled_to);
                 d->stalled_to = d->mute_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
+                d->lie = SIM_LIE_NONE;
+                if (d->lied) /* somebody has seen to it */
+                        sim_daemon_stop(sim, i);
                 d->combine_fail = d->combine_hang = d->shm_full = 0;
                 d->permanent = false;
                 if (d->draining)
@@ -215,6 +265,8 @@ void sim_end_faults(struct sim *sim)
         }
         if (!sim->server_restarting)
                 sim_server_start(sim);
+        if (sim->lost_at)
+                back_at = MFL_MAX(back_at, sim->lost_at + SIM_LOST_MS);
         sim->calm_at = back_at + SIM_CALM_MS;
 }
 
@@ -250,6 +302,10 @@ void sim_fault(struct sim *sim)
         }
         uint32_t i = sim_below(sim, sim->n_daemons);
         struct sim_daemon *d = &sim->daemon[i];
+        if (sim->seed % 4 == 1 && sim_chance(sim, 30)) /* other seeds' draws stay what they were */
+                sim->daemon[sim_below(sim, sim->n_daemons)].lie = 1 + sim_below(sim, SIM_LIES - 1);
+        if (sim->seed % 4 != 1) /* in those some daemons lie, which is enough */
+                sim_params_fault(sim, may_bar(sim));
         bool node = sim->node_faults && sim_chance(sim, 80);
         switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 33)) {
         case 0:
@@ -290,7 +346,8 @@ void sim_fault(struct sim *sim)
                 d->reject = 1;
                 break;
         case 13:
-                sim_server_drain(sim, i, !d->draining);
+                if (!sim->twins) /* that is by name */
+                        sim_server_drain(sim, i, !d->draining);
                 break;
         case 14:
                 stop_job(sim);
@@ -327,7 +384,8 @@ void sim_fault(struct sim *sim)
                 sim->trap.what = sim_below(sim, SIM_HARMS);
                 break;
         case 27:
-                sim_server_deny(sim, i, !d->denied);
+                if (!sim->twins)
+                        sim_server_deny(sim, i, !d->denied);
                 break;
         case 28:
         case 29:

@@ -146,9 +146,14 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
                 check_fetcher(sim, d, msg->task.params_from);
                 d->told_from = msg->task.params_from;
                 d->told_conn = conn;
+                d->told_calm = is_calm(sim);
                 memcpy(d->told_digest, msg->task.params_digest, MFL_DIGEST_BYTES);
                 if (msg->task.group.group)
                         remember_group(sim, &msg->task);
+                break;
+        case MFL_MSG_RECALL:
+                sim_check(sim, d->info.protocol >= MFL_PROTOCOL_RECALL, "daemon %s knows no Recall",
+                        d->info.name);
                 break;
         case MFL_MSG_COMBINE:
                 group = sim_ledger_group(sim, msg->combine.group);
@@ -169,12 +174,16 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
 }
 
 /* While nothing goes wrong, params come to a node once. After a new start of the server the one that is to
- * fetch them may have the result already. */
+ * fetch them may have the result already. A download that stands still is asked for again. A wait that began before the
+ * calm may end in it: it takes up to 5 s. */
 void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest)
 {
-        const struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
-        bool other = d->told_from && d->told_from != d->info.instance && d->told_conn == conn &&
-                     memcmp(d->told_digest, digest, MFL_DIGEST_BYTES) == 0;
+        struct sim_daemon *d = &sim->daemon[sim->conns[conn - 1].daemon];
+        bool again = d->asked_conn == conn && memcmp(d->asked_digest, digest, MFL_DIGEST_BYTES) == 0;
+        bool other = d->told_from && d->told_from != d->info.instance && d->told_conn == conn && !again &&
+                     d->told_calm && memcmp(d->told_digest, digest, MFL_DIGEST_BYTES) == 0;
+        d->asked_conn = conn;
+        memcpy(d->asked_digest, digest, MFL_DIGEST_BYTES);
         sim_check(sim, !other || sim->n_starts > 1 || !is_calm(sim),
                 "daemon %s fetches params that another one fetches for it", d->info.name);
 }

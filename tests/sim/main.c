@@ -33,38 +33,6 @@ void sim_fail(struct sim *sim, const char *fmt, ...)
         longjmp(failed, 1);
 }
 
-static const char *const bugs[] = {
-        "none",
-        "an update that was counted is taken again when it is announced again",
-        "a lost daemon's clients are not given to others",
-        "a held result of an earlier round answers a task",
-        "a slot is freed while the worker reads it",
-        "half of each update's weight is lost",
-        "a round is committed without its evaluation",
-        "open clients are never dealt",
-        "a restarted job goes on one round too far",
-        "the agent ignores Cancel",
-        "a round ends while an update is still being added",
-        "a round is applied before the one before it is committed",
-        "the agent ignores Alone",
-        "a group outlives the daemon's connection",
-        "the agent announces for its group what it has not published",
-        "a leader uploads its own update as its group's sum",
-        "the agent does not tell that a combine failed",
-        "a combine is not stopped when its group is over",
-        "Alone does not make the agent ask the server for the params",
-        "the agent announces for its group what the others can't reach",
-        "a sum counts though a member was lost before it was whole",
-        "members of a group that ended wait for ever",
-        "a leader that hangs is waited for",
-        "members that are not ready are combined",
-        "a group's sum has the weight of its leader only",
-        "a daemon that leaves gets new work",
-        "a daemon that is sent away keeps its work",
-        "an upload that stalls keeps its slot, and is not asked for again",
-};
-#define N_BUGS ((int)MFL_ARRAY_SIZE(bugs) - 1)
-
 static const char *const golden[] = {"", "happy-path", "daemon-dies", "server-restarts", "two-jobs",
         "crash-before-commit", "shm-group", "leader-dies"};
 
@@ -101,7 +69,9 @@ static void dump(struct sim *sim)
 }
 
 struct totals {
-        uint64_t events, ahead, groups, nccl, counted, ended, params_read, regrouped;
+        uint64_t events, ahead, returned, groups, nccl, counted, ended, params_read, regrouped, lies, busy,
+                inside;
+        uint64_t params_wrong, params_refused, evicted;
 };
 
 static void add_groups(const struct sim *sim, struct totals *totals)
@@ -113,7 +83,13 @@ static void add_groups(const struct sim *sim, struct totals *totals)
                 totals->ended += sim->groups[i].ended;
         }
         totals->params_read += sim->n_params_read;
+        totals->params_wrong += sim->n_params_wrong;
+        totals->params_refused += sim->n_params_refused;
+        totals->evicted += sim->n_evicted;
         totals->regrouped += sim->n_regrouped;
+        totals->lies += sim->n_lies;
+        totals->busy += sim->n_busy;
+        totals->inside += sim->n_inside;
 }
 
 static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals)
@@ -131,6 +107,7 @@ static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals
         if (ret_totals) {
                 ret_totals->events += sim->n_events;
                 ret_totals->ahead += sim->n_ahead;
+                ret_totals->returned += sim->n_returned;
                 add_groups(sim, ret_totals);
         }
         if (ok) /* a failure may have come in the middle of anything */
@@ -173,13 +150,18 @@ static int run_seeds(uint64_t from, uint64_t to)
         }
         printf("%llu seeds, %llu events: every property held (%llu crashes while the round after one that "
                "was not committed was trained; %llu groups, %llu of them by nccl: %llu counted, %llu ended "
-               "early; params read from a neighbour %llu times; nodes grouped again after the faults in %llu "
-               "rounds)\n",
+               "early; params read from a neighbour %llu times, with a wrong digest %llu times, without room "
+               "%llu times, %llu versions evicted; nodes grouped again after the faults in %llu rounds; %llu "
+               "clients went to other daemons; %llu lies found out; %llu slots had to wait for memory; %llu "
+               "updates came in their Announce)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
                 (unsigned long long)totals.ahead, (unsigned long long)totals.groups,
                 (unsigned long long)totals.nccl, (unsigned long long)totals.counted,
                 (unsigned long long)totals.ended, (unsigned long long)totals.params_read,
-                (unsigned long long)totals.regrouped);
+                (unsigned long long)totals.params_wrong, (unsigned long long)totals.params_refused,
+                (unsigned long long)totals.evicted, (unsigned long long)totals.regrouped,
+                (unsigned long long)totals.returned, (unsigned long long)totals.lies,
+                (unsigned long long)totals.busy, (unsigned long long)totals.inside);
         return 0;
 }
 
@@ -194,7 +176,7 @@ static int find_bug(int bug, uint64_t from, uint64_t to)
                         _exit(9);
                 for (uint64_t seed = from; seed < to; seed++)
                         if (!run_seed(seed, false, 0, NULL, NULL)) {
-                                printf("bug %d (%s): %s\n", bug, bugs[bug], failure);
+                                printf("bug %d (%s): %s\n", bug, mfl_sim_bugs[bug], failure);
                                 fflush(stdout);
                                 _exit(1);
                         }
@@ -204,7 +186,7 @@ static int find_bug(int bug, uint64_t from, uint64_t to)
         if (waitpid(child, &status, 0) != child)
                 return 1;
         if (status == 0) {
-                printf("bug %d (%s) was NOT found in seeds %llu..%llu\n", bug, bugs[bug],
+                printf("bug %d (%s) was NOT found in seeds %llu..%llu\n", bug, mfl_sim_bugs[bug],
                         (unsigned long long)from, (unsigned long long)to);
                 return 1;
         }
@@ -337,8 +319,8 @@ static bool range(const char *text, uint64_t *ret_from, uint64_t *ret_to)
 
 static int list(void)
 {
-        for (int i = 1; i <= N_BUGS; i++)
-                printf("bug %d: %s\n", i, bugs[i]);
+        for (int i = 1; i <= mfl_sim_n_bugs; i++)
+                printf("bug %d: %s\n", i, mfl_sim_bugs[i]);
         for (size_t i = 1; i < MFL_ARRAY_SIZE(golden); i++)
                 printf("golden %s\n", golden[i]);
         return 0;
@@ -380,7 +362,7 @@ int main(int argc, char **argv)
                 }
         }
         if (all) {
-                for (int i = 1; i <= N_BUGS; i++)
+                for (int i = 1; i <= mfl_sim_n_bugs; i++)
                         r |= find_bug(i, from, to);
                 return r;
         }

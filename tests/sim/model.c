@@ -3,7 +3,7 @@
  * and the true fixed-point sums. */
 #include "tests/sim/sim.h"
 
-#include "common/digest.h"
+#include "common/base/digest.h"
 
 bool sim_single(const struct mfl_job *spec)
 {
@@ -29,7 +29,12 @@ void sim_initial(const struct mfl_job *spec, float *ret_params)
 
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item)
 {
-        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : 1 + item % 5;
+        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : sim_samples(spec, item);
+}
+
+uint32_t sim_samples(const struct mfl_job *spec, uint64_t item)
+{
+        return spec->data.partition == MFL_PARTITION_LOCAL ? 128 : 1 + (uint32_t)(item % 5);
 }
 
 void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1)
@@ -43,7 +48,7 @@ void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1)
 
 void sim_fixed(struct sim_job *job)
 {
-        mfl_assert(mfl_core_fixed(&job->spec, 128, job->spec.data.clients, &job->fixed, NULL) == 0);
+        mfl_assert(mfl_job_fixed(&job->spec, 128, job->spec.data.clients, &job->fixed, NULL) == 0);
 }
 
 static int compare_floats(const void *a, const void *b)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the simulator's daemons share on their node: published sums, combines, communicators, params. A
+/* What the simulator's daemons share on their node: published sums, combines, communicators. A
  * combine runs in steps of the virtual clock, so that anything can happen in the middle of it.
  */
 #include "tests/sim/sim.h"
-
-#define PARAMS_WAIT_MS 1500 /* as the shell: a fetcher that takes longer is not waited for */
 
 struct sim_result *sim_result(struct sim_daemon *d, uint64_t task)
 {
@@ -280,70 +278,4 @@ void sim_communicator(struct sim *sim, uint32_t i, const struct mfl_agent_action
         memcpy(event.communicator_id, &group->communicator, 8);
         d->communicator_open = event.ok;
         sim_self(sim, i, 1 + sim_below(sim, 60), &event);
-}
-
-/* ---- params ---- */
-
-static void answer_params(struct sim *sim, uint32_t i)
-{
-        struct sim_daemon *d = &sim->daemon[i];
-        struct mfl_agent_event event = {.offset = d->params_frozen ? d->n_frozen : d->n_params, .ok = true};
-        bool whole = d->params_frozen ? d->n_frozen == SIM_FROZEN : d->n_params == SIM_PARAMS;
-        event.kind = whole ? MFL_AGENT_EV_PARAMS_DONE : MFL_AGENT_EV_PARAMS_MISSING;
-        mfl_strcpy(event.job, sizeof event.job, d->params_frozen ? d->frozen_job : d->params_job);
-        memcpy(event.digest, d->params_frozen ? d->frozen_digest : d->params_digest, MFL_DIGEST_BYTES);
-        d->params_order = 0;
-        sim_self(sim, i, 0, &event)->task = d->params_answer = ++sim->serial;
-}
-
-/* Params that another daemon holds are read; one that is at it is waited for, not for ever. */
-void sim_params_step(struct sim *sim, uint32_t i, uint64_t order)
-{
-        struct sim_daemon *d = &sim->daemon[i];
-        if (order != d->params_order)
-                return; /* replaced by a later order, and not to be answered */
-        bool frozen = d->params_frozen;
-        bool misses = frozen ? d->n_frozen < SIM_FROZEN : d->n_params < SIM_PARAMS;
-        struct sim_daemon *from =
-                misses && d->params_from != d->info.instance ? sim_instance(sim, d->params_from) : NULL;
-        bool same = from && !frozen && strcmp(from->params_job, d->params_job) == 0 &&
-                    memcmp(from->params_digest, d->params_digest, MFL_DIGEST_BYTES) == 0;
-        if (from && frozen && from->n_frozen == SIM_FROZEN && strcmp(from->frozen_job, d->frozen_job) == 0 &&
-                memcmp(from->frozen_digest, d->frozen_digest, MFL_DIGEST_BYTES) == 0) {
-                memcpy(d->frozen, from->frozen, sizeof d->frozen);
-                d->n_frozen = SIM_FROZEN;
-                sim->n_params_read++;
-        } else if (same && from->n_params == SIM_PARAMS) {
-                memcpy(d->params, from->params, sizeof d->params);
-                d->n_params = SIM_PARAMS;
-                sim->n_params_read++;
-        } else if (from && sim->now < d->params_until) {
-                later(sim, i, 5, SIM_PARAMS_WAIT)->task = order;
-                return;
-        }
-        answer_params(sim, i);
-}
-
-void sim_params_open(struct sim *sim, uint32_t i, const struct mfl_task *task)
-{
-        struct sim_daemon *d = &sim->daemon[i];
-        if (task->n_frozen && (strcmp(d->frozen_job, task->job) != 0 ||
-                                      memcmp(d->frozen_digest, task->frozen_digest, MFL_DIGEST_BYTES) != 0)) {
-                mfl_strcpy(d->frozen_job, sizeof d->frozen_job, task->job);
-                memcpy(d->frozen_digest, task->frozen_digest, MFL_DIGEST_BYTES);
-                d->n_frozen = 0;
-        }
-        d->params_frozen = task->n_frozen && d->n_frozen < SIM_FROZEN;
-        if (strcmp(d->params_job, task->job) != 0 ||
-                memcmp(d->params_digest, task->params_digest, MFL_DIGEST_BYTES) != 0) {
-                mfl_strcpy(d->params_job, sizeof d->params_job, task->job);
-                memcpy(d->params_digest, task->params_digest, MFL_DIGEST_BYTES);
-                d->n_params = 0;
-        }
-        d->params_from = task->params_from;
-        d->params_task = task->task;
-        d->params_until = sim->now + PARAMS_WAIT_MS;
-        d->params_order = ++sim->serial;
-        d->params_answer = 0;
-        sim_params_step(sim, i, d->params_order);
 }

@@ -155,6 +155,22 @@ static struct mfl_core_event *answer(
         return e->core;
 }
 
+static void answer_upload(struct sim *sim, const struct sim_job *job, uint64_t delay,
+        enum mfl_core_event_kind kind, uint32_t slot, uint64_t grant)
+{
+        struct mfl_core_event *event = answer(sim, job, delay, kind);
+        event->upload.slot = slot;
+        event->upload.grant = grant;
+}
+
+/* Events of the shell may wait their turn, while slots are taken back and given to others. */
+static uint64_t late_ms(struct sim *sim)
+{
+        if (sim->scenario || !sim_chance(sim, 20))
+                return 0;
+        return sim_below(sim, sim->quiet || sim_chance(sim, 70) ? 30 : 3000);
+}
+
 static uint64_t disk_delay(struct sim *sim)
 {
         return (1 + sim_below(sim, 10)) * sim->disk_slow;
@@ -176,6 +192,8 @@ static void prepare(struct sim *sim, struct sim_job *job)
         if (job->n_frozen)
                 sim_digest_frozen(job->frozen, e->job_ready.frozen_digest);
         e->job_ready.n_slots = job->n_slots;
+        e->job_ready.scored = 1;
+        e->job_ready.scored_all = true;
         sim_digest(job->params, e->job_ready.digest);
         job->ready = true;
 }
@@ -267,6 +285,7 @@ static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_
         if (!ok)
                 return;
         job->committed = record->round;
+        job->moved_at = sim->now;
         memcpy(job->params, job->params_new, sizeof job->params);
         job->has_new = false;
 }
@@ -301,41 +320,81 @@ static void send_packet(struct sim *sim, uint32_t conn, struct mfl_msg *msg)
         sim_send(sim, conn, packet);
 }
 
-static void grant(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+static bool open_slot(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
 {
         struct sim_slot *slot = &job->slots[action->slot.slot];
-        sim_check(sim, slot->open && slot->task == action->slot.task && slot->update == action->slot.update,
-                "a grant for a slot that is not its own");
-        struct mfl_msg msg = {.kind = MFL_MSG_GRANT, .update = {.task = slot->task, .update = slot->update}};
-        msg.update.ranges = calloc(SIM_PARAMS, sizeof *msg.update.ranges);
-        for (uint32_t i = 0; i < slot->bytes / 8; i++)
-                if (!slot->have[i])
-                        msg.update.ranges[msg.update.n_ranges++] = (struct mfl_range){i * 8, 8};
-        if (msg.update.n_ranges) {
-                send_packet(sim, action->conn, &msg);
-                return;
-        }
-        mfl_msg_deinit(&msg);
-        struct mfl_core_event *e = answer(sim, job, 0, MFL_EV_UPLOAD_COMPLETE);
-        e->slot = action->slot.slot;
-        e->now_ms = slot->serial; /* so that the answer is not taken for a later use of the slot */
-}
-
-static void open_slot(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
-{
         sim_check(sim, action->slot.slot < job->n_slots, "slot %u of %u", action->slot.slot, job->n_slots);
-        struct sim_slot *slot = &job->slots[action->slot.slot];
         sim_check(sim, !slot->open, "slot %u is given twice", action->slot.slot);
         sim_check(sim, action->slot.bytes && action->slot.bytes <= SIM_UPDATE_BYTES, "slot of %u bytes",
                 (uint32_t)action->slot.bytes);
+        *slot = (struct sim_slot){.busy = true};
+        if (sim->memory_busy && sim_chance(sim, sim->memory_busy)) {
+                sim->n_busy++;
+                answer_upload(
+                        sim, job, late_ms(sim), MFL_EV_SLOT_BUSY, action->slot.slot, action->slot.grant);
+                return false;
+        }
         *slot = (struct sim_slot){.open = true,
+                .grant = action->slot.grant,
                 .task = action->slot.task,
                 .update = action->slot.update,
                 .bytes = action->slot.bytes,
                 .weight = action->slot.weight,
                 .item = action->slot.item,
-                .encoding = action->slot.encoding,
-                .serial = ++sim->serial};
+                .encoding = action->slot.encoding};
+        return true;
+}
+
+/* The last part makes it whole; the core hears of that, at once or a little later. */
+static void chunk_landed(struct sim *sim, struct sim_job *job, uint32_t s, bool in_step)
+{
+        struct sim_slot *slot = &job->slots[s];
+        slot->complete = true;
+        for (uint32_t i = 0; i < slot->bytes / 8; i++)
+                slot->complete &= slot->have[i];
+        if (!slot->complete)
+                return;
+        uint64_t late = late_ms(sim);
+        struct mfl_core_event event = {
+                .kind = MFL_EV_UPLOAD_COMPLETE, .conn = slot->conn, .upload = {s, slot->grant}};
+        mfl_strcpy(event.job, sizeof event.job, job->id);
+        if (late || in_step)
+                *answer(sim, job, late, event.kind) = event;
+        else
+                sim_server_step(sim, &event);
+}
+
+static void take_inside(struct sim *sim, struct sim_job *job, uint32_t s)
+{
+        struct sim_slot *slot = &job->slots[s];
+        const struct sim_packet *packet = sim->inside;
+        if (slot->complete || !packet || packet->msg.announce.task != slot->task ||
+                packet->msg.announce.update != slot->update)
+                return;
+        memcpy(slot->data, packet->data, slot->bytes);
+        memset(slot->have, true, sizeof slot->have);
+        sim->n_inside++;
+        chunk_landed(sim, job, s, true);
+}
+
+static void grant(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+{
+        struct sim_slot *slot = &job->slots[action->slot.slot];
+        if (slot->grant != action->slot.grant && !open_slot(sim, job, action))
+                return;
+        sim_check(sim, slot->open && slot->task == action->slot.task && slot->update == action->slot.update,
+                "a grant for a slot that is not its own");
+        slot->conn = action->conn;
+        take_inside(sim, job, action->slot.slot);
+        struct mfl_msg msg = {.kind = MFL_MSG_GRANT, .update = {.task = slot->task, .update = slot->update}};
+        msg.update.ranges = calloc(SIM_PARAMS, sizeof *msg.update.ranges);
+        for (uint32_t i = 0; i < slot->bytes / 8; i++)
+                if (!slot->have[i])
+                        msg.update.ranges[msg.update.n_ranges++] = (struct mfl_range){i * 8, 8};
+        if (msg.update.n_ranges)
+                send_packet(sim, action->conn, &msg);
+        else
+                mfl_msg_deinit(&msg);
 }
 
 static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
@@ -345,17 +404,23 @@ static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
         for (int s = 0; s < SIM_SLOTS; s++)
                 sim_check(sim, !job->slots[s].open, "round %u begins with slot %d open", round, s);
         job->opened = round;
+        job->moved_at = sim->now;
         sim->first_round_at = sim->first_round_at ? sim->first_round_at : sim->n_events;
         job->n_in = 0;
         job->weight_in = 0;
         memset(job->sum, 0, sizeof job->sum);
 }
 
-static void close_conn(struct sim *sim, uint32_t number)
+static void close_conn(struct sim *sim, uint32_t number, const char *reason)
 {
         struct sim_conn *conn = &sim->conns[number - 1];
+        const struct sim_daemon *d = &sim->daemon[conn->daemon];
         if (!conn->server_open)
                 return;
+        bool given_up = strstr(reason, "another process came under its name") != NULL;
+        bool lives = d->agent && d->conn == number && !conn->dark && sim->now >= d->stalled_to;
+        sim_check(sim, !given_up || !lives || sim->now < sim->calm_at,
+                "daemon %u lives and is given up for another one of its name", conn->daemon);
         conn->server_open = false;
         if (conn->dark)
                 return;
@@ -379,7 +444,7 @@ static void set_job_state(struct sim *sim, struct sim_job *job, const struct mfl
 
 static void free_slot(struct sim *sim, struct sim_job *job, uint32_t s)
 {
-        sim_check(sim, job->slots[s].open, "slot %u is freed twice", s);
+        sim_check(sim, job->slots[s].open || job->slots[s].busy, "slot %u is freed twice", s);
         sim_check(sim, !job->slots[s].adding, "slot %u is freed while the worker reads it", s);
         job->slots[s] = (struct sim_slot){0};
 }
@@ -405,7 +470,7 @@ static bool refuse(struct sim *sim, uint32_t conn, const struct mfl_daemon_info 
                         continue;
                 struct mfl_msg bye = {.kind = MFL_MSG_BYE, .bye = {"it is denied", true}};
                 send_packet(sim, conn, &bye);
-                close_conn(sim, conn);
+                close_conn(sim, conn, "");
                 sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_REFUSED,
                                              .daemon = (struct mfl_daemon_info *)hello});
                 return true;
@@ -434,7 +499,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 send_packet(sim, action->conn, &action->msg);
                 break;
         case MFL_ACT_CLOSE:
-                close_conn(sim, action->conn);
+                close_conn(sim, action->conn, action->reason);
                 break;
         case MFL_ACT_JOB_PREPARE:
                 prepare(sim, job);
@@ -449,9 +514,6 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
         case MFL_ACT_ROUND_OPEN:
                 open_round(sim, job, action->round);
                 break;
-        case MFL_ACT_SLOT_OPEN:
-                open_slot(sim, job, action);
-                break;
         case MFL_ACT_GRANT:
                 grant(sim, job, action);
                 break;
@@ -460,7 +522,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 if (group)
                         sim_trap_at(sim, SIM_TRAP_ADDING, &group->group);
                 job->slots[action->slot.slot].adding = true;
-                answer(sim, job, sum_delay(sim), MFL_EV_ADDED)->slot = action->slot.slot;
+                answer_upload(sim, job, sum_delay(sim), MFL_EV_ADDED, action->slot.slot, action->slot.grant);
                 break;
         case MFL_ACT_SLOT_FREE:
                 free_slot(sim, job, action->slot.slot);
@@ -479,6 +541,9 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
         case MFL_ACT_COMMIT:
                 commit(sim, job, &action->record);
                 break;
+        case MFL_ACT_ACCUSE:
+                sim_daemon_accused(sim, action);
+                break;
         case MFL_ACT_COST:
         case MFL_ACT_JOB_DATA: /* the simulated data have no meaning */
                 break;
@@ -494,11 +559,24 @@ static void before_event(struct sim *sim, struct mfl_core_event *event)
         if (event->kind != MFL_EV_ADDED)
                 return;
         struct sim_job *job = sim_job(sim, event->job);
-        struct sim_slot *slot = &job->slots[event->slot];
+        struct sim_slot *slot = &job->slots[event->upload.slot];
         sim_check(sim, slot->open && slot->adding && slot->complete, "a sum of a slot that is not full");
         event->ok = add_slot(sim, job, slot);
         slot->adding = false;
         mfl_strcpy(event->reason, sizeof event->reason, event->ok ? "" : "an element is over delta_max");
+}
+
+/* While nothing goes wrong, neither a job that wants all daemons starves, nor one beside it. */
+static void check_still(struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                const struct sim_job *job = &sim->job[i];
+                uint64_t since = MFL_MAX(job->moved_at, sim->calm_at);
+                sim_check(sim,
+                        job->over || sim->calm_at == UINT64_MAX || !sim->quiet || sim->scenario ||
+                                sim->now < since + SIM_STILL_MS,
+                        "job %s has stood still for %u s", job->id, (uint32_t)((sim->now - since) / 1000));
+        }
 }
 
 void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
@@ -509,6 +587,7 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
         before_event(sim, &now);
         sim_check(sim, mfl_core_step(sim->core, &now, &actions) == 0, "core step failed");
         mfl_core_check(sim->core);
+        check_still(sim);
         sim_ledger_dealt(sim, &actions);
         for (uint32_t i = 0; i < actions.n && sim->core; i++) {
                 if (sim->crash_in && --sim->crash_in == 0)
@@ -529,27 +608,54 @@ void sim_server_step(struct sim *sim, const struct mfl_core_event *event)
 
 /* ---- packets ---- */
 
-static void take_chunk(struct sim *sim, uint32_t conn, const struct sim_packet *packet)
+/* What comes for a slot that was taken back is dropped. */
+static void take_chunk(struct sim *sim, uint32_t number, const struct sim_packet *packet)
 {
-        sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = conn});
-        for (uint32_t j = 0; j < sim->n_jobs && sim->core; j++)
+        struct sim_conn *conn = &sim->conns[number - 1];
+        if (!conn->uploading) {
+                struct sim_event *e = sim_at(sim, SIM_BEAT_MS, SIM_UPLOADING);
+                e->conn = number;
+                e->a = sim->n_starts;
+                conn->uploading = true;
+        }
+        for (uint32_t j = 0; j < sim->n_jobs; j++)
                 for (uint32_t s = 0; s < sim->job[j].n_slots; s++) {
                         struct sim_slot *slot = &sim->job[j].slots[s];
-                        if (!slot->open || slot->complete || slot->task != packet->task ||
-                                slot->update != packet->update)
+                        if (!slot->open || slot->complete || slot->conn != number ||
+                                slot->task != packet->task || slot->update != packet->update)
                                 continue;
                         memcpy(slot->data + packet->offset, packet->bytes, 8);
                         slot->have[packet->offset / 8] = true;
-                        slot->complete = true;
-                        for (uint32_t i = 0; i < slot->bytes / 8; i++)
-                                slot->complete &= slot->have[i];
-                        if (!slot->complete)
-                                return;
-                        struct mfl_core_event event = {.kind = MFL_EV_UPLOAD_COMPLETE, .slot = s};
-                        mfl_strcpy(event.job, sizeof event.job, sim->job[j].id);
-                        sim_server_step(sim, &event);
+                        chunk_landed(sim, &sim->job[j], s, false);
                         return;
                 }
+}
+
+void sim_server_uploading(struct sim *sim, uint32_t number)
+{
+        struct sim_conn *conn = &sim->conns[number - 1];
+        conn->uploading = false;
+        if (conn->server_open)
+                sim_server_step(sim, &(struct mfl_core_event){.kind = MFL_EV_UPLOADING, .conn = number});
+}
+
+static void take_population(struct sim *sim, uint32_t conn, const struct sim_packet *packet)
+{
+        const struct mfl_job *spec = &sim_job(sim, packet->job)->spec;
+        struct mfl_core_event event = {.kind = MFL_EV_POPULATION, .conn = conn};
+        struct mfl_population *told = &event.population;
+        told->clients = spec->data.clients;
+        told->samples_min = UINT32_MAX;
+        for (uint32_t k = 0; k < told->clients; k++) {
+                told->samples += packet->counts[k];
+                told->samples_min = MFL_MIN(told->samples_min, packet->counts[k]);
+                told->samples_max = MFL_MAX(told->samples_max, packet->counts[k]);
+        }
+        told->first = packet->offset;
+        told->n = packet->n;
+        told->count = packet->counts + packet->offset;
+        mfl_strcpy(event.job, sizeof event.job, packet->job);
+        sim_server_step(sim, &event);
 }
 
 static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
@@ -583,6 +689,7 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
                 struct sim_packet *packet = calloc(1, sizeof *packet);
                 packet->params = true;
                 packet->offset = at;
+                packet->total = n;
                 packet->n = MFL_MIN(2u, (uint32_t)(n - at));
                 mfl_strcpy(packet->job, sizeof packet->job, job->id);
                 memcpy(packet->digest, digest, sizeof digest);
@@ -594,6 +701,10 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
 void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet)
 {
         struct mfl_core_event event = {.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &packet->msg};
+        if (packet->population) {
+                take_population(sim, conn, packet);
+                return;
+        }
         if (packet->msg.kind == MFL_MSG_NONE) {
                 take_chunk(sim, conn, packet);
                 return;
@@ -604,11 +715,13 @@ void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet
                 sim->conns[conn - 1].greeted = true;
                 event.kind = MFL_EV_DAEMON_UP;
                 event.daemon = &packet->msg.hello;
-        } else if (packet->msg.kind == MFL_MSG_ANNOUNCE)
+        } else if (packet->msg.kind == MFL_MSG_ANNOUNCE) {
                 sim_ledger_announced(sim, &packet->msg.announce);
-        else if (packet->msg.kind == MFL_MSG_LEAVING)
+                sim->inside = packet->inside ? packet : NULL;
+        } else if (packet->msg.kind == MFL_MSG_LEAVING)
                 note_leaving(sim, conn);
         sim_server_step(sim, &event);
+        sim->inside = NULL;
         if (sim->core && packet->msg.kind == MFL_MSG_PARAMS_GET)
                 give_params(sim, conn, &packet->msg);
 }

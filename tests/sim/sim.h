@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: the true server core and true agents in one process, with a virtual clock, an in-memory
  * network and disk, and seeded faults. world.c has the clock, the network and the schedule; server.c and
- * daemon.c are the shells that carry out actions, node.c what daemons of one node share, ledger.c what must
+ * daemon.c are the shells that carry out actions, params.c what of a daemon's shell concerns params, node.c
+ * what daemons of one node share, ledger.c what must
  * be in a round's sum; model.c is the arithmetic in miniature; faults.c draws the faults; main.c the command
  * line.
  */
 #ifndef MFL_TESTS_SIM_H
 #define MFL_TESTS_SIM_H
 
-#include "client/agent.h"
-#include "common/rng.h"
-#include "server/core.h"
+#include "client/agent/agent.h"
+#include "common/base/rng.h"
+#include "proto/version.h"
+#include "server/core/core.h"
 
 #define SIM_PARAMS 6 /* that move */
 #define SIM_FROZEN 3 /* of jobs that have any */
@@ -20,9 +22,13 @@
 #define SIM_JOBS 3
 #define SIM_DAEMONS 8
 #define SIM_CALM_MS 3000
+#define SIM_BEAT_MS 200    /* how often the server's shell looks at whose uploads move */
+#define SIM_LOST_MS 10000  /* until a download that stands still is asked for again */
+#define SIM_STILL_MS 15000 /* no job stands still for longer than that while nothing goes wrong */
 #define SIM_SLOTS 3
 #define SIM_ITEMS 32
 #define SIM_RESULTS 8
+#define SIM_PARTS 24
 #define SIM_UPDATE_BYTES (SIM_PARAMS * 8)
 
 enum sim_event_kind {
@@ -32,10 +38,11 @@ enum sim_event_kind {
         SIM_CONNECTED,   /* a: daemon, b: its generation */
         SIM_CLOSED,      /* conn; a: 1 to the server, 0 to the daemon */
         SIM_WORK,        /* the server's worker answers: event */
+        SIM_UPLOADING,   /* conn: the server's shell tells that chunks came; a: the server's start */
         SIM_COMPUTED,    /* a: daemon, b: generation, task */
-        SIM_DAEMON_SELF, /* event of a daemon's shell to its agent; task: 0, or the params' answer it is */
+        SIM_PROGRESS,    /* a: daemon, b: generation, task */
+        SIM_DAEMON_SELF, /* event of a daemon's shell to its agent */
         SIM_COMBINE,     /* a: daemon, b: generation, task: the combine's serial */
-        SIM_PARAMS_WAIT, /* a: daemon, b: generation, task: the order's serial */
         SIM_TRAP,        /* a: daemon, b: enum sim_harm */
         SIM_FAULT,
         SIM_SERVER_START,
@@ -59,12 +66,17 @@ enum sim_trap_step {
 struct sim_packet {
         struct mfl_msg msg; /* NONE: bulk */
         bool to_server, duplicate;
-        bool params; /* else a chunk */
+        bool params;     /* else a chunk */
+        bool population; /* else one of those */
+        uint32_t counts[SIM_ITEMS];
         char job[MFL_JOB_ID_BYTES];
         uint8_t digest[MFL_DIGEST_BYTES];
         uint64_t task, offset; /* chunk: bytes; params: floats */
+        uint64_t total;        /* params: floats of the part */
         uint32_t update, n;
         uint8_t bytes[8];
+        bool inside; /* an Announce with its update in it */
+        uint8_t data[SIM_UPDATE_BYTES];
 };
 
 struct sim_event {
@@ -80,7 +92,23 @@ struct sim_event {
 struct sim_conn {
         uint32_t daemon, generation;
         bool server_open, daemon_open, greeted, dark; /* dark: packets vanish, nobody is told */
+        bool uploading;                               /* chunks came of which the core has not heard */
         uint64_t latency, free_at[2];                 /* when the last packet in each direction arrives */
+};
+
+/* What a daemon may say that can't be true. */
+enum sim_lie {
+        SIM_LIE_NONE,
+        SIM_LIE_ROOM,    /* the round's whole weight */
+        SIM_LIE_WEIGHT,  /* one sample more */
+        SIM_LIE_CORRECT, /* more than there are */
+        SIM_LIE_LOSS,
+        SIM_LIE_SAMPLES,
+        SIM_LIE_CUT, /* other samples of the clients than there are */
+        SIM_LIE_EVAL_SAMPLES,
+        SIM_LIE_EVAL_CORRECT,
+        SIM_LIE_EVAL_LOSS,
+        SIM_LIES
 };
 
 /* Which clients an announced update has; what the server's ledger knows. */
@@ -101,9 +129,9 @@ struct sim_group {
 };
 
 struct sim_slot {
-        bool open, adding, complete, single;
-        uint64_t task, item, weight, bytes, serial;
-        uint32_t update;
+        bool open, adding, complete, single, busy; /* busy: there was no memory for the grant */
+        uint64_t grant, task, item, weight, bytes;
+        uint32_t conn, update;
         enum mfl_encoding encoding;
         _Alignas(8) uint8_t data[SIM_UPDATE_BYTES];
         bool have[SIM_PARAMS]; /* per 8 bytes */
@@ -113,6 +141,7 @@ struct sim_job {
         struct mfl_job spec;
         char id[MFL_JOB_ID_BYTES];
         uint32_t n_slots;
+        uint64_t moved_at; /* when a round of it last began or was committed */
         /* durable */
         bool over;
         enum mfl_job_state end;
@@ -167,37 +196,59 @@ struct sim_result {
         uint64_t bytes;
 };
 
+/* What a daemon has of one part of params. */
+struct sim_part {
+        uint64_t number; /* the agent's; 0: unused */
+        char job[MFL_JOB_ID_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES];
+        uint32_t n, have, hashed;
+        bool room, private, shared; /* room: in memory of its own; private: others can't read that */
+        float data[SIM_PARAMS];
+};
+
 struct sim_daemon {
         struct mfl_daemon_info info;
         struct mfl_data_info data_sets[2];
         struct mfl_agent *agent;
         uint32_t generation, conn; /* conn: index + 1 */
         uint64_t tick_at;
-        float params[SIM_PARAMS];
-        char params_job[MFL_JOB_ID_BYTES];
-        uint8_t params_digest[MFL_DIGEST_BYTES];
-        uint32_t n_params;        /* floats held */
-        float frozen[SIM_FROZEN]; /* the same of a job's frozen params */
-        char frozen_job[MFL_JOB_ID_BYTES];
-        uint8_t frozen_digest[MFL_DIGEST_BYTES];
-        uint32_t n_frozen;
-        bool params_frozen; /* the order is about those */
+        struct sim_part part[SIM_PARTS];
+        uint64_t look_task; /* the task of its last look for another one's params */
+        bool look_waits;    /* they were not there, and it will look again */
+        /* How many of its next pieces of params go wrong so; of its next orders of memory for them. */
+        uint32_t garble_params, lose_params, swap_params, refuse_params, unshared_params;
+        uint32_t params_cut;        /* in the middle of its next download it is cut off (1) or killed (2) */
+        struct sim_packet *swapped; /* comes after the next piece */
+        float params[SIM_PARAMS];   /* what it computes on */
         struct sim_result result[SIM_RESULTS];
         const struct mfl_task *computing;
         uint64_t computing_task;
+        uint64_t computing_at; /* since then */
+        uint32_t computing_slow;
         enum mfl_collective_kind computing_kind; /* of its group when it was ordered; 0: none */
-        uint64_t params_order, params_answer;    /* the order that is not answered; its answer under way */
-        uint64_t params_from, params_until, params_task;
         uint64_t told_from; /* by the last task that was sent to it, on connection told_conn */
         uint32_t told_conn;
+        bool told_calm; /* nothing went wrong then */
         uint8_t told_digest[MFL_DIGEST_BYTES];
+        uint32_t asked_conn; /* the last params that it asked the server for, on this connection */
+        uint8_t asked_digest[MFL_DIGEST_BYTES];
         uint32_t n_combine_failed; /* messages sent */
         uint64_t communicator;
         bool communicator_open;
         uint32_t combine_fail, combine_hang, shm_full; /* how many of its next ones go wrong so */
         bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
-        uint32_t slow;        /* factor */
+        /* The last Tasks: a server that began anew may have renamed one before its computing began. */
+        struct {
+                uint32_t conn;
+                uint64_t task;
+        } given[8];
+        uint32_t n_given;
+        uint32_t slow;                  /* factor */
         uint32_t corrupt, fail, reject; /* how many of its next tasks go wrong so */
+        enum sim_lie lie;               /* its next word of that kind is one; the process has lied */
+        bool lied, has_lied;            /* this process; any of the daemon's */
+        uint32_t told_cut[SIM_JOBS];    /* on which connection; and that its process has made the cut */
+        bool made_cut[SIM_JOBS], false_cut[SIM_JOBS];
         bool permanent, draining;
         bool denied, leaves; /* it may not take part; it was asked to leave */
         uint32_t left_boot;  /* the server's, when it took its Leaving; 0: it did not */
@@ -208,7 +259,7 @@ struct sim_daemon {
 
 struct sim {
         uint64_t seed, now, seq, serial, n_events;
-        struct mfl_rng rng;
+        struct mfl_rng rng, params_rng;
         struct sim_event *heap;
         uint32_t n_heap, heap_capacity;
         struct sim_conn *conns;
@@ -223,14 +274,23 @@ struct sim {
         uint64_t inject_at;      /* after so many events, inject_what to inject_daemons; 0: not */
         uint32_t inject_daemons; /* bits */
         enum sim_harm inject_what;
+        uint64_t n_lies;        /* that were found out */
+        uint64_t n_busy;        /* slots for which there was no memory */
         uint64_t n_params_read; /* from another daemon of the node */
-        uint64_t n_frozen_sent; /* of floats, by the server */
-        uint64_t n_regrouped;   /* rounds after the faults in which nodes were grouped, as they must */
+        uint64_t lost_at;       /* when a piece of params last got lost, which stops a download for a while */
+        uint64_t n_params_wrong, n_params_refused, n_evicted; /* digests; memory; versions */
+        uint64_t n_frozen_sent;                               /* of floats, by the server */
+        uint64_t n_returned;                                  /* clients that daemons gave back */
+        uint64_t n_regrouped; /* rounds after the faults in which nodes were grouped, as they must */
         struct {
                 enum sim_trap_step step;
                 enum sim_harm what;
                 bool leader; /* else a member */
         } trap;
+        struct {
+                bool set;
+                enum sim_harm what;
+        } params_trap; /* for the next daemon whose copy of params another one looks for */
         struct sim_job job[SIM_JOBS];
         uint32_t n_jobs;
         struct sim_daemon daemon[SIM_DAEMONS];
@@ -240,12 +300,16 @@ struct sim {
         uint32_t boot, crash_in; /* crash_in: the server dies before so many more actions; 0: not */
         uint64_t server_tick_at, newest_task;
         uint32_t disk_fail, disk_slow;   /* of 100; factor */
+        uint32_t memory_busy;            /* of 100 slots that are to be opened */
+        const struct sim_packet *inside; /* the Announce that the core is at, if its update is in it */
+        uint64_t n_inside;               /* that were taken */
         uint32_t duplicate;              /* of 100 messages */
         uint64_t faults_end, stalled_to; /* the server stands still */
         bool crash_ahead; /* the server dies soon, while a round is trained and the one before not committed
                            */
         bool quiet, server_restarting; /* quiet: faults are over */
         bool lost_state;               /* the server finds an empty state directory when it starts again */
+        bool twins;                    /* the last daemon has the first one's name */
         bool barred;                   /* some daemon said that it can't do a job: it may end early */
         uint32_t fault_gap;
         bool node_faults; /* most faults are those of groups */
@@ -273,6 +337,7 @@ void sim_deinit(struct sim *sim);
 void sim_digest(const float *params, uint8_t *ret_digest);
 void sim_digest_frozen(const float *frozen, uint8_t *ret_digest);
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item);
+uint32_t sim_samples(const struct mfl_job *spec, uint64_t item); /* of a client */
 void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1);
 void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
         const uint64_t *items, uint32_t n, float *ret_params);
@@ -286,6 +351,7 @@ bool sim_single(const struct mfl_job *spec);
 void sim_server_start(struct sim *sim);
 void sim_server_crash(struct sim *sim);
 void sim_server_step(struct sim *sim, const struct mfl_core_event *event);
+void sim_server_uploading(struct sim *sim, uint32_t conn);
 void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet);
 struct sim_job *sim_job(struct sim *sim, const char *id);
 void sim_server_drain(struct sim *sim, uint32_t daemon, bool on);
@@ -302,8 +368,14 @@ void sim_combine_stop(struct sim *sim, uint32_t i, const struct mfl_agent_action
 void sim_combine_step(struct sim *sim, uint32_t i, uint64_t serial);
 void sim_upload_sum(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
 void sim_communicator(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
-void sim_params_open(struct sim *sim, uint32_t i, const struct mfl_task *task);
-void sim_params_step(struct sim *sim, uint32_t i, uint64_t order);
+
+/* params.c */
+struct sim_part *sim_part(struct sim_daemon *d, uint64_t number); /* NULL: none */
+void sim_params_order(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
+void sim_params_piece(struct sim *sim, uint32_t i, const struct sim_packet *packet);
+void sim_params_reset(struct sim_daemon *d); /* its process is new */
+void sim_params_calm(struct sim *sim);
+void sim_params_fault(struct sim *sim, bool may_bar);
 
 /* ledger.c */
 void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg);
@@ -322,11 +394,13 @@ void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm);
 void sim_daemon_start(struct sim *sim, uint32_t i);
 void sim_daemon_stop(struct sim *sim, uint32_t i);
 void sim_daemon_leave(struct sim *sim, uint32_t i, uint64_t within_ms);
+void sim_daemon_accused(struct sim *sim, const struct mfl_core_action *accusation);
 void sim_daemon_exited(struct sim *sim, uint32_t i);
 void sim_daemon_crash(struct sim *sim, uint32_t i);
 void sim_daemon_step(struct sim *sim, uint32_t i, const struct mfl_agent_event *event);
 void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet);
 void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t task);
+void sim_daemon_progress(struct sim *sim, uint32_t i, uint64_t task);
 void sim_daemon_free(struct sim *sim, uint32_t i);
 
 /* faults.c */

@@ -124,9 +124,9 @@ static void test_another_job_of_the_same_id(void **state)
         message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
         send_task((uint64_t)7 << 32 | 9, 1);
         assert_null(sent(MFL_MSG_ANNOUNCE));
-        assert_non_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
+        assert_non_null(action(MFL_AGENT_ACT_PARAMS_ROOM));
         /* What is being computed is given up, and its number means nothing any more. */
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        arrive();
         assert_non_null(action(MFL_AGENT_ACT_COMPUTE));
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_JOB_CHANGED, .job = "j-000001"});
         assert_true(action(MFL_AGENT_ACT_ABORT)->task_number == ((uint64_t)7 << 32 | 9));
@@ -203,7 +203,7 @@ static void test_leave_in_time(void **state)
         go_online();
         message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
         send_task(1, 1);
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        arrive();
         uint64_t limit = now_ms + 1500;
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_LEAVE, .within_ms = 1500});
         while (mfl_agent_next_ms(agent) < limit) {
@@ -239,41 +239,90 @@ static void test_many_jobs(void **state)
         end();
 }
 
-/* The frozen part is asked for by its own digest, then the rest; of the wrong digest nothing is asked. */
-static void test_frozen_params(void **state)
+/* ---- clients that go back ---- */
+
+static struct mfl_msg many_items(uint64_t number, uint32_t n)
 {
-        struct mfl_agent_event missing = {
-                .kind = MFL_AGENT_EV_PARAMS_MISSING, .job = "j-000001", .digest = {9}};
-        struct mfl_agent_event done = {
-                .kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true, .digest = {9}};
-        struct mfl_msg task = task_message(1, 1, 0, 0, 0);
-        task.task.n_frozen = 3;
-        task.task.params_digest[0] = 5;
-        task.task.frozen_digest[0] = 9;
-        assert_int_equal(make(), 0);
+        static uint64_t items[6] = {10, 11, 12, 13, 14, 15};
+        struct mfl_msg msg = task_message(number, 1, 0, 0, 0);
+        msg.task.items = items;
+        msg.task.n_items = n;
+        return msg;
+}
+
+static void send_recall(uint64_t task, uint32_t keep)
+{
+        message((struct mfl_msg){.kind = MFL_MSG_RECALL, .recall = {task, keep}});
+}
+
+static void recalled(uint64_t task, uint32_t n)
+{
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_RECALLED, .task = task, .n_items = n});
+}
+
+static void assert_returned(uint64_t task, uint32_t n)
+{
+        const struct mfl_msg *msg = sent(MFL_MSG_RETURNED);
+        assert_non_null(msg);
+        assert_true(msg->recall.task == task);
+        assert_int_equal(msg->recall.n_items, n);
+}
+
+static void test_recall_of_what_waits(void **state)
+{
+        (void)state;
+        make();
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
         go_online();
         message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
-        message(task);
-        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->n_frozen, 3);
-        missing.offset = 1;
-        feed(missing);
-        assert_true(sent(MFL_MSG_PARAMS_GET)->params.digest[0] == 9 &&
-                    sent(MFL_MSG_PARAMS_GET)->params.offset == 1);
-        missing.digest[0] = 7;
-        feed(missing);
-        assert_null(sent(MFL_MSG_PARAMS_GET));
-        feed(done);
-        assert_non_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
-        assert_null(action(MFL_AGENT_ACT_COMPUTE));
-        missing.digest[0] = 5;
-        missing.offset = 0;
-        feed(missing);
-        assert_true(sent(MFL_MSG_PARAMS_GET)->params.digest[0] == 5 &&
-                    sent(MFL_MSG_PARAMS_GET)->params.offset == 0);
-        done.digest[0] = 5;
-        feed(done);
+        message(many_items(5, 6));
+        send_recall(99, 1); /* nobody's */
+        assert_null(sent(MFL_MSG_RETURNED));
+        send_recall(5, 4); /* its params are on their way: nothing is begun */
+        assert_null(action(MFL_AGENT_ACT_RECALL));
+        assert_returned(5, 4);
+        send_recall(5, 4); /* resent */
+        assert_returned(5, 4);
+        send_recall(5, 0); /* one stays in any case */
+        assert_returned(5, 1);
+        end();
+}
+
+static void test_recall_of_what_computes(void **state)
+{
+        (void)state;
+        make();
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+        message(many_items(5, 6));
+        arrive();
         assert_non_null(action(MFL_AGENT_ACT_COMPUTE));
+        send_recall(5, 2);
+        assert_int_equal(action(MFL_AGENT_ACT_RECALL)->n_items, 2);
+        assert_null(sent(MFL_MSG_RETURNED)); /* only the trainer knows */
+        recalled(5, 3);
+        assert_returned(5, 3);
+        /* The answer is lost; the server sends the task again as it was. */
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "cut"});
+        tick(now_ms + 11000);
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CONNECTED});
+        message((struct mfl_msg){.kind = MFL_MSG_WELCOME, .welcome = {1000, 3000, 99}});
+        assert_returned(5, 3);
+        message(many_items(5, 6));
+        assert_null(action(MFL_AGENT_ACT_ABORT)); /* it is the same work */
+        assert_null(action(MFL_AGENT_ACT_PARAMS_ROOM));
+        struct mfl_announce a = {.item_count = 3, .bytes = 32, .weight = 3, .encoding = MFL_ENCODING_I64};
+        feed((struct mfl_agent_event){
+                .kind = MFL_AGENT_EV_COMPUTED, .task = 5, .ok = true, .n_updates = 1, .updates = &a});
+        assert_int_equal(sent(MFL_MSG_ANNOUNCE)->announce.item_count, 3);
+        send_recall(5, 1); /* too late */
+        assert_null(action(MFL_AGENT_ACT_RECALL));
+        assert_returned(5, 3);
+        /* Another start of the server deals those three under another number: that is what is held. */
+        message(many_items((uint64_t)7 << 32 | 1, 3));
+        assert_int_equal(sent(MFL_MSG_ANNOUNCE)->announce.item_count, 3);
+        assert_null(sent(MFL_MSG_RETURNED));
         end();
 }
 
@@ -290,7 +339,8 @@ int main(void)
                 cmocka_unit_test(test_leave_with_a_result),
                 cmocka_unit_test(test_leave_in_time),
                 cmocka_unit_test(test_many_jobs),
-                cmocka_unit_test(test_frozen_params),
+                cmocka_unit_test(test_recall_of_what_waits),
+                cmocka_unit_test(test_recall_of_what_computes),
         };
         return cmocka_run_group_tests_name("agent", tests, NULL, NULL);
 }

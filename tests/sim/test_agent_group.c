@@ -196,7 +196,7 @@ static void test_not_grouped(void **state)
                         .bytes = 32,
                         .weight = 1,
                         .encoding = MFL_ENCODING_I64}};
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        arrive();
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_COMPUTED,
                 .task = 1,
                 .ok = true,
@@ -249,7 +249,7 @@ static void test_group_changes(void **state)
         end();
         begin();
         send_group_task(1, 50, 0);
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        arrive();
         assert_int_equal(action(MFL_AGENT_ACT_COMPUTE)->task->group.group, 50);
         send_group_task(2, 51, 1);
         computed(1, true);
@@ -258,7 +258,7 @@ static void test_group_changes(void **state)
         end();
         begin();
         send_task(1, 1);
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_PARAMS_DONE, .job = "j-000001", .ok = true});
+        arrive();
         send_group_task(1, 51, 1); /* work began without a group: nothing was laid out */
         computed(1, true);
         assert_int_equal(sent(MFL_MSG_ANNOUNCE)->announce.group, 0);
@@ -283,30 +283,6 @@ static void test_wrong_group(void **state)
         message(second);
         order_combine(50, 7, 0);
         assert_int_equal(action(MFL_AGENT_ACT_COMBINE)->task_number, 1);
-        end();
-}
-
-/* Whom to get the params from: asked anew when another daemon was named and is not any more. */
-static void test_params_from(void **state)
-{
-        (void)state;
-        begin();
-        message(task_message(1, 1, 0, 0, 101));
-        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->params_from, 101);
-        message(task_message(1, 1, 0, 0, 101));
-        assert_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
-        message(task_message(1, 1, 0, 0, 102));
-        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->params_from, 102);
-        message((struct mfl_msg){.kind = MFL_MSG_ALONE, .cancel = {1, "it is gone"}});
-        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->params_from, 0);
-        message((struct mfl_msg){.kind = MFL_MSG_ALONE, .cancel = {1, "it is gone"}});
-        assert_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
-        message(task_message(1, 1, 0, 0, 7)); /* itself: the download goes on */
-        assert_null(action(MFL_AGENT_ACT_PARAMS_OPEN));
-        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
-        tick(mfl_agent_next_ms(agent));
-        go_online();
-        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_OPEN)->task->params_from, 0);
         end();
 }
 
@@ -429,7 +405,6 @@ int main(void)
                 cmocka_unit_test(test_group_lost),
                 cmocka_unit_test(test_group_changes),
                 cmocka_unit_test(test_wrong_group),
-                cmocka_unit_test(test_params_from),
                 cmocka_unit_test(test_communicator_made),
                 cmocka_unit_test(test_communicator_joined),
                 cmocka_unit_test(test_nccl_member),

@@ -3,7 +3,7 @@
  * that talk nonsense. */
 #include "tests/lib/test.h"
 
-#include "server/core.h"
+#include "server/core/core.h"
 
 #include <stdio.h>
 
@@ -26,13 +26,15 @@ struct bed {
 
 static void feed(struct bed *bed, const struct mfl_core_event *event);
 
-static void job_event(struct bed *bed, enum mfl_core_event_kind kind, uint32_t slot)
+static void job_event(struct bed *bed, enum mfl_core_event_kind kind, const struct mfl_core_action *answers)
 {
         struct mfl_core_event event = {.kind = kind, .ok = true, .job = "j-000001"};
         if (kind == MFL_EV_JOB_READY)
                 event.job_ready.n_params = event.job_ready.n_slots = 4;
-        else if (kind == MFL_EV_ADDED || kind == MFL_EV_UPLOAD_COMPLETE)
-                event.slot = slot;
+        if (answers) {
+                event.upload.slot = answers->slot.slot;
+                event.upload.grant = answers->slot.grant;
+        }
         feed(bed, &event);
 }
 
@@ -67,13 +69,13 @@ static void answer(struct bed *bed, const struct mfl_core_action *action)
                                           .job = "j-000001",
                                           .reason = "no space left"});
                 else
-                        job_event(bed, MFL_EV_JOB_READY, 0);
+                        job_event(bed, MFL_EV_JOB_READY, NULL);
                 break;
         case MFL_ACT_GRANT:
-                job_event(bed, MFL_EV_UPLOAD_COMPLETE, action->slot.slot);
+                job_event(bed, MFL_EV_UPLOAD_COMPLETE, action);
                 break;
         case MFL_ACT_SLOT_ADD:
-                job_event(bed, MFL_EV_ADDED, action->slot.slot);
+                job_event(bed, MFL_EV_ADDED, action);
                 break;
         case MFL_ACT_ROUND_OPEN:
                 bed->last_round = action->round;
@@ -86,19 +88,19 @@ static void answer(struct bed *bed, const struct mfl_core_action *action)
                 break;
         case MFL_ACT_APPLY:
                 bed->n_applied++;
-                job_event(bed, MFL_EV_APPLIED, 0);
+                job_event(bed, MFL_EV_APPLIED, NULL);
                 break;
         case MFL_ACT_CHECKPOINT:
                 bed->n_checkpoints++;
                 assert_int_equal(action->round, bed->n_commits + 1);
                 if (!bed->hold_disk)
-                        job_event(bed, MFL_EV_CHECKPOINTED, 0);
+                        job_event(bed, MFL_EV_CHECKPOINTED, NULL);
                 break;
         case MFL_ACT_COMMIT:
                 bed->n_commits++;
                 assert_int_equal(action->record.round, bed->n_commits);
                 if (!bed->hold_disk)
-                        job_event(bed, MFL_EV_COMMITTED, 0);
+                        job_event(bed, MFL_EV_COMMITTED, NULL);
                 break;
         default:
                 break;
@@ -242,28 +244,28 @@ static void test_rounds_overlap(void **state)
         assert_string_equal(view.phase, "commit");
         assert_true(view.in_round == 2 && view.committed == 0);
         disk_fails(&bed, MFL_EV_CHECKPOINTED);
-        assert_string_equal(bed.reason, "round 1: checkpoint failed, tried again every 5 s: no space left");
+        assert_string_equal(bed.reason, "round 1: checkpoint failed, retried every 5 s: no space left");
         assert_int_equal(bed.n_checkpoints, 1);
         bed.now += 5000;
         feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
         assert_int_equal(bed.n_checkpoints, 2);
-        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        job_event(&bed, MFL_EV_CHECKPOINTED, NULL);
         assert_int_equal(bed.n_commits, 1);
         bed.n_commits = 0; /* it comes again */
         disk_fails(&bed, MFL_EV_COMMITTED);
-        assert_string_equal(bed.reason, "round 1: commit failed, tried again every 5 s: no space left");
+        assert_string_equal(bed.reason, "round 1: commit failed, retried every 5 s: no space left");
         bed.now += 5000;
         feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
         assert_int_equal(bed.n_commits, 1);
         assert_int_equal(bed.n_applied, 1);
-        job_event(&bed, MFL_EV_COMMITTED, 0);
+        job_event(&bed, MFL_EV_COMMITTED, NULL);
         assert_string_equal(bed.reason, "");
         assert_int_equal(view_of(&bed).committed, 1);
         assert_int_equal(bed.n_applied, 2); /* and so on */
         assert_int_equal(bed.n_checkpoints, 3);
         assert_int_equal(bed.last_round, 3);
         bed.hold_disk = false;
-        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        job_event(&bed, MFL_EV_CHECKPOINTED, NULL);
         announce_all(&bed);
         assert_int_equal(bed.n_commits, 3);
         assert_int_equal(bed.n_released, 1);
@@ -290,7 +292,7 @@ static void test_full_at_the_start(void **state)
         uint64_t begin = bed.now;
         assert_int_equal(bed.n_prepares, 1);
         assert_int_equal(view_of(&bed).state, MFL_JOB_WAITING);
-        assert_non_null(strstr(bed.reason, "no space left; tried again"));
+        assert_non_null(strstr(bed.reason, "no space left; retried"));
         tick_at(&bed, begin + 4900);
         assert_int_equal(bed.n_prepares, 1);
         tick_at(&bed, begin + 5100);
@@ -342,7 +344,7 @@ static void test_stop_on_a_full_disk(void **state)
         bed.full = true;
         add_job(&bed);
         add_daemon(&bed, 0);
-        job_event(&bed, MFL_EV_JOB_STOP, 0);
+        job_event(&bed, MFL_EV_JOB_STOP, NULL);
         tick_at(&bed, bed.now + 6000);
         assert_int_equal(bed.n_prepares, 1);
         assert_string_equal(bed.reason, "stopped");
@@ -377,9 +379,9 @@ static void test_stop_while_rounds_overlap(void **state)
         assert_memory_equal(view_of(&bed).reason, "round 1: checkpoint failed", 26);
         bed.now += 5000;
         feed(&bed, &(struct mfl_core_event){.kind = MFL_EV_TICK});
-        job_event(&bed, MFL_EV_JOB_STOP, 0);
+        job_event(&bed, MFL_EV_JOB_STOP, NULL);
         assert_int_equal(bed.n_released, 0); /* the checkpoint is being written */
-        job_event(&bed, MFL_EV_CHECKPOINTED, 0);
+        job_event(&bed, MFL_EV_CHECKPOINTED, NULL);
         assert_int_equal(bed.n_released, 1);
         assert_int_equal(bed.n_commits, 0);
         end(&bed);

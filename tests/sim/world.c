@@ -121,7 +121,8 @@ static void post(struct sim *sim, uint32_t number, struct sim_packet *packet)
         struct sim_conn *conn = &sim->conns[number - 1];
         uint64_t *free_at = &conn->free_at[packet->to_server];
         uint64_t at = sim->now + conn->latency + (sim->quiet || sim->scenario ? 0 : sim_below(sim, 5));
-        *free_at = MFL_MAX(at, *free_at + (packet->msg.kind == MFL_MSG_NONE)); /* FIFO; bulk takes its time */
+        *free_at = MFL_MAX(at, *free_at + (packet->msg.kind == MFL_MSG_NONE &&
+                                                  !packet->population)); /* FIFO; bulk takes its time */
         struct sim_event *e = sim_at(sim, *free_at - sim->now, SIM_PACKET);
         e->conn = number;
         e->packet = packet;
@@ -219,12 +220,6 @@ static void on_work(struct sim *sim, struct sim_event *event)
 {
         if (!sim->core || event->a != sim->n_starts)
                 return;
-        if (event->core->kind == MFL_EV_UPLOAD_COMPLETE) {
-                struct sim_job *job = sim_job(sim, event->core->job);
-                struct sim_slot *slot = &job->slots[event->core->slot];
-                if (!slot->open || slot->serial != event->core->now_ms)
-                        return;
-        }
         sim_server_step(sim, event->core);
 }
 
@@ -235,6 +230,7 @@ static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
         switch (event->kind) {
         case SIM_TICK_SERVER:
         case SIM_WORK:
+        case SIM_UPLOADING:
                 return sim->stalled_to;
         case SIM_PACKET:
                 return event->packet->to_server ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
@@ -243,9 +239,9 @@ static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
         case SIM_TICK_DAEMON:
         case SIM_CONNECTED:
         case SIM_COMPUTED:
+        case SIM_PROGRESS:
         case SIM_DAEMON_SELF:
         case SIM_COMBINE:
-        case SIM_PARAMS_WAIT:
                 return sim->daemon[event->a].stalled_to;
         default:
                 return 0;
@@ -292,21 +288,25 @@ static void handle(struct sim *sim, struct sim_event *event)
         case SIM_WORK:
                 on_work(sim, event);
                 break;
+        case SIM_UPLOADING:
+                if (sim->core && event->a == sim->n_starts)
+                        sim_server_uploading(sim, event->conn);
+                break;
         case SIM_COMPUTED:
                 if (mine)
                         sim_daemon_computed(sim, event->a, event->task);
                 break;
+        case SIM_PROGRESS:
+                if (mine)
+                        sim_daemon_progress(sim, event->a, event->task);
+                break;
         case SIM_DAEMON_SELF:
-                if (mine && (!event->task || event->task == d->params_answer))
+                if (mine)
                         sim_daemon_step(sim, event->a, event->agent);
                 break;
         case SIM_COMBINE:
                 if (mine)
                         sim_combine_step(sim, event->a, event->task);
-                break;
-        case SIM_PARAMS_WAIT:
-                if (mine)
-                        sim_params_step(sim, event->a, event->task);
                 break;
         case SIM_TRAP:
                 sim_harm(sim, event->a, event->b);
@@ -341,6 +341,8 @@ static bool all_over(const struct sim *sim)
  * server may stay: the daemon keeps it until it needs the room. */
 static bool is_left(const struct sim *sim, const struct sim_daemon *d)
 {
+        if (sim->twins && d->agent && !mfl_agent_online(d->agent))
+                return false; /* it is refused, because the other one of its name lives */
         for (int k = 0; d->agent && k < SIM_RESULTS; k++) {
                 const struct sim_result *result = &d->result[k];
                 if (result->used && result->task >> 32 == sim->boot &&

@@ -111,8 +111,8 @@ def untrue(job, info, rounds, digests):
         yield 'its rounds are %s, it says %s' % (numbers, info['round'])
     if kind.digests and digests != kind.digests[:len(digests)]:
         yield 'its models differ from those of the undisturbed run: %s, not %s' % (digests, kind.digests)
-    if not info['finished_ms'] or info['finished_ms'] < info['created_ms']:
-        yield 'it ended at %s, before it was made at %s' % (info['finished_ms'], info['created_ms'])
+    if not info['finished_unix_ms'] or info['finished_unix_ms'] < info['created_unix_ms']:
+        yield 'it ended at %s, before it was made at %s' % (info['finished_unix_ms'], info['created_unix_ms'])
     if info['owner'] != job.owner:
         yield 'its owner is %s' % info['owner']
     if state == 'stopped':
@@ -144,7 +144,7 @@ def self_test():
     """A judge that never condemns is none."""
     kind = BY_NAME['mlp-iid']
     rounds = [{'round': i, 'digest': str(i)} for i in (1, 2, 3, 4)]
-    good = {'state': 'done', 'reason': '', 'round': 4, 'finished_ms': 2, 'created_ms': 1, 'owner': 'ann'}
+    good = {'state': 'done', 'reason': '', 'round': 4, 'finished_unix_ms': 2, 'created_unix_ms': 1, 'owner': 'ann'}
 
     def faults(info=(), job=(), kind=kind, rounds=rounds):
         one = Job('j', kind, 'ann')
@@ -160,7 +160,7 @@ def self_test():
     assert faults({'state': 'failed', 'reason': 'x'}) and faults({'state': 'running'}) and faults({'reason': 'x'})
     assert faults({'round': 3}) and faults(rounds=rounds[1:]) and faults(rounds=rounds[:3])
     assert faults(kind=BY_NAME['crowd']) and faults(kind=BY_NAME['nobody-has-it'])
-    assert faults({'owner': 'bob'}) and faults({'finished_ms': 0})
+    assert faults({'owner': 'bob'}) and faults({'finished_unix_ms': 0})
     kind.digests = ['1', '2', '3', '5']
     assert faults()
     kind.digests = None

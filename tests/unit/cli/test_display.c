@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What people see, to the letter: bars, curves, quantities, and the live display at several widths. */
-#include "cli/display.h"
+#include "cli/base/display.h"
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -95,6 +95,27 @@ static void test_render_40(void **state)
                 "up 13 MB, down 6.7 MB   time 1:23\n");
 }
 
+/* Before the first client is done it shows that something is. */
+static void test_first_seconds(void **state)
+{
+        struct mfl_display_job job = running;
+        job.clients_done = job.round = 0;
+        job.in_round = 1;
+        job.n_evaluated = 0;
+        job.trained = 0.043;
+        job.left = 600;
+        check_render(&job, 80, false,
+                "j-000001 demo  running - train - 2 daemons\n"
+                "rounds   -.................................. 0/10  clients 0/10  4%  10:00 left\n"
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+        job.trained = 0.7;
+        job.clients_done = 3;
+        check_render(&job, 80, false,
+                "j-000001 demo  running - train - 2 daemons\n"
+                "rounds   ##-............................... 0/10  clients 7/10  70%  10:00 left\n"
+                "traffic  up 13 MB, down 6.7 MB   time 1:23\n");
+}
+
 static void test_long_name(void **state)
 {
         struct mfl_display_job job = running;
@@ -159,7 +180,7 @@ static void test_render_waiting(void **state)
                 .state = "waiting",
                 .phase = "wait",
                 .reason = "no daemon with data set x is connected",
-                .notice = "server gone, waiting",
+                .notice = "connection to the server lost, waiting",
                 .rounds = 2,
                 .left = -1};
         check_render(&job, 60, false,
@@ -167,7 +188,7 @@ static void test_render_waiting(void **state)
                 "rounds   .............................................. 0/2\n"
                 "traffic  up 0 B, down 0 B   time 0:00\n"
                 "no daemon with data set x is connected\n"
-                "server gone, waiting\n");
+                "connection to the server lost, waiting\n");
         /* A reason is told to its end. */
         job.reason = "2 daemons offer x: site-a is drained, site-b-with-a-long-name has other samples";
         job.notice = NULL;
@@ -248,6 +269,7 @@ int main(void)
                 cmocka_unit_test(test_quantities),
                 cmocka_unit_test(test_width),
                 cmocka_unit_test(test_render_40),
+                cmocka_unit_test(test_first_seconds),
                 cmocka_unit_test(test_long_name),
                 cmocka_unit_test(test_render_80),
                 cmocka_unit_test(test_render_120_utf8),

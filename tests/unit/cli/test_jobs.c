@@ -8,15 +8,17 @@
         "\"clients\":4,\"clients_rejected\":0,\"weight\":0,\"bytes_up\":10,\"bytes_down\":0,\"seconds\":0."  \
         "0,"                                                                                                 \
         "\"digest\":\"abcd000000000000000000000000000000000000000000000000000000000000\",\"attempt\":0,"     \
-        "\"daemons\":0,\"committed_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0}"
+        "\"daemons\":0,\"committed_unix_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0,"  \
+        "\"mean_iou\":null}"
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \
-        "\"params\":7,\"moving\":5,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_ms\":5,"        \
-        "\"finished_ms\":"                                                                                   \
+        "\"params\":7,\"moving\":5,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_unix_ms\":5,"   \
+        "\"finished_unix_ms\":"                                                                              \
         "null,"                                                                                              \
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
-        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2},\"owner\":null,\"per_token\":false,"          \
+        "\"clients_done\":1,\"clients_total\":4,\"daemons\":2,\"trained\":0.375},\"owner\":null,\"per_"      \
+        "token\":false,"                                                                                     \
         "\"evaluated\":" ROUND_2 "}"
 
 static Mfl__RoundInfo round_2(void)
@@ -42,6 +44,7 @@ static Mfl__JobInfo job_2(Mfl__RoundInfo *last)
         j.clients_done = 1;
         j.clients_total = 4;
         j.daemons = 2;
+        j.trained = 0.375;
         return j;
 }
 
@@ -134,6 +137,7 @@ static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
         d.workers = 2;
         d.samples_per_second = 1.5;
         d.clients_per_second = 12.5;
+        d.items_part = 0.5;
         d.collective = MFL__COLLECTIVE__COLLECTIVE_SHM;
         d.leader = true;
         d.alone = "because";
@@ -245,12 +249,14 @@ static void test_json(void **state)
                 "{\"daemons\":[{\"name\":\"n1\",\"node\":null,\"address\":null,\"backend\":\"cpu\","
                 "\"device\":null,"
                 "\"workers\":2,\"state\":\"training\",\"job\":\"j-000002\",\"round\":0,\"items_done\":0,"
-                "\"items_total\":0,\"samples_per_second\":1.5,\"connected_ms\":0,\"data_sets\":[{\"name\":"
+                "\"items_total\":0,\"samples_per_second\":1.5,\"connected_unix_ms\":0,\"data_sets\":[{"
+                "\"name\":"
                 "\"d\","
                 "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
                 "null,"
                 "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
-                "\"because\",\"clients_per_second\":12.5,\"numerics\":null,\"activity\":null}]}",
+                "\"because\",\"clients_per_second\":12.5,\"numerics\":null,\"activity\":null,\"items_part\":"
+                "0.5}]}",
                 "");
         fake_close(&f);
 }
@@ -329,14 +335,13 @@ static void test_references(void **state)
         fake_open(&f);
         f.on_request = answer_all;
         check(&f, "show twice --json", 6,
-                "{\"error\":{\"code\":\"conflict\",\"text\":\"2 jobs are named 'twice': use an id ('mfl "
+                "{\"error\":{\"code\":\"conflict\",\"text\":\"2 jobs have the name 'twice': use an id ('mfl "
                 "list' shows "
                 "them)\"}}",
                 "");
         check(&f, "show nobody --json", 4,
                 "{\"error\":{\"code\":\"not_found\",\"text\":\"there is no job 'nobody'; 'mfl list' shows "
-                "what there "
-                "is\"}}",
+                "the jobs\"}}",
                 "");
         fake_close(&f);
 }
@@ -429,7 +434,7 @@ static void test_silence(void **state)
         f.dead_ms = 1200;
         const struct fake_result *r = fake_run(&f, "list --json");
         check_code(r, 3, "unreachable");
-        assert_non_null(strstr(r->err, "nothing heard"));
+        assert_non_null(strstr(r->err, "no message for"));
         assert_in_range(f.pings, 1, 4);
         fake_close(&f);
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cli/onnx/onnx.h"
-#include "common/fs.h"
+#include "common/base/fs.h"
 #include "onnx.pb-c.h"
 #include "tests/lib/test.h"
 
@@ -51,7 +51,7 @@ static void test_a_deep_model(void **state)
         struct mfl_error err;
         float *params;
         struct mfl_graph *graph = write_model(in_folder("deep.onnx"), 600, &params);
-        if (mfl_onnx_open(in_folder("deep.onnx"), &model, &err))
+        if (mfl_onnx_open(in_folder("deep.onnx"), 0, &model, &err))
                 fail_msg("%s", err.text);
         assert_int_equal(model.n, graph->n);
         assert_memory_equal(model.params, params, graph->n * sizeof *params);
@@ -127,7 +127,7 @@ static void check_reads(const struct place *place, const char *file, uint64_t at
         struct mfl_error err;
         MFL_CLEANUP_FREE float *params = write_external(place);
         write_data(file, params, at, size);
-        if (mfl_onnx_open(in_folder("m.onnx"), &model, &err))
+        if (mfl_onnx_open(in_folder("m.onnx"), 0, &model, &err))
                 fail_msg("%s", err.text);
         assert_memory_equal(model.params, params, EACH);
         mfl_onnx_model_deinit(&model);
@@ -155,7 +155,7 @@ static void check_refused(const struct place *place, const char *says)
         struct mfl_onnx_model model;
         struct mfl_error err;
         free(write_external(place));
-        assert_int_equal(mfl_onnx_open(in_folder("m.onnx"), &model, &err), MFL_INVALID);
+        assert_int_equal(mfl_onnx_open(in_folder("m.onnx"), 0, &model, &err), MFL_INVALID);
         if (!strstr(err.text, says))
                 fail_msg("%s: expected: %s", err.text, says);
 }
@@ -169,34 +169,36 @@ static void test_external_data_refused(void **state)
         assert_int_equal(mkfifo(in_folder("pipe.data"), 0600), 0);
         int fd = open(in_folder("empty.data"), O_CREAT | O_WRONLY, 0600);
         close(fd);
-        check_refused(&(struct place){NULL, "0", NULL}, "tell no location");
+        check_refused(&(struct place){NULL, "0", NULL}, "have no location");
         check_refused(
-                &(struct place){"m.data", "-8", NULL}, "have the offset '-8', which is no number of bytes");
+                &(struct place){"m.data", "-8", NULL}, "the offset of its external data is '-8', which");
         check_refused(
-                &(struct place){"m.data", " 8", NULL}, "have the offset ' 8', which is no number of bytes");
-        check_refused(&(struct place){"m.data", "18446744073709551616", NULL}, "which is no number of bytes");
-        check_refused(&(struct place){"m.data", "0", "0x100"}, "have the length '0x100', which is no number");
+                &(struct place){"m.data", " 8", NULL}, "the offset of its external data is ' 8', which");
         check_refused(
-                &(struct place){"m.data", "0", "100"}, "100 bytes of data in m.data, its shape needs 256");
+                &(struct place){"m.data", "18446744073709551616", NULL}, "which is not a number of bytes");
+        check_refused(&(struct place){"m.data", "0", "0x100"}, "the length of its external data is '0x100'");
+        check_refused(&(struct place){"m.data", "0", "100"},
+                "100 bytes of data in m.data, but its shape needs 256");
         check_refused(&(struct place){"m.data", "101", "256"},
-                "its data are 256 bytes from byte 101 of m.data, which has 356: the file is truncated");
-        check_refused(&(struct place){"m.data", "18446744073709551615", "256"}, "which has 356");
-        check_refused(&(struct place){"/etc/passwd", NULL, NULL},
-                "lie in '/etc/passwd', but must lie in a file in");
+                "its data are 256 bytes from byte 101 of m.data, which has only 356: the file is truncated");
+        check_refused(&(struct place){"m.data", "18446744073709551615", "256"}, "which has only 356");
         check_refused(
-                &(struct place){"weights/../../x", NULL, NULL}, "must lie in a file in the model's folder");
-        check_refused(&(struct place){"weights//x", NULL, NULL}, "must lie in a file in the model's folder");
-        check_refused(&(struct place){"gone.data", NULL, NULL}, "external data: gone.data is not there");
-        check_refused(&(struct place){"gone/m.data", NULL, NULL}, "external data: gone/m.data is not there");
+                &(struct place){"/etc/passwd", NULL, NULL}, "are in '/etc/passwd', but must be in a file in");
+        check_refused(&(struct place){"weights/../../x", NULL, NULL},
+                "must be in a file in or below the model's folder");
+        check_refused(&(struct place){"weights//x", NULL, NULL},
+                "must be in a file in or below the model's folder");
+        check_refused(&(struct place){"gone.data", NULL, NULL}, "external data: gone.data is missing");
+        check_refused(&(struct place){"gone/m.data", NULL, NULL}, "external data: gone/m.data is missing");
         check_refused(
-                &(struct place){"link.data", NULL, NULL}, "link.data is, or lies behind, a symbolic link");
+                &(struct place){"link.data", NULL, NULL}, "link.data is a symbolic link, or is reached");
         check_refused(
-                &(struct place){"out/x.data", NULL, NULL}, "out/x.data is, or lies behind, a symbolic link");
-        check_refused(&(struct place){"pipe.data", NULL, NULL}, "pipe.data is no ordinary file");
-        check_refused(&(struct place){"weights", NULL, NULL}, "weights is no ordinary file");
+                &(struct place){"out/x.data", NULL, NULL}, "out/x.data is a symbolic link, or is reached");
+        check_refused(&(struct place){"pipe.data", NULL, NULL}, "pipe.data is not an ordinary file");
+        check_refused(&(struct place){"weights", NULL, NULL}, "weights is not an ordinary file");
         check_refused(&(struct place){"empty.data", NULL, NULL}, "empty.data: the file is empty");
         assert_int_equal(truncate(in_folder("m.data"), (off_t)MFL_ONNX_FILES_GIB_MAX << 30), 0);
-        check_refused(&(struct place){"m.data", NULL, NULL}, "have more than 16 GiB; mfl reads no more");
+        check_refused(&(struct place){"m.data", NULL, NULL}, "exceed the limit of 16 GiB");
 }
 
 static int make_folder(void **state)

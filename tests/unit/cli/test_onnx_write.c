@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "cli/onnx/onnx.h"
-#include "common/fs.h"
-#include "common/job.h"
+#include "common/base/fs.h"
+#include "common/job/job.h"
 #include "tests/lib/test.h"
 
 /* In memory, where there is such a folder: each file is synced. */
@@ -62,7 +62,9 @@ static void check_layers(const struct mfl_graph *a, const struct mfl_graph *b)
                 assert_int_equal(x->heads, y->heads);
                 assert_int_equal(x->causal, y->causal);
                 assert_int_equal(x->approximate, y->approximate);
-                assert_memory_equal(&x->alpha, &y->alpha, sizeof x->alpha);
+                if (!(x->alpha == y->alpha && x->beta == y->beta))
+                        fail_msg("%s: %.9g, %.9g are read as %.9g, %.9g", a->name, (double)x->alpha,
+                                (double)x->beta, (double)y->alpha, (double)y->beta);
                 assert_int_equal(x->ceil_mode, y->ceil_mode);
                 assert_int_equal(x->axis, y->axis);
         }
@@ -119,6 +121,30 @@ static void test_presets(void **state)
                         input = (struct mfl_shape){1, {16}};
                 if (mfl_graph_preset(name, &input, 10, &graph, &err))
                         fail_msg("%s: %s", name, err.text);
+                check_reads_back(graph);
+                mfl_graph_free(graph);
+        }
+}
+
+/* Each function of one variable, between two dense layers. */
+static void test_functions(void **state)
+{
+#define PARAM(member, key, otherwise, low, high, open) .member = 1.25f * (otherwise)
+#define NEEDED(member, key, low, high, example) .member = example
+        static const struct mfl_layer functions[] = {
+#define UNARY(symbol, body, stem, reads, n, cost, since, edges, low, high, onnx, ...)                        \
+        {.op = MFL_OP_##symbol, .input = 1, __VA_ARGS__},
+#define UNARY_VARIANT(symbol, variant, ...) {.op = MFL_OP_##symbol, .input = 1, .approximate = true},
+#include "common/model/unary.def"
+        };
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(functions); i++) {
+                const struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {5}}},
+                        {.op = MFL_OP_DENSE, .input = 0, .out_channels = 4, .bias = true}, functions[i],
+                        {.op = MFL_OP_DENSE, .input = 2, .out_channels = 3, .bias = true}};
+                struct mfl_graph *graph;
+                struct mfl_error err;
+                if (mfl_graph_build(mfl_op_name(functions[i].op), layers, 4, 3, &graph, &err))
+                        fail_msg("%s", err.text);
                 check_reads_back(graph);
                 mfl_graph_free(graph);
         }
@@ -203,6 +229,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_presets),
                 cmocka_unit_test(test_other_operators),
+                cmocka_unit_test(test_functions),
         };
         return cmocka_run_group_tests(tests, make_file, remove_file);
 }

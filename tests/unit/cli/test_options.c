@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: what is accepted, and what is suggested for what is not. */
-#include "cli/cli.h"
-#include "cli/data_option.h"
+#include "cli/commands/commands.h"
+#include "cli/job/data_option.h"
 #include "tests/lib/test.h"
 
 static int parse(struct mfl_cli *cli, struct mfl_error *err, int argc, const char **argv)
@@ -50,6 +50,17 @@ static void test_refused(void **state)
         struct mfl_cli cli;
         struct mfl_error err;
         check_refused(PARSE(&cli, &err, "submti", "x"), &err, "did you mean 'submit'?");
+        check_refused(PARSE(&cli, &err, "kill", "x"), &err, "did you mean 'stop'?");
+        check_refused(PARSE(&cli, &err, "ls"), &err, "did you mean 'list'?");
+        check_refused(PARSE(&cli, &err, "rm", "x"), &err, "did you mean 'delete'?");
+        check_refused(PARSE(&cli, &err, "download", "x"), &err, "did you mean 'pull'?");
+        check_refused(PARSE(&cli, &err, "top"), &err, "did you mean 'watch'?");
+        check_refused(PARSE(&cli, &err, "run", "x", "--server", "h:1"), &err,
+                "mfl run asks no server: leave out '--server'");
+        check_refused(PARSE(&cli, &err, "run", "x", "--tls-ca=f"), &err,
+                "mfl run asks no server: leave out '--tls-ca'");
+        check_refused(PARSE(&cli, &err, "--plain", "check", "x"), &err,
+                "mfl check asks no server: leave out '--plain'");
         check_refused(PARSE(&cli, &err, "qqqqqq"), &err, "'mfl help' lists them");
         check_refused(PARSE(&cli, &err, "submit", "x", "--tokne", "t"), &err, "did you mean '--token'?");
         check_refused(PARSE(&cli, &err, "list", "--token", "t"), &err, "mfl list knows no option '--token'");
@@ -62,6 +73,21 @@ static void test_refused(void **state)
         check_refused(PARSE(&cli, &err, "run", "x", "--daemons", "2x"), &err, "'2x'");
 }
 
+/* What one means elsewhere is no command here, or it could not be told from one. */
+static void test_synonyms(void **state)
+{
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++)
+                assert_string_equal(mfl_cli_command_meant(c->name), c->name);
+        static const char *const pairs[][2] = {{"kill", "stop"}, {"abort", "stop"}, {"cancel", "stop"},
+                {"rm", "delete"}, {"ls", "list"}, {"ps", "list"}, {"status", "list"}, {"start", "run"},
+                {"get", "pull"}, {"tail", "watch"}, {"log", "logs"}, {"restart", "clone"},
+                {"clients", "daemons"}, {"wacth", "watch"}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(pairs); i++)
+                assert_string_equal(mfl_cli_command_meant(pairs[i][0]), pairs[i][1]);
+        assert_null(mfl_cli_command_meant("qqqqqq"));
+        assert_null(mfl_cli_command_meant(""));
+}
+
 /* Help is made from the tables: every command has a text, and every option it names exists. */
 static void test_help(void **state)
 {
@@ -72,6 +98,7 @@ static void test_help(void **state)
                 mfl_help_command(f, c);
                 fclose(f);
                 assert_non_null(strstr(text, "Example"));
+                assert_true((strstr(text, "--tls-ca FILE") == NULL) == c->local);
                 assert_ptr_equal(mfl_cli_command_find(c->name), c);
                 strcpy(options, c->options);
                 for (char *o = strtok_r(options, " ", &save); o; o = strtok_r(NULL, " ", &save)) {
@@ -121,6 +148,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_accepted),
                 cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_synonyms),
                 cmocka_unit_test(test_help),
                 cmocka_unit_test(test_data_option),
         };

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/pki.h"
-#include "common/fs.h"
+#include "cli/pki/pki.h"
+#include "common/base/fs.h"
 #include "tests/lib/test.h"
 
 #define NOW 1800000000
@@ -549,7 +549,7 @@ static void test_refusals(void **state)
         snprintf(path, sizeof path, "%s/mine", dir);
         close(open(path, O_CREAT | O_WRONLY, 0644));
         char *before = tree_of(root);
-        check_refused(do_init(dir, &err), MFL_EXISTS, &err, "'mine' is there");
+        check_refused(do_init(dir, &err), MFL_EXISTS, &err, "it contains 'mine'");
         char *after = tree_of(root);
         assert_string_equal(before, after);
         free(before);
@@ -557,8 +557,7 @@ static void test_refusals(void **state)
         prepare(dir, false);
         check_refused(do_init(dir, &err), MFL_EXISTS, &err, "already");
         check_refused(issue(dir, "site-a", MFL_PKI_VIEWER, NULL, &err), MFL_EXISTS, &err, "renew it");
-        check_refused(
-                issue(dir, "b", MFL_PKI_VIEWER, dir, &err), MFL_EXISTS, &err, "ca.pem is there already");
+        check_refused(issue(dir, "b", MFL_PKI_VIEWER, dir, &err), MFL_EXISTS, &err, "ca.pem already exists");
         snprintf(path, sizeof path, "%s/ca.key", dir);
         chmod(path, 0640);
         check_refused(issue(dir, "b", MFL_PKI_VIEWER, NULL, &err), MFL_INVALID, &err, "chmod 600");

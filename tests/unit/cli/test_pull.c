@@ -2,7 +2,7 @@
 /* Pulling a model: the file is right, and what is damaged or cut leaves none. */
 #include <stdio.h>
 
-#include "common/digest.h"
+#include "common/base/digest.h"
 #include "common/model/safetensors.h"
 #include "tests/unit/cli/fake.h"
 
@@ -117,9 +117,9 @@ static void check_refused(int m, int status, const char *part)
 
 static void test_refused(void **state)
 {
-        check_refused(BAD_DIGEST, 3, "which is not what the server told");
+        check_refused(BAD_DIGEST, 3, "not the one that the server sent");
         check_refused(CUT, 3, "the peer closed the connection");
-        check_refused(GAP, 3, "were expected");
+        check_refused(GAP, 3, "params out of order");
         check_refused(WRONG_SHAPE, 5, "parameters");
 }
 

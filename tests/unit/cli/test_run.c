@@ -2,14 +2,17 @@
 /* `mfl run` without programs to run: what is refused before anything starts, and children that die at once.
  * Whole runs are tested end to end, with the real server and daemons. */
 #include <stdio.h>
+#include <unistd.h>
 
-#include "cli/run.h"
-#include "common/fs.h"
+#include "cli/run/run.h"
+#include "common/base/fs.h"
 #include "tests/unit/cli/fake.h"
 
 #define TEXT                                                                                                 \
         "name: t\nseed: 1\nrounds: 2\nmodel: mlp\ndata: {name: d, partition: iid, clients: 2}\n"             \
         "training: {lr: 0.1, epochs: 1, batch: 8}\n"
+
+#define DATA " --data d=synthetic:1,4,4:2:40:10:1"
 
 static const char *job_path(void)
 {
@@ -32,12 +35,19 @@ static void test_refused(void **state)
         const char *job = job_path(), *out = fake_path("out"), *full = fake_path("full");
         setenv("MFL_SERVER_PROGRAM", "/bin/false", 1);
         setenv("MFL_CLIENT_PROGRAM", "/bin/false", 1);
-        check(fake_run(&f, "run %s --out %s", fake_path("none.yaml"), out), 4, "none.yaml");
+        check(fake_run(&f, "run %s --out %s" DATA, fake_path("none.yaml"), out), 4, "none.yaml");
         check(fake_run(&f, "run %s --out %s --data nonsense", job, out), 5, "NAME=FORMAT:PATH");
-        fake_run(&f, "run %s --out %s", job, full);
-        check(fake_run(&f, "run %s --out %s", job, full), 6, "is not empty");
+        check(fake_run(&f, "run %s --out %s", job, out), 4,
+                "data set is 'd': give its folder with --data d=FORMAT:DIR");
+        check(fake_run(&f, "run %s --out %s --data e=synthetic:1,4,4:2:40:10:1", job, out), 4,
+                "data set is 'd'");
+        check(fake_run(&f, "run %s --out %s --data d=csv:/nonexistent/x.csv", job, out), 4,
+                "/nonexistent/x.csv: No such file");
+        assert_int_not_equal(access(out, F_OK), 0); /* there was nothing to keep */
+        fake_run(&f, "run %s --out %s" DATA, job, full);
+        check(fake_run(&f, "run %s --out %s" DATA, job, full), 6, "is not empty");
         setenv("MFL_SERVER_PROGRAM", "/nonexistent/mfl-server", 1);
-        check(fake_run(&f, "run %s --out %s", job, fake_path("out2")), 1, "MFL_SERVER_PROGRAM");
+        check(fake_run(&f, "run %s --out %s" DATA, job, fake_path("out2")), 1, "MFL_SERVER_PROGRAM");
         fake_close(&f);
 }
 
@@ -59,7 +69,8 @@ static void test_server_dies(void **state)
         setenv("MFL_CLIENT_PROGRAM", "/bin/false", 1);
         setenv("MFL_SERVER_PROGRAM",
                 write_script("dying", "#!/bin/sh\necho 'no room for a state directory' >&2\nexit 1\n"), 1);
-        const struct fake_result *r = fake_run(&f, "run %s --out %s --json", job_path(), fake_path("dies"));
+        const struct fake_result *r =
+                fake_run(&f, "run %s --out %s" DATA " --json", job_path(), fake_path("dies"));
         check(r, 1, "server exited with status 1");
         check(r, 1, "| no room for a state directory");
         json_t *json = fake_json(r);
@@ -104,20 +115,21 @@ static void test_daemons_die(void **state)
 {
         struct fake f;
         play(&f, "#!/bin/sh\necho $* >&2\nexit 7\n");
-        const struct fake_result *r =
-                fake_run(&f, "run %s --out %s --daemons 2 --threads 3", job_path(), fake_path("daemons"));
+        const struct fake_result *r = fake_run(
+                &f, "run %s --out %s" DATA " --daemons 2 --threads 3", job_path(), fake_path("daemons"));
         check(r, 1, "local-2 exited with status 7");
-        check(r, 1, "again and again");
+        check(r, 1, "repeatedly");
         char arguments[256];
         snprintf(arguments, sizeof arguments,
-                "| --server %s --name local-1 --workers 3 --share-gpu --exit-with-stdin\n", f.address);
+                "| --server %s --name local-1 --workers 3" DATA " --share-gpu --exit-with-stdin\n",
+                f.address);
         check(r, 1, arguments);
         int n = 0;
         for (const char *at = r->err; (at = strstr(at, "exited with status 7; it")); at++)
                 n++;
         assert_int_equal(n, 8);
         /* With --json the result is the last line, of a run that failed too. */
-        r = fake_run(&f, "run %s --out %s --daemons 1 --json", job_path(), fake_path("json"));
+        r = fake_run(&f, "run %s --out %s" DATA " --daemons 1 --json", job_path(), fake_path("json"));
         assert_int_equal(r->status, 1);
         json_t *last = fake_json(r);
         assert_string_equal(json_string_value(json_object_get(last, "event")), "result");
@@ -129,15 +141,16 @@ static void test_daemons_die(void **state)
         fake_close(&f);
 }
 
-/* Where the configuration is wrong once it is wrong for ever: the reason is told once, and last but for the
- * place. */
+/* Where the configuration is wrong once it is wrong for ever: the reason is told once, and nothing is left.
+ */
 static void test_wrong_configuration(void **state)
 {
         struct fake f;
         play(&f, "#!/bin/sh\necho '12:00:00 mfl-client: error: x.csv: is empty' >&2\nexit 78\n");
         const struct fake_result *r =
-                fake_run(&f, "run %s --out %s --daemons 2", job_path(), fake_path("refused"));
-        check(r, 1, ": x.csv: is empty\nmfl: the state of the server");
+                fake_run(&f, "run %s --out %s" DATA " --daemons 2", job_path(), fake_path("refused"));
+        check(r, 1, ": x.csv: is empty\n");
+        assert_int_not_equal(access(fake_path("refused"), F_OK), 0); /* nothing was trained */
         const char *first = strstr(r->err, "x.csv: is empty");
         assert_null(strstr(first + 1, "x.csv: is empty"));
         assert_null(strstr(r->err, "again"));
@@ -164,13 +177,14 @@ static void test_rounds_csv(void **state)
         *strrchr(run.out, '/') = '\0';
         if (mfl_run_write_rounds(&run, &err) || mfl_fs_read(path, 10000, &text, &bytes, &err))
                 fail_msg("%s", err.text);
-        assert_string_equal(text, "round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_"
-                                  "rejected,bytes_up,bytes_down,"
-                                  "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone\n"
-                                  "1,,,0,0,0,4,0,0,0,0.000,0,0,"
-                                  "0000000000000000000000000000000000000000000000000000000000000000,0,0\n"
-                                  "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
-                                  "00000000000000000000000000000000000000000000000000000000000000ef,40,20\n");
+        assert_string_equal(text,
+                "round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_"
+                "rejected,bytes_up,bytes_down,"
+                "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou\n"
+                "1,,,0,0,0,4,0,0,0,0.000,0,0,"
+                "0000000000000000000000000000000000000000000000000000000000000000,0,0,\n"
+                "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
+                "00000000000000000000000000000000000000000000000000000000000000ef,40,20,\n");
         free(text);
 }
 

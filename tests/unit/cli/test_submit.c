@@ -75,15 +75,23 @@ static void test_invalid(void **state)
         f.on_request = answer;
         check_invalid(&f, "name: t\nseed: 1\nroundz: 2\n", "bad.yaml:3: ");
         check_invalid(&f, TEXT "initial: x\n", "bad.yaml:7: ");
+        check_invalid(&f, TEXT "# \xe2\x80\xae drawkcab\n", "bad.yaml:7: column 3 has U+202E");
+        check_invalid(&f, "name: \"a\\eb\"\n", "bad.yaml:1: name: must be letters");
         assert_int_equal(f.connections, 0);
         const struct fake_result *r = fake_run(&f, "submit %s --json", fake_path("none.yaml"));
+        assert_int_equal(r->status, 4);
+        r = fake_run(&f, "submit '%s'", fake_path("n\033[31m\xc2\x9bone.yaml"));
+        assert_int_equal(r->status, 4);
+        assert_non_null(strstr(r->err, "n?[31m?one.yaml"));
+        r = fake_run(&f, "submit %s --json", fake_path("none.yaml"));
         assert_int_equal(r->status, 4);
         r = fake_run(&f, "check %s/demo.yaml --json", getenv("MFL_EXAMPLES"));
         assert_int_equal(r->status, 0);
         fake_assert_json(r,
                 "{\"valid\":true,\"name\":\"fashion-demo\",\"rounds\":4,\"model\":\"fedavg-cnn\",\"params\":"
                 "null,\"moving\":null,"
-                "\"data\":\"fashion-mnist\",\"partition\":\"iid\",\"clients\":10,\"strategy\":\"fedavg\"}");
+                "\"data\":\"fashion-mnist\",\"partition\":\"iid\",\"clients\":10,\"strategy\":\"fedavg\","
+                "\"samples\":null}");
         /* What is valid, but hardly meant. */
         fake_write_file(fake_path("soft.yaml"),
                 "name: t\nrounds: 1\nmodel: {layers: [dense: {units: 4}, softmax]}\n"
@@ -91,7 +99,7 @@ static void test_invalid(void **state)
         r = fake_run(&f, "check %s", fake_path("soft.yaml"));
         assert_int_equal(r->status, 0);
         assert_non_null(
-                strstr(r->err, "soft.yaml: the model ends with softmax, and the loss cross-entropy has one"));
+                strstr(r->err, "soft.yaml: the model ends with softmax, but the loss cross-entropy already"));
         fake_close(&f);
 }
 

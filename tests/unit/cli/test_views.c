@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables to the letter: daemons node by node and the network's costs, at several widths. */
-#include "cli/table.h"
-#include "cli/crew.h"
-#include "cli/views.h"
+#include "cli/base/table.h"
+#include "cli/view/crew.h"
+#include "cli/view/views.h"
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -103,6 +103,7 @@ static Mfl__DaemonInfo daemon_of(const char *node, const char *name, Mfl__Collec
         d.round = 3;
         d.items_done = 4;
         d.items_total = 10;
+        d.items_part = 4;
         d.collective = collective;
         d.clients_per_second = 12.34;
         d.samples_per_second = 1234.4;

@@ -72,6 +72,10 @@ static void test_failed(void **state)
         const struct fake_result *r = fake_run(&f, "wait j-000001");
         assert_int_equal(r->status, 1);
         assert_string_equal(r->err, "mfl: j-000001 failed: diverged\n");
+        r = fake_run(&f, "watch j-000001"); /* the reason is told once */
+        assert_non_null(strstr(r->out, "\nj-000001 demo: failed\n"));
+        assert_null(strstr(r->out, "diverged"));
+        assert_string_equal(r->err, "mfl: j-000001 failed: diverged\n");
         r = fake_run(&f, "watch j-000001 --json");
         assert_int_equal(r->status, 1);
         fake_assert_json(r, "{\"error\":{\"code\":\"failed\",\"text\":\"j-000001 failed: diverged\"}}");
@@ -193,8 +197,8 @@ static void test_reconnect(void **state)
         assert_int_equal(r->status, 0);
         assert_int_equal(count(r->out, "round 1/3"), 1);
         assert_int_equal(count(r->out, "round 2/3"), 1);
-        assert_int_equal(count(r->err, "server gone, waiting"), 1);
-        assert_int_equal(count(r->err, "server is back"), 1);
+        assert_int_equal(count(r->err, "connection to the server lost, waiting"), 1);
+        assert_int_equal(count(r->err, "connected to the server again"), 1);
         fake_close(&f);
 }
 
@@ -212,7 +216,7 @@ static void test_gives_up(void **state)
         f.on_request = answer_last_time;
         const struct fake_result *r = fake_run(&f, "wait j-000001 --timeout 1");
         assert_int_equal(r->status, 3);
-        assert_int_equal(count(r->err, "server gone, waiting"), 1);
+        assert_int_equal(count(r->err, "connection to the server lost, waiting"), 1);
         fake_close(&f);
 }
 

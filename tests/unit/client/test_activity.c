@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-#include "client/activity.h"
-#include "common/rng.h"
+#include "client/train/activity.h"
+#include "common/base/rng.h"
 
 #define MS 1000000ull
 #define S (1000 * MS)
@@ -193,6 +193,23 @@ static void time_is_conserved(void **state)
         mfl_activity_deinit(&a);
 }
 
+/* A job of short rounds after a long pause: its figures are its own, not the pause's. */
+static void a_pause_is_not_averaged_in(void **state)
+{
+        struct mfl_activity a = make(1);
+        mfl_activity_move(&a, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES, START + 60 * S);
+        mfl_activity_count(&a, 500, 0, START + 60 * S + 500 * MS);
+        struct mfl_activity_figures f = read_at(&a, START + 60 * S + 500 * MS);
+        check_shares(&f, 1, 0, 0, 0);
+        assert_true(fabs(f.samples_per_second - 1000) < 1e-6);
+        check_totals(&f, 500, 0, 0, 60000);
+        mfl_activity_move(&a, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE, START + 60 * S + 500 * MS);
+        mfl_activity_move(&a, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES, START + 61 * S); /* no pause yet */
+        f = read_at(&a, START + 61 * S);
+        check_shares(&f, 0.5, 0, 0, 0.5);
+        mfl_activity_deinit(&a);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -203,6 +220,7 @@ int main(void)
                 cmocka_unit_test(clock_jumps),
                 cmocka_unit_test(data_is_a_part_of_computing),
                 cmocka_unit_test(time_is_conserved),
+                cmocka_unit_test(a_pause_is_not_averaged_in),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/collective.h"
-#include "client/collective_shm_add.h"
+#include "client/node/collective.h"
+#include "client/node/collective_shm_add.h"
 
 #define GROUP ((uint64_t)0x0123456789abcdef)
 #define UNTOUCHED ((int64_t)0x5a5a5a5a5a5a5a5a)
@@ -406,7 +406,7 @@ static void a_missing_member_is_named(void **state)
         struct node *node = open_node(3, 1000);
         struct mfl_collective *collective = new_collective(node, 0, 2);
         mfl_share_withdraw(node->members[2].buffer);
-        expect_broken(collective, node, "abc0000000000002 (rank 2");
+        expect_broken(collective, node, "mfl-abc0000000000002");
         publish(&node->members[2], GROUP + 1);
         expect_broken(collective, node, "not there");
         publish(&node->members[2], GROUP);
@@ -419,7 +419,7 @@ static void a_missing_member_is_named(void **state)
         expect_broken(collective, node, "7992 bytes, expected 8000");
         /* One that is gone; all that others read is theirs again. */
         close_member(&node->members[1]);
-        expect_broken(collective, node, "abc0000000000001 (rank 1");
+        expect_broken(collective, node, "mfl-abc0000000000001");
         expect_broken(collective, node, "dead");
         mfl_share_withdraw(node->members[2].buffer);
         assert_true(mfl_share_idle(node->members[2].buffer));
@@ -499,7 +499,7 @@ static void stopped_and_killed_members_are_added(void **state)
         int64_t *out = new_out(node->n);
         assert_int_equal(combine(collective, node, 3, 0, out, LATER, &control), 0);
         check_sum(node, 3, out, node->n);
-        expect_broken(collective, node, "abc0000000000002 (rank 2");
+        expect_broken(collective, node, "mfl-abc0000000000002");
         assert_int_equal(kill(stopped, SIGKILL), 0);
         assert_int_equal(waitpid(stopped, NULL, 0), stopped);
         control = (struct mfl_comm_control){0};
@@ -526,7 +526,7 @@ static void what_is_cancelled_stops(void **state)
         assert_true(atomic_load(&control.ready) == 0 && out[0] == UNTOUCHED);
         atomic_store(&control.cancel, false);
         assert_int_equal(combine(collective, node, 3, 0, out, 0, &control), MFL_COLLECTIVE_BROKEN);
-        assert_non_null(strstr(err.text, "0 of 1000 elements added after 0 ms"));
+        assert_non_null(strstr(err.text, "0 of 1000 elements of the group's sum were added in 0 ms"));
         assert_int_equal(combine(collective, node, 3, 0, out, LATER, &control), 0);
         check_sum(node, 3, out, node->n);
         free(out);

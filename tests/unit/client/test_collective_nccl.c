@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "client/collective.h"
-#include "kernels/cuda/comm.h"
+#include "client/node/collective.h"
+#include "kernels/cuda/nccl/comm.h"
 #include "tests/emu/emu.h"
 
 extern const struct mfl_backend_ops mfl_backend_module;
@@ -243,7 +243,7 @@ static void orders_that_cannot_be(void **state)
         order_all(7, MEMBERS);
         start_all(8, 0, 1, LONG_MS);
         end_all(1);
-        assert_broken(&members[0], "communicator 8 is not there");
+        assert_broken(&members[0], "the communicator is not open");
         members[0].combine.ranks = 3;
         members[0].group.communicator = 7;
         do_combine(&members[0]);
@@ -270,8 +270,8 @@ static void a_member_never_opens(void **state)
         order_all(7, 2);
         start_all(7, 0, 2, SHORT_MS);
         end_all(2);
-        assert_broken(&members[0], "communicator 7: too late before it was open");
-        assert_broken(&members[1], "communicator 7: too late before it was open");
+        assert_broken(&members[0], "too late before the communicator was open");
+        assert_broken(&members[1], "too late before the communicator was open");
         wait_for(&members[1].made, &members[1].made.n_reasons); /* and it is given up */
         assert_non_null(strstr(members[1].made.reason, "cancelled"));
         do_combine(&members[0]);
@@ -288,7 +288,7 @@ static void waiting_is_cancelled(void **state)
         atomic_store(&members[0].control.cancel, true);
         atomic_store(&members[1].control.cancel, true);
         end_all(2);
-        assert_broken(&members[0], "cancelled before it was open");
+        assert_broken(&members[0], "cancelled before the communicator was open");
         assert_recovers(8);
 }
 
@@ -311,7 +311,7 @@ static void a_newer_order_takes_an_opening_back(void **state)
         start_all(7, 0, 1, LONG_MS);
         order_all(8, MEMBERS);
         pthread_join(members[0].thread, NULL);
-        assert_broken(&members[0], "communicator 7 is not there");
+        assert_broken(&members[0], "the communicator is not open");
         start_all(8, 2, MEMBERS, LONG_MS);
         end_all(MEMBERS);
         assert_sum(2);

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "client/config.h"
+#include "client/service/config.h"
+#include "client/service/fingerprint.h"
 
 static struct mfl_client_config config;
 static struct mfl_error err;
@@ -79,7 +80,7 @@ static void mistakes_are_named(void **state)
         expect_refused("data_sets:\n  - {name: x, format: idx, dir: a}\n  - {name: x, format: idx, dir: b}\n",
                 "twice");
         expect_refused("data_sets:\n  - {name: x, format: idx, dir: a, mean: [1]}\n", "go together");
-        expect_refused("data_sets:\n  - {name: x, format: idx, dir: a, shape: [1, 2]}\n", "height");
+        expect_refused("data_sets:\n  - {name: x, format: idx, dir: a, shape: [1, 2, 3, 4]}\n", "height");
 }
 
 static void a_data_set_fits_into_an_argument(void **state)
@@ -93,7 +94,7 @@ static void a_data_set_fits_into_an_argument(void **state)
         assert_int_equal(config.data_sets[1].shape.dim[1], 32);
         assert_int_equal(config.data_sets[1].n_test, 100);
         static const char *const wrong[] = {"a", "a=idx", "a=idx:", "a=png:/x", " =idx:/x", "a=synthetic:3:4",
-                "a=synthetic:3,2:10:5:5:1", "a=synthetic:3:1:5:5:1", "a=synthetic:3:4:5:5:1:9",
+                "a=synthetic:3,2,2,2:10:5:5:1", "a=synthetic:3:1:5:5:1", "a=synthetic:3:4:5:5:1:9",
                 "a=synthetic:-3:4:5:5:1"};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(wrong); i++)
                 assert_int_equal(mfl_client_config_data(&config, wrong[i], &err), MFL_CONFIG_USAGE);

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/gpu.h"
+#include "client/gpu/gpu.h"
 
 #define A "GPU-aaaa1111-0000-0000-0000-000000000000"
 #define B "GPU-aaaa2222-0000-0000-0000-000000000000"
@@ -185,7 +185,7 @@ static void one_device_is_meant(void **state)
         expect_found(M1, 4);
         expect_found("MIG-bbbb0", 3);
         expect_not_found("2", "GPU 2: there is no such device; there are: 0 (Alpha, " A "), 1 (Beta, ");
-        expect_not_found("GPU-aaaa", "several begin so");
+        expect_not_found("GPU-aaaa", "several begin like this");
         expect_not_found("GPU-dd", "no such device");
         expect_not_found("3", "GPU 3 is in MIG mode: choose one of its MIG devices: " M0 ", " M1);
         expect_not_found("GPU-cccc", "MIG mode");
@@ -337,11 +337,11 @@ static void one_process_has_a_gpu(void **state)
         pid_t pid = hold(false, &held);
         assert_true(held);
         assert_int_equal(mfl_gpu_lock_take(&lock, A, false, &err), MFL_BUSY);
-        snprintf(part, sizeof(part), "process %d trains on it already", (int)pid);
+        snprintf(part, sizeof(part), "process %d already trains on it", (int)pid);
         assert_non_null(strstr(err.text, part));
         assert_non_null(strstr(err.text, "--share-gpu"));
         assert_int_equal(mfl_gpu_lock_take(&lock, A, true, &err), MFL_BUSY);
-        assert_non_null(strstr(err.text, "has it alone"));
+        assert_non_null(strstr(err.text, "uses it without --share-gpu"));
         assert_int_equal(mfl_gpu_lock_take(&other, B, false, &err), 0);
         mfl_gpu_lock_release(&other);
         end(pid);

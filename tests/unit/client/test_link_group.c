@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "client/link.h"
+#include "client/link/link.h"
 #include "proto/stream.h"
 
 #define JOB "j-000001"
@@ -31,6 +31,7 @@ enum ending {
 
 struct world {
         enum ending ending;
+        bool late; /* no group: the own sum is on its way to the host */
         enum mfl_collective_kind collective;
         uv_loop_t loop;
         uv_timer_t watchdog, work, script;
@@ -47,8 +48,7 @@ struct world {
         uint64_t published;
         uint32_t n_results_freed, n_combines, n_combines_freed, n_cancels, n_communicators;
         bool result_out, combine_out, made_id, opened_id;
-        mfl_communicator_cb listener;
-        void *listener_user;
+        struct mfl_compute_listener listener;
         /* the server */
         uv_tcp_t listener_tcp;
         struct mfl_stream stream;
@@ -56,6 +56,7 @@ struct world {
         uint32_t n_hellos, n_alone_announces, n_group_announces, n_communicator_ids;
         uint8_t upload[SUM_BYTES];
         uint64_t n_uploaded, chunk_task;
+        uint32_t n_early; /* chunks that came while the sum was not whole */
         char combine_failed[MFL_REASON_BYTES];
 };
 
@@ -144,11 +145,10 @@ static int fake_communicator(
         return 0;
 }
 
-static void fake_listen(void *compute, mfl_communicator_cb cb, void *user)
+static void fake_listen(void *compute, const struct mfl_compute_listener *listener)
 {
         struct world *w = compute;
-        w->listener = cb;
-        w->listener_user = user;
+        w->listener = listener ? *listener : (struct mfl_compute_listener){0};
 }
 
 static const struct mfl_compute_ops fake_ops = {.start = fake_start,
@@ -179,10 +179,23 @@ static void end_task(struct world *w)
         w->data = w->own;
         w->update = (struct mfl_announce){
                 .item_count = 1, .encoding = MFL_ENCODING_I64, .bytes = SUM_BYTES, .weight = 3, .samples = 3};
-        w->result = (struct mfl_train_result){
-                .n = N, .grouped = true, .n_updates = 1, .updates = &w->update, .data = &w->data};
+        w->result = (struct mfl_train_result){.n = N,
+                .grouped = !w->late,
+                .n_updates = 1,
+                .updates = &w->update,
+                .data = &w->data,
+                .late = w->late};
         call->result = &w->result;
         call->done(call);
+}
+
+static void grow_result(struct world *w)
+{
+        uint64_t ready = atomic_load(&w->result.control.ready);
+        for (uint64_t i = ready; i < ready + N / 8; i++)
+                w->own[i] = -5 * (int64_t)i;
+        atomic_store(&w->result.control.ready, ready + N / 8);
+        w->listener.advanced(w->listener.user);
 }
 
 /* What worker threads would do meanwhile: a task is done at once, a sum grows by an eighth each time. */
@@ -191,6 +204,8 @@ static void on_work(uv_timer_t *timer)
         struct world *w = timer->data;
         if (w->task)
                 end_task(w);
+        else if (w->late && w->result_out && atomic_load(&w->result.control.ready) < N)
+                grow_result(w);
         if (!w->combine)
                 return;
         struct mfl_comm_control *control = &w->combine->control;
@@ -206,6 +221,7 @@ static void on_work(uv_timer_t *timer)
                 for (uint64_t i = ready; i < ready + N / 8; i++)
                         w->sum[i] = (int64_t)i * 3 - 7;
                 atomic_store(&control->ready, ready + N / 8);
+                w->listener.advanced(w->listener.user);
         }
 }
 
@@ -214,7 +230,8 @@ static void on_work(uv_timer_t *timer)
 static void send_msg(struct world *w, const struct mfl_msg *msg, const char *text)
 {
         struct mfl_error err;
-        assert_int_equal(mfl_stream_send_msg(&w->stream, msg, text, &err), 0);
+        assert_int_equal(
+                mfl_stream_send_msg(&w->stream, msg, &(struct mfl_wire_extra){.job_text = text}, &err), 0);
 }
 
 static void send_task(struct world *w)
@@ -231,13 +248,14 @@ static void send_task(struct world *w)
                         .n_items = 1,
                         .items = items,
                         .n_params = 1,
-                        .fixed = {.scale_bits = 20, .delta_max = 16, .weight_max = 100},
-                        .group = {.group = GROUP,
-                                .collective = w->collective,
-                                .n_members = 2,
-                                .members = {SELF, OTHER},
-                                .workers = 2,
-                                .communicator = w->collective == MFL_COLLECTIVE_NCCL ? 44 : 0}}};
+                        .fixed = {.scale_bits = 20, .delta_max = 16, .weight_max = 100}}};
+        if (!w->late)
+                task.task.group = (struct mfl_group){.group = GROUP,
+                        .collective = w->collective,
+                        .n_members = 2,
+                        .members = {SELF, OTHER},
+                        .workers = 2,
+                        .communicator = w->collective == MFL_COLLECTIVE_NCCL ? 44 : 0};
         /* SHA-256 of four zero bytes. */
         static const uint8_t digest[] = {0xdf, 0x3f, 0x61, 0x98, 0x04, 0xa9, 0x2f, 0xdb, 0x40, 0x57, 0x19,
                 0x2d, 0xc4, 0x3d, 0xd7, 0x48, 0xea, 0x77, 0x8a, 0xdc, 0x52, 0xbc, 0x49, 0x8c, 0xe8, 0x05,
@@ -342,6 +360,11 @@ static void take_chunk(struct world *w, const Mfl__Chunk *chunk, size_t bytes)
         if (chunk->task == GROUP && w->combine)
                 assert_true(
                         chunk->offset + bytes <= atomic_load(&w->combine->control.ready) * sizeof(int64_t));
+        if (w->late) {
+                uint64_t ready = atomic_load(&w->result.control.ready);
+                assert_true(chunk->offset + bytes <= ready * sizeof(int64_t));
+                w->n_early += ready < N;
+        }
         /* What was on its way when the group ended. */
         if (w->ended_group && chunk->task == GROUP)
                 return;
@@ -349,7 +372,7 @@ static void take_chunk(struct world *w, const Mfl__Chunk *chunk, size_t bytes)
         w->n_uploaded += bytes;
         if (w->n_uploaded == SUM_BYTES)
                 end_upload(w);
-        else if (chunk->task == GROUP && w->n_uploaded >= SUM_BYTES / 4 && !w->ended_group)
+        else if ((chunk->task == GROUP || w->late) && w->n_uploaded >= SUM_BYTES / 4 && !w->ended_group)
                 end_group(w);
 }
 
@@ -389,7 +412,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 if (w->n_communicator_ids == 1) {
                         assert_true(msg.communicator.made);
                         assert_int_equal(msg.communicator.id[127], 0x77);
-                        w->listener(w->listener_user, 44, NULL, "rank 1 does not answer");
+                        w->listener.communicator(w->listener.user, 44, NULL, "rank 1 does not answer");
                 } else {
                         assert_false(msg.communicator.made);
                         assert_string_equal(msg.communicator.reason, "rank 1 does not answer");
@@ -448,7 +471,7 @@ static void on_script(uv_timer_t *timer)
         struct world *w = timer->data;
         uint8_t id[MFL_COMMUNICATOR_ID_BYTES] = {[127] = 0x77};
         if (w->made_id && !w->n_communicator_ids)
-                w->listener(w->listener_user, 44, id, NULL);
+                w->listener.communicator(w->listener.user, 44, id, NULL);
         if (w->ending == CANCELLED && w->n_results_freed)
                 mfl_link_stop(w->link);
 }
@@ -492,7 +515,7 @@ static void run_world(struct world *w)
         struct mfl_error err;
         struct sockaddr_in any;
         w->exit_status = -1;
-        for (uint64_t i = 0; i < N; i++)
+        for (uint64_t i = 0; i < N && !w->late; i++)
                 w->own[i] = -5 * (int64_t)i;
         assert_int_equal(uv_loop_init(&w->loop), 0);
         uv_ip4_addr("127.0.0.1", 0, &any);
@@ -512,11 +535,11 @@ static void run_world(struct world *w)
         assert_int_equal(uv_loop_close(&w->loop), 0);
         assert_int_equal(w->exit_status, 0);
         assert_true(w->got_bye);
-        assert_int_equal(w->n_group_announces, 1);
-        assert_int_equal(w->n_combines, 1);
-        assert_int_equal(w->n_combines_freed, 1);
+        assert_int_equal(w->n_group_announces, !w->late);
+        assert_int_equal(w->n_combines, !w->late);
+        assert_int_equal(w->n_combines_freed, !w->late);
         assert_int_equal(w->n_results_freed, 1);
-        assert_null(w->listener);
+        assert_null(w->listener.communicator);
 }
 
 static struct world *new_world(enum ending ending, enum mfl_collective_kind collective)
@@ -535,6 +558,22 @@ static void a_sum_is_uploaded_as_it_gets_ready(void **state)
         assert_int_equal(w->n_alone_announces, 0);
         assert_int_equal(w->n_communicators, 0);
         free(w);
+}
+
+/* Also when the connection is lost meanwhile, and when the result is not wanted any more. */
+static void an_own_sum_is_uploaded_as_it_lands(void **state)
+{
+        static const enum ending endings[] = {ACCEPTED, LOST, CANCELLED};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(endings); i++) {
+                struct world *w = calloc(1, sizeof(*w));
+                w->late = true;
+                w->ending = endings[i];
+                run_world(w);
+                assert_int_equal(w->n_hellos, endings[i] == LOST ? 2 : 1);
+                assert_true(endings[i] == CANCELLED || w->n_uploaded == SUM_BYTES);
+                assert_true(w->n_early > 0);
+                free(w);
+        }
 }
 
 static void alone_ends_a_combine_and_the_own_update_goes(void **state)
@@ -604,6 +643,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_sum_is_uploaded_as_it_gets_ready),
+                cmocka_unit_test(an_own_sum_is_uploaded_as_it_lands),
                 cmocka_unit_test(alone_ends_a_combine_and_the_own_update_goes),
                 cmocka_unit_test(alone_after_a_combine_frees_the_sum),
                 cmocka_unit_test(a_cancelled_task_cancels_its_combine),

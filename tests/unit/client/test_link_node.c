@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "client/link.h"
-#include "common/digest.h"
-#include "common/job.h"
+#include "client/link/link.h"
+#include "common/base/digest.h"
+#include "common/job/job.h"
 #include "proto/stream.h"
 
 #define JOB "j-000001"
@@ -86,7 +86,8 @@ struct world {
 static void send_msg(struct daemon *d, const struct mfl_msg *msg, const char *text)
 {
         struct mfl_error err;
-        assert_int_equal(mfl_stream_send_msg(&d->stream, msg, text, &err), 0);
+        assert_int_equal(
+                mfl_stream_send_msg(&d->stream, msg, &(struct mfl_wire_extra){.job_text = text}, &err), 0);
 }
 
 static struct mfl_task task_of(struct world *w, uint32_t rank, uint64_t items[N_ITEMS])

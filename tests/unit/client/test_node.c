@@ -6,9 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "client/node.h"
+#include "client/node/node.h"
 
-static struct mfl_client_config config;
 static struct mfl_client_node node;
 static struct mfl_device *device;
 static struct mfl_error err;
@@ -38,9 +37,13 @@ static int open_node(enum mfl_client_collective collective, bool comm)
 {
         struct mfl_backend_ops ops = mfl_backend_reference;
         ops.comm = comm ? &fake_comm : NULL;
-        config = (struct mfl_client_config){.collective = collective};
-        strcpy(config.share_dir, dir);
-        return mfl_client_node_open(&node, &config, 7, 2, &ops, device, &err);
+        const struct mfl_client_node_options options = {.collective = collective,
+                .share_dir = dir,
+                .instance = 7,
+                .threads = 2,
+                .ops = &ops,
+                .device = device};
+        return mfl_client_node_open(&node, &options, &err);
 }
 
 static int setup(void **state)
@@ -117,7 +120,7 @@ static void nccl_is_told_demanded_and_turned_off(void **state)
         assert_int_equal(open_node(MFL_CLIENT_COLLECTIVE_SHM, true), 0);
         assert_true(!node.nccl && node.shm);
         assert_int_equal(node.reach.nccl, 0);
-        assert_string_equal(node.reach.nccl_reason, "it is turned off (collective: shm)");
+        assert_string_equal(node.reach.nccl_reason, "the configuration turns it off (collective: shm)");
         mfl_client_node_close(&node);
 }
 
@@ -128,7 +131,7 @@ static void who_is_to_be_alone_says_so(void **state)
         assert_true(node.has_reach);
         assert_int_equal(node.reach.memory_space, 0);
         assert_int_equal(node.reach.nccl, 0);
-        assert_string_equal(node.reach.memory_reason, "it is configured so (collective: solo)");
+        assert_string_equal(node.reach.memory_reason, "the configuration says so (collective: solo)");
         assert_string_equal(node.reach.nccl_reason, node.reach.memory_reason);
         mfl_client_node_close(&node);
 }

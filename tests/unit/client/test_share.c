@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/share.h"
-#include "common/fs.h"
+#include "client/node/share.h"
+#include "common/base/fs.h"
 
 #define BYTES ((uint64_t)300 * 1000) /* no multiple of a page */
 #define OWNER ((uint64_t)0xa11ce)
@@ -759,7 +759,7 @@ static void a_daemon_has_its_limit(void **state)
         assert_int_equal(mfl_share_open(&options, &share, &err), 0);
         struct mfl_share_buffer *one = new_buffer(share, 1), *two = new_buffer(share, 2), *more = NULL;
         assert_int_equal(mfl_share_buffer_new(share, 1, &more, &err), MFL_INVALID);
-        assert_non_null(strstr(err.text, "0.6 of 0.6 MiB"));
+        assert_non_null(strstr(err.text, "0.6 of its 0.6 MiB"));
         mfl_share_buffer_free(one);
         assert_int_equal(mfl_share_buffer_new(share, BYTES + 1, &more, &err), MFL_INVALID);
         one = new_buffer(share, 1);
@@ -807,8 +807,7 @@ static void a_full_directory_is_told(void **state)
                 fill_a_small_directory();
         int status = exit_status(pid);
         if (status == CHILD_SKIPPED) {
-                print_message("# skipped: may not mount a small tmpfs here\n");
-                skip();
+                skip_for("may not mount a small tmpfs here");
         }
         assert_int_equal(status, 0);
 }
@@ -835,8 +834,7 @@ static void the_default_directory_is_in_memory(void **state)
                 put_a_disk_there();
         int status = exit_status(pid);
         if (status == CHILD_SKIPPED) {
-                print_message("# skipped: may not mount a disk there\n");
-                skip();
+                skip_for("may not mount a disk there");
         }
         assert_int_equal(status, 0);
 }

@@ -4,8 +4,8 @@
 
 #include <signal.h>
 
-#include "client/supervise.h"
-#include "client/supervise_core.h"
+#include "client/service/supervise.h"
+#include "client/service/supervise_core.h"
 
 /* A life of lived_ms that ends so; returns the delay, 0 for none. */
 static uint32_t live(struct mfl_child *child, uint64_t *now_ms, uint64_t lived_ms, int status, int number)

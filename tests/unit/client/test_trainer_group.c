@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "client/trainer.h"
-#include "common/job.h"
+#include "client/train/trainer.h"
+#include "common/job/job.h"
 
 #define N_CLIENTS 7
 #define GROUP 77u
@@ -400,10 +400,12 @@ static int fake_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, cons
         return r;
 }
 
-static int fake_sum_take(struct mfl_net *net, int64_t *acc, struct mfl_error *err)
+static int fake_sum_take(
+        struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err)
 {
         for (uint64_t i = 0; acc && i < w.graph->n_moving; i++)
-                acc[i] += fake.of_net->v[i];
+                acc[i] = (add ? acc[i] : 0) + fake.of_net->v[i];
+        mfl_comm_advance(control, w.graph->n_moving);
         memset(fake.of_net->v, 0, w.sum_bytes);
         return 0;
 }
@@ -436,12 +438,14 @@ static int fake_sum_clear(struct mfl_sum *sum, struct mfl_error *err)
 
 static int fake_sum_move(struct mfl_net *net, struct mfl_sum *sum, struct mfl_error *err)
 {
-        return fake_sum_take(net, sum->v, err);
+        return fake_sum_take(net, sum->v, true, NULL, err);
 }
 
-static int fake_sum_read(struct mfl_sum *sum, int64_t *out, struct mfl_error *err)
+static int fake_sum_read(
+        struct mfl_sum *sum, int64_t *out, struct mfl_comm_control *control, struct mfl_error *err)
 {
         memcpy(out, sum->v, sum->n * sizeof(int64_t));
+        mfl_comm_advance(control, sum->n);
         return 0;
 }
 

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "client/trainer.h"
-#include "common/job.h"
+#include "client/train/trainer.h"
+#include "common/job/job.h"
 
 #define N_TRAIN 61
 #define N_TEST 13
@@ -364,13 +364,13 @@ static void what_does_not_go_together_is_refused(void **state)
         struct world w;
         open_world(&w, &valued, VALUED("partition: local", ", loss: squared"));
         assert_refused(&w, VALUED("partition: iid, clients: 4", ""),
-                "data set toy has 2 target values a sample, not labels: training.loss must be binary or "
+                "data set toy has 2 target values per sample and no labels: training.loss must be binary or "
                 "squared");
         close_world(&w);
         open_world(&w, &labelled, local_adam);
         assert_refused(&w,
                 LABELLED "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 1, loss: binary}\n",
-                "data set toy has labels, no target values: training.loss must be cross-entropy");
+                "data set toy has labels and no target values: training.loss must be cross-entropy");
         assert_refused(&w,
                 LABELLED
                 "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 1, precision: bf16}\n",
@@ -382,7 +382,7 @@ static void what_does_not_go_together_is_refused(void **state)
                 "name: t\nrounds: 3\nmodel: {layers: [{embedding: {features: 3, vocabulary: 4}},\n"
                 "  {lstm: {units: 4}}, {dense: {units: 5}}]}\ndata: {name: toy, partition: iid, clients: 4}\n"
                 "training: {lr: 0.1}\n",
-                "data set toy has a vocabulary of 5 tokens, model t reads one of 4 (0: no tokens)");
+                "data set toy has a vocabulary of 5 tokens, but model t expects 4 (0: no tokens)");
         close_world(&w);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/test.h"
-#include "common/base.h"
-#include "common/rng.h"
+#include "common/base/base.h"
+#include "common/base/rng.h"
 
 static void allocation_fails_once_where_asked(void **state)
 {
@@ -54,11 +54,27 @@ static void formatted_text_is_never_half_a_character(void **state)
         assert_int_equal(mfl_snprintf(text, 0, "%s", "abc"), 3);
 }
 
+static void numbers_are_as_short_as_they_may_be(void **state)
+{
+        static const struct {
+                double value;
+                const char *text;
+        } rows[] = {{0.8648, "0.8648"}, {0.1, "0.1"}, {0.1 + 0.2, "0.30000000000000004"},
+                {1.0 / 3, "0.3333333333333333"}, {0, "0"}, {-2.5, "-2.5"}, {100, "100"}, {1e300, "1e+300"},
+                {5e-324, "4.94065645841247e-324"}};
+        char text[MFL_DOUBLE_BYTES];
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                assert_string_equal(mfl_double_text(rows[i].value, text), rows[i].text);
+                assert_true(strtod(text, NULL) == rows[i].value);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(allocation_fails_once_where_asked),
                 cmocka_unit_test(formatted_text_is_never_half_a_character),
+                cmocka_unit_test(numbers_are_as_short_as_they_may_be),
                 cmocka_unit_test(philox_gives_the_published_numbers),
         };
         return cmocka_run_group_tests_name("base", tests, NULL, NULL);

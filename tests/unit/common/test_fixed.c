@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exact sums: order, rounding, limits. Everything here is compared exactly. */
 #include "tests/lib/test.h"
-#include "common/fixed.h"
-#include "common/rng.h"
+#include "common/base/fixed.h"
+#include "common/base/rng.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -266,6 +266,58 @@ static void losses_are_clamped(void **state)
         assert_true(mfl_fixed_loss_to_double(mfl_fixed_loss(2.25f)) == 2.25);
 }
 
+/* Elements 3 to 5 and 8 are running statistics: each element has the bits that its own scale gives, whatever range is
+ * added, and a bad one in a later part takes the earlier parts back. */
+static void running_statistics_have_a_scale_of_their_own(void **state)
+{
+        enum { FEW = 11 };
+        static const uint64_t edges[] = {3, 6, 8, 9};
+        const struct mfl_fixed_parts parts = {edges, MFL_ARRAY_SIZE(edges)};
+        struct mfl_fixed f = fixed_of(16, 1000), wide = fixed_of(65536, 1000);
+        float delta[FEW] = {1, -2, 15.5f, 60000, -0.001f, 100, 3, 4, 17, 5, 6}, zero[FEW] = {0};
+        int64_t sums[FEW] = {0}, deltas[FEW] = {0}, pieces[FEW] = {0}, want[FEW] = {0}, twice[FEW] = {0};
+        assert_int_equal(mfl_fixed_choose_statistics(50000, &f, NULL), 0);
+        assert_true(f.statistics_max == 65536 && f.statistics_bits == wide.scale_bits);
+        for (size_t i = 0; i < FEW; i++) {
+                bool statistics = (i >= 3 && i < 6) || i == 8;
+                assert_int_equal(
+                        mfl_fixed_add_f32(statistics ? &wide : &f, 7, &delta[i], 1, &want[i], NULL), 0);
+        }
+        assert_int_equal(mfl_fixed_parts_add_f32(&f, &parts, 0, 7, delta, FEW, sums, NULL), 0);
+        assert_memory_equal(sums, want, sizeof want);
+        assert_int_equal(mfl_fixed_parts_add_delta(&f, &parts, 0, 7, delta, zero, FEW, deltas, NULL), 0);
+        assert_memory_equal(deltas, want, sizeof want);
+        for (size_t at = 0, n = 1; at < FEW; at += n, n = MFL_MIN(n + 1, FEW - at))
+                assert_int_equal(
+                        mfl_fixed_parts_add_f32(&f, &parts, at, 7, delta + at, n, pieces + at, NULL), 0);
+        assert_memory_equal(pieces, want, sizeof want);
+        assert_int_equal(mfl_fixed_parts_add_i64(&f, &parts, 0, 7, want, FEW, twice, NULL), 0);
+        assert_memory_equal(twice, want, sizeof want);
+        mfl_fixed_parts_subtract_f32(&f, &parts, 0, 7, delta, FEW, twice);
+        for (size_t i = 0; i < FEW; i++)
+                assert_true(twice[i] == 0);
+        struct mfl_error err;
+        delta[8] = 70000;
+        assert_int_equal(mfl_fixed_parts_add_f32(&f, &parts, 0, 7, delta, FEW, sums, &err), MFL_INVALID);
+        assert_memory_equal(sums, want, sizeof want);
+        assert_non_null(strstr(err.text, "element 8 of an update, one of the running statistics"));
+        assert_int_equal(mfl_fixed_parts_check(&f, &parts, delta, FEW, &err), MFL_INVALID);
+        delta[8] = 17;
+        assert_int_equal(mfl_fixed_parts_check(&f, &parts, delta, FEW, &err), 0);
+        delta[9] = 17;
+        assert_int_equal(
+                mfl_fixed_parts_add_delta(&f, &parts, 0, 7, delta, zero, FEW, sums, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "element 9 of an update is 17"));
+        assert_memory_equal(sums, want, sizeof want);
+        want[3] = ((int64_t)7 << f.statistics_bits) * 65536 + 1;
+        assert_int_equal(mfl_fixed_parts_add_i64(&f, &parts, 0, 7, want, FEW, sums, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "element 3 "));
+        f.statistics_max = 0; /* a job that began before: one scale for all */
+        delta[8] = delta[9] = 5;
+        assert_int_equal(mfl_fixed_parts_add_f32(&f, &parts, 0, 7, delta, FEW, sums, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "element 3 of an update is 60000, expected within +-16"));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -280,6 +332,7 @@ int main(void)
                 cmocka_unit_test(the_limits_themselves_are_fine),
                 cmocka_unit_test(weights_have_limits),
                 cmocka_unit_test(losses_are_clamped),
+                cmocka_unit_test(running_statistics_have_a_scale_of_their_own),
         };
         return cmocka_run_group_tests_name("fixed", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files: at every fault the path holds the old or the new content, and nothing is left over. */
 #include "tests/lib/test.h"
-#include "common/fs.h"
+#include "common/base/fs.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -97,7 +97,7 @@ static void only_files_are_replaced(void **state)
         struct stat st;
         assert_int_equal(mkfifo(path, 0600), 0);
         assert_int_equal(put("new", &err), -EINVAL);
-        assert_non_null(strstr(err.text, "no regular file"));
+        assert_non_null(strstr(err.text, "not a regular file"));
         assert_int_equal(stat(path, &st), 0);
         assert_true(S_ISFIFO(st.st_mode));
         assert_int_equal(unlink(path), 0);
@@ -233,7 +233,7 @@ static void reading_has_limits(void **state)
         assert_int_equal(mfl_fs_read(path, 100, &data, &bytes, &err), MFL_NOT_FOUND);
         assert_int_equal(put("12345", NULL), 0);
         assert_int_equal(mfl_fs_read(path, 4, &data, &bytes, &err), MFL_INVALID);
-        assert_non_null(strstr(err.text, "5 bytes, at most 4"));
+        assert_non_null(strstr(err.text, "5 bytes; the limit is 4"));
         assert_int_equal(mfl_fs_read(dir, 4, &data, &bytes, &err), MFL_INVALID);
         assert_int_equal(mfl_fs_read("/dev/zero", 10000, &data, &bytes, &err), MFL_INVALID);
         assert_null(data);

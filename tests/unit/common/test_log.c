@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines, read back from a file that stands in for stderr. */
 #include "tests/lib/test.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -79,12 +79,16 @@ static void one_text_is_one_line(void **state)
         big[sizeof big - 1] = '\0';
         errno = EAGAIN;
         mfl_log(MFL_LOG_INFO, "a\nb\rc\x1b[31m \xc3\xa9");
+        mfl_log(MFL_LOG_INFO, "C1 \xc2\x9b"
+                              "31m, override \xe2\x80\xae"
+                              "x, separator \xe2\x80\xa8, byte \xff.");
         mfl_log(MFL_LOG_INFO, "%s", big);
         assert_int_equal(errno, EAGAIN);
         const char *text = written();
         assert_non_null(strstr(text, " mfl-test: a?b?c?[31m \xc3\xa9\n"));
+        assert_non_null(strstr(text, " mfl-test: C1 ?31m, override ?x, separator ?, byte ?.\n"));
         assert_non_null(strstr(text, "xxx...\n"));
-        assert_true(strlen(text) < 2200);
+        assert_true(strlen(text) < 2300);
 }
 
 static void collect(void *user, enum mfl_log_level level, const char *text)

@@ -5,8 +5,8 @@
 
 #include <unistd.h>
 
-#include "common/page.h"
-#include "common/settings.h"
+#include "common/base/page.h"
+#include "common/settings/settings.h"
 
 struct target {
         char name[8];
@@ -161,8 +161,8 @@ static void mistakes_in_options_are_named(void **state)
                 const char *a, *b, *text;
         } rows_[] = {
                 {"--nmae", "x", "--nmae: unknown option; did you mean '--name'?"},
-                {"--qqqqq", NULL, "--qqqqq: unknown option"},
-                {"--name", NULL, "--name: its value is missing"},
+                {"--qqqqq", NULL, "--qqqqq: unknown or ambiguous option"},
+                {"--name", NULL, "--name: the value is missing"},
                 {"--loud=1", NULL, "--loud=1: takes no value"},
                 {"stray", NULL, "stray: unexpected argument; see mfl-test --help"},
                 {"--name", "longer-than-that", "--name longer-than-that: expected 1 to 7 characters"},
@@ -172,7 +172,7 @@ static void mistakes_in_options_are_named(void **state)
                 {"--mode", "fats", "--mode fats: expected fast or slow; did you mean 'fast'?"},
                 {"--level", "3", "--level 3: expected an even number"},
                 {"--thing", "bad", "--thing bad: no such thing"},
-                {"--count", "3", "--count: unknown option"},
+                {"--count", "3", "--count: unknown or ambiguous option"},
                 {"--help=x", NULL, "--help=x: expected"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(rows_); i++) {

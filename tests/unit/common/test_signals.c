@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A service that is told to stop while it gets ready has stopped, and did not die. */
 #include "tests/lib/test.h"
-#include "common/signals.h"
+#include "common/base/signals.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's contract: order, exactly one callback, closing at every moment. */
 #include "tests/lib/test.h"
-#include "common/worker.h"
+#include "common/base/worker.h"
 
 #include <pthread.h>
 #include <signal.h>

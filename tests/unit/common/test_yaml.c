@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* YAML: the tree, everything that is refused, and the tables, with the exact messages. */
 #include "tests/lib/test.h"
-#include "common/yaml.h"
+#include "common/settings/yaml.h"
 
 #include <math.h>
 
@@ -57,9 +57,9 @@ static void what_is_not_in_the_subset_is_refused(void **state)
                 {"\"a\\0\": 1\n", "f.yaml:1: a key contains a NUL character"},
                 {"? [a]\n: 1\n", "f.yaml:1: a key must be plain text"},
                 {"[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "f.yaml:1: nested more than 16 deep"},
-                {"a: \xff\n", "f.yaml:1: this is no UTF-8 text: invalid leading UTF-8 octet"},
-                {"a: 1\nb: \xc3(\n", "f.yaml:2: this is no UTF-8 text: invalid trailing UTF-8 octet"},
-                {"a:\n\tb: 1\n", "f.yaml:2: a tab where YAML wants blanks: indent with blanks"},
+                {"a: \xff\n", "f.yaml:1: this is not UTF-8 text: invalid leading UTF-8 octet"},
+                {"a: 1\nb: \xc3(\n", "f.yaml:2: this is not UTF-8 text: invalid trailing UTF-8 octet"},
+                {"a:\n\tb: 1\n", "f.yaml:2: a tab where YAML requires spaces: indent with spaces"},
                 {"a: 1\nb:2\nc: 3\n",
                         "f.yaml:3: could not find expected ':' while scanning a simple key that "
                         "begins on line 2"},
@@ -97,7 +97,7 @@ static void limits_hold(void **state)
         assert_int_equal(mfl_yaml_parse("a: 123456789", 12, "f", &limits, &doc, &err), 0);
         mfl_yaml_free(doc);
         assert_int_equal(mfl_yaml_parse("a: 1234567890", 13, "f", &limits, &doc, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f:1: 13 bytes, at most 12 are allowed");
+        assert_string_equal(err.text, "f:1: 13 bytes; the limit is 12");
 }
 
 struct target {
@@ -201,13 +201,13 @@ static void mistakes_are_named(void **state)
         } cases[] = {
                 {"\n\nbatc: 1", "f.yaml:3: batc: unknown key; did you mean 'batch'?"},
                 {"inner:\n  depht: 1", "f.yaml:2: inner.depht: unknown key; did you mean 'depth'?"},
-                {"something: 1", "f.yaml:1: something: unknown key; there are "
+                {"something: 1", "f.yaml:1: something: unknown key; the keys are "
                                  "name, text, batch, seed, offset, any, lr, quorum, on, kind, deadline, "
                                  "bytes, inner, sum"},
                 {"batch_size: 1", "f.yaml:1: batch_size: unknown key; did you mean 'batch'?"},
                 {"server-seed: 1", "f.yaml:1: server-seed: unknown key; did you mean 'seed'?"},
                 {"learning_rate: 1", "f.yaml:1: learning_rate: unknown key; did you mean 'lr'?"},
-                {"learning_rate_x: 1", "f.yaml:1: learning_rate_x: unknown key; there are "
+                {"learning_rate_x: 1", "f.yaml:1: learning_rate_x: unknown key; the keys are "
                                        "name, text, batch, seed, offset, any, lr, quorum, on, kind, "
                                        "deadline, bytes, inner, sum"},
                 {"inner: {}", "f.yaml:1: inner: key 'depth' is missing"},
@@ -247,7 +247,7 @@ static void mistakes_are_named(void **state)
                         "f.yaml:1: deadline: expected a duration like 500ms, 600s, 10m or 1h from 1s to "
                         "1h, got '2h'"},
                 {"bytes: 4 gigs", "f.yaml:1: bytes: expected a size like 512MiB or 4GiB, got '4 gigs'"},
-                {"name: eight888", "f.yaml:1: name: 8 characters, at most 7 are allowed"},
+                {"name: eight888", "f.yaml:1: name: 8 characters; the limit is 7"},
                 {"name:", "f.yaml:1: name: expected a text, got nothing"},
                 {"name: [a]", "f.yaml:1: name: expected a text, got a list"},
                 {"inner: 3", "f.yaml:1: inner: expected a mapping such as {depth: ...}, got '3'"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a program gets at the CUDA module: the emulated one where MFL_MODULE_DIR has it, and one clear line on
- * a machine without a driver. The environment names the emulated module's folder. */
+/* How a program finds the CUDA module: the emulated one where MFL_MODULE_DIR has it, and one clear line on a
+ * machine without a driver. The environment names the emulated module's folder. */
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ static void test_emulated(void **state)
         assert_string_equal(ops->name, "cuda");
         assert_int_equal(ops->device_open(&device, &err), 0);
         ops->device_info(device, &info);
-        assert_int_equal(strncmp(info.name, "emulated GPU", 12), 0); /* nobody takes it for one */
+        assert_int_equal(strncmp(info.name, "emulated GPU", 12), 0); /* nobody mistakes it for a real one */
         assert_true(info.own_memory);
         ops->device_close(device);
         ops = NULL;
@@ -28,7 +28,8 @@ static void test_emulated(void **state)
         assert_string_equal(ops->name, "cuda");
 }
 
-/* The file is no module at all: with a driver that would be the error, without one it is not even opened. */
+/* The file is no module at all. With a driver that would be the error; without one the file is not even
+ * opened. */
 static void test_no_driver(void **state)
 {
         char dir[] = "/tmp/mfl-module-XXXXXX", path[64], old[4096];
@@ -36,7 +37,7 @@ static void test_no_driver(void **state)
         struct mfl_error err = {""};
         void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
         if (driver)
-                skip();
+                skip_for("this machine has a driver");
         snprintf(old, sizeof old, "%s", getenv("MFL_MODULE_DIR"));
         assert_non_null(mkdtemp(dir));
         snprintf(path, sizeof path, "%s/libmfl_cuda.so", dir);

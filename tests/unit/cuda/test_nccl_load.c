@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The true libnccl.so.2, as far as it goes without a GPU: it is found, has every function, makes unique ids
- * over the loopback, and fails in good order where a device is wanted. Skipped where the library is not
- * installed. */
+/* The real libnccl.so.2, as far as possible without a GPU: it is found, has every function, makes unique ids
+ * over the loopback, and fails properly where it needs a device. Skipped where the library is not installed.
+ */
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include "kernels/cuda/nccl_load.h"
+#include "kernels/cuda/nccl/nccl_load.h"
 
 static const struct mfl_nccl *nccl;
 
@@ -17,8 +17,7 @@ static void loads(void **state)
         struct mfl_error err = {""};
         if (mfl_nccl_load(&nccl, &err)) {
                 assert_true(*err.text);
-                print_message("%s\n", err.text);
-                skip();
+                skip_for("%s", err.text);
         }
         assert_true(nccl->version >= NCCL_VERSION(2, 19, 0));
         assert_int_equal(mfl_nccl_load(&again, &err), 0);
@@ -31,7 +30,7 @@ static void makes_unique_ids(void **state)
 {
         ncclUniqueId a, b;
         if (!nccl)
-                skip();
+                skip_for("no NCCL, as above");
         memset(&a, 0, sizeof a);
         memset(&b, 0, sizeof b);
         assert_int_equal(nccl->get_unique_id(&a), ncclSuccess);
@@ -39,7 +38,8 @@ static void makes_unique_ids(void **state)
         assert_memory_not_equal(&a, &b, sizeof a);
 }
 
-/* What kernels/cuda/nccl.c counts on: a failed opening leaves the handle alone, and there is a text. */
+/* What kernels/cuda/nccl/nccl.c relies on: a failed opening leaves the handle unchanged, and there is a text.
+ */
 static void fails_without_a_driver(void **state)
 {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -47,7 +47,7 @@ static void fails_without_a_driver(void **state)
         ncclUniqueId id;
         void *memory = NULL;
         if (!nccl || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL))
-                skip();
+                skip_for("no NCCL, or this machine has a driver");
         config.blocking = 0;
         assert_int_equal(nccl->get_unique_id(&id), ncclSuccess);
         assert_int_equal(nccl->init(&comm, 2, id, 0, &config), ncclUnhandledCudaError);

@@ -66,21 +66,21 @@ static void damaged_idx_is_told_what_is_wrong(void **state)
 {
         uint8_t b[sizeof images + 1] = {0};
         memcpy(b, images, sizeof images);
-        expect_idx(b, 3, "f: 3 bytes are no idx file, its magic alone has 4");
-        expect_idx(b, 15, "f: truncated: 15 bytes, a header of 3 dimensions has 16");
-        expect_idx(b, sizeof images - 1, "f: truncated: says 2x2x3 of u8, 28 bytes in all, but has 27");
-        expect_idx(b, sizeof images + 1, "f: too long: says 2x2x3 of u8, 28 bytes in all, but has 29");
+        expect_idx(b, 3, "f: 3 bytes are too few for an idx file");
+        expect_idx(b, 15, "f: truncated: 15 bytes, but a header of 3 dimensions has 16");
+        expect_idx(b, sizeof images - 1, "f: truncated: declares 2x2x3 of u8, 28 bytes in all, but has 27");
+        expect_idx(b, sizeof images + 1, "f: too long: declares 2x2x3 of u8, 28 bytes in all, but has 29");
         b[7] = 0;
         expect_idx(b, sizeof images, "f: 0x2x3 of u8 is empty");
         memset(b + 4, 0xff, 12);
-        expect_idx(
-                b, sizeof images, "f: says 4294967295x4294967295x4294967295 of u8, more than any file holds");
+        expect_idx(b, sizeof images,
+                "f: declares 4294967295x4294967295x4294967295 of u8, more than any file holds");
         b[3] = 5;
         expect_idx(b, sizeof images, "f: 5 dimensions, 1 to 4 are possible");
         b[2] = 9;
-        expect_idx(b, sizeof images, "f: idx type 0x09, only 0x08 (u8) and 0x0d (f32) are read");
+        expect_idx(b, sizeof images, "f: idx type 0x09; only 0x08 (u8) and 0x0d (f32) are supported");
         b[0] = 0x1f;
-        expect_idx(b, sizeof images, "f: begins with 1f 00, an idx file begins with 00 00");
+        expect_idx(b, sizeof images, "f: begins with 1f 00; an idx file begins with 00 00");
 }
 
 static void expect_gzip(const uint8_t *bytes, size_t n, const char *text)
@@ -107,20 +107,20 @@ static void gzip_is_inflated_and_checked(void **state)
         for (size_t cut = 0; cut < n; cut++)
                 expect_gzip(z, cut, "f: truncated: the gzip data end too early");
         z[n] = 'x';
-        expect_gzip(z, n + 1, "f: 1 bytes follow the end of the gzip data, none should");
+        expect_gzip(z, n + 1, "f: 1 bytes follow the end of the gzip data; expected none");
         z[n - 8] ^= 1;
         expect_gzip(z, n, "f: damaged gzip data: incorrect data check");
 
         memcpy(more, images, sizeof images);
         n = gzip_bytes(more, sizeof more, z, sizeof z);
-        expect_gzip(z, n, "f: its idx header promises 28 bytes, more follow");
+        expect_gzip(z, n, "f: its idx header declares 28 bytes, but more follow");
         n = gzip_bytes(images, sizeof images - 1, z, sizeof z);
-        expect_gzip(z, n, "f: truncated: 27 bytes inflated, its idx header promises 28");
+        expect_gzip(z, n, "f: truncated: 27 bytes inflated, but its idx header declares 28");
         static const uint8_t bomb[] = {0, 0, 8, 2, 0x7f, 255, 255, 255, 0, 1, 0, 0};
         n = gzip_bytes(bomb, sizeof bomb, z, sizeof z);
         char text[128];
         snprintf(
-                text, sizeof text, "f: its idx header promises more than %zu bytes of gzip data can hold", n);
+                text, sizeof text, "f: its idx header declares more than %zu bytes of gzip data can hold", n);
         expect_gzip(z, n, text);
 }
 
@@ -178,34 +178,34 @@ static void damaged_npy_is_told_what_is_wrong(void **state)
                 {"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
                         "f: fortran_order is True; save it in C order, with numpy.ascontiguousarray"},
                 {"{'descr': '|O', 'fortran_order': False, 'shape': (2, 2), }",
-                        "f: type '|O' (Python objects) is not read; convert it with astype to one of u1, "
+                        "f: type '|O' (Python objects) is not supported; convert it with astype to u1, "
                         "<f4, <f8, or "
                         "for labels i1, <i4, <i8"},
                 {"{'descr': '>f4', 'fortran_order': False, 'shape': (2, 2), }",
-                        "f: type '>f4' (big endian) is not read; convert it with astype to one of u1, <f4, "
+                        "f: type '>f4' (big endian) is not supported; convert it with astype to u1, <f4, "
                         "<f8, or for "
                         "labels i1, <i4, <i8"},
                 {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }",
-                        "f: a structured array; one plain type is read: u1, <f4, <f8, and for labels i1, "
+                        "f: a structured array; expected one plain type: u1, <f4, <f8, and for labels i1, "
                         "<i4, <i8"},
                 {"{'descr': '<f4', 'shape': (2, 2), }", "f: npy header without fortran_order"},
                 {"{'descr': '<f4', 'descr': '<f4', 'shape': (2, 2), }", "f: npy header: descr twice"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (4), }",
                         "f: npy header: \",\" or \")\" in the shape expected at \"), }?\""},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (), }",
-                        "f: shape (), a single number, is no data set"},
+                        "f: shape () is a single number, not a data set"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
-                        "f: truncated: says 2x3 of f32, 94 bytes in all, but has 86"},
+                        "f: truncated: declares 2x3 of f32, 94 bytes in all, but has 86"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }",
-                        "f: too long: says 2x1 of f32, 78 bytes in all, but has 86"},
+                        "f: too long: declares 2x1 of f32, 78 bytes in all, but has 86"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
-                        "f: a dimension is over 2^64"},
+                        "f: a dimension is above 2^64"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 4, 5), }",
                         "f: more than 4 dimensions"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), } x",
                         "f: npy header: spaces and a line end after \"}\" expected at \"x?\""},
                 {"{'descr': '<f4', 'fortran': False, 'shape': (2, 2), }",
-                        "f: npy header: key 'fortran'; there are descr, fortran_order and shape"},
+                        "f: npy header: unknown key 'fortran'; expected descr, fortran_order and shape"},
         };
         static const float data[4] = {1, 2, 3, 4};
         uint8_t b[512];
@@ -222,7 +222,7 @@ static void damaged_npy_is_told_what_is_wrong(void **state)
                 assert_int_equal(mfl_npy_parse(b, cut, "f", &array, &err), MFL_INVALID);
         b[6] = 4;
         assert_int_equal(mfl_npy_parse(b, n, "f", &array, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f: npy version 4.0; 1.0, 2.0 and 3.0 are read");
+        assert_string_equal(err.text, "f: npy version 4.0; only 1.0, 2.0 and 3.0 are supported");
 }
 
 static void samples_and_labels_are_checked(void **state)
@@ -238,20 +238,20 @@ static void samples_and_labels_are_checked(void **state)
         uint8_t b[sizeof images];
         assert_int_equal(mfl_idx_parse(nan, sizeof nan, "f", &array, NULL), 0);
         assert_int_equal(mfl_array_to_samples(&array, nan, NULL, "f", &shape, &dtype, &n, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f: sample 1 holds a value that is no finite float");
+        assert_string_equal(err.text, "f: sample 1 has a value that is not a finite float");
         uint8_t wide[20 + 17] = {0};
         memcpy(wide, deep, 20);
         assert_int_equal(mfl_idx_parse(wide, sizeof wide, "f", &array, NULL), 0);
         assert_int_equal(
                 mfl_array_to_samples(&array, wide, NULL, "f", &shape, &dtype, &n, &err), MFL_INVALID);
         assert_string_equal(err.text,
-                "f: 17 channels, at most 16 are possible; images are (n, channels, height, width): "
+                "f: 17 channels; the limit is 16; images are (n, channels, height, width): "
                 "are these channels last?");
         memcpy(b, images, sizeof b);
         assert_int_equal(mfl_idx_parse(b, sizeof b, "f", &array, NULL), 0);
         assert_int_equal(
                 mfl_array_to_samples(&array, b, &wanted, "f", &shape, &dtype, &n, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f: 6 elements a sample, the shape given has 7");
+        assert_string_equal(err.text, "f: 6 elements per sample, but the configured shape has 7");
         assert_int_equal(mfl_array_to_labels(&array, b, "f", &labels, &n, &err), MFL_INVALID);
         struct mfl_array one = {.type = MFL_ARRAY_I32, .rank = 1, .dim = {1}, .count = 1};
         assert_int_equal(
@@ -275,7 +275,7 @@ static void cifar_records(void **state)
         const uint8_t *s = split.samples;
         assert_true(s[0] == 7 && s[3072] == 7 && s[3 * 3072 - 1] == 200);
         assert_int_equal(mfl_cifar_append(b, 3074, "f", &mfl_cifar10, &split, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f: 3074 bytes are no whole number of records of 3073");
+        assert_string_equal(err.text, "f: 3074 bytes is not a multiple of the record size, 3073");
         b[3073] = 10;
         assert_int_equal(mfl_cifar_append(b, sizeof b, "f", &mfl_cifar10, &split, &err), MFL_INVALID);
         assert_string_equal(err.text, "f: label 10 of record 1; labels are 0 to 9");

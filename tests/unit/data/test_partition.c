@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Properties that every partition has, and golden checksums: a seed means the same partition for ever. */
 #include "tests/lib/test.h"
-#include "common/data/partition.h"
+#include "common/partition/partition.h"
 
 #include <math.h>
 
@@ -196,24 +196,21 @@ static void a_population_that_does_not_fit_is_refused(void **state)
 {
         struct mfl_job job = make_job(MFL_PARTITION_IID, N + 1);
         expect(&job, "data.clients: 6001 clients with at least 1 each (one sample) need 6001 training "
-                     "samples, the data "
-                     "set has 6000");
+                     "samples; the data set has 6000");
         job = make_job(MFL_PARTITION_SHARDS, N);
         expect(&job, "data.clients: 6000 clients with at least 2 each (data.shards) need 12000 training "
-                     "samples, the "
-                     "data set has 6000");
+                     "samples; the data set has 6000");
         job = make_job(MFL_PARTITION_DIRICHLET, 100);
         job.data.min_samples = 61;
         expect(&job, "data.clients: 100 clients with at least 61 each (data.min_samples) need 6100 training "
-                     "samples, the "
-                     "data set has 6000");
+                     "samples; the data set has 6000");
         job.data.min_samples = 60;
         job.data.alpha = NAN;
         expect(&job, "data.alpha: nan; 1e-06 to 1e+09 are possible");
         job.data.alpha = 0.001;
         expect(&job, "data.alpha: in 32 draws of Dirichlet(0.001) over 100 clients and 6000 samples some "
-                     "client always had "
-                     "less than 60 samples (at best 0); raise alpha, or lower clients or min_samples");
+                     "client always had fewer than 60 samples (at best 0); raise alpha, or lower clients or "
+                     "min_samples");
         job = make_job(MFL_PARTITION_IID, 0);
         expect(&job, "data.clients: 0; this partition needs a population of at least 1");
 }

@@ -2,7 +2,7 @@
 /* The partitions that flwr-datasets has: sizes and class sets as flwr-datasets 0.6.1 makes them from the same
  * labels where it leaves nothing to chance, and properties where it does. */
 #include "tests/lib/test.h"
-#include "common/data/partition.h"
+#include "common/partition/partition.h"
 
 #define CLASSES 10
 #define N 2665 /* class c has 100 + 37 c samples */
@@ -245,7 +245,7 @@ static void a_distribution_is_that_of_flwr_datasets(void **state)
         job.data.preassigned_samples = 0;
         assert_sizes(&job, counts, 820);
         v[3] = 98;
-        expect(&job, "data.distribution: row 0 asks for 104 samples, class 0 has 100");
+        expect(&job, "data.distribution: row 0 requests 104 samples, but class 0 has 100");
         v[3] = 4;
         v[0] = 0;
         v[37] = 0;
@@ -331,29 +331,28 @@ static void inner_dirichlet_deals_every_sample_when_told_to(void **state)
         }
         assert_true(top[0] > top[1] && top[1] < 0.35);
         size++;
-        expect(&job, "data.sizes: 2678 samples in all, the data set has 2665");
+        expect(&job, "data.sizes: 2678 samples in all, but the data set has 2665");
 }
 
 static void misfits_are_refused(void **state)
 {
         struct mfl_job job = make_job(MFL_PARTITION_EXPONENTIAL, 12);
-        expect(&job, "data.clients: of 2665 samples over 12 clients, partition exponential leaves client 0 "
-                     "none; have fewer clients");
+        expect(&job, "data.clients: 2665 samples over 12 clients: partition exponential leaves client 0 "
+                     "none; use fewer clients");
         job = make_job(MFL_PARTITION_LINEAR, 100);
-        expect(&job, "data.clients: of 2665 samples over 100 clients, partition linear leaves client 0 none; "
-                     "have fewer clients");
+        expect(&job, "data.clients: 2665 samples over 100 clients: partition linear leaves client 0 none; "
+                     "use fewer clients");
         job = make_job(MFL_PARTITION_PATHOLOGICAL, 10);
         job.data.classes_per_client = 11;
-        expect(&job, "data.classes_per_client: 11, but the training samples are of 10 classes");
+        expect(&job, "data.classes_per_client: 11, but the training samples have 10 classes");
         job.data.classes_per_client = 2;
         job.data.clients = 1332;
         job.data.class_assignment = MFL_ASSIGNMENT_DETERMINISTIC;
-        expect(&job,
-                "data.classes_per_client: 267 clients have class 0, which has 100 training samples; have "
-                "fewer clients or classes, or class_assignment deterministic, which spreads classes "
-                "evenly");
+        expect(&job, "data.classes_per_client: 267 clients have class 0, which has 100 training samples; use "
+                     "fewer clients or classes, or class_assignment: deterministic, which spreads classes "
+                     "evenly");
         job.data.clients = 1333;
-        expect(&job, "data.clients: 1333 clients of 2 classes each need 2666 training samples, the data set "
+        expect(&job, "data.clients: 1333 clients of 2 classes each need 2666 training samples; the data set "
                      "has 2665");
         struct mfl_dataset set = make_set();
         struct mfl_partition *p;
@@ -363,12 +362,12 @@ static void misfits_are_refused(void **state)
         set.train.owner = NULL;
         assert_int_equal(mfl_partition_dataset(&job, &set, &p, &err), MFL_INVALID);
         assert_string_equal(err.text,
-                "data.partition: pathological cuts by class, and the samples of toy have "
-                "no class but target values");
+                "data.partition: pathological divides by class, but the samples of toy have "
+                "target values instead of a class");
         job.data.partition = MFL_PARTITION_NATURAL_ID;
         assert_int_equal(mfl_partition_dataset(&job, &set, &p, &err), MFL_INVALID);
-        assert_string_equal(err.text, "data.partition: natural-id needs a data set that knows the owner of "
-                                      "each sample; toy does not");
+        assert_string_equal(err.text,
+                "data.partition: natural-id needs a data set with an owner for each sample; toy has none");
         job.data.partition = MFL_PARTITION_LINEAR;
         job.data.clients = 10;
         assert_int_equal(mfl_partition_dataset(&job, &set, &p, &err), 0);

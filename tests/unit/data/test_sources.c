@@ -75,6 +75,17 @@ static void refuse(const char *format, const char *rest, const char *expected)
                 fail_msg("'%s' lacks '%s'", err.text, expected);
 }
 
+static uint64_t meaning_of(const char *format, const char *rest)
+{
+        struct mfl_dataset *d = load(format, rest);
+        uint64_t meaning = 0;
+        struct mfl_error err = {""};
+        if (mfl_dataset_meaning(d, &meaning, &err))
+                fail_msg("%s", err.text);
+        mfl_dataset_free(d);
+        return meaning;
+}
+
 static void csv_columns_by_name_and_number(void **state)
 {
         put("t.csv", "\xef\xbb\xbfheight,who,\"a "
@@ -121,11 +132,120 @@ static void csv_targets_names_and_splits(void **state)
         assert_float_equal(d->shift[0], -2.049390, 1e-6);
         mfl_dataset_free(d);
         put("two/test.csv", "7;8;green\n");
-        refuse("csv", "%s/two,header=no,separator=;",
-                "test.csv: label 'green' of row 0 is not among those of");
+        refuse("csv", "%s/two,header=no,separator=;", "test.csv: label 'green' of row 0 does not occur in");
         put("two/test.csv", "7;8;9;red\n");
         refuse("csv", "%s/two,header=no,separator=;", "test.csv: 3 features, but ");
-        refuse("csv", "%s/two,header=no,separator=;,test_fraction=0.5", "test.csv: there is one, so");
+        refuse("csv", "%s/two,header=no,separator=;,test_fraction=0.5",
+                "test.csv: this test data exists, so");
+}
+
+static void check_rows(const struct mfl_dataset *d, const float *expected, uint32_t n, int64_t width)
+{
+        assert_true(d->train.n == n && d->shape.rank == 1 && d->shape.dim[0] == width);
+        for (uint32_t i = 0; i < n * width; i++)
+                if (((const float *)d->train.samples)[i] != expected[i])
+                        fail_msg("value %u: %g, expected %g", i, (double)((float *)d->train.samples)[i],
+                                (double)expected[i]);
+}
+
+/* By the configuration or by the header: the same numbers, and the same meaning. */
+static void csv_categories_become_numbers(void **state)
+{
+        static const float expected[] = {0.5f, 0, 1, 0, 2, 1.5f, 1, 0, 0, 0, 2.5f, 0, 0, 1, 1};
+        uint64_t a, b, c, d, e;
+        make_folder("cat");
+        put("cat/train.csv", "x,colour,grade,y\n0.5,green,high,0\n1.5, red ,low,1\n2.5,\"blue\",mid,0\n");
+        put("cat/test.csv", "x,colour,grade,y\n1,red,low,1\n");
+#define BOTH "%s/cat,categories={colour: [red, green, blue]},codes={grade: [low, mid, high]}"
+        struct mfl_dataset *set = load("csv", BOTH);
+        check_rows(set, expected, 3, 5);
+        assert_memory_equal(set->categorical, ((uint8_t[]){0, 1, 1, 1, 1}), 5);
+        assert_string_equal(set->feature_names[3], "colour");
+        mfl_dataset_free(set);
+        a = meaning_of("csv", BOTH);
+        put("typed.csv", "x,colour:onehot(red|green|blue),grade:codes(low|mid|high),y\n0.5,green,high,0\n"
+                         "1.5,red,low,1\n2.5,blue,mid,0\n1,red,low,1\n");
+        b = meaning_of("csv", "%s/typed.csv,test_fraction=0.25");
+        c = meaning_of(
+                "csv", "%s/cat,categories={colour: [green, red, blue]},codes={grade: [low, mid, high]}");
+        d = meaning_of("csv", "%s/cat,codes={grade: [low, mid, high]},ignore=[colour]");
+        e = meaning_of("csv", "%s/cat,categories={2: [low, mid, high]},ignore=[colour]");
+        assert_true(a == b && a != c && a != d && d != e && a >> 40 == MFL_MEANING_CATEGORIES);
+        /* Who has no categories has other numbers, even when it tells nothing. */
+        assert_true(mfl_meaning_agrees(a, b) && !mfl_meaning_agrees(a, c) && !mfl_meaning_agrees(a, 0));
+        assert_true(!mfl_meaning_agrees(0, a) && !mfl_meaning_agrees(7, a));
+        assert_true(mfl_meaning_agrees(0, 7) && mfl_meaning_agrees(7, 7) && !mfl_meaning_agrees(7, 8));
+        set = load("csv", BOTH ",normalise=columns");
+        const float *x = set->train.samples;
+        assert_float_equal(x[0], -1.224745, 1e-6);
+        assert_true(x[5] == 0 && x[2] == 1 && x[4] == 2 && !set->note[0]); /* categories stay as they are */
+        mfl_dataset_free(set);
+}
+
+static void csv_categories_mistakes_name_the_place(void **state)
+{
+        refuse("csv", "%s/cat,categories={colour: [red, green]},codes={grade: [low, mid, high]}",
+                "train.csv:4: column 1 (colour): expected one of red, green, got 'blue'; a category must be "
+                "declared");
+        refuse("csv", "%s/cat,categories={colour: [red]}", "categories.colour: at least two values");
+        refuse("csv", "%s/cat,categories={colour: [red, red]}", "categories.colour[1]: 'red' appears twice");
+        refuse("csv", "%s/cat,categories={colour: red}", "categories.colour: expected a list of all values");
+        refuse("csv", "%s/cat,categories=[colour]", "categories: expected columns with their values");
+        refuse("csv", "%s/cat,categories={hue: [a, b]}", "no column 'hue'");
+        refuse("csv", "%s/cat,categories={y: [a, b]}", "column 3 (y) has categories, but is not a feature");
+        refuse("csv", "%s/cat,categories={colour: [a, b]},codes={1: [a, b]}",
+                "the categories of column 1 (colour) are declared twice");
+        refuse("csv", "%s/typed.csv,test_fraction=0.25,categories={colour: [red, green, blue]}",
+                "the categories of column 1 (colour) are declared twice");
+        put("bad.csv", "x,colour:onehot,y\n1,red,0\n2,blue,1\n");
+        refuse("csv", "%s/bad.csv,test_fraction=0.5",
+                "bad.csv:1: column 'colour': list its values, such as colour:onehot(red|");
+        put("bad.csv", "x,colour:onehot(red|red),y\n1,red,0\n2,red,1\n");
+        refuse("csv", "%s/bad.csv,test_fraction=0.5",
+                "bad.csv:1: column 'colour': onehot: 'red' appears twice");
+        put("cat/test.csv", "x,colour:onehot(red|green),grade,y\n1,red,low,1\n");
+        refuse("csv", "%s/cat,codes={grade: [low, mid, high]},ignore=[colour]",
+                "column 1 (colour) has categories, but");
+        put("two/train.csv", "x,c:onehot(a|b),y\n1,a,0\n2,b,1\n");
+        put("two/test.csv", "x,c:onehot(b|a),y\n1,a,0\n");
+        refuse("csv", "%s/two", "test.csv: declares different categories than ");
+        refuse("npz", "!%s/whole.npz,categories={a: [b, c]}", "categories: is not used by format npz");
+        refuse("csv", "%s/typed.csv,test_fraction=0.25,shape=[1, 1, 5]",
+                "has columns with categories, which do not fit samples of shape");
+}
+
+static void csv_columns_of_other_scales_are_noted(void **state)
+{
+        put("scale.csv",
+                "age,income,c:onehot(a|b),y\n30,50000,a,0\n40,90000,b,1\n50,20000,a,0\n20,10000,b,1\n");
+        struct mfl_dataset *d = load("csv", "%s/scale.csv,test_fraction=0.25");
+        assert_non_null(strstr(d->note, "data set d: income varies by "));
+        assert_non_null(strstr(d->note, "and age by"));
+        assert_non_null(strstr(d->note, "normalise: columns"));
+        mfl_dataset_free(d);
+        d = load("csv", "%s/scale.csv,test_fraction=0.25,normalise=columns");
+        const float *x = d->train.samples;
+        float sum[2] = {0}, squares[2] = {0};
+        for (uint32_t i = 0; i < d->train.n; i++)
+                for (int c = 0; c < 2; c++) {
+                        sum[c] += x[4 * i + (uint32_t)c];
+                        squares[c] += x[4 * i + (uint32_t)c] * x[4 * i + (uint32_t)c];
+                }
+        for (int c = 0; c < 2; c++) {
+                assert_float_equal(sum[c], 0, 1e-5);
+                assert_float_equal(squares[c], d->train.n, 1e-5);
+        }
+        assert_true(!d->note[0] && d->scale[0] == 1 && d->shift[0] == 0);
+        mfl_dataset_free(d);
+        d = load("csv", "%s/scale.csv,test_fraction=0.25,normalise=auto");
+        assert_string_equal(d->note, "");
+        mfl_dataset_free(d);
+        put("flat.csv", "a,b,y\n1,2,0\n1,3,1\n1,4,0\n"); /* one that never changes */
+        d = load("csv", "%s/flat.csv,test_fraction=0.4,normalise=columns");
+        assert_true(((float *)d->train.samples)[0] == 0 && ((float *)d->train.samples)[2] == 0);
+        mfl_dataset_free(d);
+        refuse("npz", "!%s/whole.npz,normalise=columns",
+                "normalise: columns is only for samples that are rows of numbers");
 }
 
 static void csv_mistakes_name_the_line(void **state)
@@ -134,25 +254,25 @@ static void csv_mistakes_name_the_line(void **state)
                 const char *text, *message;
         } cases[] = {
                 {"", "is empty"},
-                {"a,b\n", "a header and no rows"},
+                {"a,b\n", "has a header but no rows"},
                 {"a,b\n1,2\n1\n", ":3: fewer columns than the first row, which has 2"},
                 {"a,b\n1,2,3\n", ":2: more columns than the first row, which has 2"},
-                {"a,b\n1,0\nx,1\n", ":3: column 0 (a): expected a finite decimal number, got 'x'; ignore "
-                                    "leaves a column out"},
+                {"a,b\n1,0\nx,1\n",
+                        ":3: column 0 (a): expected a finite decimal number, got 'x'; ignore skips a column"},
                 {"a,b\n1,0\ninf,1\n", ":3: column 0 (a): expected a finite decimal number, got 'inf'"},
                 {"a,b\n1,0\n,1\n",
-                        ":3: column 0 (a): a value is missing, got ''; fill it in, or leave the row"},
+                        ":3: column 0 (a): a value is missing, got ''; fill it in, remove the row"},
                 {"a,b\n1,0\nNaN,1\n", ":3: column 0 (a): a value is missing, got 'NaN'"},
-                {"1,0\n2,1\n", ":1: the first row has numbers only: say header: no where it is data"},
-                {"a,b\n1,0\n2,0.5\n", "label '0.5' of row 1 is no class: label says which"},
-                {"a,b\n1,0\n2,0\n", "all labels are the same: from one class there is nothing to learn"},
+                {"1,0\n2,1\n", ":1: the first row has only numbers: set header: no if it is data"},
+                {"a,b\n1,0\n2,0.5\n", "label '0.5' of row 1 is not a class: set label to"},
+                {"a,b\n1,0\n2,0\n", "all labels are the same, and one class gives nothing to learn"},
                 {"a,b\n1e99,1\n", ":2: column 0 (a): expected a finite decimal number, got '1e99'"},
                 {"a,b\n0x10,1\n", ":2: column 0 (a): expected a finite decimal number, got '0x10'"},
                 {"a,b\n1,\n", ":2: column 1 (b): empty"},
-                {"a,b\n\"1,0\n", ":3: a quote is opened and not closed"},
+                {"a,b\n\"1,0\n", ":3: an opening quote without a closing one"},
                 {"a,b\n\"1\"2,0\n", ":2: text after a closing quote"},
-                {"a,b\n1,\"x\"\r25,\"y\"\r", ":2: a carriage return without a line feed behind it"},
-                {"a,b\r1,0\r2,1\r", ":1: a carriage return without a line feed behind it"},
+                {"a,b\n1,\"x\"\r25,\"y\"\r", ":2: a carriage return without a line feed after it"},
+                {"a,b\r1,0\r2,1\r", ":1: a carriage return without a line feed after it"},
                 {"a;b\n1;0\n", "1 column, none of which is a feature; is the separator ',' right?"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
@@ -160,9 +280,9 @@ static void csv_mistakes_name_the_line(void **state)
                 refuse("csv", "%s/bad.csv,test_fraction=0.5", cases[i].message);
         }
         put("bad.csv", "a,b\n1,0\n2,1\n");
-        refuse("csv", "%s/bad.csv", "there is no test data; give them, or test_fraction");
+        refuse("csv", "%s/bad.csv", "there is no test data; provide it, or set test_fraction");
         refuse("csv", "%s/bad.csv,test_fraction=0.1",
-                "test_fraction 0.1 of 2 samples; each split needs at least one");
+                "test_fraction 0.1 of 2 samples leaves a split empty; each split needs at least one");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=c",
                 "no column 'c'; columns are 0 to 1, or their names");
         put("bad.csv", "a;b\n1;0\n2;1\n");
@@ -171,13 +291,14 @@ static void csv_mistakes_name_the_line(void **state)
                 "line; is the separator right?");
         put("bad.csv", "a,b,a\n1,0,1\n2,1,0\n");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a",
-                "2 columns are named 'a'; say its number, from 0");
+                "2 columns have the name 'a'; give the column's number, from 0");
         put("bad.csv", "a,b\n1,0\n2,1\n");
-        refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a,owner=0", "column 'a' is named for two purposes");
+        refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a,owner=0",
+                "column 'a' is configured for two purposes");
         refuse("csv", "%s/bad.csv,test_fraction=0.5,label=a,targets=[b]",
                 "--data:1: label: targets is given too");
         refuse("csv", "%s/bad.csv,lable=a", "--data:1: lable: unknown key; did you mean 'label'?");
-        refuse("csv", "%s/bad.csv,length=3", "--data:1: length: is not used by format csv; remove it");
+        refuse("csv", "%s/bad.csv,length=3", "--data:1: length: is only used with text");
         refuse("csv", "%s/nothing.csv,test_fraction=0.5", "nothing.csv: No such file or directory");
 }
 
@@ -213,9 +334,10 @@ static void wrong_folders(void **state)
         make_folder("cifar");
         refuse("cifar10", "%s/cifar", "data_batch_1.bin: No such file or directory");
         put("cifar/data_batch_1", "\x80\x02");
-        refuse("cifar10", "%s/cifar", "cifar/data_batch_1 is of the archive for Python; take the binary one");
+        refuse("cifar10", "%s/cifar",
+                "cifar/data_batch_1 is from the archive for Python; use the binary archive");
         put("cifar/train", "\x80\x02");
-        refuse("cifar100", "%s/cifar", "cifar/train is of the archive for Python");
+        refuse("cifar100", "%s/cifar", "cifar/train is from the archive for Python");
 }
 
 static bool can_read(const char *format, const char *rest, const char *absent)
@@ -230,8 +352,8 @@ static bool can_read(const char *format, const char *rest, const char *absent)
 
 static void npz_arrays(void **state)
 {
-        if (!can_read("npz", "!%s/whole.npz", "without libzip"))
-                skip();
+        if (!can_read("npz", "!%s/whole.npz", "lacks libzip"))
+                skip_for("built without libzip (Debian: libzip-dev)");
         struct mfl_dataset *d = load("npz", "!%s/whole.npz");
         assert_true(d->train.n == 8 && d->test.n == 2 && d->classes == 2 && d->train.dtype == MFL_U8);
         assert_true(d->shape.rank == 3 && d->shape.dim[0] == 1 && d->shape.dim[2] == 3);
@@ -247,9 +369,9 @@ static void npz_arrays(void **state)
                 assert_float_equal(d->train.targets[i], x[0] / 18, 1e-6);
         }
         mfl_dataset_free(d);
-        refuse("npz", "!%s/split.npz", "split.npz: has no array 'x_train'; it has x, y");
-        refuse("npz", "!%s/whole.npz,train_y=x_train", "whole.npz: x_train: labels of 3 dimensions");
-        refuse("npz", "!%s/rgb.png", "rgb.png: no npz file (a zip archive)");
+        refuse("npz", "!%s/split.npz", "split.npz: there is no array 'x_train'; the arrays are x, y");
+        refuse("npz", "!%s/whole.npz,train_y=x_train", "training samples have 4 labels, test samples 1");
+        refuse("npz", "!%s/rgb.png", "rgb.png: not an npz file (a zip archive)");
         put("empty.npz", "");
         refuse("npz", "%s/empty.npz", "empty.npz: is empty");
 }
@@ -259,8 +381,8 @@ static void damaged_npz_is_refused(void **state)
 {
         char path[600];
         struct mfl_data_bytes whole;
-        if (!can_read("npz", "!%s/whole.npz", "without libzip"))
-                skip();
+        if (!can_read("npz", "!%s/whole.npz", "lacks libzip"))
+                skip_for("built without libzip (Debian: libzip-dev)");
         snprintf(path, sizeof path, "%s/whole.npz", files);
         assert_int_equal(mfl_data_read_file(path, &whole, NULL), 0);
         uint8_t *copy = malloc(whole.n);
@@ -341,18 +463,19 @@ static void text_mistakes(void **state)
 {
         put("bad.txt", "ok\xff");
         refuse("text", "%s/bad.txt,length=1,test_fraction=0.5",
-                "byte 0xff at offset 2 is no UTF-8; unit bytes");
+                "byte 0xff at offset 2 is not UTF-8; unit: bytes");
         put("bad.txt", "\xc0\x80");
-        refuse("text", "%s/bad.txt,length=1,test_fraction=0.5", "byte 0xc0 at offset 0 is no UTF-8");
+        refuse("text", "%s/bad.txt,length=1,test_fraction=0.5", "byte 0xc0 at offset 0 is not UTF-8");
         put("bad.txt", "\xed\xa0\x80");
-        refuse("text", "%s/bad.txt,length=1,test_fraction=0.5", "byte 0xed at offset 0 is no UTF-8");
+        refuse("text", "%s/bad.txt,length=1,test_fraction=0.5", "byte 0xed at offset 0 is not UTF-8");
         put("bad.txt", "short");
         refuse("text", "%s/bad.txt,length=5,test_fraction=0.5",
-                "the training text is too short for a sample of 5 characters and the one that follows");
+                "the training text is too short for a sample of 5 characters and the one after it");
         refuse("text", "%s/nothing.txt", "nothing.txt: No such file or directory");
         put("bad.txt", "no speaker\nhere\n");
         refuse("text", "%s/bad.txt,owner=speaker,test_fraction=0.5",
-                "bad.txt:1: the first line of a block is who speaks and a colon, got 'no speaker'");
+                "bad.txt:1: expected a speaker's name and a colon in the first line of a block, got 'no "
+                "speaker'");
         refuse("text", "%s/bad.txt,owner=him,test_fraction=0.5", "--data:1: owner: ");
         put("corpus/test.txt", "xxxzxx");
         refuse("text", "%s/corpus,length=2", "the test text has U+007A, which the training text has not");
@@ -386,8 +509,8 @@ static void images_are_fitted_as_pillow_does(void **state)
                                 81, 58, 75, 93, 110, 91, 108, 126, 143, 121, 137, 155, 172}},
                 {"rgb.png", 1, 4, 3, {46, 61, 76, 86, 101, 117, 132, 147, 162, 172, 187, 203}},
         };
-        if (!can_read("images", "!%s,shape=[1, 2, 2],test_fraction=0.5", "without libpng"))
-                skip();
+        if (!can_read("images", "!%s,shape=[1, 2, 2],test_fraction=0.5", "lacks libpng"))
+                skip_for("built without libpng (Debian: libpng-dev libjpeg-dev)");
         for (size_t i = 0; i < MFL_ARRAY_SIZE(pictures); i++) {
                 const struct picture *p = &pictures[i];
                 struct mfl_shape shape = {3, {p->channels, p->height, p->width}};
@@ -399,8 +522,8 @@ static void images_are_fitted_as_pillow_does(void **state)
                 snprintf(path, sizeof path, "%s/%s", files, p->file);
                 assert_int_equal(mfl_data_read_file(path, &bytes, NULL), 0);
                 if (mfl_image_decode(bytes.data, bytes.n, path, &rgb, &width, &height, &err)) {
-                        if (strstr(err.text, "without libpng"))
-                                skip();
+                        if (strstr(err.text, "lacks libpng"))
+                                skip_for("built without libpng (Debian: libpng-dev libjpeg-dev)");
                         fail_msg("%s", err.text);
                 }
                 assert_int_equal(mfl_image_fit(rgb, width, height, &shape, out, NULL), 0);
@@ -440,8 +563,8 @@ static void link_image(const char *file, const char *name)
 
 static void folders_of_images(void **state)
 {
-        if (!can_read("images", "!%s/,shape=[1, 2, 2],test_fraction=0.5", "without libpng"))
-                skip();
+        if (!can_read("images", "!%s/,shape=[1, 2, 2],test_fraction=0.5", "lacks libpng"))
+                skip_for("built without libpng (Debian: libpng-dev libjpeg-dev)");
         make_folder("img");
         make_folder("img/train");
         make_folder("img/train/dog");
@@ -467,7 +590,8 @@ static void folders_of_images(void **state)
         assert_memory_equal(d->train.samples, d->test.samples, 16);
         mfl_dataset_free(d);
         make_folder("img/test/eel");
-        refuse("images", "%s/img,shape=[3, 4, 4]", "img/test/eel: no class of that name has training images");
+        refuse("images", "%s/img,shape=[3, 4, 4]",
+                "img/test/eel: there are no training images for this class");
         put("img/train/cat/0.png", "\x89PNG\r\n\x1a\nnothing");
         refuse("images", "%s/img,shape=[3, 4, 4]", "train/cat/0.png: damaged PNG: ");
         put("img/train/cat/0.png", "GIF89a");
@@ -502,7 +626,10 @@ static void every_failed_allocation_is_reported(void **state)
                 {"npz", "!%s/split.npz,test_fraction=0.2"},
                 {"text", "%s/play.txt,owner=speaker,length=2,test_fraction=0.4"},
                 {"text", "%s/corpus/train,owner=file,length=2,test_fraction=0.5"},
-                {"csv", "%s/t.csv,owner=who,targets=[2],test_fraction=0.3"}};
+                {"csv", "%s/t.csv,owner=who,targets=[2],test_fraction=0.3"},
+                {"csv", "%s/typed.csv,test_fraction=0.25,normalise=columns"},
+                {"csv", "%s/scale.csv,test_fraction=0.25,codes={age: [20, 30, 40, 50]}"}};
+        put("two/train.csv", "1;2;red\n3;4;blue\n5;6;red\n");
         put("two/test.csv", "7;8;blue\n");
         for (size_t c = 0; c < MFL_ARRAY_SIZE(cases); c++) {
                 for (long i = 0;; i++) {
@@ -512,7 +639,7 @@ static void every_failed_allocation_is_reported(void **state)
                         int r = try_load(cases[c].format, cases[c].rest, &d, &err);
                         bool struck = mfl_alloc_failed();
                         mfl_alloc_fail_at(-1);
-                        if (r != (struck ? -ENOMEM : 0) && !strstr(err.text, "without libzip"))
+                        if (r != (struck ? -ENOMEM : 0) && !strstr(err.text, "lacks libzip"))
                                 fail_msg("%s, allocation %ld: %d: %s", cases[c].rest, i, r, err.text);
                         mfl_dataset_free(d);
                         if (!struck)
@@ -520,17 +647,6 @@ static void every_failed_allocation_is_reported(void **state)
                         assert_true(i < 300);
                 }
         }
-}
-
-static uint64_t meaning_of(const char *format, const char *rest)
-{
-        struct mfl_dataset *d = load(format, rest);
-        uint64_t meaning = 0;
-        struct mfl_error err = {""};
-        if (mfl_dataset_meaning(d, &meaning, &err))
-                fail_msg("%s", err.text);
-        mfl_dataset_free(d);
-        return meaning;
 }
 
 /* The same for other samples of the same classes or symbols, another one for others, and 0 where nothing has
@@ -562,6 +678,9 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(csv_columns_by_name_and_number),
                 cmocka_unit_test(csv_targets_names_and_splits),
+                cmocka_unit_test(csv_categories_become_numbers),
+                cmocka_unit_test(csv_categories_mistakes_name_the_place),
+                cmocka_unit_test(csv_columns_of_other_scales_are_noted),
                 cmocka_unit_test(csv_mistakes_name_the_line),
                 cmocka_unit_test(a_test_fraction_depends_on_the_seed_alone),
                 cmocka_unit_test(wrong_folders),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of a partition, character by character. */
 #include "tests/lib/test.h"
-#include "common/data/partition.h"
+#include "common/partition/partition.h"
 
 #include <stdio.h>
 

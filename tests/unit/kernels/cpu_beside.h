@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the CPU backend beside the reference share: both devices, and small graphs. */
+/* What tests of the CPU backend against the reference share: both devices, and small graphs. */
 #ifndef MFL_TESTS_UNIT_KERNELS_CPU_BESIDE_H
 #define MFL_TESTS_UNIT_KERNELS_CPU_BESIDE_H
 

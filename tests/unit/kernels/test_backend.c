@@ -215,7 +215,7 @@ static void assert_near(float got, double want)
 
 /* A batch norm of two features. Two rows: means 5 and 137.5, unbiased variances 50 and 27612.5; then the
  * second row alone: its values, and variance 0. Decay and the proximal term would move the running statistics
- * if they saw them. */
+ * if they were applied to them. */
 static void check_running(const struct mfl_backend_ops *ops, struct mfl_device *device)
 {
         struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {2}}},
@@ -259,7 +259,8 @@ static void running_statistics_by_hand(void **state)
         each_backend(check_running);
 }
 
-/* With all params 0 a step of lr 2 on one sample leaves the sample itself in its label's row of weights. */
+/* With all params 0, a step with lr 2 on one sample leaves the sample itself in its label's row of weights.
+ */
 static void check_augmentation(const struct mfl_backend_ops *ops, struct mfl_device *device)
 {
         enum { C = 2, H = 4, W = 5, N = C * H * W };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU backend beside the reference: operators of sequences and shapes, forward and backward, at sizes
+/* The CPU backend against the reference: operators of sequences and shapes, forward and backward, at sizes
  * that are no multiple of a vector; groups and threads. */
 #include "tests/unit/kernels/cpu_beside.h"
 
@@ -191,7 +191,7 @@ struct run {
         struct mfl_rng_key keys[GROUPS];
 };
 
-/* A device whose networks are bf16, whatever the processor has: see kernels/cpu/bf16.h. */
+/* A device whose networks are bf16, whatever the processor has: see kernels/cpu/base/bf16.h. */
 static struct mfl_device *bf16_device;
 
 static void run_new(struct run *r, const struct mfl_graph *graph, int batch)
@@ -219,7 +219,7 @@ static void run_free(struct run *r)
                 free(all[i]);
 }
 
-/* Groups [first, first + groups) of r, results at their places. */
+/* Runs groups [first, first + groups) of r; results go to their places. */
 static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device,
         const struct mfl_graph *graph, struct run *r, int batch, size_t first, int groups, int threads)
 {
@@ -278,7 +278,8 @@ static void make_tokens(struct run *r, int vocabulary)
                 r->x[i] = floorf((r->x[i] + 1.0f) * 0.5f * (float)(vocabulary + 2)) - 1.0f;
 }
 
-/* Rounding errors of sums of K terms grow like sqrt(K); every layer passes on and adds to those before it. */
+/* Rounding errors of sums of K terms grow like sqrt(K); every layer passes on those before it and adds its
+ * own. */
 static void test_op(const struct op_case *kase, int batch)
 {
         struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
@@ -307,15 +308,15 @@ static void operators_agree(void **state)
         static const int batches[] = {1, 3, 8};
         const char *only = getenv("MFL_TEST_CASE");
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++)
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(batches); k++)
                         if (!only || strstr(op_cases[i].name, only))
                                 test_op(&op_cases[i], batches[k]);
 }
 
-/* Convolutions of few channels have own loops, whose bits depend neither on the threads nor on the rows
- * beside. */
+/* Convolutions of few channels have their own loops, whose bits depend neither on the threads nor on the
+ * other rows. */
 static void few_channels_keep_their_bits(void **state)
 {
         static const struct op_case cases[] = {
@@ -324,7 +325,7 @@ static void few_channels_keep_their_bits(void **state)
         };
         enum { batch = 7 };
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 const struct op_case *kase = &cases[i];
                 struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
@@ -346,8 +347,8 @@ static void few_channels_keep_their_bits(void **state)
         }
 }
 
-/* What net_new takes of the heap is within the estimate that budgets are made with. (Under a sanitizer the
- * heap does not tell, and this says nothing.) */
+/* What net_new takes from the heap is within the estimate that budgets use. (Under a sanitizer the heap
+ * cannot be measured, and this checks nothing.) */
 static void check_estimates(struct mfl_device *device)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++) {
@@ -372,13 +373,13 @@ static void check_estimates(struct mfl_device *device)
 static void estimates_hold(void **state)
 {
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         check_estimates(cpu_device);
         check_estimates(bf16_device);
 }
 
-/* The same where activations are computed again: the estimate follows the plan, and is above what is taken.
- */
+/* The same where activations are computed again: the estimate follows the plan, and stays above what is
+ * taken. */
 static void estimates_follow_segments(void **state)
 {
         static const int segments[] = {0, 2, MFL_SEGMENTS_AUTO};
@@ -386,7 +387,7 @@ static void estimates_follow_segments(void **state)
         struct mfl_graph *graph = NULL;
         uint64_t last = UINT64_MAX;
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         assert_int_equal(mfl_graph_preset("resnet20", &shape, 10, &graph, NULL), 0);
         for (size_t k = 0; k < MFL_ARRAY_SIZE(segments); k++) {
                 struct mfl_net_options options = {
@@ -447,9 +448,9 @@ static int close_all(void **state)
         return close_devices(state);
 }
 
-/* One weight and one input, both of which bfloat16 has not: y = w x, dx = w dy and dw = x dy are products of
- * the nearest that it has. 1 + 2^-8 and 1 + 3 2^-8 are half way between two, of which 1 and 1 + 2^-6 are
- * even. */
+/* One weight and one input, neither of them a bfloat16 number: y = w x, dx = w dy and dw = x dy are products
+ * of the nearest bfloat16 numbers. 1 + 2^-8 and 1 + 3 2^-8 are half way between two, and the even ones are 1
+ * and 1 + 2^-6. */
 static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape *input)
 {
         struct mfl_graph *graph = graph_of(input, layer, 1, 0);
@@ -458,7 +459,7 @@ static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape
         for (size_t g = 0; g < GROUPS; g++) {
                 r.params[g] = 1 + 3 * 0x1p-8f;
                 r.x[g] = g ? -1 - 0x1p-8f : 1 + 0x1p-8f;
-                r.dy[g] = 3 + 0x1p-6f + 0x1p-20f; /* a little too much */
+                r.dy[g] = 3 + 0x1p-6f + 0x1p-20f; /* slightly too much */
         }
         execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
         for (size_t g = 0; g < GROUPS; g++) {
@@ -467,7 +468,7 @@ static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape
         }
         r.x[0] = NAN;
         r.x[1] = INFINITY;
-        r.x[2] = 0x1.ffp127f; /* nearest is 2^128, which there is not */
+        r.x[2] = 0x1.ffp127f; /* the nearest is 2^128, which does not exist */
         execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
         assert_true(isnan(r.y[0]) && r.y[1] == INFINITY && r.y[2] == INFINITY);
         run_free(&r);
@@ -479,12 +480,13 @@ static void bf16_operands_are_rounded(void **state)
         static const struct mfl_layer conv = {.op = MFL_OP_CONV2D, .out_channels = 1, .kernel = {1, 1}};
         static const struct mfl_layer dense = {.op = MFL_OP_DENSE, .out_channels = 1};
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         check_rounding(&conv, &(struct mfl_shape)IN3(1, 1, 1));
         check_rounding(&dense, &(struct mfl_shape)IN2(1, 1));
 }
 
-/* Every thread count gives the bits of one. Widths and lengths are odd: a pair lacks its second. */
+/* Every thread count gives the bits of one thread. Widths and lengths are odd: one pair lacks its second
+ * element. */
 static void bf16_products_do_not_depend_on_threads(void **state)
 {
         static const struct mfl_layer layers[] = {{.op = MFL_OP_DENSE, .out_channels = 3 * 66, .bias = true},
@@ -493,7 +495,7 @@ static void bf16_products_do_not_depend_on_threads(void **state)
         struct mfl_shape input = IN2(57, 31);
         struct run one, three;
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         struct mfl_graph *graph = graph_of(&input, layers, MFL_ARRAY_SIZE(layers), 0);
         run_new(&one, graph, 5);
         run_new(&three, graph, 5);
@@ -505,7 +507,7 @@ static void bf16_products_do_not_depend_on_threads(void **state)
         mfl_graph_free(graph);
 }
 
-/* Without the tests' variable, what the processor has decides, and the device says so. */
+/* Without the tests' variable the processor decides, and the device reports the result. */
 static void bf16_needs_a_processor_that_has_it(void **state)
 {
         struct mfl_net_options options = {
@@ -516,7 +518,7 @@ static void bf16_needs_a_processor_that_has_it(void **state)
         struct mfl_net *net = NULL;
         struct mfl_error err = {""};
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         struct mfl_graph *graph = graph_of(&input, &layer, 1, 0);
         cpu->device_info(bf16_device, &info);
         assert_non_null(strstr(info.library, ", bf16 rounded"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training by the CPU backend beside the reference: optimizers, clipping, schedules, losses, accumulation,
- * with short batches and steps in which a group rests; groups of one beside three. */
+/* Training by the CPU backend against the reference: optimizers, clipping, schedules, losses, accumulation,
+ * with short batches and steps in which a group rests; single groups against three. */
 #include "tests/unit/kernels/cpu_beside.h"
 
 #define BATCH 4
@@ -172,7 +172,7 @@ static const struct train_case train_cases[] = {
                         {.op = MFL_OP_FLATTEN, .input = 4}, HEAD(5, 4)}},
 };
 
-/* A data set, what each group does with it, and what comes of it. */
+/* A data set, what each group does with it, and the results. */
 struct training {
         struct mfl_graph *graph;
         struct mfl_dataset set;
@@ -306,8 +306,8 @@ static double loss_distance(const struct mfl_score *a, const struct mfl_score *b
                (1e-30 + mfl_fixed_loss_to_double(b->loss_sum));
 }
 
-/* Rounding of a step, some 1e-6 of the largest gradient, grows a little over five of them; Adam divides by a
- * deviation, which is why its eps is no smaller here. */
+/* The rounding of a step, some 1e-6 of the largest gradient, grows a little over five steps. Adam divides by
+ * a deviation, and so its eps is no smaller here. */
 static void test_training(const struct train_case *kase)
 {
         struct training want, three, one;
@@ -336,7 +336,7 @@ static void test_training(const struct train_case *kase)
 static void training_agrees(void **state)
 {
         if (!cpu)
-                skip();
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         for (size_t i = 0; i < MFL_ARRAY_SIZE(train_cases); i++)
                 test_training(&train_cases[i]);
 }

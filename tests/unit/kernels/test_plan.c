@@ -17,7 +17,7 @@ static struct mfl_graph *preset(const char *name, int64_t side)
         return graph;
 }
 
-/* One tensor as the test sees it: where, and from when to when. */
+/* One tensor as the test sees it: where, from when, until when. */
 struct tensor {
         uint64_t at, bytes;
         int first, last;
@@ -28,8 +28,8 @@ static bool reads(const struct mfl_graph *graph, int j, int i)
         return graph->layers[j].input == i || graph->layers[j].input2 == i;
 }
 
-/* An activation lives from its layer to the last that reads it, forward or backward; a gradient from the last
- * reader's backward (the loss for the last layer) to its own layer's. */
+/* An activation lives from its layer to the last one that reads it, forward or backward; a gradient from the
+ * last reader's backward (for the last layer: from the loss) to that of its own layer. */
 static int tensors_of(const struct mfl_graph *graph, const struct mfl_plan_need *needs,
         const struct mfl_plan *plan, struct tensor *out)
 {
@@ -134,7 +134,7 @@ static void gradients_are_wanted_behind_params_only(void **state)
         mfl_graph_free(graph);
 }
 
-/* Of the readers of a tensor exactly one writes its gradient, and it is the first in backward order. */
+/* Exactly one reader of a tensor writes its gradient: the first in backward order. */
 static void the_last_reader_writes_the_gradient(void **state)
 {
         struct mfl_graph *graph = preset("resnet20", 8);
@@ -168,7 +168,7 @@ static void the_last_reader_writes_the_gradient(void **state)
         mfl_graph_free(graph);
 }
 
-/* A layer without params behind another branch's wants no gradient. */
+/* A layer without params that follows another branch's wants no gradient. */
 static void gradients_flow_through_both_inputs(void **state)
 {
         struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {6}}},
@@ -189,7 +189,7 @@ static void gradients_flow_through_both_inputs(void **state)
         mfl_graph_free(graph);
 }
 
-/* ---- segments: a step is run on memory that forgets a tensor when another is written over it ---- */
+/* ---- segments: a step runs on memory that forgets a tensor when another is written over it ---- */
 
 enum { ACT, GRAD, AUX, KINDS };
 
@@ -197,8 +197,7 @@ struct machine {
         const struct mfl_graph *graph;
         const struct mfl_plan_need *needs;
         const struct mfl_plan *plan;
-        int state[KINDS]
-                 [256]; /* by root (of AUX by layer): the layer that wrote last; -1: nothing is there */
+        int state[KINDS][256]; /* by root (of AUX by layer): the layer that wrote last; -1: none */
 };
 
 static int root_of(const struct machine *m, int i)
@@ -230,7 +229,7 @@ static void write_tensor(struct machine *m, int kind, int i)
         m->state[kind][r] = i;
 }
 
-/* The layer whose output lies in i's memory when forward is over. */
+/* The layer whose output lies in i's memory after forward. */
 static int end_of(const struct machine *m, int i)
 {
         int end = i;
@@ -335,7 +334,7 @@ static void presets_take_less_in_segments(void **state)
         static const struct {
                 const char *name;
                 struct mfl_shape shape;
-                double share; /* that auto leaves at most */
+                double share; /* the largest share that auto may leave */
         } cases[] = {{"resnet20", {3, {3, 16, 16}}, 0.5}, {"fedavg-cnn", {3, {1, 28, 28}}, 1},
                 {"mobilenet-v2", {3, {3, 16, 16}}, 0.35}, {"vit-tiny", {3, {3, 16, 16}}, 0.2},
                 {"char-gpt", {1, {16}}, 0.35}, {"mlp", {1, {50}}, 1}};
@@ -361,7 +360,7 @@ static void presets_take_less_in_segments(void **state)
         }
 }
 
-/* A layer reads the one before it, and sums one more. Some have params, which are frozen mostly. */
+/* A layer reads the one before it, and sums one more. Some have params, most of them frozen. */
 static struct mfl_graph *random_graph(struct mfl_rng *rng, int n)
 {
         struct mfl_layer layers[64] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}};
@@ -396,7 +395,7 @@ static void any_step_finds_what_it_reads(void **state)
                                 .uses_input = mfl_rng_below(&rng, 2) && !alias,
                                 .uses_input2 = mfl_rng_below(&rng, 2) && graph->layers[i].input2 >= 0,
                                 .uses_output = mfl_rng_below(&rng, 2)};
-                        if (alias) /* what shares memory is of one size */
+                        if (alias) /* layers that share memory have one size */
                                 needs[i].act_bytes = needs[i - 1].act_bytes;
                 }
                 const struct mfl_net_options *options = t % 3 ? &training : &whole;
@@ -407,8 +406,8 @@ static void any_step_finds_what_it_reads(void **state)
         }
 }
 
-/* Backward has nothing of frozen layers in front, however the graph is cut: when it begins, there are what
- * the trained layer reads, the output, and both their gradients. */
+/* Backward has nothing of the frozen layers in front, however the graph is cut: when it begins, only what the
+ * trained layer reads, the output, and the gradients of both exist. */
 static void a_frozen_prefix_costs_nothing(void **state)
 {
         struct mfl_layer layers[9] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {16}}}};
@@ -428,7 +427,7 @@ static void a_frozen_prefix_costs_nothing(void **state)
                 options.segments = segments;
                 check_segments(graph, needs, &options, segments, &bytes);
                 assert_int_equal(
-                        bytes, 4 * 16 * BATCH * sizeof(float)); /* 6, 7 (8 is in it no more), 8, 8' */
+                        bytes, 4 * 16 * BATCH * sizeof(float)); /* 6, 7 (8 is no longer in it), 8, 8' */
                 assert_int_equal(mfl_plan_new(graph, &options, needs, &plan, NULL), 0);
                 assert_int_equal(plan->n_backward, 2);
                 mfl_plan_free(plan);
@@ -436,7 +435,7 @@ static void a_frozen_prefix_costs_nothing(void **state)
         mfl_graph_free(graph);
 }
 
-/* What stands beside a frozen layer in its memory takes it along, for a backend may do both at once. */
+/* A layer that shares memory with a frozen one is included, since a backend may do both at once. */
 static void who_shares_memory_wants_alike(void **state)
 {
         struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {6}}},
@@ -463,7 +462,7 @@ static void who_shares_memory_wants_alike(void **state)
         mfl_graph_free(graph);
 }
 
-/* Estimates follow the plan, and evaluation has none of it. */
+/* Estimates follow the plan; for evaluation it does not matter. */
 static void estimates_follow_segments(void **state)
 {
         struct mfl_graph *graph = preset("resnet20", 16);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference's operators of sequences, recurrence and shapes against values that were computed elsewhere:
- * by hand where they are short, else by PyTorch 1.13 in double, with params, x and dy multiples of 1/8 (of
- * attention 1/4) so that they are exact in float:
+/* The reference's operators of sequences, recurrence and shapes against values computed elsewhere: by hand
+ * where they are short, else by PyTorch 1.13 in double, with params, x and dy multiples of 1/8 (for attention
+ * 1/4), so that they are exact in float:
  *
  *     def grid(*shape, k=8): return torch.randint(-8, 9, shape).double() / k
  *     torch.manual_seed(5); net = torch.nn.LSTM(2, 2, batch_first=True).double()        # or GRU
@@ -14,8 +14,8 @@
  *     y = (s.softmax(3) @ v).transpose(1, 2).reshape(1, 3, 4)
  *
  *     torch.manual_seed(7); x, w, b, dy = grid(2, 4), grid(4), grid(4), grid(2, 4)
- *     y = torch.nn.functional.layer_norm(x, (4,), w, b, 1e-5)  # rms: x / (x.pow(2).mean(1, True) +
- * 1e-5).sqrt() * w
+ *     y = torch.nn.functional.layer_norm(x, (4,), w, b, 1e-5)
+ *     # rms: x / (x.pow(2).mean(1, True) + 1e-5).sqrt() * w
  */
 #include "tests/lib/test.h"
 #include "kernels/reference/sequence.h"
@@ -24,7 +24,7 @@
 
 #include "kernels/reference/shape.h"
 
-/* The constants have 8 digits; the reference rounds each result once, those of gates a few times: 1e-6 of
+/* The constants have 8 digits. The reference rounds each result once, those of gates a few times: 1e-6 for
  * numbers up to 2. */
 static void assert_floats(const float *got, const float *want, size_t n)
 {
@@ -122,7 +122,7 @@ static void gru_is_pytorchs(void **state)
         check_recurrent(&kase);
 }
 
-/* Three positions, two heads of two. `add` puts the gradient on top of what is there. */
+/* Three positions, two heads of two. `add` adds the gradient to what is there. */
 static void attention_is_pytorchs(void **state)
 {
         static const float x[] = {-0.5f, -1.0f, 0.25f, 0.25f, -1.25f, 2.0f, 1.5f, -0.5f, 0.25f, 1.0f, -0.25f,
@@ -161,8 +161,8 @@ static void attention_is_pytorchs(void **state)
         }
 }
 
-/* Dropped weights count for nothing and the others more: with equal scores each of two positions has weight
- * 1/2 before dropout, so the output is the sum of v keep / 2. */
+/* Dropped weights count as 0 and the others more. With equal scores each of two positions has weight 1/2
+ * before dropout, so the output is the sum of v keep / 2. */
 static void attention_drops_by_its_place_in_the_step(void **state)
 {
         struct mfl_rng_key key = mfl_rng_derive(1, MFL_RNG_DROPOUT, 2, 3);
@@ -259,19 +259,23 @@ static void matmul_is_exact_in_small_numbers(void **state)
         }
 }
 
-/* Tokens outside take the nearest inside; a token that comes twice gets both gradients. */
+/* Tokens outside the vocabulary become the nearest inside; a token that occurs twice gets both gradients. */
 static void embedding_looks_rows_up(void **state)
 {
         const float x[] = {2, -1, 7, 2}, weight[] = {1, 2, 3, 4, 5, 6}, dy[] = {1, 10, 2, 20, 3, 30, 4, 40};
         const float want[] = {5, 6, 1, 2, 5, 6, 5, 6}, want_dw[] = {2, 20, 0, 0, 8, 80};
         float y[8], dw[6] = {0};
         mfl_ref_embedding_forward(4, 2, 3, x, weight, y);
-        mfl_ref_embedding_backward(4, 2, 3, x, dy, dw);
+        mfl_ref_embedding_backward(4, 2, 3, -1, x, dy, dw);
         CHECK(y, want);
         CHECK(dw, want_dw);
+        const float want_padded[] = {2, 20, 0, 0, 0, 0};
+        memset(dw, 0, sizeof dw);
+        mfl_ref_embedding_backward(4, 2, 3, 2, x, dy, dw);
+        CHECK(dw, want_padded);
 }
 
-/* x of 2x3 meets x2 of 2x1: each of its numbers three times. */
+/* x of 2x3 with x2 of 2x1: each of x2's numbers is used three times. */
 static void joins_repeat_the_second(void **state)
 {
         struct mfl_shape a = {2, {2, 3}}, b = {2, {2, 1}};
@@ -294,7 +298,7 @@ static void joins_repeat_the_second(void **state)
         CHECK(dx2, dx2_product);
 }
 
-/* Of two rows {0 1 2; 3 4 5} and {6 7 8; 9 10 11}: their columns 1 and 2, and back. */
+/* For two rows {0 1 2; 3 4 5} and {6 7 8; 9 10 11}: their columns 1 and 2, and back. */
 static void parts_are_cut_and_put_back(void **state)
 {
         const float x[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};

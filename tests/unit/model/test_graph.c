@@ -305,7 +305,8 @@ static void bad_joins_and_norms_are_refused(void **state)
         RESET;
         l[1].out_channels = 5;
         assert_refused(l, 3, 0,
-                "layer add1 (add): its inputs must be of one shape, or the second 1 where it is repeated; "
+                "layer add1 (add): its inputs must have one shape, or the second has 1 in dimensions where "
+                "it is repeated; "
                 "they are 6x8x8 and 5x8x8 (layers input and conv1)");
         RESET;
         l[2] = conv(1, 3, 1);
@@ -324,7 +325,7 @@ static void bad_joins_and_norms_are_refused(void **state)
         l[1] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 0};
         l[2] = (struct mfl_layer){.op = MFL_OP_GLOBAL_AVGPOOL2D, .input = 1};
         assert_refused(l, 3, 0,
-                "layer pool1 (global_avgpool2d): needs an image (channels x height x width), its input is 6");
+                "layer pool1 (global_avgpool2d): needs an image (channels x height x width); its input is 6");
 }
 
 static void shapes_are_inferred(void **state)
@@ -426,7 +427,9 @@ static void bad_structure_is_refused(void **state)
         assert_refused(l, 3, 4, "layer conv1 (conv2d): reads layer 1; it can read layers 0 to 0");
         RESET;
         l[2].input = 0;
-        assert_refused(l, 3, 4, "layer conv1 (conv2d) is read by no other layer; each but the last must be");
+        assert_refused(l, 3, 4,
+                "layer conv1 (conv2d) is not read by any other layer; every layer except the last must be "
+                "read");
         RESET;
         l[1].op = (enum mfl_op)99;
         assert_refused(l, 3, 4, "layer 1: there is no operator number 99");
@@ -436,13 +439,13 @@ static void bad_structure_is_refused(void **state)
         assert_refused(l, 3, 4, "layers 1 and 2 have the same name: a");
         strcpy(l[2].name, "a b");
         assert_refused(
-                l, 3, 4, "layer 2: the name holds byte 0x20; letters, digits, '_', '-' and '.' are allowed");
+                l, 3, 4, "layer 2: the name has byte 0x20; letters, digits, '_', '-' and '.' are allowed");
         memset(l[2].name, 'a', sizeof l[2].name);
         assert_refused(l, 3, 4, "layer 2: the name is longer than 63 bytes");
         RESET;
         l[0].out.rank = 2;
         assert_refused(l, 3, 4,
-                "layer conv1 (conv2d): needs an image (channels x height x width), its input is 1x8");
+                "layer conv1 (conv2d): needs an image (channels x height x width); its input is 1x8");
         RESET;
         l[0].out.dim[1] = 0;
         assert_refused(l, 3, 4, "the input is 1x0x8; each dimension must be 1 to 65536");
@@ -458,7 +461,7 @@ static void bad_layers_are_refused(void **state)
         RESET;
         l[0].out = (struct mfl_shape){1, {784}};
         assert_refused(l, 3, 4,
-                "layer conv1 (conv2d): needs an image (channels x height x width), its input is 784");
+                "layer conv1 (conv2d): needs an image (channels x height x width); its input is 784");
         RESET;
         l[1].kernel[0] = 0;
         assert_refused(l, 3, 4, "layer conv1 (conv2d): kernel 0x3 is outside 1 to 65536");
@@ -496,7 +499,7 @@ static void bad_layers_are_refused(void **state)
         l[1] = (struct mfl_layer){.op = MFL_OP_ELU, .input = 0, .alpha = INFINITY};
         assert_refused(l, 3, 4, "layer elu1 (elu): alpha inf is outside (0, 1000]");
         l[1] = (struct mfl_layer){.op = MFL_OP_AVGPOOL2D, .input = 0, .kernel = {2, 2}, .ceil_mode = true};
-        assert_refused(l, 3, 4, "layer avgpool1 (avgpool2d): ceil_mode is of maxpool2d alone");
+        assert_refused(l, 3, 4, "layer avgpool1 (avgpool2d): only maxpool2d has ceil_mode");
         l[1] = (struct mfl_layer){.op = MFL_OP_MAXPOOL2D, .input = 0, .kernel = {2, 2}, .padding = {2, 1}};
         assert_refused(
                 l, 3, 4, "layer maxpool1 (maxpool2d): padding 2x1 is more than half of the kernel 2x2");
@@ -504,7 +507,7 @@ static void bad_layers_are_refused(void **state)
         l[1].padding[0] = 1;
         l[1].dilation[0] = l[1].dilation[1] = 2;
         assert_refused(l, 3, 4,
-                "layer maxpool1 (maxpool2d): a window of dilation 2x2 holds padding only; use a smaller "
+                "layer maxpool1 (maxpool2d): a window of dilation 2x2 contains only padding; use a smaller "
                 "dilation");
         RESET;
         l[0].out = (struct mfl_shape){3, {60000, 1, 1}};
@@ -522,18 +525,18 @@ static void presets_refuse_what_does_not_fit(void **state)
         struct mfl_error err;
         struct mfl_shape flat = {1, {784}}, tiny = {3, {1, 4, 4}}, odd = {3, {3, 32, 30}};
         assert_int_equal(mfl_graph_preset("lenet", &image28, 10, &graph, &err), MFL_NOT_FOUND);
-        assert_string_equal(err.text, "there is no preset lenet; there are logistic, mlp, lenet5, "
+        assert_string_equal(err.text, "there is no preset lenet; the presets are logistic, mlp, lenet5, "
                                       "fedavg-cnn, pfl-cnn, resnet18, resnet18-gn, resnet20, resnet20-gn, "
                                       "mobilenet-v2, char-lstm, char-gpt, vit-tiny");
         assert_int_equal(mfl_graph_preset("char-gpt", &image28, 65, &graph, &err), MFL_INVALID);
         assert_string_equal(
-                err.text, "preset char-gpt needs tokens, samples of one dimension, the input is 1x28x28");
+                err.text, "preset char-gpt needs tokens, samples of one dimension; the input is 1x28x28");
         assert_int_equal(mfl_graph_preset("vit-tiny", &odd, 10, &graph, &err), MFL_INVALID);
-        assert_string_equal(err.text,
-                "preset vit-tiny cuts images in patches of 4x4, which the input 3x32x30 is no multiple of");
+        assert_string_equal(err.text, "preset vit-tiny cuts images into patches of 4x4, but the input "
+                                      "3x32x30 is not a multiple of");
         assert_int_equal(mfl_graph_preset("lenet5", &flat, 10, &graph, &err), MFL_INVALID);
         assert_string_equal(
-                err.text, "preset lenet5 needs an image (channels x height x width), the input is 784");
+                err.text, "preset lenet5 needs an image (channels x height x width); the input is 784");
         assert_int_equal(mfl_graph_preset("mlp", &flat, 0, &graph, &err), MFL_INVALID);
         assert_string_equal(err.text, "preset mlp needs at least 1 class, not 0");
         assert_int_equal(mfl_graph_preset("lenet5", &tiny, 10, &graph, &err), MFL_INVALID);
@@ -542,6 +545,29 @@ static void presets_refuse_what_does_not_fit(void **state)
                 "less than "
                 "the kernel's reach of 5; use a smaller kernel or padding of at least 2");
         assert_null(graph);
+}
+
+/* The edges say of each element that moves what the table of parameters says, also in the order of layers. */
+static void places_of_running_statistics(void **state)
+{
+        struct mfl_graph *graph;
+        assert_int_equal(mfl_graph_preset("resnet20", &image32, 10, &graph, NULL), 0);
+        for (int pass = 0; pass < 2; pass++) {
+                const struct mfl_fixed_parts *parts = &graph->statistics;
+                assert_int_equal(parts->n, 2 * 21); /* mean and variance are neighbours */
+                for (int t = graph->i_moving; t < graph->n_params; t++) {
+                        const struct mfl_param *p = &graph->params[t];
+                        bool statistics = strstr(p->name, "running_");
+                        for (uint64_t i = 0; i < p->count; i++) {
+                                size_t k = 0;
+                                while (k < parts->n && parts->edge[k] <= p->offset - graph->n_frozen + i)
+                                        k++;
+                                assert_int_equal(k % 2, statistics);
+                        }
+                }
+                assert_int_equal(mfl_graph_by_layers(graph, NULL), 0);
+        }
+        mfl_graph_free(graph);
 }
 
 static void allocation_failures_leave_nothing_behind(void **state)
@@ -556,7 +582,7 @@ static void allocation_failures_leave_nothing_behind(void **state)
                 assert_int_equal(r, struck ? -ENOMEM : 0);
                 mfl_graph_free(graph);
                 if (!struck) {
-                        assert_int_equal(n, 3); /* the graph, its layers, its table */
+                        assert_int_equal(n, 4); /* the graph, its layers, its table, places of statistics */
                         break;
                 }
                 assert_null(graph);
@@ -672,6 +698,65 @@ static void descriptions_name_layers_and_sizes(void **state)
         mfl_graph_free(graph);
 }
 
+/* The text of a refusal; "" if the layers form a graph of 2 classes. */
+static void check_layers_of(const struct mfl_layer *layers, int n, const char *text)
+{
+        struct mfl_graph *graph = NULL;
+        struct mfl_error err = {.text = ""};
+        int r = mfl_graph_build("t", layers, n, 2, &graph, &err);
+        if (!strstr(err.text, text))
+                print_message("%s\n", err.text);
+        assert_true((r == 0) == !*text && strstr(err.text, text));
+        mfl_graph_free(graph);
+}
+
+static void tokens_have_their_readers(void **state)
+{
+        const struct mfl_layer embedding = {
+                .op = MFL_OP_EMBEDDING, .input = 0, .vocabulary = 5, .out_channels = 6, .has_padding = true};
+        struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}, embedding,
+                {.op = MFL_OP_PADDING_MASK, .input = 0},
+                {.op = MFL_OP_ATTENTION, .input = 1, .input2 = 2, .heads = 2},
+                {.op = MFL_OP_DENSE, .input = 3, .out_channels = 2}};
+        check_layers_of(layers, 5, "");
+        layers[2].padding_idx = 5;
+        check_layers_of(layers, 5, "(padding_mask): token 5 is outside the vocabulary");
+        layers[2].padding_idx = 0;
+        layers[2].input = 1;
+        check_layers_of(layers, 5, "(padding_mask): reads the model's input, tokens in one dimension");
+        layers[2].input = 0;
+        layers[1].padding_idx = 5;
+        check_layers_of(layers, 5, "(embedding): padding_idx 5 is outside the vocabulary, 0 to 4");
+        layers[1].padding_idx = 0;
+        layers[2] = (struct mfl_layer){.op = MFL_OP_MEAN, .input = 1, .axis = 1};
+        check_layers_of(layers, 5, "mask must name a padding_mask layer");
+        struct mfl_layer columns[] = {layers[0], {.op = MFL_OP_SLICE, .input = 0, .start = 1, .end = 3},
+                embedding, {.op = MFL_OP_DENSE, .input = 2, .out_channels = 2}};
+        columns[2].input = 1;
+        check_layers_of(columns, 4, "");
+        columns[1] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 0};
+        check_layers_of(columns, 4, "an embedding reads the input (tokens), or a slice of the input");
+}
+
+static void padding_starts_at_zero(void **state)
+{
+        const struct mfl_layer layers[] = {
+                {.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}, {.op = MFL_OP_EMBEDDING,
+                                                                            .input = 0,
+                                                                            .vocabulary = 3,
+                                                                            .out_channels = 2,
+                                                                            .has_padding = true,
+                                                                            .padding_idx = 1,
+                                                                            .init = MFL_INIT_TORCH}};
+        struct mfl_graph *graph;
+        struct mfl_error err;
+        float params[6];
+        assert_int_equal(mfl_graph_build("t", layers, 2, 2, &graph, &err), 0);
+        mfl_graph_init_params(graph, 1, params);
+        assert_true(params[2] == 0 && params[3] == 0 && params[1] != 0 && params[4] != 0);
+        mfl_graph_free(graph);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -691,11 +776,14 @@ int main(void)
                 cmocka_unit_test(bad_structure_is_refused),
                 cmocka_unit_test(bad_layers_are_refused),
                 cmocka_unit_test(presets_refuse_what_does_not_fit),
+                cmocka_unit_test(places_of_running_statistics),
                 cmocka_unit_test(allocation_failures_leave_nothing_behind),
                 cmocka_unit_test(first_params_are_the_same_everywhere),
                 cmocka_unit_test(init_has_the_documented_spread),
                 cmocka_unit_test(flops_count_multiplications_and_additions),
                 cmocka_unit_test(descriptions_name_layers_and_sizes),
+                cmocka_unit_test(tokens_have_their_readers),
+                cmocka_unit_test(padding_starts_at_zero),
         };
         return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/test.h"
-#include "common/job.h"
-#include "common/job_model.h"
+#include "common/job/job.h"
+#include "common/job/job_model.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -179,15 +179,15 @@ static void partitions_take_lists(void **state)
                 "each "
                 "client");
         assert_refused(document(NULL, "{name: d, partition: size, clients: 3, sizes: [1, 2]}", NULL, NULL),
-                "j.yaml:4: data.sizes: 2 sizes for 3 clients; give one for each, or one for all");
+                "j.yaml:4: data.sizes: 2 sizes for 3 clients; give one size per client, or one size for all");
         assert_refused(document(NULL, "{name: d, partition: size, clients: 3, sizes: []}", NULL, NULL),
-                "j.yaml:4: data.sizes: is empty; give a size for each client, or one for all");
+                "j.yaml:4: data.sizes: is empty; give one size per client, or one size for all");
         assert_refused(document(NULL, "{name: d, partition: size, sizes: [1, 0]}", NULL, NULL),
                 "j.yaml:4: data.sizes[1]: expected a whole number from 1 to 2147483647, got '0'");
         assert_refused(
                 document(NULL, "{name: d, partition: distribution, clients: 4, distribution: [[1, 2], [3]]}",
                         NULL, NULL),
-                "j.yaml:4: data.distribution[1]: expected a row of 2 numbers, as the first is");
+                "j.yaml:4: data.distribution[1]: expected a row of 2 numbers, like the first row");
         assert_refused(
                 document(NULL, "{name: d, partition: distribution, clients: 4, rescale: false}", NULL, NULL),
                 "j.yaml:4: data.rescale: false needs a distribution of sample counts, without "
@@ -220,9 +220,10 @@ static void keys_that_contradict_are_refused(void **state)
                 "cpu");
         mfl_job_free(parse(document(NULL, NULL, "{lr: 1, backend: cpu, precision: bf16}", NULL)));
         assert_refused(document(NULL, NULL, NULL, "selection: {clients: 11}"),
-                "j.yaml:6: selection.clients: 11 clients a round of a population of 10 (data.clients)");
+                "j.yaml:6: selection.clients: 11 clients per round, but the population has 10 "
+                "(data.clients)");
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
-                "j.yaml:6: selection.daemons.max: 2 is less than min, which is 3");
+                "j.yaml:6: selection.daemons.max: 2 is below min, which is 3");
         assert_refused(document("{init: he}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and onnx");
         assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
@@ -244,12 +245,13 @@ static void impossible_values_are_refused(void **state)
         assert_refused(document("{layers: [rleu]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0]: there is no layer 'rleu'; did you mean 'relu'?");
         assert_refused(document("{layers: [capsule]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0]: there is no layer 'capsule'; there are conv2d, dense, relu, "
-                "tanh, "
-                "sigmoid, maxpool2d, avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, "
-                "groupnorm, convtranspose2d, global_maxpool2d, relu6, gelu, silu, multiply, concat, reshape, "
-                "transpose, slice, mean, weight, embedding, layernorm, rmsnorm, softmax, matmul, attention, "
-                "lstm, gru, leaky_relu, elu, hardsigmoid, hardswish, softplus");
+                "j.yaml:3: model.layers[0]: there is no layer 'capsule'; the layers are conv2d, dense, "
+                "maxpool2d, "
+                "avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, groupnorm, convtranspose2d, "
+                "global_maxpool2d, multiply, concat, reshape, transpose, slice, mean, weight, embedding, "
+                "layernorm, rmsnorm, softmax, matmul, attention, lstm, gru, padding_mask, and functions of one variable: "
+                "see "
+                "'mfl help job'");
         assert_refused(document("{layers: [hardwish]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0]: there is no layer 'hardwish'; did you mean 'hardswish'?");
         assert_refused(document("{layers: [relu, dense]}", NULL, NULL, NULL),
@@ -269,10 +271,10 @@ static void impossible_values_are_refused(void **state)
         assert_refused(document("{layers: [relu, {add: {inputs: [input]}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[1].add.inputs: expected the names of two layers: [a, b]");
         assert_refused(document("{layers: [relu, {tanh: {input: a}}, {relu: {name: a}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[1]: input: no layer before this one has the name 'a'; give the layer "
-                "that is meant a name");
+                "j.yaml:3: model.layers[1]: input: no layer before this one has the name 'a'; name the "
+                "layer that should be read");
         assert_refused(document("{layers: [{relu: {name: input}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0]: the name input is the model's input");
+                "j.yaml:3: model.layers[0]: the name input is reserved for the model's input");
         assert_refused(document("{layers: [{batchnorm: {eps: 0}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].batchnorm.eps: expected a number above 0 and at most 1, got '0'");
         assert_refused(document("{layers: [{leaky_relu: {negative_slope: 0}}]}", NULL, NULL, NULL),
@@ -285,12 +287,13 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.layers[0].elu.alpha: expected a number above 0 and at most 1000, got "
                 "'.nan'");
         assert_refused(document("{layers: [{hardswish: {alpha: 1}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0].hardswish.alpha: unknown key; there are name, input");
+                "j.yaml:3: model.layers[0].hardswish.alpha: unknown key; the keys are name, input");
         assert_refused(document("{layers: [{avgpool2d: {kernel: 2, ceil_mode: true}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key; there are name, kernel, stride, "
+                "j.yaml:3: model.layers[0].avgpool2d.ceil_mode: unknown key; the keys are name, kernel, "
+                "stride, "
                 "padding, dilation, input");
         assert_refused(document("{layers: [{relu: {name: a}}, {tanh: {name: a}}]}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers[1]: layers[0] has the name a already");
+                "j.yaml:3: model.layers[1]: layers[0] already has the name a");
 }
 
 /* Limits, unknown keys and types are the YAML tables' work and tested there; here: that each key has them. */
@@ -342,16 +345,15 @@ static void shape_errors_carry_the_layers_line(void **state)
                          "kernel: 3}\n    - relu\n    - add: {inputs: [a, input]}\n    - dense: {units: "
                          "10}",
                         NULL, NULL, NULL),
-                "j.yaml:8: model.layers[2]: layer add1 (add): its inputs must be of one shape, or the second "
-                "1 where it is repeated; they are 4x4x4 and 4x6x6 (layers a and input)");
+                "j.yaml:8: model.layers[2]: layer add1 (add): its inputs must have one shape, or the second "
+                "has 1 in dimensions where it is repeated; they are 4x4x4 and 4x6x6 (layers a and input)");
         assert_refused(document("\n  input: [4]\n  layers:\n    - relu\n    - tanh: {input: input}\n    - "
                                 "dense: {units: 10}",
                                NULL, NULL, NULL),
-                "j.yaml:6: model.layers[0]: layer relu1 (relu) is read by no other layer; each but the last "
-                "must "
-                "be");
+                "j.yaml:6: model.layers[0]: layer relu1 (relu) is not read by any other layer; every layer "
+                "except the last must be read");
         assert_refused(document("\n  preset: lenet5\n  input: [784]", NULL, NULL, NULL),
-                "j.yaml:5: model.input: preset lenet5 needs an image (channels x height x width), the input "
+                "j.yaml:5: model.input: preset lenet5 needs an image (channels x height x width); the input "
                 "is 784");
 }
 
@@ -421,7 +423,7 @@ static void data_and_model_must_agree(void **state)
         assert_no_graph("{layers: [relu]}", &(struct mfl_shape){1, {10}}, 10,
                 "job t: the model has no parameters to train");
         assert_no_graph("lenet5", &flat, 10,
-                "job t: preset lenet5 needs an image (channels x height x width), the input is 784");
+                "job t: preset lenet5 needs an image (channels x height x width); the input is 784");
         struct mfl_job *job =
                 parse(document("{preset: lenet5, input: [1, 28, 28], init: zero}", NULL, NULL, NULL));
         assert_int_equal(mfl_job_graph(job, &flat, 10, &graph, NULL), 0);

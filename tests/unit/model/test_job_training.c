@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a job says what is trained and how: optimizers, schedules, losses, frozen layers, adapters. */
 #include "tests/lib/test.h"
-#include "common/job.h"
+#include "common/job/job.h"
 #include "kernels/backend.h"
 
 #include <math.h>
@@ -92,6 +92,49 @@ static void every_value_arrives(void **state)
         assert_true(job->training.label_smoothing == 0.125f);
         assert_true(job->training.schedule.every == 3 && job->training.schedule.factor == 0.5);
         mfl_job_free(job);
+        job = parse(NULL,
+                "{lr: 1, class_weights: [1, 0.5, 0], ignore_index: 0, auxiliary: [0.25], drop_last: true}");
+        assert_true(job->training.class_weights.n == 3 && job->training.class_weights.v[1] == 0.5f);
+        assert_true(
+                job->training.has_ignore_index && job->training.ignore_index == 0 && job->training.drop_last);
+        assert_true(job->training.auxiliary.n == 1 && job->training.auxiliary.v[0] == 0.25f);
+        mfl_job_free(job);
+        job = parse(NULL, "{lr: 1, loss: focal}");
+        assert_true(job->training.loss == MFL_LOSS_FOCAL && job->training.focal_gamma == 2);
+        assert_false(job->training.has_ignore_index || job->training.drop_last);
+        mfl_job_free(job);
+        job = parse(NULL, "{lr: 1, loss: binary, pos_weight: 3}");
+        assert_true(job->training.class_weights.n == 1 && job->training.class_weights.v[0] == 3);
+        mfl_job_free(job);
+        job = parse(NULL, "{lr: 1, loss: huber, huber_delta: 0.5}");
+        assert_true(job->training.loss == MFL_LOSS_HUBER && job->training.huber_delta == 0.5f);
+        mfl_job_free(job);
+}
+
+static void losses_need_a_fitting_model(void **state)
+{
+        static const struct {
+                const char *training, *text;
+        } cases[] = {{"{lr: 1, class_weights: [1, 2, 3]}", "job t: training.class_weights has 3 numbers, but "
+                                                           "the model has 10 classes: write one "
+                                                           "number for each, in their order"},
+                {"{lr: 1, loss: binary, pos_weight: [1, 2]}",
+                        "job t: training.pos_weight has 2 numbers, but "
+                        "the model has 10 outputs: write one number for each, "
+                        "or one number for all"},
+                {"{lr: 1, auxiliary: [0.3]}",
+                        "job t: training.auxiliary has 1 number, so the model needs 2 outputs of equal size, "
+                        "one "
+                        "after another: {2 times the labels per sample, classes}; it gives {1, 10}"}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                struct mfl_job *job = parse(NULL, cases[i].training);
+                struct mfl_graph *graph = NULL;
+                struct mfl_error err;
+                struct mfl_shape input = {1, {20}};
+                assert_int_equal(mfl_job_graph(job, &input, 10, &graph, &err), MFL_INVALID);
+                assert_string_equal(err.text, cases[i].text);
+                mfl_job_free(job);
+        }
 }
 
 static void keys_that_have_no_effect_are_refused(void **state)
@@ -105,13 +148,26 @@ static void keys_that_have_no_effect_are_refused(void **state)
                 "j.yaml:5: training.beta2: is not used by adagrad; remove it");
         assert_refused(NULL, "{lr: 1, loss: squared, label_smoothing: 0.1}",
                 "j.yaml:5: training.label_smoothing: is not used by squared; remove it");
+        assert_refused(NULL, "{lr: 1, loss: binary, ignore_index: 3}",
+                "j.yaml:5: training.ignore_index: is not used by binary; remove it");
+        assert_refused(NULL, "{lr: 1, loss: l1, class_weights: [1, 2]}",
+                "j.yaml:5: training.class_weights: is not used by l1; remove it");
+        assert_refused(NULL, "{lr: 1, focal_gamma: 2}",
+                "j.yaml:5: training.focal_gamma: is not used by cross-entropy; remove it");
+        assert_refused(NULL, "{lr: 1, class_weights: [0, 0]}",
+                "j.yaml:5: training.class_weights: all weights are 0: nothing would be trained");
+        assert_refused(NULL, "{lr: 1, class_weights: [1, -1]}",
+                "j.yaml:5: training.class_weights[1]: expected a number from 0 to 1000000, got "
+                "'-1'");
+        assert_refused(NULL, "{lr: 1, class_weights: 1}",
+                "j.yaml:5: training.class_weights: expected a list of 1 to 65536 numbers");
         assert_refused(NULL, "{lr: 1, schedule: {over: 3}}",
                 "j.yaml:5: training.schedule.over: is not used by constant; remove it");
         assert_refused(NULL, "{lr: 1, schedule: {kind: cosine, every: 3}}",
                 "j.yaml:5: training.schedule.every: is not used by cosine; remove it");
         assert_refused("{preset: mlp, freeze: [fc1], lora: {rank: 2}}", NULL,
-                "j.yaml:4: model.freeze: with lora everything is frozen but the adapters and lora.train; "
-                "remove it");
+                "j.yaml:4: model.freeze: lora freezes everything except the adapters and lora.train; remove "
+                "freeze");
 }
 
 static void impossible_values_are_refused(void **state)
@@ -121,18 +177,18 @@ static void impossible_values_are_refused(void **state)
                 "'adamx'; "
                 "did you mean 'adam'?");
         assert_refused(NULL, "{lr: 1, schedule: {kind: step}}",
-                "j.yaml:5: training.schedule: step needs every: after so many rounds the rate is multiplied "
-                "by factor");
+                "j.yaml:5: training.schedule: step needs every, the number of rounds after which the rate "
+                "is multiplied by factor");
         assert_refused(NULL, "{lr: 1, schedule: {kind: cosine, warmup: 10}}",
                 "j.yaml:5: training.schedule.warmup: 10 is not less than the 10 rounds of the whole "
                 "schedule");
         assert_refused(NULL, "{lr: 1, steps: 5, schedule: {kind: linear, per: step, warmup: 6}}",
                 "j.yaml:5: training.schedule.warmup: 6 is not less than the 5 steps of the whole schedule");
         assert_refused(NULL, "{lr: 1, batch: 65536, accumulate: 17}",
-                "j.yaml:5: training.accumulate: 17 batches of 65536 samples are more than 1048576 samples a "
-                "step");
+                "j.yaml:5: training.accumulate: 17 batches of 65536 samples are more than 1048576 samples "
+                "per step");
         assert_refused("{preset: mlp, freeze: fc1}", NULL,
-                "j.yaml:4: model.freeze: expected a list of 1 to 256 names of layers, such as "
+                "j.yaml:4: model.freeze: expected a list of 1 to 256 layer names, such as "
                 "[embed, 'block*']");
         assert_refused("{lora: {rank: 2}, layers: [{dense: {units: 2, lora_rank: 2}}]}", NULL,
                 "j.yaml:4: model.lora: layers[0] has a lora_rank of its own; keep one of the two");
@@ -264,16 +320,15 @@ static void names_that_match_nothing_are_refused(void **state)
         static const struct {
                 const char *model, *want;
         } cases[] = {
-                {"{preset: mlp, freeze: [fc9]}", "job t: model.freeze: 'fc9' is no layer of this model; `mfl "
-                                                 "presets NAME` lists those of a preset"},
+                {"{preset: mlp, freeze: [fc9]}", "job t: model.freeze: 'fc9' is not a layer of this model; "
+                                                 "`mfl presets NAME` lists the layers of a preset"},
                 {"{preset: mlp, lora: {rank: 2, layers: [fcx]}}",
-                        "job t: model.lora.layers: 'fcx' is no layer of this model; `mfl presets NAME` lists "
-                        "those of a preset"},
-                {"{preset: mlp, freeze: [fc1.bias]}", "job t: model.freeze: fc1.bias is meant, fc1.weight is "
-                                                      "not, but a layer is trained or "
-                                                      "frozen as a whole"},
+                        "job t: model.lora.layers: 'fcx' is not a layer of this model; `mfl presets NAME` "
+                        "lists the layers of a preset"},
+                {"{preset: mlp, freeze: [fc1.bias]}", "job t: model.freeze: selects fc1.bias but not "
+                                                      "fc1.weight; a layer is trained or frozen as a whole"},
                 {"{preset: mlp, lora: {rank: 2, layers: ['r*']}}",
-                        "job t: model.lora.layers: no dense layer is among them"},
+                        "job t: model.lora.layers: selects no dense layer"},
                 {"{preset: mlp, freeze: ['*']}", "job t: model.freeze: nothing is left to train"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct mfl_job *job = parse(cases[i].model, NULL);
@@ -312,6 +367,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(optimizers_have_pytorchs_defaults),
                 cmocka_unit_test(every_value_arrives),
+                cmocka_unit_test(losses_need_a_fitting_model),
                 cmocka_unit_test(keys_that_have_no_effect_are_refused),
                 cmocka_unit_test(impossible_values_are_refused),
                 cmocka_unit_test(schedules_are_those_of_pytorch),

@@ -48,21 +48,21 @@ static void bad_files_are_refused(void **state)
 {
         struct file f = make("{}", 0);
         f.n = 7;
-        assert_refused(f, "x: 7 bytes are no safetensors file");
+        assert_refused(f, "x: 7 bytes are too few for a safetensors file");
         f = make("{}", 0);
         f.bytes[0] = 3;
         assert_refused(f, "x: truncated: a header of 3 bytes in a file of 10");
         f.bytes[7] = 1;
-        assert_refused(f, "x: a header of 72057594037927939 bytes; at most 16777216 are read");
+        assert_refused(f, "x: a header of 72057594037927939 bytes; the limit is 16777216");
         assert_refused(make("[]", 0), "x: the header must be a JSON object");
-        assert_refused(make("{", 0), "x: the header is no JSON: string or '}' expected near end of file");
+        assert_refused(make("{", 0), "x: the header is not JSON: string or '}' expected near end of file");
         assert_refused(
-                make("{\"a\":1,\"a\":1}", 0), "x: the header is no JSON: duplicate object key near '\"a\"'");
+                make("{\"a\":1,\"a\":1}", 0), "x: the header is not JSON: duplicate object key near '\"a\"'");
         assert_refused(make("{}", 4), "x: 4 bytes after the last tensor");
-        assert_refused(
-                make("{\"a\":{}}", 0), "x: tensor a: must have dtype, shape and data_offsets, and no more");
-        assert_refused(
-                make("{\"a\":[1]}", 0), "x: tensor a: must have dtype, shape and data_offsets, and no more");
+        assert_refused(make("{\"a\":{}}", 0),
+                "x: tensor a: must have dtype, shape and data_offsets, and nothing else");
+        assert_refused(make("{\"a\":[1]}", 0),
+                "x: tensor a: must have dtype, shape and data_offsets, and nothing else");
         assert_refused(
                 make_aligned("{" T("a", "F31", "[1]", "0", "4") "}", 4), "x: tensor a: its dtype is unknown");
         assert_refused(make_aligned("{" T("a", "F32", "1", "0", "4") "}", 4),
@@ -82,21 +82,21 @@ static void bad_files_are_refused(void **state)
         assert_refused(make_aligned("{" T("a", "F32", "[1]", "0", "4,8") "}", 4),
                 "x: tensor a: its data_offsets must be two whole numbers");
         assert_refused(make_aligned("{" T("a", "F32", "[2]", "0", "8") "}", 4),
-                "x: tensor a: bytes 0 to 8 are outside of the file's 4");
+                "x: tensor a: bytes 0 to 8 are outside the file's 4");
         assert_refused(make_aligned("{" T("a", "F32", "[1]", "4", "0") "}", 4),
-                "x: tensor a: bytes 4 to 0 are outside of the file's 4");
+                "x: tensor a: bytes 4 to 0 are outside the file's 4");
         assert_refused(make_aligned("{" T("a", "F32", "[2]", "0", "4") "}", 4),
                 "x: tensor a: 4 bytes for 2 elements of F32");
         assert_refused(
                 make_aligned("{" T("a", "F32", "[1]", "0", "4") "," T("b", "F32", "[1]", "0", "4") "}", 4),
-                "x: tensor b: starts at byte 0, must at 4 (overlap)");
+                "x: tensor b: starts at byte 0; expected 4 (overlap)");
         assert_refused(make_aligned("{" T("a", "F32", "[1]", "4", "8") "}", 8),
-                "x: tensor a: starts at byte 4, must at 0 (gap)");
+                "x: tensor a: starts at byte 4; expected 0 (gap)");
         assert_refused(
                 make_aligned("{" T("a", "U8", "[1]", "0", "1") "," T("b", "F32", "[1]", "1", "5") "}", 5),
                 "x: tensor b: its data are not aligned to 4 bytes");
         assert_refused(make_aligned("{" T("\\u001b", "U8", "[1]", "0", "1") "}", 1),
-                "x: a tensor's name holds a control character");
+                "x: a tensor's name has a control character");
         assert_refused(
                 make("{\"__metadata__\":{\"k\":1}}", 0), "x: __metadata__ must be an object of strings");
         assert_refused(make("{\"__metadata__\":[]}", 0), "x: __metadata__ must be an object of strings");
@@ -215,9 +215,9 @@ static void files_of_other_models_are_refused(void **state)
 {
         assert_not_the_model(make_aligned("{" WEIGHT "}", 24), "x: tensor fc.bias of the model is missing");
         assert_not_the_model(make_aligned("{" T("fc.weight", "F32", "[2,3]", "0", "24") "}", 24),
-                "x: tensor fc.weight is 2x3, the model's is 3x2");
+                "x: tensor fc.weight is 2x3; the model expects 3x2");
         assert_not_the_model(make_aligned("{" WEIGHT "," T("fc.bias", "F16", "[3]", "24", "30") "}", 30),
-                "x: tensor fc.bias is F16; only F32 is read");
+                "x: tensor fc.bias is F16; only F32 is supported");
         assert_not_the_model(make_aligned("{" WEIGHT "," T("fc.bias", "F32", "[3]", "24", "36") "," T(
                                                   "z", "F32", "[0]", "36", "36") "}",
                                      36),
@@ -261,7 +261,7 @@ static void missing_and_odd_files_are_told_apart(void **state)
         assert_int_equal(mfl_st_open("no/such/file", &file, &err), MFL_NOT_FOUND);
         assert_string_equal(err.text, "no/such/file: no such file");
         assert_int_equal(mfl_st_open("/", &file, &err), MFL_INVALID);
-        assert_string_equal(err.text, "/: is no safetensors file");
+        assert_string_equal(err.text, "/: not a safetensors file");
 }
 
 static void a_full_disk_is_an_error(void **state)

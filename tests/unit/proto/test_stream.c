@@ -8,7 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/base/crc32c.h"
+#include "proto/stream_internal.h"
 
 static void frames_arrive_and_a_bye_ends_both_sides(void **state)
 {
@@ -51,6 +52,30 @@ static void big_payloads_land_at_their_destination(void **state)
         run_until(w, &w->client.closed, 1);
         assert_string_equal(w->client.reason, "closed");
         free(src);
+}
+
+/* A message is in the socket when send returns, while that has room; those behind wait, and one of them may
+ * be there in part. */
+static void messages_go_out_at_once_and_wait_behind_a_full_socket(void **state)
+{
+        struct world *w = *state;
+        int n = 0;
+        connect_both(w);
+        ping(&w->client, (uint64_t)++n);
+        assert_int_equal(w->client.stream.queued_bytes, 0);
+        assert_true(w->client.stream.bytes_out > 0);
+        while (!w->client.stream.queued_bytes && n < 10000000) /* nobody reads while the loop stands still */
+                ping(&w->client, (uint64_t)++n);
+        assert_true(w->client.stream.queued_bytes > 0);
+        for (int i = 0; i < 1000; i++)
+                ping(&w->client, (uint64_t)++n);
+        run_until(w, &w->server.frames, n);
+        assert_int_equal(w->server.cookie, n);
+        assert_true(w->server.stream.bytes_in == w->client.stream.bytes_out);
+        assert_int_equal(w->client.stream.queued_bytes, 0);
+        close_end(&w->client, NULL);
+        run_until(w, &w->server.closed, 1);
+        run_until(w, &w->client.closed, 1);
 }
 
 static void refused_payloads_are_dropped_or_end_the_stream(void **state)
@@ -168,7 +193,7 @@ static void a_newer_version_is_named(void **state)
         uint8_t buf[64];
         size_t n = make_frame(buf, 0);
         buf[4] = 9;
-        raw_expect(*state, buf, n, "frame: version 9, this program (mfl " MFL_VERSION ") reads 1");
+        raw_expect(*state, buf, n, "frame: version 9; this program (mfl " MFL_VERSION ") reads 1");
 }
 
 static void an_oversized_frame_ends_it(void **state)
@@ -201,7 +226,7 @@ static void a_payload_without_a_right_ends_it(void **state)
         size_t n = make_frame(buf, 0);
         struct mfl_frame f = {1, (uint32_t)n - 24, 8, mfl_crc32c(0, buf + 24, n - 24), 1};
         mfl_frame_encode(&f, buf);
-        raw_expect(*state, buf, n, "with a message that has none");
+        raw_expect(*state, buf, n, "with a message that takes none");
 }
 
 static void a_peer_may_vanish_in_a_payload(void **state)
@@ -218,6 +243,47 @@ static void a_peer_may_vanish_in_a_payload(void **state)
         run_until(w, &w->server.closed, 1);
         assert_non_null(strstr(w->server.reason, "in the middle of a frame's payload"));
         assert_int_equal(w->server.frames, 0);
+}
+
+/* In the middle of a payload that came fast the socket tells of half a MiB at a time, but of what is there
+ * when no more comes, and never waits for more than is left. */
+static void a_peer_may_slow_down_in_a_payload(void **state)
+{
+        enum { PAYLOAD = 1 << 20, FIRST = 70000, MORE = 1000 };
+        struct world *w = *state;
+        struct mfl_stream *s = &w->server.stream;
+        static uint8_t buf[PAYLOAD + 100];
+        size_t n = make_frame(buf, PAYLOAD), out = FIRST;
+        w->server.dst = calloc(1, PAYLOAD);
+        w->server.dst_bytes = PAYLOAD;
+        int fd = raw_connect(w), bytes = 0;
+        uv_os_fd_t socket;
+        socklen_t size = sizeof bytes;
+        assert_int_equal(uv_fileno((uv_handle_t *)&s->tcp, &socket), 0);
+        assert_int_equal(write(fd, buf, FIRST), FIRST);
+        while (s->bytes_in < FIRST)
+                uv_run(&w->loop, UV_RUN_ONCE);
+        mfl_stream_mark(s, FIRST, true, 100000);
+        assert_int_equal(s->mark, 100000);
+        mfl_stream_mark(s, FIRST, true, n - FIRST);
+        assert_int_equal(s->mark, 512 * 1024);
+        assert_int_equal(getsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, &size), 0);
+        assert_true(bytes > MORE);
+        assert_int_equal(write(fd, buf + out, MORE), MORE);
+        out += MORE;
+        while (s->bytes_in < out) /* Meson's time-out ends it otherwise */
+                uv_run(&w->loop, UV_RUN_ONCE);
+        assert_int_equal(s->mark, 1);
+        while (out < n) {
+                ssize_t more = send(fd, buf + out, n - out, MSG_DONTWAIT);
+                out += more > 0 ? (size_t)more : 0;
+                uv_run(&w->loop, UV_RUN_NOWAIT);
+        }
+        run_until(w, &w->server.frames, 1);
+        assert_true(s->mark <= 1);
+        assert_memory_equal(w->server.dst, buf + n - PAYLOAD, PAYLOAD);
+        close(fd);
+        run_until(w, &w->server.closed, 1);
 }
 
 static void pending_sends_are_answered_when_closed(void **state)
@@ -331,6 +397,8 @@ int main(void)
                 cmocka_unit_test_setup_teardown(
                         big_payloads_land_at_their_destination, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(
+                        messages_go_out_at_once_and_wait_behind_a_full_socket, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
                         refused_payloads_are_dropped_or_end_the_stream, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(single_bytes_make_frames, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(http_is_named, world_setup, world_teardown),
@@ -344,6 +412,8 @@ int main(void)
                 cmocka_unit_test_setup_teardown(
                         a_payload_without_a_right_ends_it, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(a_peer_may_vanish_in_a_payload, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(
+                        a_peer_may_slow_down_in_a_payload, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(
                         pending_sends_are_answered_when_closed, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(a_full_write_queue_ends_it, world_setup, world_teardown),

@@ -239,7 +239,7 @@ static void a_plain_client_is_told_by_a_server_with_tls(void **state)
         run_until(w, &w->client.closed, 1);
         run_until(w, &w->server.closed, 1);
         assert_non_null(strstr(w->server.reason, "the client speaks plain TCP"));
-        assert_non_null(strstr(w->client.bye, "demands TLS"));
+        assert_non_null(strstr(w->client.bye, "requires TLS"));
         assert_int_equal(w->server.frames, 0);
 }
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 
@@ -68,6 +68,10 @@ static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
                 for (uint32_t i = 0; i < n; i++)
                         m->eval.items[i] = (struct mfl_eval_item){
                                 mfl_rng_u64(r), 1u << 31, mfl_rng_u32(r) >> 1, mfl_rng_u32(r)};
+                m->eval.n_by_class = 6 * n;
+                m->eval.by_class = calloc(6 * n, sizeof *m->eval.by_class);
+                for (uint32_t i = 0; i < 6 * n; i++)
+                        m->eval.by_class[i] = mfl_rng_u32(r);
                 break;
         default:
                 break;
@@ -78,10 +82,10 @@ static void random_activity(struct mfl_rng *r, struct mfl_activity_figures *ret)
 {
         double left = 1;
         ret->workers = 1 + mfl_rng_below(r, 65536);
-        ret->samples = mfl_rng_u64(r);
+        ret->samples = mfl_rng_u64(r) >> 4;
         ret->samples_per_second = mfl_rng_u32(r) / 7.0;
         for (int s = 0; s < MFL_ACTIVITY_STATES; s++) {
-                ret->total_us[s] = mfl_rng_u64(r);
+                ret->total_us[s] = mfl_rng_u64(r) >> 4;
                 ret->share[s] = s + 1 < MFL_ACTIVITY_STATES ? left * mfl_rng_below(r, 1000) / 1000 : left;
                 left -= ret->share[s];
         }
@@ -139,7 +143,9 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->task.n_frozen = mfl_rng_below(r, 2) ? m->task.n_params / 2 : 0;
                 if (m->task.n_frozen)
                         memset(m->task.frozen_digest, 6, MFL_DIGEST_BYTES);
-                m->task.fixed = (struct mfl_fixed){-(int)mfl_rng_below(r, 20), 0.25f, 1 + mfl_rng_u32(r)};
+                m->task.fixed =
+                        (struct mfl_fixed){-(int)mfl_rng_below(r, 20), 0.25f, 1 + mfl_rng_u32(r), -30, 64.0f};
+                m->task.arithmetic = mfl_rng_below(r, 9);
                 m->task.single_updates = true;
                 m->task.fingerprint = mfl_rng_u64(r);
                 m->task.params_from = mfl_rng_u64(r);
@@ -210,6 +216,11 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->failed.permanent = true;
                 RANDOM_TEXT(r, m->failed.reason);
                 break;
+        case MFL_MSG_RECALL:
+        case MFL_MSG_RETURNED:
+                m->recall.task = mfl_rng_u64(r);
+                m->recall.n_items = 1 + mfl_rng_below(r, 65536);
+                break;
         case MFL_MSG_TELEMETRY:
                 m->telemetry.known = mfl_rng_below(r, 64);
 #define KNOWN(bit, value) (m->telemetry.known & MFL_TELEMETRY_##bit ? (value) : 0)
@@ -235,6 +246,7 @@ static void messages_survive_the_way_there_and_back(void **state)
 {
         for (uint32_t i = 0; i < 2000; i++) {
                 struct mfl_rng r = mfl_rng_new(1, MFL_RNG_TEST, i, 0);
+                const struct mfl_wire_extra extra = {.job_text = "text"};
                 struct mfl_msg m, back, copy;
                 struct mfl_error err = {""};
                 Mfl__Envelope *e;
@@ -242,13 +254,13 @@ static void messages_survive_the_way_there_and_back(void **state)
                 size_t n_a, n_b;
                 char text[256], text_back[256];
                 random_msg(&r, 1 + i % (MFL_MSG_COUNT_ - 1), &m);
-                if (mfl_wire_pack_msg(&m, "text", &a, &n_a, &err))
+                if (mfl_wire_pack_msg(&m, &extra, &a, &n_a, &err))
                         fail_msg("%s", err.text);
                 assert_int_equal(mfl_wire_unpack(a, n_a, &e, &err), 0);
                 assert_int_equal(mfl_wire_to_msg(e, &back, &err), 0);
                 assert_int_equal(back.kind, m.kind);
                 assert_int_equal(mfl_msg_copy(&back, &copy), 0);
-                assert_int_equal(mfl_wire_pack_msg(&copy, "text", &b, &n_b, &err), 0);
+                assert_int_equal(mfl_wire_pack_msg(&copy, &extra, &b, &n_b, &err), 0);
                 assert_int_equal(n_a, n_b);
                 assert_memory_equal(a, b, n_a);
                 if (m.kind == MFL_MSG_TELEMETRY)
@@ -278,7 +290,9 @@ static void each_broken_field_is_named(void **state)
                 struct mfl_rng r = mfl_rng_new(2, MFL_RNG_TEST, kind_, 0);                                   \
                 random_msg(&r, kind_, &m);                                                                   \
                 break_;                                                                                      \
-                assert_int_equal(mfl_wire_pack_msg(&m, "t", &bytes, &n, &err), MFL_INVALID);                 \
+                assert_int_equal(                                                                            \
+                        mfl_wire_pack_msg(&m, &(struct mfl_wire_extra){.job_text = "t"}, &bytes, &n, &err),  \
+                        MFL_INVALID);                                                                        \
                 if (strncmp(err.text, name_, strlen(name_)))                                                 \
                         fail_msg("\"%s\" does not begin with " name_, err.text);                             \
                 mfl_msg_deinit(&m);                                                                          \
@@ -322,7 +336,10 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_REFUSED, m.update.code = 9, "Refused.code");
         ROW(MFL_MSG_EVAL_RESULT, m.eval.n_items = 0, "EvalResult.items");
         ROW(MFL_MSG_EVAL_RESULT, m.eval.items[0].samples = 0, "EvalItem.correct");
+        ROW(MFL_MSG_EVAL_RESULT, m.eval.n_by_class--, "EvalResult.by_class");
         ROW(MFL_MSG_PROGRESS, m.progress.items_done = 65537, "Progress.items_done");
+        ROW(MFL_MSG_RECALL, m.recall.n_items = 0, "Recall.keep");
+        ROW(MFL_MSG_RETURNED, m.recall.n_items = 65537, "Returned.kept");
         ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.gpu_percent = 101),
                 "Telemetry.gpu_percent");
         ROW(MFL_MSG_TELEMETRY, (m.telemetry.known = 31, m.telemetry.temperature_c = 1001),
@@ -341,6 +358,10 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.workers = 65537), "Activity.workers");
         ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.samples_per_second = -1),
                 "Activity.samples_per_second: -1 is below 0");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.samples_per_second = 2e15),
+                "Activity.samples_per_second: 2e+15 is above 1e+15");
+        ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.total_us[MFL_ACTIVITY_DATA] = UINT64_MAX),
+                "Activity.data_us: 9223372036854775807 is not in 0..1152921504606846976");
         ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.samples_per_second = (double)INFINITY),
                 "Activity.samples_per_second: not finite");
         ROW(MFL_MSG_TELEMETRY, ACTIVITY(m.telemetry.activity.share[MFL_ACTIVITY_DATA] = (double)NAN),
@@ -377,6 +398,41 @@ static void each_broken_field_is_named(void **state)
 }
 
 /* What only another program's bytes can hold. */
+/* What travels inside Task and Announce is whole, and small. */
+static void what_is_inside_fits(void **state)
+{
+        (void)state;
+        static const uint8_t data[MFL_INLINE_MAX + 8];
+        struct mfl_task task = {.task = 1, .job = "j", .round = 1, .kind = MFL_TASK_EVAL, .n_items = 1};
+        uint64_t item = 0;
+        task.items = &item;
+        task.fixed.delta_max = 1;
+        task.fixed.weight_max = 1;
+        struct mfl_announce announce = {.task = 1,
+                .item_count = 1,
+                .encoding = MFL_ENCODING_I64,
+                .weight = 1,
+                .job = "j",
+                .round = 1};
+        for (uint64_t n = MFL_INLINE_MAX - 8; n <= MFL_INLINE_MAX + 8; n += 8)
+                for (int less = 0; less < 2; less++) {
+                        struct mfl_wire_extra extra = {.data = data, .n = n - 8 * (uint64_t)less};
+                        int want = n > MFL_INLINE_MAX || less ? MFL_INVALID : 0;
+                        task.n_params = n / 4;
+                        announce.bytes = n;
+                        struct mfl_msg m[] = {{.kind = MFL_MSG_TASK, .task = task},
+                                {.kind = MFL_MSG_ANNOUNCE, .announce = announce}};
+                        for (int k = 0; k < 2; k++) {
+                                uint8_t *bytes = NULL;
+                                size_t n_bytes;
+                                assert_int_equal(
+                                        mfl_wire_pack_msg(&m[k], &extra, &bytes, &n_bytes, NULL), want);
+                                if (!want)
+                                        free(bytes);
+                        }
+                }
+}
+
 static void foreign_bytes_are_refused(void **state)
 {
         static const struct {
@@ -504,6 +560,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(messages_survive_the_way_there_and_back),
                 cmocka_unit_test(each_broken_field_is_named),
+                cmocka_unit_test(what_is_inside_fits),
                 cmocka_unit_test(foreign_bytes_are_refused),
                 cmocka_unit_test(a_long_job_comes_through),
                 cmocka_unit_test(want_of_memory_leaks_nothing),

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 void fixture_init(struct fixture *f, enum mfl_strategy_kind strategy, int side)
 {
@@ -85,6 +85,25 @@ float fixture_delta(uint64_t k, uint64_t r, uint64_t i)
         return (float)(mfl_philox4x32(block, 1, 2).v[0] >> 8) * 0x1p-24f - 0.5f;
 }
 
+bool fixture_try_slot(
+        struct mfl_runtime *rt, uint32_t slot, enum mfl_encoding encoding, uint64_t weight, uint64_t client)
+{
+        static uint64_t grants;
+        struct mfl_upload upload = {.grant = ++grants,
+                .conn = 1,
+                .task = 7,
+                .weight = weight,
+                .item = client,
+                .encoding = encoding};
+        return mfl_slot_open(rt, slot, &upload);
+}
+
+void fixture_slot(
+        struct mfl_runtime *rt, uint32_t slot, enum mfl_encoding encoding, uint64_t weight, uint64_t client)
+{
+        assert_true(fixture_try_slot(rt, slot, encoding, weight, client));
+}
+
 void fixture_put(struct mfl_runtime *rt, uint32_t slot, const void *data, uint64_t offset, uint64_t bytes)
 {
         struct mfl_slot_write write;
@@ -103,9 +122,9 @@ void fixture_add_f32(
         assert_non_null(delta);
         for (uint64_t i = 0; i < f->n; i++)
                 delta[i] = fixture_delta(client, round, i);
-        assert_int_equal(mfl_slot_open(rt, 0, f->n * sizeof *delta, MFL_ENCODING_F32, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_F32, weight, client);
         fixture_put(rt, 0, delta, 0, f->n * sizeof *delta);
-        assert_int_equal(mfl_slot_add(rt, 0, weight, client, &err), 0);
+        assert_int_equal(mfl_slot_add(rt, 0, &err), 0);
         mfl_slot_free(rt, 0);
         free(delta);
 }

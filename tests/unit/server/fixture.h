@@ -4,9 +4,9 @@
 #define MFL_TESTS_UNIT_SERVER_FIXTURE_H
 
 #include "tests/lib/test.h"
-#include "common/budget.h"
-#include "server/runtime.h"
-#include "server/store.h"
+#include "common/base/budget.h"
+#include "server/runtime/runtime.h"
+#include "server/store/store.h"
 
 /* Logistic regression over 1 x side x side and 10 classes. strategy with the defaults of job files. */
 struct fixture {
@@ -31,6 +31,10 @@ float fixture_delta(uint64_t k, uint64_t r, uint64_t i);
  */
 void fixture_add_f32(
         const struct fixture *f, struct mfl_runtime *rt, uint64_t client, uint64_t round, uint64_t weight);
+bool fixture_try_slot(
+        struct mfl_runtime *rt, uint32_t slot, enum mfl_encoding encoding, uint64_t weight, uint64_t client);
+void fixture_slot(
+        struct mfl_runtime *rt, uint32_t slot, enum mfl_encoding encoding, uint64_t weight, uint64_t client);
 void fixture_put(struct mfl_runtime *rt, uint32_t slot, const void *data, uint64_t offset, uint64_t bytes);
 
 #endif

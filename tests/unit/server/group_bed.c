@@ -97,13 +97,14 @@ static void note(struct bed *bed, const struct mfl_core_action *action)
         case MFL_ACT_CLOSE:
                 line(bed, "%s: close: %s", name, action->reason);
                 break;
-        case MFL_ACT_SLOT_OPEN:
-                assert_true(action->slot.update == 0);
-                line(bed, "open %u for %u: %llu bytes, weight %llu, client %llu", slot, task,
-                        (unsigned long long)action->slot.bytes, (unsigned long long)action->slot.weight,
-                        (unsigned long long)action->slot.item);
-                break;
         case MFL_ACT_GRANT:
+                assert_true(action->slot.update == 0);
+                if (bed->grant[slot] != action->slot.grant)
+                        line(bed, "open %u for %u: %llu bytes, weight %llu, client %llu", slot, task,
+                                (unsigned long long)action->slot.bytes,
+                                (unsigned long long)action->slot.weight,
+                                (unsigned long long)action->slot.item);
+                bed->grant[slot] = action->slot.grant;
                 bed->granted |= 1u << slot;
                 line(bed, "%s: grant %u for %u", name, slot, task);
                 break;
@@ -286,17 +287,25 @@ void bed_combine_failed(struct bed *bed, uint32_t i, uint64_t group)
 
 void bed_chunk(struct bed *bed, uint32_t i)
 {
-        feed(bed, (struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = bed->conn[i]});
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_UPLOADING, .conn = bed->conn[i]});
 }
 
 void bed_complete(struct bed *bed, uint32_t slot)
 {
-        feed(bed, (struct mfl_core_event){.kind = MFL_EV_UPLOAD_COMPLETE, .job = "j", .slot = slot});
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_UPLOAD_COMPLETE, .job = "j", .upload = {slot, bed->grant[slot]}});
+}
+
+void bed_busy(struct bed *bed, uint32_t slot)
+{
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_SLOT_BUSY, .job = "j", .upload = {slot, bed->grant[slot]}});
 }
 
 void bed_added(struct bed *bed, uint32_t slot, bool ok)
 {
-        struct mfl_core_event event = {.kind = MFL_EV_ADDED, .job = "j", .slot = slot, .ok = ok};
+        struct mfl_core_event event = {
+                .kind = MFL_EV_ADDED, .job = "j", .upload = {slot, bed->grant[slot]}, .ok = ok};
         strcpy(event.reason, ok ? "" : "not finite");
         feed(bed, event);
 }

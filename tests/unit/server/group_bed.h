@@ -7,7 +7,7 @@
 
 #include "tests/lib/test.h"
 
-#include "server/core.h"
+#include "server/core/core.h"
 
 #define BED_DAEMONS 80
 #define BED_TASKS 256
@@ -32,7 +32,8 @@ struct bed {
         struct bed_task task[BED_TASKS];
         uint32_t n_tasks;
         uint32_t granted; /* bit: slot */
-        bool costs;       /* are in the log */
+        uint64_t grant[32];
+        bool costs; /* are in the log */
         int r;
         char log[8192];
 };
@@ -61,6 +62,7 @@ struct mfl_announce bed_announcement(struct bed *bed, uint32_t i, bool grouped);
 void bed_combine_failed(struct bed *bed, uint32_t i, uint64_t group);
 void bed_chunk(struct bed *bed, uint32_t i); /* some bytes of an upload come from daemon i */
 void bed_complete(struct bed *bed, uint32_t slot);
+void bed_busy(struct bed *bed, uint32_t slot); /* there is no memory for it */
 void bed_added(struct bed *bed, uint32_t slot, bool ok);
 void bed_job_event(struct bed *bed, enum mfl_core_event_kind kind);
 struct mfl_core_daemon_view bed_view(struct bed *bed, const char *name);

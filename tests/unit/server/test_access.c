@@ -5,9 +5,9 @@
 
 #include <stdio.h>
 
-#include "common/rng.h"
-#include "server/access.h"
-#include "server/store_internal.h"
+#include "common/base/rng.h"
+#include "server/access/access.h"
+#include "server/store/store_internal.h"
 
 /* ---- patterns ---- */
 
@@ -311,8 +311,10 @@ static void test_so_many_and_no_more(void **state)
         for (uint32_t i = 1; i < MFL_ACCESS_RULES_MAX && !r; i++) {
                 char name[16];
                 snprintf(name, sizeof name, "d%u", i);
-                r = mfl_db_run(
-                        store->db, &err, "INSERT INTO daemon_rules VALUES (?1, 1, '', 0, 0, '')", "t", name);
+                r = mfl_db_run(store->db, &err,
+                        "INSERT INTO daemon_rules (pattern, verdict, who, time_ms, until_ms, reason) VALUES "
+                        "(?1, 1, '', 0, 0, '')",
+                        "t", name);
         }
         assert_int_equal(mfl_store_end(store, r, &err), 0);
         struct mfl_store_rule more = make("e0", MFL_VERDICT_DENY, 0), same = make("d5", MFL_VERDICT_DENY, 0),

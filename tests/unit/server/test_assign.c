@@ -3,9 +3,9 @@
  * speeds, on a clock that the test turns. */
 #include "tests/lib/test.h"
 
-#include "common/rng.h"
-#include "server/core.h"
-#include "server/round_share.h"
+#include "common/base/rng.h"
+#include "server/core/core.h"
+#include "server/round/round_share.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -130,13 +130,15 @@ struct bed {
 
 static void feed(struct bed *bed, struct mfl_core_event event);
 
-static void job_event(struct bed *bed, enum mfl_core_event_kind kind, uint32_t slot)
+static void job_event(struct bed *bed, enum mfl_core_event_kind kind, const struct mfl_core_action *answers)
 {
         struct mfl_core_event event = {.kind = kind, .ok = true, .job = "j"};
         if (kind == MFL_EV_JOB_READY)
                 event.job_ready.n_params = event.job_ready.n_slots = 4;
-        else if (kind == MFL_EV_ADDED || kind == MFL_EV_UPLOAD_COMPLETE)
-                event.slot = slot;
+        if (answers) {
+                event.upload.slot = answers->slot.slot;
+                event.upload.grant = answers->slot.grant;
+        }
         feed(bed, event);
 }
 
@@ -168,26 +170,26 @@ static void carry_out(struct bed *bed, const struct mfl_core_action *action)
                 bed->n_refused += action->msg.kind == MFL_MSG_REFUSED;
                 break;
         case MFL_ACT_JOB_PREPARE:
-                job_event(bed, MFL_EV_JOB_READY, 0);
+                job_event(bed, MFL_EV_JOB_READY, NULL);
                 break;
         case MFL_ACT_ROUND_OPEN:
                 memset(bed->n, 0, sizeof bed->n);
                 break;
         case MFL_ACT_GRANT:
-                job_event(bed, MFL_EV_UPLOAD_COMPLETE, action->slot.slot);
+                job_event(bed, MFL_EV_UPLOAD_COMPLETE, action);
                 break;
         case MFL_ACT_SLOT_ADD:
-                job_event(bed, MFL_EV_ADDED, action->slot.slot);
+                job_event(bed, MFL_EV_ADDED, action);
                 break;
         case MFL_ACT_APPLY:
-                job_event(bed, MFL_EV_APPLIED, 0);
+                job_event(bed, MFL_EV_APPLIED, NULL);
                 break;
         case MFL_ACT_CHECKPOINT:
-                job_event(bed, MFL_EV_CHECKPOINTED, 0);
+                job_event(bed, MFL_EV_CHECKPOINTED, NULL);
                 break;
         case MFL_ACT_COMMIT:
                 bed->committed = action->record.round;
-                job_event(bed, MFL_EV_COMMITTED, 0);
+                job_event(bed, MFL_EV_COMMITTED, NULL);
                 break;
         default:
                 break;

@@ -128,9 +128,9 @@ static void test_nccl_is_all_or_none(void **state)
         assert_true(group_of(&bed, 0)->communicator == number); /* nothing was combined with it */
         bed_announce(&bed, 0, true);
         bed_wait(&bed, 2000);
-        bed_expect(&bed, "d00: alone 6: the others of the node take longer\n"
-                         "d01: alone 7: the others of the node take longer\n"
-                         "d02: alone 8: the others of the node take longer\n"
+        bed_expect(&bed, "d00: alone 6: the other daemons of the node take longer\n"
+                         "d01: alone 7: the other daemons of the node take longer\n"
+                         "d02: alone 8: the other daemons of the node take longer\n"
                          "open 0 for 6: 32 bytes, weight 2, client 0\nd00: grant 0 for 6\n");
         bed_announce(&bed, 1, true);
         bed_announce(&bed, 2, true);
@@ -293,6 +293,7 @@ static void test_member_restarts(void **state)
         announce_all(&bed, 2);
         finish_round(&bed);
         assert_true(group_of(&bed, 0)->communicator == number);
+        bed_down(&bed, 1);
         bed.info[1].instance = 99;
         bed_up(&bed, 1);
         announce_all(&bed, 2);

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/http.h"
+#include "server/web/http.h"
 
 struct bed {
         uv_loop_t loop;

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "server/node_cost.h"
+#include "server/jobs/node_cost.h"
 
 static void ok(int r, const struct mfl_error *err)
 {

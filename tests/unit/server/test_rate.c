@@ -2,7 +2,7 @@
 /* How often each address may come: exact counts at exact times, and what a full table does. */
 #include "tests/lib/test.h"
 
-#include "server/rate.h"
+#include "server/session/rate.h"
 
 #define S 1000000000u
 

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/crc32c.h"
-#include "common/digest.h"
-#include "server/spill.h"
+#include "common/base/crc32c.h"
+#include "common/base/digest.h"
+#include "server/runtime/spill.h"
 
 #define SIDE 60 /* 36,010 parameters: more than two ranges of apply */
 
@@ -44,15 +44,15 @@ static void digest_of_groups(const struct fixture *f, uint8_t digest[MFL_DIGEST_
         mfl_runtime_round_open(rt, 1);
         fixture_add_f32(f, rt, 4, 1, 5);
         uint64_t bytes = f->n * sizeof *sum, chunk = 8 * 1000;
-        assert_int_equal(mfl_slot_open(rt, 1, bytes, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 1, MFL_ENCODING_I64, 6, 0);
         for (uint64_t i = (bytes + chunk - 1) / chunk; i-- > 0;) {
-                assert_false(mfl_slot_complete(rt, 1));
                 fixture_put(rt, 1, sum, i * chunk, MFL_MIN(chunk, bytes - i * chunk));
                 if (i % 5 == 1)
                         fixture_put(rt, 1, sum, i * chunk, MFL_MIN(chunk, bytes - i * chunk));
         }
-        assert_true(mfl_slot_complete(rt, 1));
-        assert_int_equal(mfl_slot_add(rt, 1, 6, 0, &err), 0);
+        struct mfl_range missing[MFL_RANGES_MAX];
+        assert_int_equal(mfl_slot_missing(rt, 1, missing), 0);
+        assert_int_equal(mfl_slot_add(rt, 1, &err), 0);
         mfl_slot_free(rt, 1);
         fixture_add_f32(f, rt, 3, 1, 4);
         apply_ok(rt, 15, digest);
@@ -125,10 +125,8 @@ static void slots_know_what_is_missing(void **state)
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         uint64_t bytes = f.n * 8;
         char *zeros = calloc(1, bytes);
-        assert_int_equal(mfl_slot_open(rt, 0, bytes - 8, MFL_ENCODING_I64, &err), MFL_INVALID);
-        assert_int_equal(mfl_slot_open(rt, 0, bytes, (enum mfl_encoding)9, &err), MFL_INVALID);
         assert_int_equal(mfl_slot_write_begin(rt, 0, 0, 8, &write, &err), MFL_NOT_FOUND);
-        assert_int_equal(mfl_slot_open(rt, 0, bytes, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         assert_int_equal(mfl_slot_missing(rt, 0, ranges), 1);
         assert_int_equal(ranges[0].bytes, bytes);
         assert_int_equal(mfl_slot_write_begin(rt, 0, 4, 8, &write, &err), MFL_INVALID);
@@ -151,7 +149,6 @@ static void slots_know_what_is_missing(void **state)
         assert_int_equal(mfl_slot_write_begin(rt, 0, 0, 64, &write, &err), 0);
         assert_false(mfl_slot_write_end(rt, &write, false));
         assert_int_equal(mfl_slot_missing(rt, 0, ranges), 3);
-        assert_int_equal(mfl_slot_add(rt, 0, 1, 0, &err), MFL_INVALID);
         /* Every second 8 bytes: more pieces than a grant has ranges. */
         for (uint64_t i = 0; i < 3000; i++)
                 fixture_put(rt, 0, zeros, 4096 + 16 * i, 8);
@@ -162,9 +159,9 @@ static void slots_know_what_is_missing(void **state)
         /* Complete: nothing more is taken, so that what is checked is what is added. */
         assert_int_equal(mfl_slot_write_begin(rt, 0, 0, 8, &write, &err), MFL_NOT_FOUND);
         /* Opened anew: forgotten. A write from before does not count in it. */
-        assert_int_equal(mfl_slot_open(rt, 0, bytes, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         assert_int_equal(mfl_slot_write_begin(rt, 0, 0, bytes, &write, &err), 0);
-        assert_int_equal(mfl_slot_open(rt, 0, bytes, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         assert_false(mfl_slot_write_end(rt, &write, true));
         assert_int_equal(mfl_slot_missing(rt, 0, ranges), 1);
         free(zeros);
@@ -185,15 +182,15 @@ static void bad_updates_change_nothing(void **state)
         mfl_runtime_round_open(clean, 1);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
                 delta[f.n - 1] = bad[i];
-                assert_int_equal(mfl_slot_open(rt, 0, f.n * 4, MFL_ENCODING_F32, &err), 0);
+                fixture_slot(rt, 0, MFL_ENCODING_F32, 1, 0);
                 fixture_put(rt, 0, delta, 0, f.n * 4);
-                assert_int_equal(mfl_slot_add(rt, 0, 1, 0, &err), MFL_INVALID);
+                assert_int_equal(mfl_slot_add(rt, 0, &err), MFL_INVALID);
         }
         /* Good numbers, but more weight than the round's limit of 1024. */
         delta[f.n - 1] = 0;
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 4, MFL_ENCODING_F32, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_F32, 1025, 0);
         fixture_put(rt, 0, delta, 0, f.n * 4);
-        assert_int_equal(mfl_slot_add(rt, 0, 1025, 0, &err), MFL_INVALID);
+        assert_int_equal(mfl_slot_add(rt, 0, &err), MFL_INVALID);
         mfl_slot_free(rt, 0);
         assert_int_equal(mfl_runtime_apply(rt, 0, a, &err), MFL_INVALID);
         fixture_add_f32(&f, rt, 1, 1, 3);
@@ -280,7 +277,7 @@ static void old_params_stay_while_they_are_sent(void **state)
         mfl_params_unref(again);
         assert_false(atomic_load(&p0->retired));
         mfl_runtime_round_open(rt, 2);
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         assert_int_equal(mfl_budget_used(&budget), base + f.n * 8); /* a spare block */
         mfl_slot_free(rt, 0);
         assert_int_equal(mfl_budget_used(&budget), base);
@@ -295,16 +292,16 @@ static void old_params_stay_while_they_are_sent(void **state)
         /* A slot freed in the middle of a chunk: memory stays until the chunk ends, then the spare goes. */
         struct mfl_slot_write writes[4];
         for (int i = 0; i < 3; i++) {
-                assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), 0);
+                fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
                 assert_int_equal(mfl_slot_write_begin(rt, 0, 0, f.n * 8, &writes[i], &err), 0);
                 memset(writes[i].dst, i, f.n * 8);
                 mfl_slot_free(rt, 0);
         }
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), MFL_BUSY);
+        assert_false(fixture_try_slot(rt, 0, MFL_ENCODING_I64, 1, 0));
         for (int i = 0; i < 3; i++)
                 assert_false(mfl_slot_write_end(rt, &writes[i], true));
         assert_int_equal(mfl_budget_used(&budget), base);
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), 0);
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         mfl_runtime_close(rt);
         assert_int_equal(mfl_budget_used(&budget), 0);
         fixture_deinit(&f);
@@ -313,12 +310,10 @@ static void old_params_stay_while_they_are_sent(void **state)
 static void median_takes_single_updates_only(void **state)
 {
         struct fixture f;
-        struct mfl_error err = {{0}};
         uint8_t digest[MFL_DIGEST_BYTES];
         fixture_init(&f, MFL_STRATEGY_MEDIAN, SIDE);
         struct mfl_runtime *rt = fixture_open(&f, 2, NULL);
         struct mfl_params *old = mfl_runtime_params(rt, NULL);
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), MFL_INVALID);
         for (uint64_t round = 1; round <= 2; round++) { /* the second round finds the file empty */
                 mfl_runtime_round_open(rt, (uint32_t)round);
                 for (uint64_t k = 0; k < 3; k++)
@@ -477,10 +472,8 @@ static void frozen_params_have_no_part_in_rounds(void **state)
         is_whole(rt, &f, start, params->digest);
         mfl_params_unref(params);
         mfl_runtime_round_open(rt, 1);
-        /* Of the whole vector, or beyond the part that moves. */
-        assert_int_equal(mfl_slot_open(rt, 0, f.graph->n * 8, MFL_ENCODING_I64, &err), MFL_INVALID);
-        assert_int_equal(mfl_slot_open(rt, 0, f.graph->n * 4, MFL_ENCODING_F32, &err), MFL_INVALID);
-        assert_int_equal(mfl_slot_open(rt, 0, f.n * 8, MFL_ENCODING_I64, &err), 0);
+        /* Beyond the part that moves. */
+        fixture_slot(rt, 0, MFL_ENCODING_I64, 1, 0);
         assert_int_equal(mfl_slot_write_begin(rt, 0, f.n * 8, 8, &write, &err), MFL_INVALID);
         assert_int_equal(mfl_slot_write_begin(rt, 0, f.n * 8 - 8, 16, &write, &err), MFL_INVALID);
         mfl_slot_free(rt, 0);

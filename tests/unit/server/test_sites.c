@@ -2,9 +2,10 @@
 /* The server core and sites that differ: whose data fit a job, whom a job lacks, uploads that stall, and jobs
  * that end after a round. */
 #include "tests/lib/test.h"
+#include "common/data/dataset.h"
 
 #include "proto/version.h"
-#include "server/core.h"
+#include "server/core/core.h"
 
 #include <stdio.h>
 
@@ -21,7 +22,8 @@ struct bed {
         uint32_t n_data, n_commits, n_evals, released;
         uint32_t granted[8], n_granted; /* connections, in order */
         uint32_t slot_of[8];            /* by connection */
-        struct mfl_task task[8];        /* by connection; items are not kept */
+        uint64_t grant_of[8];
+        struct mfl_task task[8]; /* by connection; items are not kept */
         uint32_t n_tasks;
         char traces[16384];
 };
@@ -66,10 +68,13 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
         case MFL_ACT_GRANT:
                 bed->granted[bed->n_granted++ % 8] = a->conn;
                 bed->slot_of[a->conn] = a->slot.slot;
+                bed->grant_of[a->conn] = a->slot.grant;
                 break;
         case MFL_ACT_SLOT_ADD:
-                feed(bed, (struct mfl_core_event){
-                                  .kind = MFL_EV_ADDED, .ok = true, .job = JOB, .slot = a->slot.slot});
+                feed(bed, (struct mfl_core_event){.kind = MFL_EV_ADDED,
+                                  .ok = true,
+                                  .job = JOB,
+                                  .upload = {a->slot.slot, a->slot.grant}});
                 break;
         case MFL_ACT_APPLY:
                 job_event(bed, MFL_EV_APPLIED);
@@ -199,10 +204,81 @@ static void test_other_meaning(void **state)
         assert_true(bed.data.meaning == 77);
         assert_string_equal(bed.data_from, "site-a");
         assert_string_equal(note_of(&bed, 1, note),
-                JOB ": its data set pets has other classes or symbols than that of site-a");
-        assert_non_null(strstr(bed.traces,
-                "daemon site-b can't take part: its data set pets has other classes or symbols than that of "
-                "site-a\n"));
+                JOB ": its data set pets has other classes, categories or tokens than that of site-a");
+        assert_non_null(strstr(bed.traces, "daemon site-b can't take part: its data set pets has other "
+                                           "classes, categories or tokens than that of "
+                                           "site-a\n"));
+        end(&bed);
+}
+
+/* Categories become features: a site that tells nothing of any has other numbers in them. */
+static void test_categories_are_never_mixed(void **state)
+{
+        const uint64_t one = (uint64_t)MFL_MEANING_CATEGORIES << 40 | 1, two = one + 1;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_LOCAL);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 0, 1)); /* decides, without a word of categories */
+        up(&bed, 2, pets(2, one, 2));
+        up(&bed, 3, pets(2, 77, 3));
+        tick(&bed, 2000);
+        assert_true(bed.task[1].task && !bed.task[2].task && bed.task[3].task);
+        end(&bed);
+        start(&bed, MFL_PARTITION_LOCAL);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, one, 1));
+        up(&bed, 2, pets(2, two, 2));
+        up(&bed, 3, pets(2, 0, 3));
+        tick(&bed, 2000);
+        assert_true(bed.task[1].task && !bed.task[2].task && !bed.task[3].task);
+        end(&bed);
+}
+
+static void check_progress(struct bed *bed, uint32_t items, uint64_t samples, double trained, double part)
+{
+        struct mfl_core_job_view view;
+        struct mfl_core_daemon_view daemon;
+        struct mfl_msg msg = {.kind = MFL_MSG_PROGRESS,
+                .progress = {.task = bed->task[1].task, .items_done = items, .samples_done = samples}};
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
+        assert_int_equal(mfl_core_job_view(bed->core, JOB, &view), 0);
+        mfl_core_daemon_view(bed->core, 0, &daemon);
+        assert_float_equal(view.trained, trained, 1e-9);
+        assert_float_equal(daemon.items_part, part, 1e-9);
+        assert_int_equal(daemon.items_done, items);
+}
+
+/* What is done of clients under way shows from the first samples on; no client is done before its daemon says
+ * so. */
+static void test_progress_within_clients(void **state)
+{
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.training.epochs = 2;
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 0, 1));
+        tick(&bed, 2000);
+        assert_true(bed.task[1].task != 0); /* 4 clients of 25 samples, twice each */
+        check_progress(&bed, 0, 0, 0, 0);
+        check_progress(&bed, 0, 25, 0.125, 0.5);
+        check_progress(&bed, 0, 70, 0.35, 1.4);
+        check_progress(&bed, 2, 80, 0.5, 2);
+        check_progress(&bed, 3, 1000000, 0.99, 3.96);
+        end(&bed);
+        start(&bed, MFL_PARTITION_LOCAL);
+        bed.spec.training.epochs = 1;
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 0, 1));
+        tick(&bed, 2000);
+        check_progress(&bed, 0, 25, 0.25, 0.25); /* of its own 100 */
+        end(&bed);
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.training.steps = 10;
+        bed.spec.training.batch = 5;
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 0, 1));
+        tick(&bed, 2000);
+        check_progress(&bed, 0, 100, 0.5, 2);
         end(&bed);
 }
 
@@ -216,8 +292,8 @@ static void test_kept_over_restarts(void **state)
         up(&bed, 2, pets(2, 78, 2));
         tick(&bed, 2000);
         assert_int_equal(bed.n_data + bed.n_tasks, 0);
-        assert_string_equal(
-                bed.reason, "1 daemon offers pets: site-b has other classes or symbols than site-a");
+        assert_string_equal(bed.reason,
+                "1 daemon offers pets: site-b has other classes, categories or tokens than site-a");
         up(&bed, 1, pets(2, 77, 1));
         tick(&bed, 2000);
         assert_true(bed.task[1].task && !bed.task[2].task);
@@ -278,9 +354,9 @@ static void test_layers_of_a_later_version(void **state)
         assert_true(!bed.task[1].task && bed.task[2].task);
         assert_string_equal(note_of(&bed, 0, note),
                 JOB ": it has hardswish layers, which protocol 2 does not know: upgrade this daemon");
-        assert_non_null(strstr(bed.traces,
-                "daemon site-a gets nothing of this job: it speaks protocol 2, and hardswish layers need 3; "
-                "upgrade it"));
+        assert_non_null(strstr(bed.traces, "daemon site-a gets no work from this job: it speaks protocol 2, "
+                                           "but hardswish layers need 3; "
+                                           "upgrade it"));
         end(&bed);
 }
 
@@ -332,13 +408,13 @@ static void test_what_is_offered(void **state)
         up(&bed, 2, named("cats"));
         up(&bed, 3, named("mine"));
         add_job(&bed, NULL, NULL);
-        assert_string_equal(bed.reason, "no daemon with data set pets is connected; offered are cats, mine");
+        assert_string_equal(bed.reason, "no daemon with data set pets is connected; offered: cats, mine");
         up(&bed, 4, named("a"));
         up(&bed, 5, named("z"));
         up(&bed, 6, named("b"));
         tick(&bed, 2000);
         assert_string_equal(
-                bed.reason, "no daemon with data set pets is connected; offered are a, b, cats, mine, ...");
+                bed.reason, "no daemon with data set pets is connected; offered: a, b, cats, mine, ...");
         end(&bed);
 }
 
@@ -366,7 +442,7 @@ static void test_too_few(void **state)
         struct mfl_core_job_view view;
         assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
         assert_string_equal(view.reason,
-                "3 daemons offer pets: site-a is lost and waited for, site-b has other samples than site-a, "
+                "3 daemons offer pets: site-a is lost, but may return, site-b has other samples than site-a, "
                 "site-c can't do this job: no bf16 here");
         refuse(&bed, 1, pets(2, 77, 1), MFL_REFUSAL_RULE); /* it comes back, and counts once */
         assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
@@ -376,7 +452,7 @@ static void test_too_few(void **state)
         end(&bed);
 }
 
-static void announce(struct bed *bed, uint32_t conn)
+static void announce_bytes(struct bed *bed, uint32_t conn, uint64_t bytes)
 {
         const struct mfl_task *t = &bed->task[conn];
         struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE,
@@ -384,16 +460,23 @@ static void announce(struct bed *bed, uint32_t conn)
                         .round = t->round,
                         .item_count = t->n_items,
                         .weight = t->n_items,
-                        .bytes = 4 * 8,
+                        .bytes = bytes,
                         .encoding = MFL_ENCODING_I64,
                         .job = JOB}};
         feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
 }
 
+static void announce(struct bed *bed, uint32_t conn)
+{
+        announce_bytes(bed, conn, 4 * 8);
+}
+
 static void complete(struct bed *bed, uint32_t conn)
 {
-        feed(bed, (struct mfl_core_event){
-                          .kind = MFL_EV_UPLOAD_COMPLETE, .job = JOB, .slot = bed->slot_of[conn]});
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_UPLOAD_COMPLETE,
+                          .conn = conn,
+                          .job = JOB,
+                          .upload = {bed->slot_of[conn], bed->grant_of[conn]}});
 }
 
 static uint32_t last_granted(const struct bed *bed)
@@ -421,7 +504,7 @@ static void test_an_upload_stalls(void **state)
         assert_int_equal(bed.n_granted, 3);
         assert_int_equal(last_granted(&bed), 2);
         tick(&bed, 14000);
-        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_CHUNK, .conn = 2});
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_UPLOADING, .conn = 2});
         assert_true(mfl_core_next_ms(bed.core) <= bed.now + 15000);
         tick(&bed, 14900);
         assert_int_equal(bed.n_granted, 3);
@@ -432,6 +515,57 @@ static void test_an_upload_stalls(void **state)
         complete(&bed, 2);
         assert_int_equal(bed.n_granted, 5);
         assert_int_equal(bed.n_commits, 1);
+        end(&bed);
+}
+
+static void told(struct bed *bed, enum mfl_core_event_kind kind, uint64_t grant)
+{
+        feed(bed, (struct mfl_core_event){.kind = kind, .conn = 1, .job = JOB, .upload = {0, grant}});
+}
+
+/* Downloads hold the memory of the only slot: it is granted again, under another number, and what comes late
+ * for the first number means nothing. */
+static void test_a_slot_waits_for_memory(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 77, 1));
+        tick(&bed, 2000);
+        announce(&bed, 1);
+        uint64_t first = bed.grant_of[1], slots, used;
+        told(&bed, MFL_EV_SLOT_BUSY, first);
+        mfl_core_slots_count(bed.core, &slots, &used);
+        assert_true(slots == 1 && used == 0);
+        told(&bed, MFL_EV_UPLOAD_COMPLETE, first);
+        tick(&bed, 100);
+        assert_int_equal(bed.n_granted, 1);
+        tick(&bed, 100);
+        assert_int_equal(bed.n_granted, 2);
+        assert_true(bed.grant_of[1] != first);
+        told(&bed, MFL_EV_SLOT_BUSY, first);
+        told(&bed, MFL_EV_UPLOAD_COMPLETE, first);
+        mfl_core_slots_count(bed.core, &slots, &used);
+        assert_true(bed.n_commits == 0 && used == 1);
+        told(&bed, MFL_EV_SLOT_BUSY, bed.grant_of[1]);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        tick(&bed, 1000); /* nobody is there to be granted anything */
+        assert_int_equal(bed.n_granted, 2);
+        end(&bed);
+}
+
+static void test_updates_of_another_size(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        add_job(&bed, NULL, NULL);
+        up(&bed, 1, pets(2, 77, 1));
+        tick(&bed, 2000);
+        announce_bytes(&bed, 1, 3 * 8);
+        assert_int_equal(bed.n_granted, 0);
+        assert_non_null(strstr(bed.traces, "is refused: wrong size"));
         end(&bed);
 }
 
@@ -470,7 +604,7 @@ static void test_stop_after_a_round(void **state)
         feed(&bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &msg});
         assert_int_equal(bed.n_commits, 1);
         assert_int_equal(bed.state, MFL_JOB_STOPPED);
-        assert_string_equal(bed.reason, "stopped after round 1, as it was asked to");
+        assert_string_equal(bed.reason, "stopped after round 1 as requested");
         assert_int_equal(bed.released, 1);
         assert_int_equal(bed.n_tasks, 2);
         end(&bed);
@@ -507,6 +641,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_other_meaning),
+                cmocka_unit_test(test_categories_are_never_mixed),
+                cmocka_unit_test(test_progress_within_clients),
                 cmocka_unit_test(test_kept_over_restarts),
                 cmocka_unit_test(test_meaning_comes_later),
                 cmocka_unit_test(test_layers_of_a_later_version),
@@ -514,6 +650,8 @@ int main(void)
                 cmocka_unit_test(test_what_is_offered),
                 cmocka_unit_test(test_too_few),
                 cmocka_unit_test(test_an_upload_stalls),
+                cmocka_unit_test(test_a_slot_waits_for_memory),
+                cmocka_unit_test(test_updates_of_another_size),
                 cmocka_unit_test(test_stop_after_a_round),
                 cmocka_unit_test(test_stop_after_no_round),
         };

@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/fs.h"
+#include "common/base/fs.h"
 #include "common/model/safetensors.h"
-#include "server/store_internal.h"
+#include "server/store/store_internal.h"
 
 static struct mfl_store *open_store(const char *dir)
 {
@@ -78,7 +78,8 @@ static void jobs_are_stored_and_listed(void **state)
                 &err); /* empty tokens are no tokens */
         assert_string_equal(a, "j-000001");
         assert_string_equal(b, "j-000002");
-        assert_int_equal(mfl_store_job_add(store, "x", "y", "token", "ann", NULL, c, &err), MFL_EXISTS);
+        assert_int_equal(
+                mfl_store_job_add(store, "one", "text 1", "token", "ann", NULL, c, &err), MFL_EXISTS);
         assert_string_equal(c, "j-000001");
         const struct mfl_data_info data = {.name = "mnist",
                 .shape = {3, {1, 28, 28}},
@@ -98,7 +99,6 @@ static void jobs_are_stored_and_listed(void **state)
         assert_true(mfl_store_boot(store) > boot);
         ok(mfl_store_job_get(store, a, &job, &err), &err);
         assert_string_equal(job.text, "text 1");
-        assert_string_equal(job.token, "token");
         assert_int_equal(job.state, MFL_JOB_RUNNING);
         assert_true(mfl_shape_equal(&job.data.shape, &data.shape));
         assert_true(job.data.fingerprint == data.fingerprint && job.n_params == 7850 && job.n_frozen == 50 &&
@@ -305,15 +305,13 @@ static void frozen_params_lie_in_a_file_of_their_own(void **state)
         struct mfl_error err = {{0}};
         struct mfl_store_round first, last;
         struct mfl_store_resume resume;
-        struct mfl_store_file frozen;
         struct stat st, then;
         char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
         fixture_init(&f, MFL_STRATEGY_FEDYOGI, 4);
         fixture_freeze(&f);
         struct mfl_store *store = open_store(f.dir);
         ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
-        ok(mfl_store_frozen_file(store, id, &frozen, &err), &err);
-        assert_string_equal(frozen.name, "");
+        assert_false(has_file(store, id, "frozen.safetensors"));
         struct mfl_runtime *rt = fixture_open(&f, 1, NULL);
         commit_round(&f, store, id, rt, 1, 0.5, 0);
         assert_int_equal(stat(mfl_store_path(store, id, "frozen.safetensors", path), &then), 0);
@@ -361,7 +359,81 @@ static void frozen_params_lie_in_a_file_of_their_own(void **state)
         fixture_deinit(&f);
 }
 
-static void orphans_go_at_the_start(void **state)
+/* A token is its operator's, and names one request. */
+static void tokens_belong_to_their_operator(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        char ann[MFL_JOB_ID_BYTES], bob[MFL_JOB_ID_BYTES], id[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "text 1", "nightly", "ann", NULL, ann, &err), &err);
+        ok(mfl_store_job_add(store, "a", "text 1", "nightly", "bob", NULL, bob, &err), &err);
+        assert_string_not_equal(ann, bob);
+        ok(mfl_store_job_add(store, "a", "text 1", "nightly", "local", NULL, id, &err), &err);
+        assert_int_equal(
+                mfl_store_job_add(store, "a", "text 1", "nightly", "anybody", NULL, id, &err), MFL_EXISTS);
+        assert_string_equal(id, "j-000003");      /* who shows no certificate is one operator */
+        for (int again = 0; again < 2; again++) { /* a restart changes nothing */
+                assert_int_equal(mfl_store_job_add(store, "a", "text 1", "nightly", "bob", NULL, id, &err),
+                        MFL_EXISTS);
+                assert_string_equal(id, bob);
+                assert_int_equal(mfl_store_job_add(store, "a", "text 2", "nightly", "ann", NULL, id, &err),
+                        MFL_STORE_TOKEN_TAKEN);
+                assert_non_null(strstr(err.text, ann));
+                /* To clone is another request than to submit, and of another job another one. */
+                assert_int_equal(
+                        mfl_store_job_clone(store, ann, "nightly", "ann", id, &err), MFL_STORE_TOKEN_TAKEN);
+                mfl_store_close(store);
+                store = open_store(f.dir);
+        }
+        ok(mfl_store_job_clone(store, ann, "copy", "ann", id, &err), &err);
+        assert_int_equal(mfl_store_job_clone(store, ann, "copy", "ann", bob, &err), MFL_EXISTS);
+        assert_string_equal(bob, id);
+        assert_int_equal(
+                mfl_store_job_clone(store, "j-000002", "copy", "ann", bob, &err), MFL_STORE_TOKEN_TAKEN);
+        assert_int_equal(mfl_store_job_add(store, "a", "text 1", "copy", "ann", NULL, bob, &err),
+                MFL_STORE_TOKEN_TAKEN);
+        /* With its job the token is free again. */
+        ok(mfl_store_job_set_state(store, ann, MFL_JOB_DONE, "", &err), &err);
+        ok(mfl_store_job_delete(store, ann, &err), &err);
+        ok(mfl_store_job_add(store, "a", "text 2", "nightly", "ann", NULL, id, &err), &err);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+static void a_token_means_the_initial_params_too(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_store_upload *upload;
+        char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
+        const struct {
+                float first;
+                int want;
+        } cases[] = {{1, 0}, {1, MFL_EXISTS}, {2, MFL_STORE_TOKEN_TAKEN}};
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                const float v[4] = {cases[i].first};
+                ok(mfl_store_upload_begin(store, 4, &upload, &err), &err);
+                ok(mfl_store_upload_write(upload, v, sizeof v, &err), &err);
+                assert_int_equal(
+                        mfl_store_job_add(store, "a", "t", "token", "ann", upload, id, &err), cases[i].want);
+                assert_string_equal(id, "j-000001");
+                if (cases[i].want)
+                        mfl_store_upload_discard(upload);
+        }
+        ok(mfl_store_initial_check(store, id, &err), &err);
+        int fd = open(mfl_store_path(store, id, "initial.f32", path), O_WRONLY);
+        assert_int_equal(pwrite(fd, "\1", 1, 5), 1);
+        close(fd);
+        assert_int_equal(mfl_store_initial_check(store, id, &err), MFL_INVALID);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+static void only_leftovers_go_at_the_start(void **state)
 {
         struct fixture f;
         struct mfl_error err = {{0}};
@@ -385,6 +457,9 @@ static void orphans_go_at_the_start(void **state)
         mfl_store_close(store);
         store = open_store(f.dir);
         assert_true(has_file(store, id, "round-000001.safetensors"));
+        assert_true(has_file(store, id, "round-000002.safetensors")); /* the job goes on with that round */
+        assert_null(mfl_store_warning(store, 0));
+        ok(mfl_store_job_set_state(store, id, MFL_JOB_STOPPED, "", &err), &err);
         assert_false(has_file(store, id, "round-000002.safetensors"));
         assert_false(has_file(store, id, "round-000003.safetensors.tmp"));
         assert_false(has_file(store, "j-000077", ""));
@@ -537,7 +612,9 @@ int main(void)
                 cmocka_unit_test(retention_keeps_newest_best_and_more),
                 cmocka_unit_test(damaged_checkpoints_are_passed_over),
                 cmocka_unit_test(frozen_params_lie_in_a_file_of_their_own),
-                cmocka_unit_test(orphans_go_at_the_start),
+                cmocka_unit_test(tokens_belong_to_their_operator),
+                cmocka_unit_test(a_token_means_the_initial_params_too),
+                cmocka_unit_test(only_leftovers_go_at_the_start),
                 cmocka_unit_test(log_lines_are_ordered_and_capped),
                 cmocka_unit_test(one_server_per_directory),
                 cmocka_unit_test(corrupt_databases_are_refused),

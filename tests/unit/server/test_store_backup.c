@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/fs.h"
-#include "server/store_backup.h"
+#include "common/base/fs.h"
+#include "server/store/store_backup.h"
 
 static void ok(int r, const struct mfl_error *err)
 {
@@ -103,7 +103,7 @@ static void a_back_up_is_a_state_directory(void **state)
         struct mfl_store *store = prepare(&f, 3);
         ok(mfl_store_backup(f.dir, target_of(&f, target), on_finding, &findings, &saved, &err), &err);
         assert_int_equal(mfl_store_backup(f.dir, target, on_finding, &findings, &saved, &err), MFL_INVALID);
-        assert_non_null(strstr(err.text, "is there already"));
+        assert_non_null(strstr(err.text, "already exists"));
         char inside[200];
         for (int i = 0; i < 2; i++) {
                 snprintf(inside, sizeof inside, "%s/%ssaved", f.dir, i ? "jobs/../jobs/" : "");

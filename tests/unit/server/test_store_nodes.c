@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "server/store.h"
-#include "server/store_db.h"
+#include "server/store/store.h"
+#include "server/store/store_db.h"
 
 static void ok(int r, const struct mfl_error *err)
 {

@@ -64,7 +64,8 @@ static void check_strategy(enum mfl_strategy_kind kind)
                 struct mfl_error err;
                 for (int e = 0; e < COUNT; e++)
                         d[e] = e == 0 ? 0.0 : (double)fixture_delta(2, r, (uint64_t)e) * (e % 3 ? 1.0 : 1e-3);
-                assert_int_equal(mfl_strategy_apply(ops, &job, NULL, 0, COUNT, x, d, state, next, &err), 0);
+                assert_int_equal(
+                        mfl_strategy_apply(ops, &job, 1, NULL, 0, COUNT, x, d, state, next, &err), 0);
                 for (int e = 0; e < COUNT; e++) {
                         double want = expected(&job, (double)x[e], d[e], &m[e], &v[e]);
                         /* The two ways to write a formula differ by some double roundings: at most one float
@@ -92,6 +93,31 @@ static void strategies_follow_their_equations(void **state)
         check_strategy(MFL_STRATEGY_MEDIAN);
 }
 
+/* flwr.serverapp.strategy.FedAdam, round 3: v from 0, and eta sqrt(1 - b2^4) / (1 - b1^4). FedYogi: v from 0 alone. */
+static void flowers_variant_by_hand(void **state)
+{
+        struct mfl_job job = {.aggregation = {.strategy = MFL_STRATEGY_FEDADAM,
+                                      .variant = MFL_VARIANT_FLOWER,
+                                      .server_lr = 1.0f,
+                                      .beta1 = 0.5f,
+                                      .beta2 = 0.75f,
+                                      .tau = 0.25f}};
+        float x = 1.0f, next, m = 0.0f, v = mfl_strategy_fedadam.state_initial(&job, 1);
+        float *states[] = {&m, &v};
+        double d = 2.0;
+        assert_true(v == 0.0f);
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 3, NULL, 0, 1, &x, &d, states, &next, NULL),
+                0);
+        double eta = sqrt(1 - 0.75 * 0.75 * 0.75 * 0.75) / (1 - 0.0625);
+        assert_true(m == 1.0f && v == 1.0f && fabs((double)next - (1.0 + eta * 1.0 / 1.25)) < 1e-6);
+        m = v = 0;
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedyogi, &job, 3, NULL, 0, 1, &x, &d, states, &next, NULL),
+                0);
+        assert_true(m == 1.0f && v == 1.0f && fabs((double)next - (1.0 + 1.0 / 1.25)) < 1e-6);
+}
+
 /* First step of FedAdam by hand: m = 0.1 * 2 = 0.2, v = 0.99 * 0.25 + 0.01 * 4 = 0.2875, tau 0.5. */
 static void fedadam_takes_the_step_computed_by_hand(void **state)
 {
@@ -105,7 +131,8 @@ static void fedadam_takes_the_step_computed_by_hand(void **state)
         double d = 2.0;
         assert_true(v == 0.25f);
         assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedadam, &job, NULL, 0, 1, &x, &d, states, &next, NULL), 0);
+                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 1, NULL, 0, 1, &x, &d, states, &next, NULL),
+                0);
         assert_true(fabs((double)next - (1.0 + 0.2 / (sqrt(0.2875) + 0.5))) < 1e-6); /* float settings */
 }
 
@@ -115,15 +142,16 @@ static void results_that_are_not_finite_are_refused(void **state)
         struct mfl_error err = {{0}};
         float x[] = {0.0f, 3e38f}, next[2];
         double d[] = {0.0, 3e38};
-        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedavg, &job, NULL, 100, 2, x, d, NULL, next, &err),
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedavg, &job, 1, NULL, 100, 2, x, d, NULL, next, &err),
                 MFL_INVALID);
         assert_non_null(strstr(err.text, "parameter 101"));
         /* FedAdagrad's variance overflows while the param itself stays finite. */
         float m = 0, v = 0, one = 1;
         float *states[] = {&m, &v};
         double large = 1e30;
-        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, NULL, 0, 1, &one, &large, states,
-                                 next, &err),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, 1, NULL, 0, 1, &one, &large,
+                                 states, next, &err),
                 MFL_INVALID);
 }
 
@@ -155,12 +183,12 @@ static void check_untrained(enum mfl_strategy_kind kind)
                         state[0][i][e] = state[1][i][e] = ops->state_initial(&job, i);
         }
         float *whole[] = {state[0][0], state[0][1]};
-        assert_int_equal(mfl_strategy_apply(ops, &job, NULL, 0, N, x, d, whole, all, NULL), 0);
+        assert_int_equal(mfl_strategy_apply(ops, &job, 1, NULL, 0, N, x, d, whole, all, NULL), 0);
         for (size_t at = 0, step = 1; at < N; at += step, step += 3) {
                 size_t count = MFL_MIN(step, N - at);
                 float *part[] = {state[1][0] + at, state[1][1] + at};
-                assert_int_equal(mfl_strategy_apply(
-                                         ops, &job, graph, at, count, x + at, d + at, part, some + at, NULL),
+                assert_int_equal(mfl_strategy_apply(ops, &job, 1, graph, at, count, x + at, d + at, part,
+                                         some + at, NULL),
                         0);
         }
         for (int t = 0; t < graph->n_params; t++) {
@@ -227,6 +255,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(strategies_follow_their_equations),
                 cmocka_unit_test(fedadam_takes_the_step_computed_by_hand),
+                cmocka_unit_test(flowers_variant_by_hand),
                 cmocka_unit_test(results_that_are_not_finite_are_refused),
                 cmocka_unit_test(running_statistics_take_the_plain_mean),
                 cmocka_unit_test(median_is_the_middle_of_the_sorted),

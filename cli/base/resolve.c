@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* References to jobs: an id, a name, or "last". */
+#include "cli/base/client.h"
+
+static bool is_job_id(const char *ref)
+{
+        size_t n = strlen(ref);
+        return !strncmp(ref, "j-", 2) && n >= 8 && n < MFL_JOB_ID_BYTES &&
+               strspn(ref + 2, "0123456789") == n - 2;
+}
+
+static int pick_job(const Mfl__JobList *list, const char *ref, char *ret_job, struct mfl_error *err)
+{
+        const char *found = NULL, *newest = NULL;
+        int n = 0;
+        for (size_t i = 0; i < list->n_jobs; i++) {
+                const Mfl__JobInfo *info = list->jobs[i];
+                if (!newest || strlen(info->job) > strlen(newest) ||
+                        (strlen(info->job) == strlen(newest) && strcmp(info->job, newest) > 0))
+                        newest = info->job;
+                if (!strcmp(info->name, ref)) {
+                        found = info->job;
+                        n++;
+                }
+        }
+        if (n > 1)
+                return mfl_fail(err, MFL_CLI_CONFLICT,
+                        "%d jobs have the name '%.63s': use an id ('mfl list' shows them)", n, ref);
+        if (!n && !strcmp(ref, "last"))
+                found = newest;
+        if (!found)
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        list->n_jobs ? "there is no job '%.63s'; 'mfl list' shows the jobs"
+                                     : "there is no job '%.63s': the server has no jobs",
+                        ref);
+        mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, found);
+        return 0;
+}
+
+int mfl_client_resolve(struct mfl_client *c, const char *ref, char *ret_job, struct mfl_error *err)
+{
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
+        if (is_job_id(ref)) {
+                mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, ref);
+                return 0;
+        }
+        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
+        request.list_jobs = &list;
+        int r = mfl_client_call(c, &request, MFL__ENVELOPE__BODY_JOB_LIST, &answer, err);
+        return r ? r : pick_job(answer->job_list, ref, ret_job, err);
+}

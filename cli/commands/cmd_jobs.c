@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands about jobs with one request and one answer: list, show, models, stop, delete. */
+#include <inttypes.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/base/client.h"
+#include "cli/base/display.h"
+#include "cli/base/json.h"
+#include "cli/view/views.h"
+
+/* Prints the server's answer. */
+typedef int print_answer(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err);
+
+/* Sends one request and takes an answer of that kind. If `job` is not NULL, the first argument is resolved
+ * into it, and the request points to it. */
+static int ask(struct mfl_cli *cli, Mfl__Envelope *request, char *job, Mfl__Envelope__BodyCase kind,
+        print_answer *print)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        struct mfl_error err;
+        int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+        if (!r && job)
+                r = mfl_client_resolve(&client, cli->argument[0], job, &err);
+        if (!r)
+                r = mfl_client_call(&client, request, kind, &answer, &err);
+        if (!r)
+                r = print(cli, job, answer, &err);
+        return mfl_cli_report(cli, r, &err);
+}
+
+/* The width of the terminal; 0 elsewhere: no limit. */
+static int width(const struct mfl_cli *cli)
+{
+        return cli->terminal ? mfl_screen_columns(STDOUT_FILENO) : 0;
+}
+
+/* Prints and frees the text. NULL: out of memory. */
+static int print_view(char *text, const char *what, struct mfl_error *err)
+{
+        if (!text)
+                return mfl_fail_memory(err, 0, what);
+        fputs(text, stdout);
+        free(text);
+        return 0;
+}
+
+static json_t *list_json(const Mfl__JobList *list)
+{
+        json_t *jobs = json_array();
+        for (size_t i = 0; i < list->n_jobs; i++)
+                json_array_append_new(jobs, mfl_json_job(list->jobs[i]));
+        return *list->notice ? json_pack("{so ss}", "jobs", jobs, "notice", list->notice)
+                             : json_pack("{so}", "jobs", jobs);
+}
+
+static int print_list(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__JobList *list = answer->job_list;
+        if (cli->json)
+                return mfl_json_print(stdout, list_json(list), err);
+        if (*list->notice)
+                fprintf(stderr, "mfl: %s\n", list->notice);
+        if (!list->n_jobs) {
+                puts("no jobs; 'mfl submit job.yaml' sends one to the server");
+                return 0;
+        }
+        return print_view(mfl_view_jobs(list, width(cli)), "a list of jobs", err);
+}
+
+int mfl_cmd_list(struct mfl_cli *cli)
+{
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
+        request.list_jobs = &list;
+        return ask(cli, &request, NULL, MFL__ENVELOPE__BODY_JOB_LIST, print_list);
+}
+
+static json_t *rounds_json(Mfl__RoundInfo *const *rounds, size_t n)
+{
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(list, mfl_json_round(rounds[i]));
+        return list;
+}
+
+static int print_rounds(struct mfl_cli *cli, Mfl__RoundInfo *const *rounds, size_t n, struct mfl_error *err)
+{
+        return n ? print_view(mfl_view_rounds(rounds, n, width(cli)), "rounds", err) : 0;
+}
+
+static json_t *nodes_json(Mfl__NodeCost *const *nodes, size_t n)
+{
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++)
+                json_array_append_new(list, mfl_json_node(nodes[i]));
+        return list;
+}
+
+static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = mfl_view_network(d, cli->options.nodes, width(cli));
+        if (!text)
+                return mfl_fail_memory(err, 0, "the costs of nodes");
+        printf("%s%s", *text ? "\n" : "", text);
+        return 0;
+}
+
+static void print_best(const Mfl__JobInfo *j)
+{
+        char accuracy[16];
+        printf("best       round %u, accuracy %s, loss %.4f", j->best->round,
+                mfl_view_accuracy(j->best, accuracy, sizeof accuracy), j->best->loss);
+        if (j->per_token)
+                printf(", perplexity %.2f", exp(j->best->loss));
+        putchar('\n');
+}
+
+static json_t *detail_json(const Mfl__JobDetail *d)
+{
+        return json_pack("{so ss so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+                rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes));
+}
+
+static int print_detail(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__JobDetail *d = answer->job_detail;
+        const Mfl__JobInfo *j = d->info;
+        char date[32];
+        if (cli->json)
+                return mfl_json_print(stdout, detail_json(d), err);
+        printf("job        %s\nname       %s\nstate      %s%s%s\n", j->job, j->name, mfl_state_name(j->state),
+                *j->reason ? ": " : "", j->reason);
+        printf("rounds     %u of %u\nmodel      %s, %" PRIu64 " parameters", j->round, j->rounds, j->model,
+                j->n_params);
+        if (j->n_frozen)
+                printf(", %" PRIu64 " of them move", j->n_params - j->n_frozen);
+        putchar('\n');
+        printf("data       %s\nstrategy   %s\ncreated    %s\n", j->data, j->strategy,
+                mfl_view_date(j->created_ms, date, sizeof date));
+        if (*j->owner)
+                printf("owner      %s\n", j->owner);
+        if (j->finished_ms)
+                printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
+        if (j->in_round)
+                printf("at work    round %u, %s, clients %u of %u, %u daemons\n", j->in_round, j->phase,
+                        j->clients_done, j->clients_total, j->daemons);
+        if (j->best)
+                print_best(j);
+        putchar('\n');
+        int r = print_rounds(cli, d->rounds, d->n_rounds, err);
+        if (!r)
+                r = print_network(cli, d, err);
+        if (r)
+                return r;
+        printf("%s%s", d->n_rounds ? "\n" : "", d->text);
+        if (*d->text && d->text[strlen(d->text) - 1] != '\n')
+                putchar('\n');
+        return 0;
+}
+
+static int print_partition(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__JobPartition *partition = answer->job_partition;
+        if (cli->json)
+                return mfl_json_print(stdout, mfl_json_partition(partition), err);
+        return print_view(mfl_view_partition(partition, width(cli)), "a partition", err);
+}
+
+static int show_partition(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__GetPartition get = MFL__GET_PARTITION__INIT;
+        get.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_GET_PARTITION;
+        request.get_partition = &get;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_JOB_PARTITION, print_partition);
+}
+
+int mfl_cmd_show(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ShowJob show = MFL__SHOW_JOB__INIT;
+        if (cli->options.partition)
+                return show_partition(cli);
+        show.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_SHOW_JOB;
+        request.show_job = &show;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_JOB_DETAIL, print_detail);
+}
+
+static int print_models(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const Mfl__ModelList *m = answer->model_list;
+        if (cli->json)
+                return mfl_json_print(stdout,
+                        json_pack("{ss so}", "job", job, "models", rounds_json(m->models, m->n_models)), err);
+        if (!m->n_models)
+                printf("%s has no model yet\n", job);
+        return print_rounds(cli, m->models, m->n_models, err);
+}
+
+int mfl_cmd_models(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ListModels list = MFL__LIST_MODELS__INIT;
+        list.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_MODELS;
+        request.list_models = &list;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_MODEL_LIST, print_models);
+}
+
+/* Done{text} answers requests that only change something. */
+static int print_done(
+        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+{
+        const char *text = answer->done->text;
+        if (cli->json)
+                return mfl_json_print(stdout, json_pack("{ss ss}", "job", job, "text", text), err);
+        printf("%s: %s\n", job, *text ? text : "done");
+        return 0;
+}
+
+int mfl_cmd_stop(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__StopJob stop = MFL__STOP_JOB__INIT;
+        Mfl__StopAfterRound after = MFL__STOP_AFTER_ROUND__INIT;
+        stop.job = after.job = job;
+        if (cli->options.after_round) { /* a separate request, which an older server refuses */
+                request.body_case = MFL__ENVELOPE__BODY_STOP_AFTER_ROUND;
+                request.stop_after_round = &after;
+                return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
+        }
+        request.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
+        request.stop_job = &stop;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
+}
+
+int mfl_cmd_delete(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__DeleteJob delete = MFL__DELETE_JOB__INIT;
+        delete.job = job;
+        request.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
+        request.delete_job = &delete;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of commands with their help texts. */
+#include "cli/commands/commands.h"
+
+const struct mfl_cli_command mfl_cli_commands[] = {
+        {"run", "job.yaml", "train a job on this machine, with a server and daemons of its own", 1, 1,
+                "daemons threads out data backend keep-state",
+                "Starts a private server and client daemons on 127.0.0.1, submits the job, shows it\n"
+                "live, and writes model.safetensors, rounds.csv, job.yaml and the logs into a new\n"
+                "folder. It leaves no process running. A child that dies is started again, and the job\n"
+                "continues. Ctrl-C stops the job and prints where the files are; a second Ctrl-C exits\n"
+                "at once. A job that waits for 20 s (for example because no daemon has its data set)\n"
+                "fails with the reason.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl run examples/demo.yaml\n"
+                "  mfl run job.yaml --daemons 4 --threads 1 --out results/first\n"
+                "  mfl run job.yaml --data toy=synthetic:1,28,28:10:1000:200:1\n"
+                "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
+                .local = true},
+        {"submit", "job.yaml", "send a job to the server", 1, 1, "token watch timeout",
+                "Checks the job file here and on the server, and prints the new job's id. '-' reads\n"
+                "standard input. With --token, submitting the same file again (from a script, or after\n"
+                "a timeout) returns the same job; another job file with the same token is a conflict\n"
+                "(exit status 6). The file that model.initial names is read here and sent with the job.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl submit job.yaml\n"
+                "  mfl submit job.yaml --watch\n"
+                "  mfl submit job.yaml --token nightly-2024-05-01\n"
+                "  job=$(mfl submit job.yaml --json | jq -r .job) && mfl wait \"$job\"\n"},
+        {"check", "job.yaml", "check a job file, without a server", 1, 1, "data backend",
+                "Reads the job as the server would, and prints a summary, or FILE:LINE and what is\n"
+                "wrong there. With --data it also reads the data set and checks that it fits the model\n"
+                "and is large enough for the clients. The messages are those of the server and the\n"
+                "daemons.\n"
+                "\n"
+                "An ONNX file that mfl_export.py wrote has a proof: outputs and gradients as PyTorch\n"
+                "computes them. 'mfl check' computes them again, on the CPU, and refuses a model that\n"
+                "differs. With --backend reference, it uses the slow backend that others are compared\n"
+                "with.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl check job.yaml\n"
+                "  mfl check job.yaml --data iris=csv:iris.csv,test_fraction=0.2\n",
+                .local = true},
+        {"list", "", "list the jobs", 0, 0, "",
+                "\n"
+                "Examples:\n"
+                "  mfl list\n"
+                "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
+        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition",
+                "JOB is an id (j-000001), a name that only one job has, or 'last'. The section\n"
+                "'network' shows how many bytes the newest round cost each node, and how many it would\n"
+                "have cost if each daemon had fetched the model and sent its update alone. --partition\n"
+                "shows how the data set is divided instead: each client's samples and its mix of\n"
+                "classes. For real sites (partition local) it shows only the samples.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl show last\n"
+                "  mfl show last --nodes\n"
+                "  mfl show last --partition\n"
+                "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
+        {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout",
+                "Shows a live display on a terminal; elsewhere it prints one line per round and per\n"
+                "change of state. Below the curves, or at the end of a round's line, is what the job's\n"
+                "daemons did in the last ten seconds: how many samples they trained, and which share of\n"
+                "their time they spent computing, preparing data, sending and receiving (network)\n"
+                "without computing, and waiting. If the server goes away, watch waits until it is back:\n"
+                "a restart loses nothing. Exits with 0 when the job is done and with 1 when it failed\n"
+                "or was stopped. Ctrl-C ends the watching, not the job.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl watch last\n"
+                "  mfl watch j-000007 --json\n"},
+        {"wait", "JOB", "wait in silence until a job ends", 1, 1, "timeout",
+                "The same as watch, without output. For scripts.\n"
+                "\n"
+                "Example:\n"
+                "  mfl wait last && mfl pull last --round best -o model.safetensors\n"},
+        {"logs", "JOB", "show what the server noted about a job", 1, 1, "follow timeout",
+                "\n"
+                "Examples:\n"
+                "  mfl logs last\n"
+                "  mfl logs j-000001 -f\n"},
+        {"stop", "JOB", "stop a job; its models stay", 1, 1, "after-round",
+                "The daemons drop the job's work at once. Committed rounds stay; 'mfl clone' starts the\n"
+                "job again from the beginning. With --after-round, the current round is trained,\n"
+                "evaluated and committed first. Until then the job runs on, 'mfl list' shows after\n"
+                "which round it ends, and then it ends as stopped (as done if that was its last round).\n"
+                "A server of an older release that does not know --after-round refuses the command, and\n"
+                "the job runs on.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl stop last\n"
+                "  mfl stop last --after-round && mfl wait last\n"},
+        {"clone", "JOB", "submit the same job again", 1, 1, "token watch timeout",
+                "\n"
+                "Example:\n"
+                "  mfl clone j-000001 --watch\n"},
+        {"delete", "JOB", "delete a job that has ended, with its models", 1, 1, "",
+                "\n"
+                "Example:\n"
+                "  mfl delete j-000001\n"},
+        {"models", "JOB", "list the models of a job", 1, 1, "",
+                "Prints one line for each round whose model the server has kept.\n"
+                "\n"
+                "Example:\n"
+                "  mfl models last\n"},
+        {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
+                "format base round output follow timeout",
+                "Checks a model's params against the SHA-256 digest that the server stored when it\n"
+                "committed the round. The safetensors file has the job, the round, the digest and,\n"
+                "where measured, accuracy and loss as metadata; npz has one array per parameter, for\n"
+                "numpy.load. The names are PyTorch's. onnx is the whole network for inference, opset\n"
+                "17.\n"
+                "\n"
+                "peft writes the adapter of a LoRA job (model.lora) into a folder that Hugging Face's\n"
+                "peft loads: PeftModel.from_pretrained(model, FOLDER). --base names the model for peft's\n"
+                "AutoPeftModel classes.\n"
+                "\n"
+                "tensorboard writes runs/JOB-NAME/events.out.tfevents...: one run per job, so that\n"
+                "'tensorboard --logdir runs' compares the jobs that you pull into one folder. The tags\n"
+                "are train/loss, test/accuracy, round/seconds, clients/counted, network/up_bytes and so\n"
+                "on; the steps are rounds, and the times are those of the commits. Pulling again\n"
+                "appends the rounds that are missing. With --follow, each round is appended when it is\n"
+                "committed, also across restarts of the server (--timeout: how long to wait without a\n"
+                "server).\n"
+                "\n"
+                "csv (RFC 4180) and jsonl have one row per round, with the members of ROUND in 'mfl\n"
+                "help json'.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl pull last\n"
+                "  mfl pull fashion-demo --round best -o model.safetensors\n"
+                "  mfl pull last --format peft --base gpt2 -o adapter\n"
+                "  mfl pull last --format tensorboard --follow\n"
+                "  mfl pull last --format csv -o - | column -s, -t | less -S\n"
+                "  mfl pull last --format jsonl --follow -o - | jq .accuracy\n"},
+        {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
+                "reason for",
+                "A node is the daemons of one machine that can reach each other: they add their updates\n"
+                "and fetch the model once. '*' marks the node's leader, the daemon that talks to the\n"
+                "server for the node. ADDS BY shows how the updates are added: nccl (between GPUs), shm\n"
+                "(in shared memory) or solo (not at all); a line below says why if a better way exists.\n"
+                "On a narrow terminal some columns are left out; a file gets all of them. A daemon\n"
+                "shown as 'refused' is not allowed to take part, and tried within the last ten minutes.\n"
+                "\n"
+                "  disable PATTERN    daemons that match may not take part: they are disconnected at once,\n"
+                "                     others take over their work, and they return by themselves after\n"
+                "                     'enable'\n"
+                "  enable PATTERN     removes that rule\n"
+                "  allow PATTERN      once there is such a rule, only daemons that match one may take part\n"
+                "  disallow PATTERN   removes that rule\n"
+                "  rules              lists the rules\n"
+                "\n"
+                "PATTERN is a daemon's name; '*' stands for any text in it, '?' for one character.\n"
+                "cn:PATTERN matches the CN of its certificate, sha256:HEX the certificate's\n"
+                "fingerprint. A disabled daemon stays out even if it is allowed; the order of the rules\n"
+                "does not matter. The rules survive restarts, and changing them takes OU=admin. To let\n"
+                "a daemon finish its current work, use 'mfl drain'.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl daemons --json | jq '.daemons[] | {name, state, samples_per_second}'\n"
+                "  mfl daemons disable 'site-b*' --reason 'disk is being replaced' --for 12h\n"
+                "  mfl daemons enable 'site-b*'\n"
+                "  mfl daemons allow 'cn:hospital-*'\n",
+                .words = "disable enable allow disallow rules"},
+        {"drain", "DAEMON|--all", "give a daemon, or all of them, no more work", 0, 1, "all undo wait",
+                "For an upgrade or a reboot: the daemon finishes its current work and gets no more.\n"
+                "With --wait, the command returns when the daemon is idle. The drain survives restarts\n"
+                "until --undo. With --all, every daemon is drained, also those that connect later, and\n"
+                "the jobs wait. When 'mfl drain --all --wait' returns, you can restart or upgrade the\n"
+                "server and the daemons without losing any training. Undoing --all leaves the daemons\n"
+                "drained that were drained by name.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl drain node7 --wait && ssh node7 systemctl restart mfl-client.target\n"
+                "  mfl drain node7 --undo\n"
+                "  mfl drain --all --wait && apt upgrade && mfl drain --all --undo\n"},
+        {"probe", "healthz|readyz [HOST:PORT]", "ask the server's HTTP port how it is", 1, 2, "",
+                "For the probes of containers, and for scripts. HOST:PORT is the address of mfl-server\n"
+                "--http (default 127.0.0.1:7434). healthz: the server answers and can write to its\n"
+                "disk; readyz: it has also loaded its jobs. Exits with 0 if so, with 1 and the reason\n"
+                "if not, and with 3 if there is no answer.\n"
+                "\n"
+                "Example:\n"
+                "  mfl probe readyz && mfl submit job.yaml\n",
+                .local = true},
+        {"audit", "", "show who changed what, or tried to", 0, 0, "last",
+                "Lists submissions, clones, stops, deletions, drains, rules about daemons, reloads, and\n"
+                "every refused attempt. For operators. The server keeps the newest 100000 entries.\n"
+                "\n"
+                "Example:\n"
+                "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
+        {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
+                "Prints each client's samples and classes, computed here in the way that every daemon\n"
+                "computes them.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl data show job.yaml\n"
+                "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n",
+                .words = "show", .local = true},
+        {"presets", "[NAME]", "list the model presets, or describe one", 0, 1, "input classes",
+                "\n"
+                "Examples:\n"
+                "  mfl presets\n"
+                "  mfl presets pfl-cnn --input 3x32x32\n",
+                .local = true},
+        {"pki", "VERB ...", "a private CA: init, issue, renew, revoke, crl, show, export", 1, 3,
+                "dir host role days crl-days out csr new-key revoke-old tar ca-pass-file",
+                "Makes the certificates for TLS if you have no CA yet. It works in one directory and\n"
+                "asks no server. Anyone who can read ca.key there can make certificates: keep it on one\n"
+                "machine, encrypted with --ca-pass-file. If a command fails, everything stays as it\n"
+                "was; nothing is replaced silently.\n"
+                "\n"
+                "  init [CA-NAME]     makes a new CA (--days, --crl-days)\n"
+                "  issue ROLE NAME    makes a key and a certificate; ROLE: server (with --host; NAME may be\n"
+                "                     left out), daemon, operator, viewer or admin; --role ROLE adds one.\n"
+                "                     --csr FILE signs a request (openssl req -new ...) and takes only the\n"
+                "                     public key from it\n"
+                "  renew NAME         makes a new certificate for the same key, name and roles; the old one\n"
+                "                     stays valid until it expires, unless you add --revoke-old; --host\n"
+                "                     gives a server new host names\n"
+                "  revoke NAME        revokes all certificates of a name, or the one with that serial\n"
+                "                     number; then copy crl.pem to the server and reload it\n"
+                "  crl                makes a new revocation list before the old one expires\n"
+                "  show [NAME]        lists the certificates; '!' marks those that expire within 30 days\n"
+                "  export NAME        packs the files of a name into a tar archive for its machine\n"
+                "\n"
+                "Examples:\n"
+                "  mfl pki init\n"
+                "  mfl pki issue server --host agg.example.org --host 10.0.0.1\n"
+                "  mfl pki issue daemon site-a\n"
+                "  mfl pki export site-a --tar - | ssh site-a tar xpC /etc/mfl\n"
+                "  mfl pki issue operator alice --role viewer --days 90\n"
+                "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"
+                "  mfl pki revoke site-a\n",
+                .words = "init issue renew revoke crl show export", .local = true},
+        {"help", "[COMMAND|json|exit|tls|job|completion]",
+                "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "",
+                "'completion' prints the completion script for bash (commands, options and names); the\n"
+                "packages install it.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl help submit\n"
+                "  mfl help json\n"
+                "  mfl help job > job.yaml\n"
+                "  mfl help completion > ~/.local/share/bash-completion/completions/mfl\n",
+                .local = true},
+        {NULL, NULL, NULL, 0, 0, NULL, NULL},
+};
+
+const struct mfl_cli_command *mfl_cli_command_find(const char *name)
+{
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++)
+                if (!strcmp(c->name, name))
+                        return c;
+        return NULL;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parses the command line: options at any position, "--name value" or "--name=value", and suggestions for
+ * unknown words. */
+#include <inttypes.h>
+#include <limits.h>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/options.h"
+#include "common/settings/yaml.h"
+
+#define AT(member) offsetof(struct mfl_cli_options, member)
+static const struct mfl_cli_option options[] = {
+        {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
+                "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
+        {"tls-ca", 0, KIND_TEXT, AT(tls_ca), "FILE",
+                "use TLS: the CA of the server's certificate;\nsee 'mfl help tls'", 0, 0},
+        {"tls-cert", 0, KIND_TEXT, AT(tls_cert), "FILE", "your certificate (OU=operator)", 0, 0},
+        {"tls-key", 0, KIND_TEXT, AT(tls_key), "FILE", "its key", 0, 0},
+        {"plain", 0, KIND_FLAG, AT(plain), NULL, "connect without TLS, even if there are certificates", 0, 0},
+        {"json", 0, KIND_FLAG, AT(json), NULL, "print JSON on stdout; see 'mfl help json'", 0, 0},
+        {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
+        {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
+        {"token", 0, KIND_TEXT, AT(token), "T", "submitting twice with one token makes one job", 0, 0},
+        {"watch", 0, KIND_FLAG, AT(watch), NULL, "watch the job until it ends", 0, 0},
+        {"follow", 'f', KIND_FLAG, AT(follow), NULL, "continue until the job ends", 0, 0},
+        {"timeout", 0, KIND_NUMBER, AT(timeout), "SECONDS",
+                "give up after this time without a server (default 60)", 0, 1000000},
+        {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0,
+                .choices = "best last"},
+        {"format", 0, KIND_TEXT, AT(format), "F",
+                "safetensors (default), npz, onnx or peft: a model;\ntensorboard, csv or jsonl: the rounds",
+                0, 0, .choices = "safetensors npz onnx peft tensorboard csv jsonl"},
+        {"base", 0, KIND_TEXT, AT(base), "MODEL",
+                "peft: the model that the adapter belongs to (default: none)", 0, 0},
+        {"output", 'o', KIND_TEXT, AT(out), "FILE",
+                "the file to write (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; "
+                "tensorboard: "
+                "the folder runs);\n'-': standard output (csv and jsonl)",
+                0, 0},
+        {"partition", 0, KIND_FLAG, AT(partition), NULL, "show how the data set is divided among the clients",
+                0, 0},
+        {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "show show what each of the last 100 rounds cost each node",
+                0, 0},
+        {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "commit the current round first", 0, 0},
+        {"undo", 0, KIND_FLAG, AT(undo), NULL, "let it work again", 0, 0},
+        {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
+        {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that connect later", 0, 0},
+        {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
+                "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (DIR may be a "
+                "file;\nadd ,KEY=VALUE as in client.yaml) or\nsynthetic "
+                "(synthetic:C,H,W:classes:train:test:seed)",
+                0, 0, AT(n_data)},
+        {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
+        {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
+        {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
+        {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
+        {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
+                256},
+        {"threads", 0, KIND_NUMBER, AT(threads), "T",
+                "clients that one daemon trains at once\n(default: the cores divided by the daemons)", 1,
+                1024},
+        {"out", 0, KIND_TEXT, AT(out), "DIR",
+                "run: the folder of results (default mfl-run, mfl-run-2, ...);\npki: a folder for a copy of "
+                "the files",
+                0, 0},
+        {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0,
+                .choices = "auto cpu reference cuda"},
+        {"dir", 0, KIND_TEXT, AT(dir), "DIR", "the CA's directory (default: ~/.config/mfl/pki)", 0, 0},
+        {"host", 0, KIND_LIST, AT(host), "HOST", "a host name or IP address of the server; repeat for more",
+                0, 0, AT(n_host)},
+        {"role", 0, KIND_LIST, AT(role), "ROLE", "an additional role; repeat for more", 0, 0, AT(n_role),
+                .choices = "server daemon operator viewer admin"},
+        {"days", 0, KIND_NUMBER, AT(days), "N", "days until it expires (default: a CA 3650, others 365)", 1,
+                36500},
+        {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",
+                "days until revocation lists expire, from now on\n(default 365)", 1, 36500},
+        {"csr", 0, KIND_TEXT, AT(csr), "FILE", "sign this request; its key stays where it is", 0, 0},
+        {"new-key", 0, KIND_FLAG, AT(new_key), NULL, "renew: with a new key", 0, 0},
+        {"revoke-old", 0, KIND_FLAG, AT(revoke_old), NULL, "renew: revoke the old certificate", 0, 0},
+        {"tar", 0, KIND_TEXT, AT(tar), "FILE", "export: the archive to write; '-': standard output", 0, 0},
+        {"ca-pass-file", 0, KIND_TEXT, AT(ca_pass_file), "FILE",
+                "a file whose first line is the pass phrase of the CA's key", 0, 0},
+        {"reason", 0, KIND_TEXT, AT(reason), "TEXT", "why; the daemon and the list of daemons show it", 0, 0},
+        {"for", 0, KIND_TEXT, AT(period), "TIME",
+                "disable: for this time, such as 90s, 30m, 12h or 7d\n(default: until enable)", 0, 0},
+        {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
+                "keep the server's state directory when the job is done", 0, 0},
+};
+
+const char mfl_cli_common_options[] = "json help";
+const char mfl_cli_server_options[] = "server tls-ca tls-cert tls-key plain";
+
+const struct mfl_cli_option *mfl_cli_option_at(size_t i)
+{
+        return i < MFL_ARRAY_SIZE(options) ? &options[i] : NULL;
+}
+
+bool mfl_cli_name_in(const char *names, const char *name)
+{
+        size_t n = strlen(name);
+        for (const char *at = names; at && (at = strstr(at, name)); at += n)
+                if ((at == names || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
+                        return true;
+        return false;
+}
+
+/* NULL: the command is not known yet. */
+static bool command_takes(const struct mfl_cli_command *command, const char *name)
+{
+        if (mfl_cli_name_in(mfl_cli_common_options, name) || (!command && !strcmp(name, "version")))
+                return true;
+        if (mfl_cli_name_in(mfl_cli_server_options, name))
+                return !command || !command->local;
+        return command && mfl_cli_name_in(command->options, name);
+}
+
+/* text is "--name", "--name=value" or "-x". */
+static bool names_option(const struct mfl_cli_option *o, const char *text)
+{
+        size_t n = strcspn(text, "=");
+        return text[1] == '-' ? n - 2 == strlen(o->name) && !strncmp(text + 2, o->name, n - 2)
+                              : n == 2 && !text[2] && text[1] == o->letter;
+}
+
+static int fail_unknown(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
+{
+        const char *names[MFL_ARRAY_SIZE(options) + 1];
+        const char *of = cli->command ? cli->command->name : "";
+        const char *space = cli->command ? " " : "";
+        int n = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++)
+                if (command_takes(cli->command, options[i].name))
+                        names[n++] = options[i].name;
+        names[n] = NULL;
+        const char *nearest = text[0] == '-' && text[1] == '-' ? mfl_yaml_nearest(text + 2, names) : NULL;
+        for (size_t i = 0; cli->command && cli->command->local && i < MFL_ARRAY_SIZE(options); i++)
+                if (mfl_cli_name_in(mfl_cli_server_options, options[i].name) &&
+                        names_option(&options[i], text))
+                        return mfl_fail(err, MFL_CLI_USAGE, "mfl %s asks no server: leave out '--%s'", of,
+                                options[i].name);
+        if (nearest)
+                return mfl_fail(err, MFL_CLI_USAGE, "mfl %s%sknows no option '%.100s'; did you mean '--%s'?",
+                        of, space, text, nearest);
+        return mfl_fail(err, MFL_CLI_USAGE, "mfl %s%sknows no option '%.100s'; see 'mfl %s%s--help'", of,
+                space, text, of, space);
+}
+
+/* Finds an option that the command takes. Before the command is known: one that every command takes, or every
+ * command that asks a server. */
+static const struct mfl_cli_option *find_option(
+        const struct mfl_cli *cli, const char *text, const char **ret_value)
+{
+        const char *equals = strchr(text, '=');
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
+                const struct mfl_cli_option *o = &options[i];
+                if (!names_option(o, text) || !command_takes(cli->command, o->name))
+                        continue;
+                *ret_value = equals ? equals + 1 : NULL;
+                return o;
+        }
+        return NULL;
+}
+
+static int set_number(const struct mfl_cli_option *o, const char *value, void *at, struct mfl_error *err)
+{
+        char *end;
+        errno = 0;
+        int64_t v = strtoll(value, &end, 10);
+        if (errno || end == value || *end || v < o->min || v > o->max)
+                return mfl_fail(err, MFL_CLI_USAGE, "--%s: '%.100s' is not a number in %" PRId64 "..%" PRId64,
+                        o->name, value, o->min, o->max);
+        *(int64_t *)at = v;
+        return 0;
+}
+
+static int set_option(
+        struct mfl_cli *cli, const struct mfl_cli_option *o, const char *value, struct mfl_error *err)
+{
+        void *at = (char *)&cli->options + o->offset;
+        switch (o->kind) {
+        case KIND_FLAG:
+                *(bool *)at = true;
+                return 0;
+        case KIND_TEXT:
+                *(const char **)at = value;
+                return 0;
+        case KIND_NUMBER:
+                return set_number(o, value, at, err);
+        case KIND_LIST: {
+                int *n = (int *)((char *)&cli->options + o->count);
+                if (*n == MFL_CLI_DATA_MAX)
+                        return mfl_fail(err, MFL_CLI_USAGE, "--%s: more than %d", o->name, MFL_CLI_DATA_MAX);
+                ((const char **)at)[(*n)++] = value;
+                return 0;
+        }
+        }
+        return 0;
+}
+
+/* Words that users of other programs type. */
+static const struct {
+        const char *words, *command;
+} synonyms[] = {
+        {"start train simulate sim local demo", "run"},
+        {"send create new add push upload sub queue enqueue", "submit"},
+        {"validate verify lint test dry-run", "check"},
+        {"ls jobs ps status st dir", "list"},
+        {"info describe inspect get-job cat desc view", "show"},
+        {"top tail monitor follow attach progress", "watch"},
+        {"await join", "wait"},
+        {"log output journal events", "logs"},
+        {"kill abort cancel end terminate halt quit interrupt pause", "stop"},
+        {"restart rerun resubmit copy cp retry again repeat", "clone"},
+        {"rm remove del erase purge clean", "delete"},
+        {"model checkpoints checkpoint", "models"},
+        {"get download fetch export save metrics results model-pull", "pull"},
+        {"clients nodes workers hosts gpus gpu devices daemon node", "daemons"},
+        {"cordon disable", "drain"},
+        {"health ping healthz readyz ready alive", "probe"},
+        {"history who", "audit"},
+        {"dataset datasets partition partitions", "data"},
+        {"preset architectures zoo", "presets"},
+        {"cert certs certificate certificates ca tls provision keys", "pki"},
+        {"man usage manual", "help"},
+};
+
+const char *mfl_cli_command_meant(const char *word)
+{
+        const char *names[64];
+        int n = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(synonyms); i++)
+                if (*word && mfl_cli_name_in(synonyms[i].words, word))
+                        return synonyms[i].command;
+        for (const struct mfl_cli_command *c = mfl_cli_commands; c->name; c++)
+                names[n++] = c->name;
+        names[n] = NULL;
+        return mfl_yaml_nearest(word, names);
+}
+
+static int fail_command(const char *text, struct mfl_error *err)
+{
+        const char *meant = mfl_cli_command_meant(text);
+        if (meant)
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "there is no command '%.100s'; did you mean '%s'?", text, meant);
+        return mfl_fail(err, MFL_CLI_USAGE, "there is no command '%.100s'; 'mfl help' lists them", text);
+}
+
+/* An option before the command may be one that the command does not take. */
+static int check_early_options(const struct mfl_cli *cli, struct mfl_error *err)
+{
+        for (size_t i = 0; cli->command && i < MFL_ARRAY_SIZE(options); i++) {
+                const struct mfl_cli_option *o = &options[i];
+                const void *at = (const char *)&cli->options + o->offset;
+                if (!mfl_cli_name_in(mfl_cli_server_options, o->name) || command_takes(cli->command, o->name))
+                        continue;
+                if (o->kind == KIND_FLAG ? *(const bool *)at : *(const char *const *)at != NULL)
+                        return mfl_fail(err, MFL_CLI_USAGE, "mfl %s asks no server: leave out '--%s'",
+                                cli->command->name, o->name);
+        }
+        return 0;
+}
+
+static int add_argument(struct mfl_cli *cli, const char *text, int *n, struct mfl_error *err)
+{
+        if (!cli->command) {
+                cli->command = mfl_cli_command_find(text);
+                return cli->command ? 0 : fail_command(text, err);
+        }
+        if (*n == cli->command->n_max)
+                return mfl_fail(err, MFL_CLI_USAGE, "'%.100s' is one argument too many; usage: mfl %s %s",
+                        text, cli->command->name, cli->command->arguments);
+        cli->argument[(*n)++] = text;
+        return 0;
+}
+
+static int take_option(struct mfl_cli *cli, char **argv, int *i, struct mfl_error *err)
+{
+        const char *value = NULL;
+        const struct mfl_cli_option *o = find_option(cli, argv[*i], &value);
+        if (!o)
+                return fail_unknown(cli, argv[*i], err);
+        if (o->kind == KIND_FLAG && value)
+                return mfl_fail(err, MFL_CLI_USAGE, "--%s takes no value", o->name);
+        if (o->kind != KIND_FLAG && !value) {
+                value = argv[*i + 1];
+                if (!value)
+                        return mfl_fail(err, MFL_CLI_USAGE, "--%s needs a value: --%s %s", o->name, o->name,
+                                o->value);
+                ++*i;
+        }
+        return set_option(cli, o, value, err);
+}
+
+int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *err)
+{
+        int n = 0;
+        bool only_arguments = false;
+        struct mfl_cli_options *o = &cli->options;
+        o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
+        o->days = o->crl_days = -1;
+        for (int i = 1; i < argc; i++) {
+                int r = 0;
+                if (!only_arguments && !strcmp(argv[i], "--"))
+                        only_arguments = true;
+                else if (!only_arguments && argv[i][0] == '-' && argv[i][1])
+                        r = take_option(cli, argv, &i, err);
+                else
+                        r = add_argument(cli, argv[i], &n, err);
+                cli->json = o->json;
+                if (r)
+                        return r;
+        }
+        if (cli->command && n < cli->command->n_min && !o->help)
+                return mfl_fail(err, MFL_CLI_USAGE, "something is missing; usage: mfl %s %s",
+                        cli->command->name, cli->command->arguments);
+        return check_early_options(cli, err);
+}
+
+void mfl_cli_print_options(FILE *out, const char *names)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
+                const struct mfl_cli_option *o = &options[i];
+                char left[64];
+                if (!mfl_cli_name_in(names, o->name))
+                        continue;
+                int n = o->letter ? snprintf(left, sizeof left, "-%c, --%s", o->letter, o->name)
+                                  : snprintf(left, sizeof left, "--%s", o->name);
+                if (o->value)
+                        snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+                fprintf(out, "  %-24s", left);
+                if (strlen(left) > 23)
+                        fprintf(out, "\n%26s", "");
+                for (const char *c = o->help; *c; c++)
+                        *c == '\n' ? fprintf(out, "\n%26s", "") : fputc(*c, out);
+                fputc('\n', out);
+        }
+}

@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* A program that was built without libzip. */
-#include "cli/export.h"
-
-int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
-{
-        return mfl_fail(err, MFL_INVALID,
-                "this mfl was built without npz (libzip); --format safetensors has the same parameters");
-}

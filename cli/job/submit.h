@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Job files for the server: read, checked here with the server's own parser, and sent with the initial
+ * params. */
+#ifndef MFL_CLI_JOB_SUBMIT_H
+#define MFL_CLI_JOB_SUBMIT_H
+
+#include "cli/base/client.h"
+#include "common/job/job.h"
+
+struct mfl_submission {
+        const char *path; /* owned by the caller */
+        char *text;
+        size_t text_bytes;
+        struct mfl_job *job;
+        float *initial; /* params of model.initial; NULL: none */
+        uint64_t n_initial;
+        char notes[2048]; /* lines about an ONNX file and the model; empty: none */
+        char proof[256];  /* what the replay of an ONNX file's proof gave; empty: not replayed */
+};
+
+/* Reads and checks path ("-" is standard input) and the file that model.initial names. text is the job file,
+ * with layers in place of an ONNX file, whose proof is replayed on `prover` (mfl_proof_replay's backend; NULL:
+ * not replayed). MFL_INVALID names FILE:LINE; MFL_NOT_FOUND if there is no such file.
+ */
+int mfl_submission_read(
+        const char *path, const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err);
+/* Prints its notes on standard error, once. */
+void mfl_submission_tell(struct mfl_submission *submission, struct mfl_cli *cli);
+void mfl_submission_deinit(struct mfl_submission *submission);
+#define MFL_CLEANUP_SUBMISSION __attribute__((cleanup(mfl_submission_deinit)))
+
+/* Sends it. token may be NULL. */
+int mfl_submission_send(const struct mfl_submission *submission, struct mfl_client *client, const char *token,
+        char *ret_job, bool *ret_existed, struct mfl_error *err);
+
+#endif

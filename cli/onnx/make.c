@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Turns pending values into layers: dense layers, means, and normalisations. */
+#include "cli/onnx/internal.h"
+
+static int turn(struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor **ret_tensor)
+{
+        int64_t rows = t->shape.dim[0], columns = t->shape.dim[1];
+        struct onnx_tensor *turned = mfl_onnx_alloc(o, 1, sizeof *turned);
+        float *f = turned ? mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
+        if (!f)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++)
+                        f[k * rows + i] = t->f[i * columns + k];
+        *turned = *t;
+        turned->shape.dim[0] = columns;
+        turned->shape.dim[1] = rows;
+        turned->f = f;
+        turned->turned = !t->turned;
+        *ret_tensor = turned;
+        return 0;
+}
+
+int mfl_onnx_make_product(
+        struct onnx *o, struct onnx_value *v, const struct onnx_tensor *bias, struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {v->weight, bias};
+        const struct onnx_value *view = v->base;
+        struct mfl_layer l = {.op = MFL_OP_DENSE, .bias = bias};
+        struct mfl_shape rows, own;
+        int layer, r = v->transposed ? turn(o, v->weight, &t[0]) : 0;
+        if (r)
+                return r;
+        int64_t outputs = t[0]->shape.dim[0];
+        if (outputs < 1 || outputs > 65536)
+                return mfl_onnx_fail(o, "%lld outputs; the limit is 1 to 65536", (long long)outputs);
+        mfl_onnx_rows_shape(view, &rows);
+        own = *mfl_onnx_layer_shape(o, view->layer);
+        /* A dense layer flattens an image by itself. */
+        if (rows.rank == 1 && !view->map && own.rank == 3)
+                rows = own;
+        if ((r = mfl_onnx_view_layer(o, view, &rows, &l.input)))
+                return r;
+        l.out_channels = (int)outputs;
+        l.out = rows.rank == 2 ? (struct mfl_shape){2, {rows.dim[0], outputs}}
+                               : (struct mfl_shape){1, {outputs}};
+        static const char *const suffixes[] = {"weight", "bias"};
+        for (int i = 0; i < 2; i++)
+                mfl_onnx_name(o, &l, t[i], suffixes[i]);
+        if (!l.name[0] && v->weight->origin && strlen(v->weight->origin) > 7 &&
+                !strcmp(v->weight->origin + strlen(v->weight->origin) - 7, "_weight")) {
+                struct onnx_tensor named = *v->weight;
+                char stem[MFL_NAME_BYTES + 8];
+                mfl_strcpy(stem, sizeof stem, v->weight->origin);
+                size_t n = strlen(stem);
+                if (n > 7 && n == strlen(v->weight->origin)) {
+                        memcpy(stem + n - 7, ".weight", 7);
+                        named.origin = stem;
+                        mfl_onnx_name(o, &l, &named, "weight");
+                }
+        }
+        if ((r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)))
+                return r;
+        return mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+/* ---- normalisations ---- */
+
+/* In a job file, eps 0 means the default, so it is refused here. */
+int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *bias,
+        struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {v->weight, bias};
+        struct mfl_shape rows;
+        int from = 0, layer, r = 0;
+        mfl_onnx_rows_shape(v, &rows);
+        struct mfl_layer l = {.op = v->centered ? MFL_OP_LAYERNORM : MFL_OP_RMSNORM,
+                .eps = v->eps,
+                .bias = bias,
+                .frozen = !v->weight || (!v->weight->origin && !(bias && bias->origin)),
+                .out = rows};
+        if (!(v->eps > 0))
+                return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
+        mfl_onnx_name(o, &l, v->weight, "weight");
+        mfl_onnx_name(o, &l, bias, "bias");
+        if (!v->weight)
+                r = mfl_onnx_ones(o, rows.dim[rows.rank - 1], 1, &tensors[0]);
+        if (!r)
+                r = mfl_onnx_view_layer(o, v->base, &rows, &from);
+        l.input = from;
+        if (!r)
+                r = mfl_onnx_add_layer(o, &l, tensors, o->node, &layer);
+        return r ? r : mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+int mfl_onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        if (v->pending == ONNX_NORMED || v->pending == ONNX_SCALED_NORM)
+                return mfl_onnx_make_scaled_norm(o, v, NULL, ret_view);
+        if (v->pending != ONNX_MEAN)
+                return mfl_onnx_fail(
+                        o, "looks like a step of a layer normalisation, but its other steps are missing");
+        const struct onnx_value *base = v->base;
+        struct mfl_shape in;
+        int from, layer, r;
+        if ((r = mfl_onnx_sample_shape(o, base, &in)) || (r = mfl_onnx_view_layer(o, base, &in, &from)))
+                return r;
+        struct mfl_layer l = {.op = MFL_OP_MEAN, .input = from, .axis = in.rank - 1, .out = in};
+        l.out.rank--;
+        if (!l.out.rank)
+                return mfl_onnx_fail(o, "the mean of a vector is not supported");
+        r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer);
+        return r ? r : mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
+        const struct onnx_tensor *bias, struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {weight, bias};
+        struct mfl_layer l = {
+                .op = MFL_OP_GROUPNORM, .eps = v->eps, .norm_groups = v->groups, .out = {v->shape.rank - 1}};
+        int layer, r = 0;
+        bool image = v->shape.rank == 4 || v->shape.rank == 2;
+        if (!image || v->shape.dim[0] != 1 || v->shape.dim[1] % v->groups)
+                return mfl_onnx_fail(o, "is supported only for groups of an image's channels");
+        if (!(v->eps > 0))
+                return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
+        memcpy(l.out.dim, v->shape.dim + 1, (size_t)l.out.rank * sizeof l.out.dim[0]);
+        l.frozen = !weight || (!weight->origin && !bias->origin);
+        mfl_onnx_name(o, &l, weight, "weight");
+        mfl_onnx_name(o, &l, bias, "bias");
+        if (!weight && ((r = mfl_onnx_ones(o, l.out.dim[0], 1, &t[0])) ||
+                               (r = mfl_onnx_ones(o, l.out.dim[0], 0, &t[1]))))
+                return r;
+        if ((r = mfl_onnx_view_layer(o, v->base, &l.out, &l.input)) ||
+                (r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)))
+                return r;
+        return mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+int mfl_onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        if (v->pending == ONNX_SCALED_GROUPS)
+                return mfl_onnx_fail(o, "expected a shift per channel after the scale of this normalisation");
+        return mfl_onnx_make_scaled_groups(o, v, NULL, NULL, ret_view);
+}

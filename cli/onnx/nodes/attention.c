@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recognises scaled dot-product attention that is written out: softmax(q k^T * scale + mask) v, with heads by
+ * reshapes and transpositions. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+#define SUPPORTED                                                                                            \
+        "supported is softmax(q k^T / sqrt(d)) v with heads of equal width, with a causal mask or none"
+
+/* The heads of a value: {.., heads, rows, columns}; all other dimensions are 1. */
+static bool heads_of(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns)
+{
+        if (s->rank < 2)
+                return false;
+        *rows = s->dim[s->rank - 2];
+        *columns = s->dim[s->rank - 1];
+        *heads = 1;
+        for (int d = 0; d < s->rank - 2; d++)
+                *heads *= s->dim[d];
+        return *rows > 0 && *columns > 0 && *heads > 0;
+}
+
+static int start_scores(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
+{
+        struct onnx_value *q, *k, *v;
+        int64_t h, t, d, hk, dk, tk;
+        double sq, sk;
+        int r = mfl_onnx_settle(o, a, &q);
+        if (!r)
+                r = mfl_onnx_settle(o, b, &k);
+        if (r)
+                return r;
+        if (!mfl_onnx_linear(q, &sq)) {
+                if ((r = mfl_onnx_resolve(o, q, &q)))
+                        return r;
+                sq = 1;
+        }
+        if (!mfl_onnx_linear(k, &sk)) {
+                if ((r = mfl_onnx_resolve(o, k, &k)))
+                        return r;
+                sk = 1;
+        }
+        if (!heads_of(&q->shape, &h, &t, &d) || !heads_of(&k->shape, &hk, &dk, &tk) || h != hk || d != dk ||
+                t != tk)
+                return mfl_onnx_fail(o,
+                        "the product of two values must be queries times keys of one sequence; " SUPPORTED);
+        struct onnx_shape shape = q->shape;
+        shape.dim[shape.rank - 1] = tk;
+        if ((r = mfl_onnx_new_value(o, &shape, &v)))
+                return r;
+        v->pending = ONNX_SCORES;
+        v->base = q;
+        v->other = k;
+        v->scale = sq * sk;
+        return mfl_onnx_output(o, 0, v);
+}
+
+static int copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_value)
+{
+        int r = mfl_onnx_new_value(o, &of->shape, ret_value);
+        if (r)
+                return r;
+        int uses = (*ret_value)->uses;
+        **ret_value = *of;
+        (*ret_value)->uses = uses;
+        (*ret_value)->made = NULL;
+        return 0;
+}
+
+/* The mask of the scores: 0 where a position may look; elsewhere a number so low that exp makes it 0. */
+static int read_mask(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask,
+        bool kept_if_zero, bool added, bool *ret_causal)
+{
+        int64_t t = scores->shape.dim[scores->shape.rank - 1], n = mfl_onnx_count(&scores->shape);
+        bool all = true, causal = true;
+        struct onnx_shape out;
+        int r = mfl_onnx_broadcast(o, &scores->shape, &mask->shape, &out);
+        if (r)
+                return r;
+        if (mfl_onnx_count(&out) != n)
+                return mfl_onnx_fail(o, "the mask is larger than the scores; " SUPPORTED);
+        for (int64_t i = 0; i < n; i++) {
+                double m = mfl_onnx_number(mask->tensor, mfl_onnx_broadcast_at(&out, i, &mask->shape));
+                if (added && m != 0 && !(m <= -1e4))
+                        return mfl_onnx_fail(o, "what it adds to the scores is not a mask; " SUPPORTED);
+                bool may = (m == 0) == kept_if_zero;
+                all = all && may;
+                causal = causal && may == (i % t <= i / t % t);
+        }
+        if (!all && !causal)
+                return mfl_onnx_fail(o, "the mask is not causal; " SUPPORTED);
+        *ret_causal = !all;
+        return 0;
+}
+
+static int mask_scores(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask,
+        bool kept_if_zero, bool added)
+{
+        struct onnx_value *v;
+        bool causal = false;
+        int r = read_mask(o, scores, mask, kept_if_zero, added, &causal);
+        if (!r)
+                r = copy_pending(o, scores, &v);
+        if (r)
+                return r;
+        v->causal = scores->causal || causal;
+        return mfl_onnx_output(o, 0, v);
+}
+
+static int scale_scores(struct onnx *o, const struct onnx_value *scores, double scale)
+{
+        struct onnx_value *v;
+        int r = copy_pending(o, scores, &v);
+        if (r)
+                return r;
+        v->scale *= scale;
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* Where(mask, scores, -inf) or Where(mask, -inf, scores). Exporters write the same after the softmax, against
+ * rows of NaN; a causal mask has no such rows. */
+static int where_step(struct onnx *o, bool *ret_taken)
+{
+        const struct onnx_value *mask = mfl_onnx_input(o, 0), *a = mfl_onnx_input(o, 1),
+                                *b = mfl_onnx_input(o, 2);
+        double c;
+        if (!mask || !a || !b)
+                return 0;
+        bool first = !a->tensor;
+        const struct onnx_value *scores = first ? a : b, *other = first ? b : a;
+        if (scores->tensor || scores->pending == ONNX_NONE)
+                return 0;
+        if (scores->pending == ONNX_WEIGHTS && mask->pending == ONNX_WEIGHTS) {
+                struct onnx_value *v;
+                *ret_taken = true;
+                int r = copy_pending(o, scores, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
+        if (scores->pending != ONNX_SCORES || !mask->tensor)
+                return 0;
+        *ret_taken = true;
+        if (!mfl_onnx_scalar(other, &c) || !(c <= -1e4))
+                return mfl_onnx_fail(o, "puts %g where the mask is; expected -inf or a large negative number",
+                        other->tensor && other->tensor->count ? mfl_onnx_number(other->tensor, 0) : 0);
+        return mask_scores(o, scores, mask, !first, false);
+}
+
+static int softmax_step(struct onnx *o, const struct onnx_value *scores)
+{
+        struct onnx_value *v;
+        int64_t axis = mfl_onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
+        if (axis != -1 && axis != scores->shape.rank - 1)
+                return mfl_onnx_fail(o, "must be over the last dimension of the scores");
+        int r = copy_pending(o, scores, &v);
+        if (r)
+                return r;
+        v->pending = ONNX_WEIGHTS;
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* {heads, T, d} as {T, heads * d}, elements of their layer. Keys have the shape {heads, d, T}. */
+static int as_rows(struct onnx *o, const struct onnx_value *v, int64_t h, int64_t t, int64_t d, bool turned,
+        struct onnx_value **ret_view)
+{
+        struct onnx_shape shape = {2, {t, h * d}};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(t * h * d) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < t; i++)
+                for (int64_t k = 0; k < h; k++)
+                        for (int64_t c = 0; c < d; c++)
+                                map[(i * h + k) * d + c] =
+                                        (int32_t)(turned ? (k * d + c) * t + i : (k * t + i) * d + c);
+        int r = mfl_onnx_view(o, v, &shape, map, ret_view);
+        if (!r)
+                (*ret_view)->samples = NULL; /* a scale, which was already used */
+        return r;
+}
+
+/* Whether queries, keys and values are already side by side in one layer's rows. */
+static bool is_packed(const struct onnx *o, struct onnx_value *const part[3], int64_t t, int64_t width)
+{
+        const struct mfl_shape *s = mfl_onnx_layer_shape(o, part[0]->layer);
+        if (s->rank != 2 || s->dim[0] != t || s->dim[1] != 3 * width)
+                return false;
+        for (int p = 0; p < 3; p++) {
+                if (part[p]->layer != part[0]->layer || !part[p]->map)
+                        return false;
+                for (int64_t i = 0; i < t * width; i++)
+                        if (part[p]->map[i] != i / width * 3 * width + p * width + i % width)
+                                return false;
+        }
+        return true;
+}
+
+static int pack(struct onnx *o, struct onnx_value *const part[3], int64_t t, int64_t width, int *ret_layer)
+{
+        struct mfl_shape rows = {2, {t, width}};
+        int from[3], joined, r;
+        if (is_packed(o, part, t, width)) {
+                *ret_layer = part[0]->layer;
+                return 0;
+        }
+        for (int p = 0; p < 3; p++)
+                if ((r = mfl_onnx_layer_of(o, part[p], &rows, &from[p])))
+                        return r;
+        if (from[0] == from[1] || from[1] == from[2] || from[0] == from[2])
+                return mfl_onnx_fail(o, "queries, keys and values must be three different layers");
+        struct mfl_layer two = {.op = MFL_OP_CONCAT,
+                .input = from[0],
+                .input2 = from[1],
+                .axis = 1,
+                .out = {2, {t, 2 * width}}};
+        if ((r = mfl_onnx_add_layer(o, &two, NULL, o->node, &joined)))
+                return r;
+        struct mfl_layer three = {.op = MFL_OP_CONCAT,
+                .input = joined,
+                .input2 = from[2],
+                .axis = 1,
+                .out = {2, {t, 3 * width}}};
+        return mfl_onnx_add_layer(o, &three, NULL, o->node, ret_layer);
+}
+
+static int spread_heads(struct onnx *o, int layer, int64_t h, int64_t t, int64_t d,
+        const struct onnx_shape *shape, struct onnx_value **ret_value)
+{
+        struct onnx_value whole = {.layer = layer};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(t * h * d) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t k = 0; k < h; k++)
+                for (int64_t i = 0; i < t; i++)
+                        for (int64_t c = 0; c < d; c++)
+                                map[(k * t + i) * d + c] = (int32_t)((i * h + k) * d + c);
+        return mfl_onnx_view(o, &whole, shape, map, ret_value);
+}
+
+static int finish(struct onnx *o, const struct onnx_value *weights, struct onnx_value *values)
+{
+        struct onnx_value *v, *part[3], *result;
+        int64_t h = 1, t = 1, d = 1, hv, tv, dv;
+        int packed, layer, r = mfl_onnx_resolve(o, values, &v);
+        if (r)
+                return r;
+        bool shaped = heads_of(&weights->base->shape, &h, &t, &d);
+        if (!shaped || !heads_of(&v->shape, &hv, &tv, &dv) || hv != h || tv != t || dv != d)
+                return mfl_onnx_fail(o, "the values and the queries differ in shape; " SUPPORTED);
+        if (fabs(weights->scale * sqrt((double)d) - 1) > 1e-5)
+                return mfl_onnx_fail(o, "scores are scaled by %g, expected 1/sqrt(%lld) = %g; " SUPPORTED,
+                        weights->scale, (long long)d, 1 / sqrt((double)d));
+        if ((r = as_rows(o, weights->base, h, t, d, false, &part[0])) ||
+                (r = as_rows(o, weights->other, h, t, d, true, &part[1])) ||
+                (r = as_rows(o, v, h, t, d, false, &part[2])) || (r = pack(o, part, t, h * d, &packed)))
+                return r;
+        struct mfl_layer l = {.op = MFL_OP_ATTENTION,
+                .input = packed,
+                .heads = (int)h,
+                .causal = weights->causal,
+                .rate = weights->rate,
+                .out = {2, {t, h * d}}};
+        struct onnx_shape shape = v->shape;
+        if ((r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)) ||
+                (r = spread_heads(o, layer, h, t, d, &shape, &result)))
+                return r;
+        return mfl_onnx_output(o, 0, result);
+}
+
+static int drop_step(struct onnx *o, const struct onnx_value *weights)
+{
+        double rate = (double)mfl_onnx_float(o, "ratio", 0.5f);
+        struct onnx_value *v;
+        int r;
+        if (mfl_onnx_input(o, 1) && !mfl_onnx_scalar(mfl_onnx_input(o, 1), &rate))
+                return mfl_onnx_fail(o, "the rate is not a constant");
+        if ((r = copy_pending(o, weights, &v)))
+                return r;
+        v->rate = (float)rate;
+        return mfl_onnx_output(o, 0, v);
+}
+
+int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
+        double c;
+        if (!strcmp(op, "Where"))
+                return where_step(o, ret_taken);
+        if (!a)
+                return 0;
+        bool scores = !a->tensor && a->pending == ONNX_SCORES,
+             weights = !a->tensor && a->pending == ONNX_WEIGHTS;
+        bool late = b && a->tensor && !b->tensor && b->pending == ONNX_SCORES;
+        *ret_taken = true;
+        if (!strcmp(op, "MatMul") && b && weights && !b->tensor)
+                return finish(o, a, b);
+        if (!strcmp(op, "MatMul") && b && !a->tensor && !b->tensor)
+                return start_scores(o, a, b);
+        if (!strcmp(op, "Softmax") && scores)
+                return softmax_step(o, a);
+        if (!strcmp(op, "Dropout") && weights)
+                return drop_step(o, a);
+        if (!strcmp(op, "IsNaN") && weights) {
+                struct onnx_value *v;
+                int r = copy_pending(o, a, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
+        if ((!strcmp(op, "Mul") || !strcmp(op, "Div")) && b && (scores || late)) {
+                if (mfl_onnx_scalar(scores ? b : a, &c) && (op[0] == 'M' || scores))
+                        return scale_scores(o, scores ? a : b, op[0] == 'M' ? c : 1 / c);
+        }
+        if (!strcmp(op, "Add") && b && (scores || late) && (scores ? b : a)->tensor)
+                return mask_scores(o, scores ? a : b, scores ? b : a, true, true);
+        *ret_taken = false;
+        return 0;
+}

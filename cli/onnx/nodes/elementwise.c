@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums, products and other elementwise operators: a function with a number, two values, or a value with a
+ * tensor of params. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+static double binary(char code, double x, double y)
+{
+        return code == 'A'   ? x + y
+               : code == 'S' ? x - y
+               : code == 'M' ? x * y
+               : code == 'D' ? x / y
+               : code == 'G' ? x > y /* no sample equals a bound */
+               : code == 'L' ? x < y
+                             : pow(x, y);
+}
+
+bool mfl_onnx_is_elementwise(const struct onnx *o)
+{
+        return mfl_onnx_is_unary(mfl_onnx_node(o)->op_type) ||
+               mfl_onnx_is_binary(mfl_onnx_node(o)->op_type) || mfl_onnx_is_choice(o);
+}
+
+static int of_one(struct onnx *o, struct onnx_value *x)
+{
+        struct onnx_value *view, *v;
+        double *f;
+        int r = mfl_onnx_settle(o, x, &view);
+        if (!r)
+                r = mfl_onnx_new_function(o, view, &f, &v);
+        if (!r)
+                r = mfl_onnx_sample_unary(o, view, f, v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scalar_first)
+{
+        char code = mfl_onnx_node(o)->op_type[0];
+        struct onnx_value *view, *v;
+        double *f;
+        int r = mfl_onnx_settle(o, x, &view);
+        if (!r)
+                r = mfl_onnx_new_function(o, view, &f, &v);
+        if (r)
+                return r;
+        code = !strcmp(mfl_onnx_node(o)->op_type, "Pow") ? '^' : code;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                f[i] = scalar_first ? binary(code, c, mfl_onnx_value_at(view, i))
+                                    : binary(code, mfl_onnx_value_at(view, i), c);
+        if (code == 'G' && !scalar_first && !view->samples) {
+                double *above = mfl_onnx_alloc(o, 1, sizeof *above);
+                if (!above)
+                        return onnx_memory(o);
+                *above = c;
+                v->above = above;
+        }
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* ---- two values ---- */
+
+/* Whether both are functions of the same elements in the same shape. */
+static bool are_of_one(const struct onnx_value *a, const struct onnx_value *b)
+{
+        return a->shape.rank == b->shape.rank &&
+               !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.rank * sizeof a->shape.dim[0]) &&
+               mfl_onnx_same_view(a, b);
+}
+
+static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
+{
+        struct onnx_value *va, *vb, *v;
+        double *f;
+        int r = mfl_onnx_settle(o, a, &va);
+        if (!r)
+                r = mfl_onnx_settle(o, b, &vb);
+        if (r)
+                return r;
+        if (!are_of_one(va, vb))
+                return (r = mfl_onnx_join_views(o, va, vb, &v)) ? r : mfl_onnx_output(o, 0, v);
+        if ((r = mfl_onnx_new_function(o, va, &f, &v)))
+                return r;
+        char code = !strcmp(mfl_onnx_node(o)->op_type, "Pow") ? '^' : mfl_onnx_node(o)->op_type[0];
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                f[i] = binary(code, mfl_onnx_value_at(va, i), mfl_onnx_value_at(vb, i));
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* Where: one function where a condition holds, and another elsewhere; all are functions of one value. */
+static int choose(struct onnx *o)
+{
+        struct onnx_value *in[3], *view[3] = {NULL}, *v;
+        double *f, c[3];
+        bool fits = true;
+        int r = 0;
+        for (size_t k = 0; !r && k < 3; k++) {
+                in[k] = mfl_onnx_input(o, k);
+                if (!in[k])
+                        return mfl_onnx_fail(o, "input %zu is missing", k);
+                if (!in[k]->tensor)
+                        r = mfl_onnx_settle(o, in[k], &view[k]);
+                fits = fits && !r && (view[k] ? are_of_one(view[k], view[0]) : mfl_onnx_scalar(in[k], &c[k]));
+        }
+        if (!r && !fits)
+                r = mfl_onnx_fail(o, "is supported only as a choice between functions of one value");
+        if (!r)
+                r = mfl_onnx_new_function(o, view[0], &f, &v);
+        if (r)
+                return r;
+        for (int i = 0; i < ONNX_SAMPLES; i++) {
+                int k = mfl_onnx_value_at(view[0], i) != 0 ? 1 : 2;
+                f[i] = view[k] ? mfl_onnx_value_at(view[k], i) : c[k];
+        }
+        if (view[0]->above && view[1] && !view[1]->samples && !view[2]) { /* samples do not tell where */
+                struct mfl_layer *l = mfl_onnx_alloc(o, 1, sizeof *l);
+                if (!l)
+                        return onnx_memory(o);
+                *l = (struct mfl_layer){
+                        .op = MFL_OP_THRESHOLD, .alpha = (float)*view[0]->above, .beta = (float)c[2]};
+                v->function = l;
+        }
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* ---- a value and a tensor of params ---- */
+
+static int negated(
+        struct onnx *o, const struct onnx_tensor *t, bool inverse, const struct onnx_tensor **ret_tensor)
+{
+        struct onnx_tensor *n = mfl_onnx_alloc(o, 1, sizeof *n);
+        float *f = n ? mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
+        if (!f)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < t->count; i++)
+                f[i] = inverse ? 1 / t->f[i] : -t->f[i];
+        *n = *t;
+        n->f = f;
+        n->origin = NULL;
+        *ret_tensor = n;
+        return 0;
+}
+
+static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *constant, bool constant_first)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {constant->tensor};
+        struct onnx_value *view, *v;
+        struct mfl_shape sx, sw;
+        struct onnx_shape out;
+        int layer, weight, r;
+        bool turned = op[0] == 'S' || op[0] == 'D';
+        if (!constant->tensor->f || !mfl_onnx_is_arithmetic(op) || (turned && constant_first))
+                return mfl_onnx_fail(o, "with this constant is not supported");
+        if (turned && (r = negated(o, constant->tensor, op[0] == 'D', &tensors[0])))
+                return r;
+        if ((r = mfl_onnx_resolve(o, x, &view)) ||
+                (r = mfl_onnx_broadcast(o, &view->shape, &constant->shape, &out)))
+                return r;
+        int axis = mfl_onnx_batch_axis(&out);
+        if ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
+                (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw)))
+                return r;
+        struct mfl_layer l = {.op = MFL_OP_WEIGHT, .shape = sw, .out = sw, .frozen = !tensors[0]->origin};
+        mfl_onnx_name(o, &l, tensors[0], "");
+        if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
+                (r = mfl_onnx_add_layer(o, &l, tensors, mfl_onnx_place_of(o, constant), &weight)) ||
+                (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,
+                         weight, &sx, &sw, &out, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}
+
+int mfl_onnx_elementwise(struct onnx *o)
+{
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
+        double c;
+        if (mfl_onnx_is_unary(mfl_onnx_node(o)->op_type))
+                return a ? of_one(o, a) : mfl_onnx_fail(o, "input 0 is missing");
+        if (mfl_onnx_is_choice(o))
+                return choose(o);
+        if (!a || !b || (a->tensor && b->tensor))
+                return mfl_onnx_fail(o, "needs two inputs");
+        if (!a->tensor && !b->tensor)
+                return two_variables(o, a, b);
+        struct onnx_value *x = a->tensor ? b : a, *constant = a->tensor ? a : b;
+        bool follows_product = x->pending == ONNX_PRODUCT && !strcmp(mfl_onnx_node(o)->op_type, "Add");
+        if (follows_product && constant->tensor->f && x->uses == 1 &&
+                constant->tensor->count == x->shape.dim[x->shape.rank - 1] &&
+                constant->shape.dim[constant->shape.rank - 1] == constant->tensor->count) {
+                struct onnx_value *v;
+                int r = mfl_onnx_make_product(o, x, constant->tensor, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
+        bool param = constant->tensor->origin && constant->shape.rank > 0 &&
+                     strncmp(constant->tensor->origin, "val_", 4);
+        if (mfl_onnx_scalar(constant, &c) && !param)
+                return with_scalar(o, x, c, x == b);
+        return with_tensor(o, x, constant, x == b);
+}

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that only move elements. Each gives a shape and a table with the source of each element, both for
+ * constants and for layers' outputs. */
+#include "cli/onnx/internal.h"
+
+static const char *const moves[] = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
+        "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Pad", NULL};
+
+bool mfl_onnx_is_move(const struct onnx *o)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        const struct onnx_value *v = mfl_onnx_input(o, 0), *index = mfl_onnx_input(o, 1);
+        if (!strcmp(op, "Gather"))
+                return v && index && index->tensor && (!v->tensor || v->tensor->count);
+        for (int i = 0; moves[i]; i++)
+                if (!strcmp(moves[i], op))
+                        return true;
+        return false;
+}
+
+/* A move: out[i] = in[map[i]]; map NULL: the same order. */
+struct move {
+        const struct onnx_value *in;
+        struct onnx_shape out;
+        int32_t *map;
+};
+
+static int new_map(struct onnx *o, struct move *m)
+{
+        int64_t n = 1;
+        for (int d = 0; d < m->out.rank; d++)
+                if (m->out.dim[d] < 0 || m->out.dim[d] > ONNX_ELEMENTS_MAX ||
+                        (n *= m->out.dim[d]) > ONNX_ELEMENTS_MAX)
+                        return mfl_onnx_fail(o, "the result is too large");
+        m->map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *m->map);
+        return m->map ? 0 : onnx_memory(o);
+}
+
+static void strides_of(const struct onnx_shape *s, int64_t *stride)
+{
+        int64_t n = 1;
+        for (int d = s->rank - 1; d >= 0; d--) {
+                stride[d] = n;
+                n *= s->dim[d];
+        }
+}
+
+/* out[i0, i1, ...] = in[start + i0 * step[0] + i1 * step[1] + ...] */
+static int fill_strided(struct onnx *o, struct move *m, int64_t start, const int64_t *step)
+{
+        int r = new_map(o, m);
+        int64_t n = r ? 0 : mfl_onnx_count(&m->out), index[ONNX_RANK_MAX] = {0}, at = start;
+        for (int64_t i = 0; i < n; i++) {
+                m->map[i] = (int32_t)at;
+                for (int d = m->out.rank - 1; d >= 0; d--) {
+                        at += step[d];
+                        if (++index[d] < m->out.dim[d])
+                                break;
+                        at -= step[d] * m->out.dim[d];
+                        index[d] = 0;
+                }
+        }
+        return r;
+}
+
+static int axis_of(struct onnx *o, int64_t axis, int rank, int *ret_axis)
+{
+        if (axis < -rank || axis >= rank)
+                return mfl_onnx_fail(o, "axis %lld; there are %d dimensions", (long long)axis, rank);
+        *ret_axis = (int)(axis < 0 ? axis + rank : axis);
+        return 0;
+}
+
+/* One dimension may be -1. If the graph was exported with a fixed batch, its shapes contain that batch size,
+ * which is read as 1. */
+static int try_reshape(const struct move *m, const int64_t *dims, int n, bool allow_zero, int64_t first,
+        struct onnx_shape *ret_shape)
+{
+        int64_t have = mfl_onnx_count(&m->in->shape), known = 1;
+        int open = -1;
+        struct onnx_shape s = {.rank = n};
+        for (int d = 0; d < n; d++) {
+                int64_t v = d == 0 && first ? first : dims[d];
+                if (v == 0 && !allow_zero)
+                        v = d < m->in->shape.rank ? m->in->shape.dim[d] : -2;
+                if (v < -1 || (v == -1 && open >= 0))
+                        return -1;
+                if (v == -1)
+                        open = d;
+                else if (__builtin_mul_overflow(known, v, &known))
+                        return -1;
+                s.dim[d] = v;
+        }
+        if (open >= 0) {
+                if (!known || have % known)
+                        return -1;
+                s.dim[open] = have / known;
+        } else if (known != have) {
+                return -1;
+        }
+        *ret_shape = s;
+        return 0;
+}
+
+static int move_reshape(struct onnx *o, struct move *m)
+{
+        const int64_t *dims;
+        int n, r = mfl_onnx_ints(o, "shape", 1, &dims, &n);
+        if (r)
+                return r;
+        bool allow_zero = mfl_onnx_int(o, "allowzero", 0) != 0;
+        if (n < 0 || n > ONNX_RANK_MAX)
+                return mfl_onnx_fail(o, "%d dimensions; the limit is %d", n, ONNX_RANK_MAX);
+        if (!try_reshape(m, dims, n, allow_zero, 0, &m->out) ||
+                (n && dims[0] > 1 && !m->in->tensor && !try_reshape(m, dims, n, allow_zero, 1, &m->out)))
+                return 0;
+        return mfl_onnx_fail(o,
+                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1 or "
+                "with "
+                "dynamic_axes",
+                (long long)mfl_onnx_count(&m->in->shape));
+}
+
+static int move_flatten(struct onnx *o, struct move *m)
+{
+        int64_t axis = mfl_onnx_int(o, "axis", 1), rows = 1;
+        const struct onnx_shape *in = &m->in->shape;
+        if (axis < -in->rank || axis > in->rank)
+                return mfl_onnx_fail(o, "axis %lld; there are %d dimensions", (long long)axis, in->rank);
+        axis += axis < 0 ? in->rank : 0;
+        for (int d = 0; d < axis; d++)
+                rows *= in->dim[d];
+        m->out = (struct onnx_shape){2, {rows, rows ? mfl_onnx_count(in) / rows : 0}};
+        return 0;
+}
+
+static int move_squeeze(struct onnx *o, struct move *m, bool un)
+{
+        const int64_t *axes;
+        int n, axis = 0, r = mfl_onnx_ints(o, "axes", 1, &axes, &n);
+        unsigned at = 0;
+        const struct onnx_shape *in = &m->in->shape;
+        if (r)
+                return r;
+        if (n > ONNX_RANK_MAX || (un && (n < 0 || in->rank + n > ONNX_RANK_MAX)))
+                return mfl_onnx_fail(o, "the number of axes is wrong");
+        int rank = un ? in->rank + n : in->rank;
+        for (int i = 0; i < n; i++) {
+                if ((r = axis_of(o, axes[i], rank, &axis)))
+                        return r;
+                at |= 1u << axis;
+        }
+        for (int d = 0; n < 0 && d < rank; d++)
+                at |= in->dim[d] == 1 ? 1u << d : 0;
+        m->out.rank = 0;
+        for (int d = 0, from = 0; d < rank; d++) {
+                bool marked = at >> d & 1;
+                if (un) {
+                        if (!marked && from >= in->rank)
+                                return mfl_onnx_fail(o, "an axis is named twice");
+                        m->out.dim[m->out.rank++] = marked ? 1 : in->dim[from++];
+                } else if (!marked) {
+                        m->out.dim[m->out.rank++] = in->dim[d];
+                } else if (in->dim[d] != 1) {
+                        return mfl_onnx_fail(o, "dimension %d is %lld, not 1", d, (long long)in->dim[d]);
+                }
+        }
+        return 0;
+}
+
+static int move_transpose(struct onnx *o, struct move *m)
+{
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "perm");
+        int64_t stride[ONNX_RANK_MAX], step[ONNX_RANK_MAX];
+        const struct onnx_shape *in = &m->in->shape;
+        unsigned seen = 0;
+        if (a && (int)a->n_ints != in->rank)
+                return mfl_onnx_fail(o, "perm has %zu numbers for %d dimensions", a->n_ints, in->rank);
+        strides_of(in, stride);
+        m->out.rank = in->rank;
+        for (int d = 0; d < in->rank; d++) {
+                int64_t from = a ? a->ints[d] : in->rank - 1 - d;
+                if (from < 0 || from >= in->rank || seen >> from & 1)
+                        return mfl_onnx_fail(o, "perm must name each dimension once");
+                seen |= 1u << from;
+                m->out.dim[d] = in->dim[from];
+                step[d] = stride[from];
+        }
+        return fill_strided(o, m, 0, step);
+}
+
+/* Clamps by the rules of the specification. */
+static void clamp_range(int64_t dim, int64_t step, int64_t *start, int64_t *end)
+{
+        int64_t s = *start < 0 ? *start + dim : *start, e = *end < 0 ? *end + dim : *end;
+        if (*end <= INT64_MIN + dim)
+                e = step < 0 ? -1 : 0;
+        s = MFL_MAX(MFL_MIN(s, step > 0 ? dim : dim - 1), 0);
+        e = MFL_MAX(MFL_MIN(e, dim), step > 0 ? 0 : -1);
+        *start = s;
+        *end = e;
+}
+
+static int move_slice(struct onnx *o, struct move *m)
+{
+        const int64_t *starts, *ends, *axes, *steps;
+        int n, n_ends, n_axes, n_steps, r;
+        int64_t step[ONNX_RANK_MAX], at = 0;
+        const struct onnx_shape *in = &m->in->shape;
+        if ((r = mfl_onnx_ints(o, "starts", 1, &starts, &n)) ||
+                (r = mfl_onnx_ints(o, "ends", 2, &ends, &n_ends)) ||
+                (r = mfl_onnx_ints(o, "axes", 3, &axes, &n_axes)) ||
+                (r = mfl_onnx_ints(o, NULL, 4, &steps, &n_steps)))
+                return r;
+        if (n < 0 || n != n_ends || (n_axes >= 0 && n_axes != n) || (n_steps >= 0 && n_steps != n) ||
+                n > in->rank)
+                return mfl_onnx_fail(o, "starts, ends, axes and steps differ in number");
+        strides_of(in, step);
+        m->out = *in;
+        for (int i = 0; i < n; i++) {
+                int axis = 0;
+                if ((r = axis_of(o, n_axes < 0 ? i : axes[i], in->rank, &axis)))
+                        return r;
+                int64_t start = starts[i], end = ends[i], by = n_steps < 0 ? 1 : steps[i];
+                if (by == 0 || by > INT32_MAX || by < -INT32_MAX)
+                        return mfl_onnx_fail(o, "step %lld", (long long)by);
+                clamp_range(in->dim[axis], by, &start, &end);
+                int64_t length = by > 0 ? (end - start + by - 1) / by : (start - end - by - 1) / -by;
+                m->out.dim[axis] = in->dim[axis] ? MFL_MAX(length, 0) : 0;
+                at += start * step[axis];
+                step[axis] *= by;
+        }
+        return fill_strided(o, m, at, step);
+}
+
+static int move_gather(struct onnx *o, struct move *m)
+{
+        const int64_t *index;
+        int n, axis = 0, to = 0;
+        const struct onnx_shape *in = &m->in->shape;
+        int r = axis_of(o, mfl_onnx_int(o, "axis", 0), in->rank, &axis);
+        if (!r)
+                r = mfl_onnx_ints(o, NULL, 1, &index, &n);
+        if (r)
+                return r;
+        const struct onnx_shape *shape = &mfl_onnx_input(o, 1)->shape;
+        if (in->rank - 1 + shape->rank > ONNX_RANK_MAX)
+                return mfl_onnx_fail(o, "the result has too many dimensions");
+        for (int d = 0; d < axis; d++)
+                m->out.dim[to++] = in->dim[d];
+        for (int d = 0; d < shape->rank; d++)
+                m->out.dim[to++] = shape->dim[d];
+        for (int d = axis + 1; d < in->rank; d++)
+                m->out.dim[to++] = in->dim[d];
+        m->out.rank = to;
+        if ((r = new_map(o, m)))
+                return r;
+        int64_t inner = 1, size = in->dim[axis], total = mfl_onnx_count(&m->out);
+        for (int d = axis + 1; d < in->rank; d++)
+                inner *= in->dim[d];
+        for (int64_t i = 0; i < total; i++) {
+                int64_t which = index[i / inner % n];
+                which += which < 0 ? size : 0;
+                if (which < 0 || which >= size)
+                        return mfl_onnx_fail(
+                                o, "index %lld is not in 0 to %lld", (long long)which, (long long)size - 1);
+                m->map[i] = (int32_t)((i / inner / n * size + which) * inner + i % inner);
+        }
+        return 0;
+}
+
+/* Exporters write the padding of an average pool as a node of its own, mostly with a padding of 0. */
+static int move_pad(struct onnx *o, struct move *m)
+{
+        const int64_t *pads;
+        int n, r = mfl_onnx_ints(o, "pads", 1, &pads, &n);
+        if (r)
+                return r;
+        m->out = m->in->shape;
+        for (int i = 0; i < n; i++)
+                if (pads[i])
+                        return mfl_onnx_fail(o,
+                                "a separate node of padding is not supported; use the padding of "
+                                "convolutions and pools");
+        return 0;
+}
+
+static int move_expand(struct onnx *o, struct move *m)
+{
+        const int64_t *dims;
+        struct onnx_shape want = {0};
+        int n, r = mfl_onnx_ints(o, NULL, 1, &dims, &n);
+        if (r)
+                return r;
+        if (n < 0 || n > ONNX_RANK_MAX)
+                return mfl_onnx_fail(o, "%d dimensions; the limit is %d", n, ONNX_RANK_MAX);
+        for (int d = 0; d < n; d++) {
+                if (dims[d] < 0 || dims[d] > ONNX_ELEMENTS_MAX)
+                        return mfl_onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
+                want.dim[want.rank++] = dims[d];
+        }
+        if ((r = mfl_onnx_broadcast(o, &m->in->shape, &want, &m->out)))
+                return r;
+        if (mfl_onnx_count(&m->out) == mfl_onnx_count(&m->in->shape))
+                return 0;
+        if ((r = new_map(o, m)))
+                return r;
+        int64_t total = mfl_onnx_count(&m->out);
+        for (int64_t i = 0; i < total; i++)
+                m->map[i] = (int32_t)mfl_onnx_broadcast_at(&m->out, i, &m->in->shape);
+        return 0;
+}
+
+/* Whether only embeddings read what this node gives: columns of a table that hold codes, which a data set must have as
+ * whole numbers (kernels/check.c). */
+static bool is_of_embeddings(const struct onnx *o)
+{
+        const Onnx__NodeProto *cast = o->graph->node[o->node];
+        const char *name = cast->n_output ? cast->output[0] : "";
+        int n = 0;
+        for (size_t i = (size_t)o->node + 1; i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                for (size_t k = 0; k < node->n_input; k++) {
+                        if (strcmp(node->input[k], name))
+                                continue;
+                        if (strcmp(node->op_type, "Gather") || k != 1)
+                                return false;
+                        n++;
+                }
+        }
+        return n > 0;
+}
+
+/* The numbers stay the same: all floats are float32 here. */
+static int move_cast(struct onnx *o, struct move *m)
+{
+        enum onnx_kind from = onnx_kind_of(o, m->in), to;
+        int r = mfl_onnx_cast_kind(o, &to);
+        m->out = m->in->shape;
+        bool codes =
+                from == ONNX_KIND_FLOAT && to == ONNX_KIND_WHOLE && m->in->layer == 0 && is_of_embeddings(o);
+        if (!r && from != to && !codes)
+                r = mfl_onnx_fail(o,
+                        "converts the samples to %s; mfl keeps floats as floats and tokens as tokens",
+                        to == ONNX_KIND_FLOAT  ? "floats"
+                        : to == ONNX_KIND_BOOL ? "truth values"
+                                               : "other numbers");
+        return r;
+}
+
+static int take_tensor(
+        struct onnx *o, const struct onnx_tensor *from, const struct move *m, struct onnx_value *v)
+{
+        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
+        if (!t)
+                return onnx_memory(o);
+        *t = *from;
+        t->moved = t->moved ? t->moved : o->node + 1;
+        t->shape = m->out;
+        t->count = mfl_onnx_count(&m->out);
+        t->turned = from->turned !=
+                    (m->map && m->out.rank == 2 && !strcmp(mfl_onnx_node(o)->op_type, "Transpose"));
+        v->tensor = t;
+        if (!m->map)
+                return 0;
+        void *data = mfl_onnx_alloc(o, (size_t)t->count + 1, from->f ? sizeof(float) : sizeof(int64_t));
+        if (!data)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < t->count; i++) {
+                if (from->f)
+                        ((float *)data)[i] = from->f[m->map[i]];
+                else
+                        ((int64_t *)data)[i] = from->i[m->map[i]];
+        }
+        t->f = from->f ? data : NULL;
+        t->i = from->f ? NULL : data;
+        return 0;
+}
+
+static int finish(struct onnx *o, struct move *m, size_t i)
+{
+        struct onnx_value *v;
+        int r = m->in->tensor ? mfl_onnx_new_value(o, &m->out, &v)
+                              : mfl_onnx_view(o, m->in, &m->out, m->map, &v);
+        if (!r && m->in->tensor)
+                r = take_tensor(o, m->in->tensor, m, v);
+        return r ? r : mfl_onnx_output(o, i, v);
+}
+
+static int move_split(struct onnx *o, struct move *m)
+{
+        const struct onnx_shape *in = &m->in->shape;
+        const int64_t *sizes;
+        int n, axis = 0, n_out = (int)mfl_onnx_node(o)->n_output, r;
+        int64_t step[ONNX_RANK_MAX], at = 0;
+        if ((r = axis_of(o, mfl_onnx_int(o, "axis", 0), in->rank, &axis)) ||
+                (r = mfl_onnx_ints(o, "split", 1, &sizes, &n)))
+                return r;
+        if (n_out < 1 || (n >= 0 && n != n_out))
+                return mfl_onnx_fail(o, "%d sizes for %d outputs", n, n_out);
+        strides_of(in, step);
+        int64_t equal = (in->dim[axis] + n_out - 1) / n_out;
+        for (int k = 0; k < n_out; k++) {
+                int64_t size = n < 0 ? MFL_MIN(equal, in->dim[axis] - at) : sizes[k];
+                if (size < 0 || size > in->dim[axis] - at)
+                        return mfl_onnx_fail(o, "the parts exceed dimension %d, which is %lld", axis,
+                                (long long)in->dim[axis]);
+                m->out = *in;
+                m->out.dim[axis] = size;
+                if ((r = fill_strided(o, m, at * step[axis], step)) || (r = finish(o, m, (size_t)k)))
+                        return r;
+                at += size;
+        }
+        return 0;
+}
+
+int mfl_onnx_move(struct onnx *o)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *in = mfl_onnx_input(o, 0);
+        struct move m = {.in = in};
+        int r = 0;
+        if (!in)
+                return mfl_onnx_fail(o, "input 0 is missing");
+        if (!in->tensor && in->pending == ONNX_GROUPS && !strcmp(op, "Reshape"))
+                return (r = move_reshape(o, &m)) ? r : mfl_onnx_reshape_groups(o, in, &m.out);
+        if (!in->tensor && (r = mfl_onnx_settle(o, in, &in)))
+                return r;
+        m.in = in;
+        m.out = in->shape;
+        if (!strcmp(op, "Split"))
+                return move_split(o, &m);
+        if (!strcmp(op, "Reshape"))
+                r = move_reshape(o, &m);
+        else if (!strcmp(op, "Flatten"))
+                r = move_flatten(o, &m);
+        else if (!strcmp(op, "Squeeze") || !strcmp(op, "Unsqueeze"))
+                r = move_squeeze(o, &m, op[0] == 'U');
+        else if (!strcmp(op, "Transpose"))
+                r = move_transpose(o, &m);
+        else if (!strcmp(op, "Slice"))
+                r = move_slice(o, &m);
+        else if (!strcmp(op, "Gather"))
+                r = move_gather(o, &m);
+        else if (!strncmp(op, "Cast", 4) && !in->tensor)
+                r = move_cast(o, &m);
+        else if (!strcmp(op, "Pad"))
+                r = move_pad(o, &m);
+        else if (!strcmp(op, "Expand"))
+                r = move_expand(o, &m);
+        return r ? r : finish(o, &m, 0);
+}

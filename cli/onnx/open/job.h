@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Job files with `model: {onnx: FILE}`. */
+#ifndef MFL_CLI_ONNX_JOB_H
+#define MFL_CLI_ONNX_JOB_H
+
+#include "cli/onnx/onnx.h"
+
+struct mfl_onnx_job {
+        char *text; /* the job file with layers in place of the ONNX file; NULL: it names no ONNX file */
+        struct mfl_onnx_model model;
+        bool has_initial; /* it has initial params from another file */
+};
+/* MFL_INVALID with file and line. */
+int mfl_onnx_job_read(
+        const char *text, size_t n, const char *file, struct mfl_onnx_job *ret_job, struct mfl_error *err);
+void mfl_onnx_job_deinit(struct mfl_onnx_job *job);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Resolves a value to a view without a pending step or function; makes the layers that it still needs.
+ *
+ * A function that no single layer computes is made from the inputs of its last node, which are values again.
+ * This is the only recursion of the conversion, and this file contains it.
+ */
+#include "cli/onnx/internal.h"
+
+int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        int r = 0;
+        if (v->tensor)
+                return mfl_onnx_fail(o, "needs data of the samples, but gets a constant");
+        if (v->pending == ONNX_NONE) {
+                *ret_view = v;
+                return 0;
+        }
+        if (!v->made) {
+                int node = o->node;
+                o->node = v->node;
+                if (v->pending == ONNX_PRODUCT)
+                        r = mfl_onnx_make_product(o, v, NULL, &v->made);
+                else if (v->pending == ONNX_SCORES || v->pending == ONNX_WEIGHTS)
+                        r = mfl_onnx_fail(o,
+                                "is part of an attention that mfl does not recognise; supported is softmax(q "
+                                "k^T / sqrt(d)) v with heads of equal width, with a causal mask or none");
+                else if (v->pending == ONNX_UNIFORM || v->pending == ONNX_KEPT || v->pending == ONNX_NOISE)
+                        r = mfl_onnx_fail(o, ONNX_RANDOM);
+                else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
+                        r = mfl_onnx_make_groupnorm(o, v, &v->made);
+                else
+                        r = mfl_onnx_make_norm(o, v, &v->made);
+                o->node = node;
+        }
+        if (!r)
+                *ret_view = v->made;
+        return r;
+}
+
+/* ---- functions ---- */
+
+/* If the value uses only a part of a layer's output, cuts it out before the function, which would otherwise
+ * be computed for the whole output. */
+static int cut_out(struct onnx *o, struct onnx_value *v)
+{
+        struct mfl_shape shape;
+        struct onnx_value plain = *v;
+        int layer, r;
+        if (!v->map || mfl_onnx_count(&v->shape) >= mfl_shape_count(mfl_onnx_layer_shape(o, v->layer)))
+                return 0;
+        plain.samples = NULL;
+        plain.pending = ONNX_NONE;
+        if ((r = mfl_onnx_sample_shape(o, v, &shape)) || (r = mfl_onnx_view_layer(o, &plain, &shape, &layer)))
+                return r;
+        v->layer = layer;
+        v->map = NULL;
+        return 0;
+}
+
+/* If no known function matches the whole, makes the last step by itself. */
+static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
+        double c;
+        if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
+                return mfl_onnx_join_views(o, a, b, ret_view);
+        struct onnx_value *x = a && !a->tensor ? a : b, *view;
+        if (!x || !x->samples || mfl_onnx_is_choice(o))
+                return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
+        int r = mfl_onnx_resolve(o, x, &view);
+        if (r)
+                return r;
+        if (mfl_onnx_is_unary(op))
+                return mfl_onnx_make_unary(o, view, ret_view);
+        bool number = mfl_onnx_scalar(x == a ? b : a, &c);
+        if (number && x == a && !strcmp(op, "Pow"))
+                return mfl_onnx_make_power(o, view, c, 1, ret_view);
+        if (number && x == b && op[0] == 'D')
+                return mfl_onnx_make_power(o, view, -1, c, ret_view);
+        if (!number || !mfl_onnx_is_arithmetic(op) || (op[0] == 'D' && x == b))
+                return mfl_onnx_fail(o, "this combination of elementwise operators is not supported");
+        bool minus = op[0] == 'S' && x == b;
+        double scale = op[0] == 'M' ? c : op[0] == 'D' ? 1 / c : minus ? -1 : 1;
+        double offset = op[0] == 'A' || minus ? c : op[0] == 'S' ? -c : 0;
+        return mfl_onnx_make_affine(o, view, scale, offset, ret_view);
+}
+
+static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *made = NULL;
+        int r = cut_out(o, v);
+        if (!r)
+                r = mfl_onnx_make_known(o, v, &made);
+        if (!r && !made)
+                r = make_step(o, v, &made);
+        if (!r)
+                *ret_view = made;
+        return r;
+}
+
+/* ---- both ---- */
+
+int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *view = NULL;
+        int r = mfl_onnx_settle(o, v, &view);
+        if (r)
+                return r;
+        if (view->samples) {
+                int node = o->node;
+                o->node = view->node;
+                if (!view->made)
+                        r = make_function(o, view, &view->made);
+                o->node = node;
+                view = view->made;
+        }
+        if (!r)
+                *ret_view = view;
+        return r;
+}
+
+int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
+{
+        struct onnx_value *view = NULL;
+        int r = mfl_onnx_resolve(o, v, &view);
+        return r ? r : mfl_onnx_view_layer(o, view, shape, ret_layer);
+}
+
+int mfl_onnx_join_views(
+        struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *va, *vb;
+        struct mfl_shape sa, sb;
+        struct onnx_shape out;
+        int la, lb, r;
+        if (strcmp(op, "Add") && strcmp(op, "Sub") && strcmp(op, "Mul"))
+                return mfl_onnx_fail(o, "is not supported for two values; only Add, Sub and Mul are");
+        if ((r = mfl_onnx_resolve(o, a, &va)) || (r = mfl_onnx_resolve(o, b, &vb)) ||
+                (r = mfl_onnx_broadcast(o, &va->shape, &vb->shape, &out)))
+                return r;
+        int axis = mfl_onnx_batch_axis(&out);
+        if ((r = mfl_onnx_without(o, &va->shape, out.rank, axis, &sa)) ||
+                (r = mfl_onnx_without(o, &vb->shape, out.rank, axis, &sb)))
+                return r;
+        if (op[0] == 'S' && ((r = mfl_onnx_add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb))))
+                return r;
+        if ((r = mfl_onnx_view_layer(o, va, &sa, &la)) || (r = mfl_onnx_view_layer(o, vb, &sb, &lb)))
+                return r;
+        return mfl_onnx_join(
+                o, op[0] == 'M' ? MFL_OP_MULTIPLY : MFL_OP_ADD, la, lb, &sa, &sb, &out, ret_view);
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the layers that use the tensors of an earlier layer: one initializer that several nodes read, also through a
+ * Transpose. */
+#include "cli/onnx/internal.h"
+
+/* One tensor under several names, of which `first` is in the file: the names of layers that use it. */
+static const char *identity(const struct onnx *o, const char *origin)
+{
+        for (const struct onnx_tie *tie = o->ties; tie; tie = tie->next)
+                for (size_t k = 1; k < tie->n; k++)
+                        if (!strcmp(tie->names[k], origin))
+                                return tie->names[0];
+        return origin;
+}
+
+int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n)
+{
+        o->knows_ties = true;
+        if (!n)
+                return 0;
+        struct onnx_tie *tie = mfl_onnx_alloc(o, 1, sizeof *tie);
+        if (!tie)
+                return onnx_memory(o);
+        *tie = (struct onnx_tie){.next = o->ties, .names = names, .n = n};
+        o->ties = tie;
+        return 0;
+}
+
+static bool is_uniform(const struct onnx_tensor *t)
+{
+        for (int64_t i = 1; i < t->count; i++)
+                if (t->f[i] != t->f[0])
+                        return false;
+        return true;
+}
+
+static bool is_turned(const struct onnx_tensor *a, const struct onnx_tensor *b)
+{
+        int64_t rows = a->shape.dim[0], columns = a->shape.dim[1];
+        if (a->shape.rank != 2 || b->shape.rank != 2 || b->shape.dim[0] != columns || b->shape.dim[1] != rows)
+                return false;
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++)
+                        if (a->f[i * columns + k] != b->f[k * rows + i])
+                                return false;
+        return true;
+}
+
+/* Whether two layers have one tensor. *ret_turned: one of them has it transposed. */
+static bool is_same(
+        const struct onnx *o, const struct onnx_tensor *a, const struct onnx_tensor *b, bool *ret_turned)
+{
+        if (!a || !b || !a->origin || !b->origin || a->count != b->count ||
+                strcmp(identity(o, a->origin), identity(o, b->origin)) != 0)
+                return false;
+        *ret_turned = a->turned != b->turned;
+        return *ret_turned ? is_turned(a, b) : !memcmp(a->f, b->f, (size_t)a->count * sizeof *a->f);
+}
+
+/* The module that the node belongs to, "block.0.norm", "" for the model itself; false: the file does not say.
+ * TorchScript's exporter names nodes "/block/block.0/norm/Add", the newer one lists the modules. */
+static bool module_of(const struct onnx *o, int node, char name[MFL_NAME_BYTES])
+{
+        const Onnx__NodeProto *n = node < 0 ? NULL : o->graph->node[node];
+        size_t len = 0;
+        name[0] = '\0';
+        if (n && o->own && n->name && n->name[0] == '/') {
+                len = strcspn(n->name + 1, "/");
+                if (len >= MFL_NAME_BYTES)
+                        return false;
+                memcpy(name, n->name + 1, len);
+                name[len] = '\0';
+                return true;
+        }
+        if (n && n->name && n->name[0] == '/') {
+                const char *at = n->name + 1, *end;
+                size_t part = 0; /* where the last part begins */
+                for (; (end = strchr(at, '/')); at = end + 1) {
+                        size_t size = (size_t)(end - at);
+                        bool longer = size > len - part && len > part && at[len - part] == '.' &&
+                                      !strncmp(at, name + part, len - part);
+                        size_t from = longer ? part : len + (len > 0);
+                        if (from + size >= MFL_NAME_BYTES)
+                                return false;
+                        if (!longer && len)
+                                name[len] = '.';
+                        memcpy(name + from, at, size);
+                        part = from;
+                        len = from + size;
+                        name[len] = '\0';
+                }
+                return true;
+        }
+        for (size_t k = 0; n && k < n->n_metadata_props; k++) {
+                const char *key = n->metadata_props[k]->key, *value = n->metadata_props[k]->value;
+                if (!key || !value || strcmp(key, "pkg.torch.onnx.name_scopes"))
+                        continue;
+                const char *last = strrchr(value, ','), *open = last;
+                while (open > value && open[-1] != '[' && open[-1] != ' ')
+                        open--;
+                if (!last || *open != '\'' || last - open < 2 || last - open - 2 >= MFL_NAME_BYTES)
+                        return false;
+                memcpy(name, open + 1, (size_t)(last - open - 2));
+                name[last - open - 2] = '\0';
+                name[strcspn(name, "@")] = '\0';
+                return true;
+        }
+        return false;
+}
+
+/* "block.norm" and "block_1.norm_2": a module that is called again. */
+static bool is_same_module(const char *scope, const char *module)
+{
+        while (*scope || *module) {
+                size_t n = strcspn(module, "."), m = strcspn(scope, ".");
+                if (m < n || strncmp(scope, module, n) != 0)
+                        return false;
+                if (m > n && (scope[n] != '_' || strspn(scope + n + 1, "0123456789") != m - n - 1))
+                        return false;
+                scope += m + (scope[m] == '.');
+                module += n + (module[n] == '.');
+        }
+        return true;
+}
+
+/* The module that a parameter belongs to by its name. */
+static void owner_of(const char *origin, char name[MFL_NAME_BYTES])
+{
+        const char *dot = strrchr(origin, '.');
+        size_t n = dot ? MFL_MIN((size_t)(dot - origin), (size_t)MFL_NAME_BYTES - 1) : 0;
+        memcpy(name, origin, n);
+        name[n] = '\0';
+}
+
+/* Exporters for inference merge tensors that are equal, and ones and zeros often are. A module that uses such a tensor
+ * under the name of another module has its own. */
+static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, const struct onnx_tensor *t)
+{
+        char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
+        if (o->knows_ties || !is_uniform(t) || mfl_onnx_is_generated(t->origin) ||
+                !module_of(o, layer->node, scope))
+                return false;
+        owner_of(t->origin, owner);
+        return !is_same_module(scope, owner);
+}
+
+/* How many tensors of a layer are those of an earlier one, in the same places. */
+static int count_same(const struct onnx *o, const struct onnx_layer *a, const struct onnx_layer *b,
+        int *ret_all, bool *ret_turned)
+{
+        int n = 0, all = 0;
+        for (int k = 0; k < ONNX_TENSORS_PER_LAYER && a->tensors[k]; k++, all++) {
+                bool turned;
+                if (!is_same(o, a->tensors[k], b->tensors[k], &turned) || is_merged(o, a, a->tensors[k]))
+                        continue;
+                if (k == 0)
+                        *ret_turned = turned;
+                n += k == 0 || !turned;
+        }
+        *ret_all = all;
+        return n;
+}
+
+static bool has_weight(const struct onnx *o, const struct onnx_layer *a, const struct onnx_layer *b)
+{
+        bool turned;
+        return is_same(o, a->tensors[0], b->tensors[0], &turned) && !is_merged(o, a, a->tensors[0]);
+}
+
+static void share_weight(struct onnx *o, int i, int with, bool turned)
+{
+        struct onnx_layer *layer = &o->layers[i];
+        char scope[MFL_NAME_BYTES];
+        layer->layer.shares = with;
+        layer->layer.sharing = turned ? MFL_SHARES_TRANSPOSED : MFL_SHARES_WEIGHT;
+        if (!layer->layer.name[0] && module_of(o, layer->node, scope) && *scope &&
+                !mfl_onnx_name_is_taken(o, scope))
+                mfl_strcpy(layer->layer.name, sizeof layer->layer.name, scope);
+        mfl_onnx_note(o, "%.60s uses the tensor %.60s again: it is trained as one tensor",
+                layer->layer.name[0] ? layer->layer.name : mfl_op_name(layer->layer.op),
+                layer->tensors[0]->origin);
+}
+
+/* An export with constant folding transposes tied weights into a tensor of their own. */
+static bool is_computed_copy(
+        const struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor *earlier)
+{
+        if (o->knows_ties || !t->origin || !earlier || !earlier->origin || t->count != earlier->count ||
+                !mfl_onnx_is_generated(t->origin) || mfl_onnx_is_generated(earlier->origin) || is_uniform(t))
+                return false;
+        return !memcmp(t->f, earlier->f, (size_t)t->count * sizeof *t->f) || is_turned(t, earlier);
+}
+
+/* Finds the earlier layer that is this one, or has its weight. */
+static int share_layer(struct onnx *o, int i)
+{
+        struct onnx_layer *layer = &o->layers[i];
+        int with = 0, all;
+        bool turned = false, other = false;
+        for (int j = 1; j < i; j++) {
+                const struct onnx_layer *earlier = &o->layers[j];
+                if (is_computed_copy(o, layer->tensors[0], earlier->tensors[0]))
+                        return mfl_onnx_fail(o,
+                                "its weight %.40s, which the export computed, equals %.60s. If the model "
+                                "ties them, the "
+                                "export has untied them: export with do_constant_folding=False",
+                                layer->tensors[0]->origin, earlier->tensors[0]->origin);
+                char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
+                int n = count_same(o, layer, earlier, &all, &turned);
+                bool again = n == all && !turned && layer->layer.op == earlier->layer.op;
+                if (again && module_of(o, layer->node, scope) && all == 1) {
+                        if (!module_of(o, earlier->node, owner))
+                                owner_of(layer->tensors[0]->origin, owner);
+                        again = is_same_module(scope, owner) || !*scope;
+                }
+                if (again) {
+                        layer->layer.shares = j;
+                        return 0;
+                }
+                if (!with && has_weight(o, layer, earlier))
+                        with = j;
+                other = other || (n > 0 && !has_weight(o, layer, earlier));
+                other = other || (n > 1);
+        }
+        if (other)
+                return mfl_onnx_fail(o,
+                        "shares some of its tensors with an earlier layer, such as %.60s; a layer shares all "
+                        "of "
+                        "its tensors, or its weight alone",
+                        layer->tensors[0]->origin ? layer->tensors[0]->origin : "?");
+        if (!with)
+                return 0;
+        count_same(o, layer, &o->layers[with], &all, &turned);
+        share_weight(o, i, with, turned);
+        return 0;
+}
+
+int mfl_onnx_share(struct onnx *o)
+{
+        int r = 0;
+        for (int i = 1; !r && i < o->n_layers; i++) {
+                o->node = o->layers[i].node;
+                if (o->layers[i].tensors[0] && o->layers[i].layer.op != MFL_OP_INPUT)
+                        r = share_layer(o, i);
+        }
+        o->node = -1;
+        return r;
+}

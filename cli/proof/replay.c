@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replays a proof: computes its two batches, and compares outputs and gradients with PyTorch's.
+ *
+ *   - build the graph without dropout; open the CPU backend, or the reference;
+ *   - for each batch: make the inputs from the seed, forward, compare outputs; backward, compare gradients.
+ *
+ * Where outputs differ, the graph is cut behind each layer that has the name of a PyTorch module, in order, until
+ * the norms of both differ: that layer is named.
+ *
+ * Rounding alone can change a gradient by more than 1e-3 where it decides a ReLU or the winner of a max pool;
+ * `noise` is what it changed in PyTorch, and widens the bounds up to ROUNDING_MAX.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "cli/proof/proof.h"
+#include "cli/proof/seeded.h"
+#include "kernels/backend.h"
+
+#define OUTPUT_BOUND 1e-4
+#define GRADIENT_BOUND 1e-3
+#define NORM_BOUND 1e-3
+#define NOISE_FACTOR 8
+#define ROUNDING_MAX 2e-2   /* of the largest */
+#define SMALL_GRADIENT 1e-3 /* of the model's largest: tensors below are compared with this */
+
+struct replay {
+        const struct mfl_proof *proof;
+        struct mfl_graph *graph;
+        const float *params;
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+        double worst; /* the largest difference so far, relative */
+        char worst_at[MFL_PROOF_NAME_BYTES];
+};
+
+/* One batch on one network. */
+struct pass {
+        struct mfl_net *net;
+        uint32_t rows;
+        float *x, *y, *dy, *dparams;
+};
+
+static void note_worst(struct replay *p, double difference, const char *name)
+{
+        if (difference < p->worst)
+                return;
+        p->worst = difference;
+        mfl_strcpy(p->worst_at, sizeof p->worst_at, name);
+}
+
+/* ---- graphs ---- */
+
+/* The same layers with all rates 0; with `last`, only that layer and those that it needs. */
+static int build(const struct mfl_graph *from, int last, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        size_t n = (size_t)from->n_layers;
+        MFL_CLEANUP_FREE struct mfl_layer *layers = mfl_calloc(n, sizeof *layers);
+        MFL_CLEANUP_FREE int *number = mfl_calloc(n, sizeof *number);
+        int end = last < 0 ? from->n_layers - 1 : last, kept = 0;
+        if (!layers || !number)
+                return mfl_fail_memory(err, n * sizeof *layers, "a graph");
+        number[0] = number[end] = 1;
+        for (int i = end; i > 0; i--) {
+                const struct mfl_layer *l = &from->layers[i];
+                if (number[i] && l->input >= 0)
+                        number[l->input] = 1;
+                if (number[i] && l->input2 >= 0)
+                        number[l->input2] = 1;
+        }
+        for (int i = 0; i <= end; i++) {
+                if (!number[i])
+                        continue;
+                number[i] = kept;
+                layers[kept] = from->layers[i];
+                layers[kept].rate = 0;
+                layers[kept].input = from->layers[i].input < 0 ? -1 : number[from->layers[i].input];
+                layers[kept].input2 = from->layers[i].input2 < 0 ? -1 : number[from->layers[i].input2];
+                kept++;
+        }
+        int r = mfl_graph_build(from->name, layers, kept, last < 0 ? from->classes : 0, ret_graph, err);
+        if (!r && (r = mfl_graph_by_layers(*ret_graph, err)))
+                mfl_graph_free(*ret_graph);
+        return r;
+}
+
+/* ---- one batch ---- */
+
+static void pass_deinit(struct replay *p, struct pass *pass)
+{
+        p->ops->net_free(pass->net);
+        free(pass->x);
+        free(pass->y);
+        free(pass->dy);
+        free(pass->dparams);
+        *pass = (struct pass){.net = NULL};
+}
+
+static size_t output_count(const struct mfl_graph *graph)
+{
+        return (size_t)mfl_shape_count(&graph->layers[graph->n_layers - 1].out);
+}
+
+static int make_net(struct replay *p, const struct mfl_graph *graph, struct pass *pass, struct mfl_error *err)
+{
+        struct mfl_net_options options = {.batch = (int)pass->rows,
+                .groups = 1,
+                .threads = 1,
+                .training = true,
+                .moments = MFL_MOMENTS_NONE};
+        return p->ops->net_new(p->device, graph, &options, &pass->net, err);
+}
+
+/* Inputs from the seed, as tokens or floats in the order of the samples' elements; of several inputs, a sample has
+ * one after the other. */
+static void fill_inputs(const struct replay *p, int b, struct pass *pass)
+{
+        float *x = pass->x;
+        for (uint32_t row = 0; row < pass->rows; row++) {
+                for (uint32_t n = 0; n < p->proof->n_inputs; n++) {
+                        const struct mfl_proof_input *in = &p->proof->input[n];
+                        uint32_t stream = MFL_PROOF_STREAM_INPUT(b, n);
+                        for (uint64_t i = row * in->count; i < (row + 1) * in->count; i++) {
+                                uint64_t hash = mfl_proof_hash(p->proof->seed, stream, i);
+                                double unit = mfl_proof_uniform(p->proof->seed, stream, i) * sqrt(3.0);
+                                *x++ = in->below ? (float)(hash * in->below >> 24)
+                                                 : (float)(in->mean + in->deviation * unit);
+                        }
+                }
+        }
+}
+
+static int forward(struct replay *p, const struct mfl_graph *graph, const float *params, int b,
+        struct pass *ret_pass, struct mfl_error *err)
+{
+        static const struct mfl_rng_key unused = {{0}, {0}};
+        struct pass pass = {.rows = p->proof->batch[b].rows};
+        size_t x = (size_t)mfl_shape_count(&graph->input), y = output_count(graph);
+        pass.x = mfl_calloc(x * pass.rows, sizeof *pass.x);
+        pass.y = mfl_calloc(y * pass.rows, sizeof *pass.y);
+        pass.dy = mfl_calloc(y * pass.rows, sizeof *pass.dy);
+        pass.dparams = mfl_alloc_aligned((graph->n + 1) * sizeof *pass.dparams);
+        int r = 0;
+        if (!pass.x || !pass.y || !pass.dy || !pass.dparams)
+                r = mfl_fail_memory(err, (x + 2 * y) * pass.rows * sizeof *pass.x, "the batch of a proof");
+        if (!r)
+                r = make_net(p, graph, &pass, err);
+        if (!r) {
+                fill_inputs(p, b, &pass);
+                r = mfl_backend_set(p->ops, pass.net, graph, 0, params, err);
+        }
+        if (!r)
+                r = p->ops->forward(pass.net, pass.x, &unused, pass.y, err);
+        if (r)
+                pass_deinit(p, &pass);
+        else
+                *ret_pass = pass;
+        return r;
+}
+
+/* ---- which layer ---- */
+
+static int layer_named(const struct mfl_graph *graph, const char *name)
+{
+        for (int i = 1; i < graph->n_layers; i++)
+                if (!strcmp(graph->layers[i].name, name))
+                        return i;
+        return -1;
+}
+
+/* The params of the part, from those of the whole. */
+static void copy_params(const struct replay *p, const struct mfl_graph *part, float *to)
+{
+        for (int t = 0; t < part->n_params; t++)
+                for (int u = 0; u < p->graph->n_params; u++)
+                        if (!strcmp(part->params[t].name, p->graph->params[u].name))
+                                memcpy(to + part->params[t].offset, p->params + p->graph->params[u].offset,
+                                        part->params[t].count * sizeof *to);
+}
+
+static int compare_norm(struct replay *p, int layer, const struct mfl_proof_module *m, int b,
+        bool *ret_differs, struct mfl_error *err)
+{
+        struct mfl_graph *part;
+        struct pass pass;
+        double sum = 0;
+        int r = build(p->graph, layer, &part, err);
+        if (r)
+                return r;
+        MFL_CLEANUP_FREE float *params = mfl_alloc_aligned((part->n + 1) * sizeof *params);
+        if (params) {
+                copy_params(p, part, params);
+                r = forward(p, part, params, b, &pass, err);
+        } else {
+                r = mfl_fail_memory(err, part->n * sizeof *params, "the params of a proof");
+        }
+        for (size_t i = 0; !r && i < output_count(part) * pass.rows; i++)
+                sum += (double)pass.y[i] * pass.y[i];
+        if (!r) {
+                pass_deinit(p, &pass);
+                *ret_differs = !(fabs(sqrt(sum) - m->norm[b]) <= NORM_BOUND * m->norm[b] + 1e-9);
+        }
+        mfl_graph_free(part);
+        return r;
+}
+
+/* The first module in the order of the forward pass whose layer gives something else; NULL: none is known. A part
+ * that can't be computed alone is skipped. */
+static const struct mfl_proof_module *first_wrong(struct replay *p, int b)
+{
+        const struct mfl_proof_module *m = mfl_proof_modules(p->proof);
+        struct mfl_error ignored;
+        for (uint32_t i = 0; i < p->proof->n_modules; i++) {
+                int layer = layer_named(p->graph, m[i].name);
+                bool differs = false;
+                if (layer > 0 && !compare_norm(p, layer, &m[i], b, &differs, &ignored) && differs)
+                        return &m[i];
+        }
+        return NULL;
+}
+
+/* ---- outputs ---- */
+
+/* PyTorch may have classes before positions ({batch, classes, rows, columns}); mfl has them last. */
+static bool has_classes_first(const struct replay *p)
+{
+        const int64_t *shape = p->proof->shape;
+        const struct mfl_shape *own = &p->graph->layers[p->graph->n_layers - 1].out;
+        if (p->proof->rank < 3 || own->rank != 2)
+                return false;
+        return p->proof->rank > 3 ? shape[p->proof->rank - 1] != own->dim[1] || shape[1] == own->dim[1]
+                                  : shape[2] != own->dim[1] && shape[1] == own->dim[1];
+}
+
+/* mfl's place of PyTorch's output i. */
+static size_t output_at(const struct replay *p, size_t i)
+{
+        const struct mfl_shape *own = &p->graph->layers[p->graph->n_layers - 1].out;
+        if (!has_classes_first(p))
+                return i;
+        size_t n = output_count(p->graph), row = i / n, at = i % n;
+        size_t positions = (size_t)own->dim[0], classes = (size_t)own->dim[1];
+        return row * n + at % positions * classes + at / positions;
+}
+
+static int check_shapes(const struct replay *p, struct mfl_error *err)
+{
+        const struct mfl_proof *proof = p->proof;
+        uint64_t n = 1, x = 0, own = (uint64_t)mfl_shape_count(&p->graph->input);
+        for (uint32_t d = 1; d < proof->rank && n <= UINT32_MAX; d++)
+                n *= (uint64_t)proof->shape[d];
+        for (uint32_t i = 0; i < proof->n_inputs; i++)
+                x += proof->input[i].count;
+        if (x != own)
+                return mfl_fail(err, MFL_INVALID,
+                        "proof: a sample has %llu numbers in %u inputs, but %llu in mfl's model",
+                        (unsigned long long)x, proof->n_inputs, (unsigned long long)own);
+        if (n != output_count(p->graph))
+                return mfl_fail(err, MFL_INVALID,
+                        "proof: the module has %llu outputs for a sample, but mfl's model has %zu",
+                        (unsigned long long)n, output_count(p->graph));
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                for (uint32_t i = 0; i < proof->batch[b].n_outputs; i++)
+                        if (mfl_proof_outputs(proof, b)[i].index >= n * proof->batch[b].rows)
+                                return mfl_fail(err, MFL_INVALID, "proof: an output is outside the outputs");
+        return 0;
+}
+
+static double bound(double share, double largest, double noise)
+{
+        return share * largest + fmin(NOISE_FACTOR * noise, ROUNDING_MAX * largest) + 1e-12;
+}
+
+static int check_outputs(struct replay *p, int b, const struct pass *pass, struct mfl_error *err)
+{
+        const struct mfl_proof_output *out = mfl_proof_outputs(p->proof, b);
+        const struct mfl_proof_batch *batch = &p->proof->batch[b];
+        double allowed = bound(OUTPUT_BOUND, batch->largest, batch->noise), worst = 0;
+        for (uint32_t i = 0; i < batch->n_outputs; i++) {
+                double d = fabs((double)pass->y[output_at(p, out[i].index)] - out[i].value);
+                worst = d > worst || isnan(d) ? d : worst;
+        }
+        note_worst(p, worst / fmax(batch->largest, 1e-30), "the output");
+        if (worst <= allowed)
+                return 0;
+        const struct mfl_proof_module *m = first_wrong(p, b);
+        char where[2 * MFL_PROOF_NAME_BYTES + 64] = "";
+        if (m)
+                mfl_snprintf(
+                        where, sizeof where, "; the first layer that differs is %s (%s)", m->name, m->kind);
+        return mfl_fail(err, MFL_INVALID,
+                "proof: mfl's outputs differ from PyTorch's by %.2g of the largest one%s. mfl would train "
+                "another model: "
+                "change that part of the module, or report it",
+                worst / fmax(batch->largest, 1e-30), where);
+}
+
+/* ---- gradients ---- */
+
+static int check_gradients(struct replay *p, int b, const struct pass *pass, struct mfl_error *err)
+{
+        const struct mfl_proof_gradient *g = mfl_proof_gradients(p->proof), *wrong = NULL;
+        const struct mfl_proof_sample *s = mfl_proof_samples(p->proof);
+        double all = 0, by = 0;
+        uint64_t last = 0;
+        int n_wrong = 0;
+        for (uint32_t i = 0; i < p->proof->n_gradients; i++)
+                all = fmax(all, g[i].largest[b]);
+        for (uint32_t i = 0; i < p->proof->n_gradients; i++) {
+                double worst = 0, size = fmax(g[i].largest[b], SMALL_GRADIENT * all);
+                for (uint32_t k = g[i].first; k < g[i].first + g[i].n; k++) {
+                        double d = fabs((double)pass->dparams[s[k].place] - s[k].value[b]);
+                        worst = d > worst || isnan(d) ? d : worst;
+                }
+                note_worst(p, worst / fmax(size, 1e-30), g[i].name);
+                if (worst <= bound(GRADIENT_BOUND, size, g[i].noise[b]))
+                        continue;
+                n_wrong++;
+                if (g[i].n && s[g[i].first].place >= last) {
+                        last = s[g[i].first].place;
+                        wrong = &g[i];
+                        by = worst / fmax(size, 1e-30);
+                }
+        }
+        if (!wrong)
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "proof: the gradient of %s differs from PyTorch's by %.2g of its largest element (%d of %u "
+                "parameters "
+                "differ; this one is nearest to the output). mfl would train another model: change that part "
+                "of the "
+                "module, or report it",
+                wrong->name, by, n_wrong, p->proof->n_gradients);
+}
+
+static int replay_batch(struct replay *p, int b, struct mfl_error *err)
+{
+        struct pass pass;
+        int r = forward(p, p->graph, p->params, b, &pass, err);
+        if (r)
+                return r;
+        for (size_t i = 0; i < output_count(p->graph) * pass.rows; i++)
+                pass.dy[output_at(p, i)] =
+                        (float)mfl_proof_uniform(p->proof->seed, MFL_PROOF_STREAM_WEIGHTS(b), i);
+        r = check_outputs(p, b, &pass, err);
+        if (!r)
+                r = p->ops->backward(pass.net, pass.dy, NULL, pass.dparams, err);
+        if (!r)
+                r = check_gradients(p, b, &pass, err);
+        pass_deinit(p, &pass);
+        return r;
+}
+
+/* ---- memory ---- */
+
+/* What the replay needs beside the params that are there; 0: it fits into this machine. */
+static uint64_t missing_memory(const struct replay *p)
+{
+        struct mfl_net_options options = {.batch = (int)p->proof->batch[1].rows,
+                .groups = 1,
+                .threads = 1,
+                .training = true,
+                .moments = MFL_MOMENTS_NONE};
+        uint64_t need = p->ops->net_bytes(p->graph, &options) + (p->graph->n + 1) * sizeof(float);
+        long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+        return pages > 0 && size > 0 && need > (uint64_t)pages * (uint64_t)size / 4 * 3 ? need : 0;
+}
+
+/* ---- backends ---- */
+
+/* Whether this backend can build the network. */
+static bool can_build(struct replay *p)
+{
+        struct pass pass = {.rows = p->proof->batch[0].rows};
+        struct mfl_error ignored;
+        int r = make_net(p, p->graph, &pass, &ignored);
+        if (!r)
+                p->ops->net_free(pass.net);
+        return !r;
+}
+
+static int choose_backend(struct replay *p, const char *backend, struct mfl_error *err)
+{
+        struct mfl_error ignored;
+        if (strcmp(backend, "reference") && !mfl_backend_open("cpu", &p->ops, &ignored) &&
+                !p->ops->device_open(&p->device, &ignored)) {
+                if (can_build(p))
+                        return 0;
+                p->ops->device_close(p->device);
+        }
+        p->ops = &mfl_backend_reference;
+        return p->ops->device_open(&p->device, err);
+}
+
+int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
+        const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
+{
+        struct replay p = {.proof = proof, .params = params};
+        int r = build(graph, -1, &p.graph, err);
+        if (r)
+                return r;
+        mfl_assert(p.graph->n == graph->n);
+        r = check_shapes(&p, err);
+        if (!r)
+                r = choose_backend(&p, backend, err);
+        if (r) {
+                mfl_graph_free(p.graph);
+                return r;
+        }
+        uint64_t missing = missing_memory(&p);
+        for (int b = 0; !r && !missing && b < MFL_PROOF_BATCHES; b++)
+                r = replay_batch(&p, b, err);
+        p.ops->device_close(p.device);
+        mfl_graph_free(p.graph);
+        if (!r && missing)
+                mfl_snprintf(ret_text, MFL_PROOF_TEXT,
+                        "proof: not replayed: it needs %.1f GiB, which this machine does not have; 'mfl "
+                        "check' on a larger "
+                        "one replays it",
+                        (double)missing / (1 << 30));
+        else if (!r)
+                mfl_snprintf(ret_text, MFL_PROOF_TEXT,
+                        "proof: outputs and %u gradients agree with PyTorch (worst %.1e at %s%s)",
+                        proof->n_gradients, p.worst, p.worst_at,
+                        p.worst > GRADIENT_BOUND ? ", where rounding decides it in PyTorch, too" : "");
+        return r;
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For a build without libzip. */
+#include "cli/pull/export.h"
+
+int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_INVALID,
+                "this mfl was built without npz (libzip); --format safetensors has the same parameters");
+}

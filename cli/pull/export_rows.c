@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes rounds as CSV or JSON lines. */
+#include "cli/pull/export.h"
+
+/* In the order of mfl_json_round; a test compares the two. */
+static const char *const columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy", "samples",
+        "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest", "attempt",
+        "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou"};
+
+static void put_text(FILE *out, const char *s)
+{
+        if (!s[strcspn(s, ",\"\r\n")]) {
+                fputs(s, out);
+                return;
+        }
+        fputc('"', out);
+        for (; *s; s++) {
+                if (*s == '"')
+                        fputc('"', out);
+                fputc(*s, out);
+        }
+        fputc('"', out);
+}
+
+static void put_value(FILE *out, const json_t *value)
+{
+        if (json_is_string(value))
+                put_text(out, json_string_value(value));
+        else if (json_is_real(value))
+                fputs(mfl_double_text(json_real_value(value), (char[MFL_DOUBLE_BYTES]){0}), out);
+        else if (value && !json_is_null(value))
+                json_dumpf(value, out, JSON_ENCODE_ANY);
+}
+
+static int check(struct mfl_rows *rows, struct mfl_error *err)
+{
+        if (rows->out == stdout)
+                return mfl_cli_flush(err);
+        return ferror(rows->out) ? mfl_fail_memory(err, rows->text_bytes, "the rounds of a job") : 0;
+}
+
+int mfl_rows_open(struct mfl_rows *rows, const char *path, bool csv, struct mfl_error *err)
+{
+        *rows = (struct mfl_rows){.csv = csv, .file = {.fd = -1}};
+        if (!strcmp(path, "-")) {
+                rows->out = stdout;
+        } else {
+                int r = mfl_fs_begin(&rows->file, path, err);
+                if (r)
+                        return r;
+                rows->out = open_memstream(&rows->text, &rows->text_bytes);
+                if (!rows->out) {
+                        mfl_fs_abort(&rows->file);
+                        return mfl_fail_memory(err, 0, "the rounds of a job");
+                }
+        }
+        for (size_t i = 0; csv && i < MFL_ARRAY_SIZE(columns); i++)
+                fprintf(rows->out, "%s%s", i ? "," : "", columns[i]);
+        if (csv)
+                fputs("\r\n", rows->out);
+        return check(rows, err);
+}
+
+int mfl_rows_add(struct mfl_rows *rows, const Mfl__RoundInfo *round, struct mfl_error *err)
+{
+        json_t *row = mfl_json_round(round);
+        if (!row)
+                return mfl_fail_memory(err, 0, "a round");
+        if (!rows->csv) {
+                json_dumpf(row, rows->out, JSON_COMPACT);
+                fputc('\n', rows->out);
+        }
+        for (size_t i = 0; rows->csv && i < MFL_ARRAY_SIZE(columns); i++) {
+                if (i)
+                        fputc(',', rows->out);
+                put_value(rows->out, json_object_get(row, columns[i]));
+        }
+        if (rows->csv)
+                fputs("\r\n", rows->out);
+        json_decref(row);
+        return check(rows, err);
+}
+
+int mfl_rows_finish(struct mfl_rows *rows, struct mfl_error *err)
+{
+        int r = check(rows, err);
+        if (r || rows->out == stdout)
+                return r;
+        int failed = fclose(rows->out);
+        rows->out = NULL;
+        r = failed ? mfl_fail_memory(err, rows->text_bytes, "the rounds of a job")
+                   : mfl_fs_write(&rows->file, rows->text, rows->text_bytes, err);
+        if (!r)
+                return mfl_fs_commit(&rows->file, err);
+        mfl_fs_abort(&rows->file);
+        return r;
+}
+
+void mfl_rows_deinit(struct mfl_rows *rows)
+{
+        if (rows->out && rows->out != stdout) {
+                fclose(rows->out);
+                mfl_fs_abort(&rows->file);
+        }
+        rows->out = NULL;
+        free(rows->text);
+        rows->text = NULL;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The folder of a run: created at the start, filled at the end. */
+#include <dirent.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/run/run.h"
+#include "common/base/digest.h"
+#include "common/base/fs.h"
+
+static bool is_empty(const char *dir)
+{
+        DIR *d = opendir(dir);
+        int n = 0;
+        if (!d)
+                return false;
+        while (n < 3 && readdir(d))
+                n++;
+        closedir(d);
+        return n == 2;
+}
+
+static int make_given(struct mfl_run *run, const char *dir, struct mfl_error *err)
+{
+        if (strlen(dir) >= sizeof run->out)
+                return mfl_fail(err, MFL_CLI_USAGE, "--out: the path is too long");
+        run->out_made = access(dir, F_OK) != 0;
+        int r = mfl_fs_mkdirs(dir, 0755, err);
+        if (r)
+                return r;
+        if (!is_empty(dir))
+                return mfl_fail(err, MFL_CLI_CONFLICT,
+                        "--out: %s is not empty; choose a new or an empty folder", dir);
+        mfl_strcpy(run->out, sizeof run->out, dir);
+        return 0;
+}
+
+int mfl_run_make_out(struct mfl_run *run, const char *dir, struct mfl_error *err)
+{
+        if (dir)
+                return make_given(run, dir, err);
+        for (int i = 1; i < 100000; i++) {
+                if (i == 1)
+                        mfl_strcpy(run->out, sizeof run->out, "mfl-run");
+                else
+                        snprintf(run->out, sizeof run->out, "mfl-run-%d", i);
+                run->out_made = !mkdir(run->out, 0755);
+                if (run->out_made)
+                        return 0;
+                if (errno != EEXIST)
+                        return mfl_fail_errno(err, "make %s", run->out);
+        }
+        return mfl_fail(err, MFL_CLI_CONFLICT,
+                "there are too many folders mfl-run-N here; choose another folder with --out");
+}
+
+static int write_whole(const char *path, const void *data, size_t bytes, struct mfl_error *err)
+{
+        struct mfl_fs_file file = {.fd = -1};
+        int r = mfl_fs_begin(&file, path, err);
+        if (!r)
+                r = mfl_fs_write(&file, data, bytes, err);
+        if (!r)
+                return mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        return r;
+}
+
+int mfl_run_write_job(struct mfl_run *run, struct mfl_error *err)
+{
+        char path[4096];
+        snprintf(path, sizeof path, "%s/job.yaml", run->out);
+        return write_whole(path, run->submission.text, run->submission.text_bytes, err);
+}
+
+/* Unknown values are empty. */
+static void put_number(FILE *f, bool known, double value)
+{
+        char text[MFL_DOUBLE_BYTES];
+        if (known)
+                fputs(mfl_double_text(value, text), f);
+        fputc(',', f);
+}
+
+static void print_csv(FILE *f, const struct mfl_watch *w)
+{
+        char hex[MFL_SHA256_HEX_BYTES];
+        fputs("round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_rejected,bytes_up,bytes_"
+              "down,"
+              "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou\n",
+                f);
+        for (size_t i = 0; i < w->n; i++) {
+                const Mfl__RoundInfo *r = &w->all[i].info;
+                fprintf(f, "%u,", r->round);
+                put_number(f, mfl_has_accuracy(r), r->accuracy);
+                put_number(f, r->evaluated, r->loss);
+                put_number(f, true, r->train_loss);
+                put_number(f, !r->no_accuracy, r->train_accuracy);
+                mfl_hex(w->all[i].digest, MFL_SHA256_BYTES, hex);
+                fprintf(f, "%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s,%" PRIu64 ",%" PRIu64 ",",
+                        r->samples, r->clients, r->clients_rejected, r->bytes_up, r->bytes_down, r->seconds,
+                        r->attempt, r->daemons, hex, r->bytes_up_alone, r->bytes_down_alone);
+                if (r->has_mean_iou_case)
+                        fputs(mfl_double_text(r->mean_iou, (char[MFL_DOUBLE_BYTES]){0}), f);
+                fputc('\n', f);
+        }
+}
+
+int mfl_run_write_rounds(struct mfl_run *run, struct mfl_error *err)
+{
+        char path[4096];
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *f = open_memstream(&text, &bytes);
+        if (!f)
+                return mfl_fail_memory(err, 0, "rounds.csv");
+        print_csv(f, &run->watch);
+        if (fclose(f)) {
+                free(text);
+                return mfl_fail_memory(err, bytes, "rounds.csv");
+        }
+        snprintf(path, sizeof path, "%s/rounds.csv", run->out);
+        int r = write_whole(path, text, bytes, err);
+        free(text);
+        return r;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+        return remove(path);
+}
+
+int mfl_run_remove_state(struct mfl_run *run, struct mfl_error *err)
+{
+        char path[4096];
+        snprintf(path, sizeof path, "%s/state", run->out);
+        if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
+                return mfl_fail_errno(err, "remove %s", path);
+        return 0;
+}
+
+void mfl_run_discard_out(struct mfl_run *run)
+{
+        /* A file that can't be removed stays, which does no harm. */
+        if (!nftw(run->out, remove_one, 16, FTW_DEPTH | FTW_PHYS) && !run->out_made)
+                (void)!mkdir(run->out, 0755);
+        run->out[0] = '\0';
+}
+
+static const struct mfl_watch_round *last_evaluated(const struct mfl_watch *w)
+{
+        for (size_t i = w->n; i > 0; i--)
+                if (w->all[i - 1].info.evaluated)
+                        return &w->all[i - 1];
+        return NULL;
+}
+
+static json_t *result_json(const struct mfl_run *run)
+{
+        const struct mfl_watch *w = &run->watch;
+        const struct mfl_watch_round *e = last_evaluated(w);
+        char hex[MFL_SHA256_HEX_BYTES];
+        bool ended = run->has_model && !run->cli->options.keep_state && w->state == MFL__JOB_STATE__JOB_DONE;
+        if (w->n)
+                mfl_hex(w->all[w->n - 1].digest, MFL_SHA256_BYTES, hex);
+        return json_pack("{ss so ss so so so sI sf so so so so so}", "event", "result", "job",
+                *w->job ? json_string(w->job) : json_null(), "state", mfl_state_name(w->state), "accuracy",
+                e && mfl_has_accuracy(&e->info) ? json_real(e->info.accuracy) : json_null(), "loss",
+                e ? json_real(e->info.loss) : json_null(), "mean_iou",
+                e && e->info.has_mean_iou_case ? json_real(e->info.mean_iou) : json_null(), "rounds",
+                (json_int_t)w->round, "seconds", run->seconds, "digest",
+                w->n ? json_string(hex) : json_null(), "model",
+                run->has_model ? json_string(run->pulled.path) : json_null(), "csv",
+                *run->out ? json_sprintf("%s/rounds.csv", run->out) : json_null(), "out",
+                *run->out ? json_string(run->out) : json_null(), "state_dir",
+                ended || !*run->out ? json_null() : json_sprintf("%s/state", run->out));
+}
+
+static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
+{
+        if (mfl_has_accuracy(r))
+                printf("accuracy  %.4f\n", r->accuracy);
+        if (r->has_mean_iou_case)
+                printf("mean IoU  %.4f\n", r->mean_iou);
+        printf("loss      %.4f\n", r->loss);
+        if (w->per_token)
+                printf("perplexity %.2f\n", exp(r->loss));
+}
+
+int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
+{
+        const struct mfl_watch *w = &run->watch;
+        const struct mfl_watch_round *e = last_evaluated(w);
+        char time[24];
+        if (run->cli->json)
+                return mfl_json_print(stdout, result_json(run), err);
+        if (e)
+                print_quality(w, &e->info);
+        if (!w->n) /* the failure was already reported, and there is nothing more to say */
+                return mfl_cli_flush(err);
+        printf("rounds    %u\nseconds   %.1f (%s)\n", w->round, run->seconds,
+                mfl_display_time(run->seconds, time, sizeof time));
+        if (run->has_model)
+                printf("digest    %s\nmodel     %s\n", run->pulled.digest, run->pulled.path);
+        printf("rounds of the job in %s/rounds.csv\n", run->out);
+        return mfl_cli_flush(err);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's lists as tables for people. All functions render lines, each ended by '\n'; columns: the width
+ * of the terminal, 0 for no limit; NULL when out of memory; the caller frees. */
+#ifndef MFL_CLI_VIEW_VIEWS_H
+#define MFL_CLI_VIEW_VIEWS_H
+
+#include "common/base/base.h"
+#include "proto/wire.h"
+
+/* A node's label for people: an id of 32 hex digits is cut to 12, like a digest, and a daemon's name after it
+ * stays; "-" for an empty id. Returns buf. */
+const char *mfl_view_node(const char *label, char *buf, size_t buf_bytes);
+
+/* "2024-05-01 13:14:15", in the time zone of this machine; "-" for none. Returns buf. */
+const char *mfl_view_date(uint64_t unix_ms, char *buf, size_t buf_bytes);
+/* "0.8545"; "n/a" if the loss has no accuracy; "-" for NULL, and for a round that was not evaluated. Returns
+ * buf. */
+const char *mfl_view_accuracy(const Mfl__RoundInfo *round, char *buf, size_t buf_bytes);
+
+/* Reasons have a column of their own, but on a terminal they are below their jobs. */
+char *mfl_view_jobs(const Mfl__JobList *list, int columns);
+char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns);
+
+/* By node, the leader first, then by name. */
+void mfl_view_sort_daemons(Mfl__DaemonList *list);
+/* For a sorted list. */
+char *mfl_view_daemons(const Mfl__DaemonList *list, int columns);
+
+/* What the newest round cost each node, and the sum over the rounds. all_rounds: every round for which the
+ * server still knows it. "" if the server knows none. */
+char *mfl_view_network(const Mfl__JobDetail *detail, bool all_rounds, int columns);
+
+/* How a job's data set is divided: a line of sums, then one row per shown client with its most common
+ * classes. */
+char *mfl_view_partition(const Mfl__JobPartition *partition, int columns);
+
+#endif

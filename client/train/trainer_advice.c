@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What to change in a job whose training network does not fit: first, changes that give the same model. */
+#include "client/train/trainer_internal.h"
+
+static bool fits(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint64_t room, char text[16])
+{
+        uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
+        mfl_format_bytes(bytes, text);
+        return bytes && bytes <= room; /* 0: the backend can't make such a network */
+}
+
+/* The largest batch below the job's that fits, or 0. Larger batches never take less memory. */
+static int find_batch(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        struct mfl_net_options options, uint64_t room, char text[16])
+{
+        int most = 0, none = options.batch;
+        while (none - most > 1) {
+                options.batch = most + (none - most) / 2;
+                if (fits(trainer, job, &options, room, text))
+                        most = options.batch;
+                else
+                        none = options.batch;
+        }
+        options.batch = MFL_MAX(most, 1);
+        fits(trainer, job, &options, room, text);
+        return most;
+}
+
+void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint64_t room, struct mfl_error *err)
+{
+        struct mfl_net_options other = *options;
+        bool automatic = options->segments == MFL_SEGMENTS_AUTO, done;
+        const char *also = automatic ? "" : " and checkpointing: auto";
+        char bytes[16], advice[160];
+        other.segments = MFL_SEGMENTS_AUTO;
+        done = !automatic && fits(trainer, job, &other, room, bytes);
+        if (done)
+                mfl_snprintf(advice, sizeof(advice),
+                        "training.checkpointing: auto makes it %s, and gives the same model", bytes);
+        other.groups = 1;
+        if (!done && options->groups > 1) {
+                done = fits(trainer, job, &other, room, bytes);
+                if (done)
+                        mfl_snprintf(advice, sizeof(advice),
+                                "training.fuse: auto%s take %s for a client, and give the same model", also,
+                                bytes);
+        }
+        if (!done) {
+                int batch = find_batch(trainer, job, other, room, bytes);
+                mfl_snprintf(advice, sizeof(advice),
+                        batch ? "training.batch: %d%s would take %s" : "a batch of %d%s would still take %s",
+                        MFL_MAX(batch, 1), also, bytes);
+        }
+        size_t length = strlen(err->text);
+        mfl_snprintf(err->text + length, sizeof(err->text) - length, "; %s", advice);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the trainer's files: memory budgets, threads, jobs kept ready, the running task. */
+#ifndef MFL_CLIENT_TRAIN_TRAINER_INTERNAL_H
+#define MFL_CLIENT_TRAIN_TRAINER_INTERNAL_H
+
+#include <pthread.h>
+
+#include "client/train/trainer.h"
+#include "common/partition/partition.h"
+#include "common/job/job.h"
+
+/* ---- memory: trainer_memory.c ---- */
+
+/* A result's buffer that other daemons may read. */
+struct trainer_shared {
+        struct mfl_share_buffer *buffer;
+        uint64_t bytes;
+        struct trainer_shared *next;
+};
+
+/* A result's sum on the device. */
+struct trainer_held {
+        struct mfl_sum *sum;
+        uint64_t n, bytes; /* of the device's memory */
+        struct trainer_held *next;
+};
+
+/* Unused result buffers wait in `idle`; the list's head is in the buffer's own first bytes. */
+struct trainer_memory {
+        pthread_mutex_t lock;
+        struct mfl_budget *budget, own; /* idle buffers are charged too */
+        uint64_t used;                  /* by this trainer */
+        struct trainer_idle *idle;
+        struct trainer_shared *idle_shared;
+        struct trainer_held *idle_held; /* of the device's memory */
+        void (*held_free)(struct mfl_sum *sum);
+};
+int mfl_trainer_memory_init(struct trainer_memory *memory, struct mfl_budget *budget, struct mfl_error *err);
+void mfl_trainer_memory_deinit(struct trainer_memory *memory);
+/* MFL_INVALID with what and the sizes. Frees idle buffers first if that helps. */
+int mfl_trainer_memory_reserve(
+        struct trainer_memory *memory, uint64_t bytes, const char *what, struct mfl_error *err);
+void mfl_trainer_memory_release(struct trainer_memory *memory, uint64_t bytes);
+int mfl_trainer_buffer_get(struct trainer_memory *memory, uint64_t bytes, const char *what, void **ret_buffer,
+        struct mfl_error *err);
+void mfl_trainer_buffer_put(struct trainer_memory *memory, void *buffer, uint64_t bytes);
+/* The same in shared memory. Other daemons may still read a buffer that was put back, so it is reused only
+ * when none does. MFL_INVALID also if the share has no room. */
+int mfl_trainer_shared_get(struct trainer_memory *memory, struct mfl_share *share, uint64_t bytes,
+        struct trainer_shared **ret_shared, struct mfl_error *err);
+void mfl_trainer_shared_put(struct trainer_memory *memory, struct trainer_shared *shared); /* NULL is fine */
+/* The same on a device; holds zeros. */
+int mfl_trainer_held_get(struct trainer_memory *memory, const struct mfl_backend_ops *ops,
+        struct mfl_device *device, uint64_t n, struct trainer_held **ret_held, struct mfl_error *err);
+void mfl_trainer_held_put(struct trainer_memory *memory, struct trainer_held *held); /* NULL is fine */
+void mfl_trainer_memory_trim(struct trainer_memory *memory);
+/* What is left of the budget; UINT64_MAX without a limit. */
+uint64_t mfl_trainer_memory_left(struct trainer_memory *memory);
+
+/* ---- threads: trainer_pool.c ---- */
+
+struct trainer_pool {
+        pthread_mutex_t lock;
+        pthread_cond_t start, done;
+        struct trainer_thread *threads;
+        uint32_t n, n_wanted, n_busy;
+        uint64_t generation;
+        bool stop;
+        void (*fn)(void *arg, uint32_t worker);
+        void *arg;
+};
+int mfl_trainer_pool_init(struct trainer_pool *pool, uint32_t n, struct mfl_error *err);
+void mfl_trainer_pool_deinit(struct trainer_pool *pool);
+/* Calls fn(arg, w) for w in [0, n) at the same time; returns when all have. n <= the pool's. */
+void mfl_trainer_pool_run(
+        struct trainer_pool *pool, uint32_t n, void (*fn)(void *arg, uint32_t worker), void *arg);
+
+/* Calls fn(arg, w) for w in [0, n) at the same time; returns when all calls have. n <= the pool's. */
+
+/* A task's clients, the longest first: most steps first, in the task's order among equals. */
+struct trainer_clients {
+        uint32_t n;
+        struct trainer_client {
+                uint64_t steps;
+                uint32_t item;
+        } * v;
+};
+void mfl_trainer_clients_sort(struct trainer_clients *clients);
+/* The fewest lanes per worker with which the last client ends as early as with `most`, when a free lane takes
+ * the next client: 50 equal clients on one worker with at most 16 lanes take four rounds with 13 lanes, too.
+ * 1 <= result <= most. */
+uint32_t mfl_trainer_balance(const struct trainer_clients *clients, uint32_t workers, uint32_t most);
+
+/* ---- jobs: trainer_job.c ---- */
+
+#define CHUNK_EVAL_BATCHES 4u
+
+/* How far a client's local training is. */
+struct trainer_local {
+        uint64_t client;
+        const uint32_t *samples;
+        uint32_t n, n_epoch;    /* samples; those of an epoch */
+        uint64_t n_steps, step; /* all steps; next step */
+        uint64_t epoch;         /* next epoch to shuffle */
+        uint32_t at;            /* position within the epoch's order */
+};
+
+/* One group of a network: a client in training, or none. A lane whose client is done takes the next one at
+ * once, so clients of different sizes keep the device busy. */
+struct trainer_lane {
+        bool active;
+        uint32_t item; /* of the task */
+        uint64_t weight, busy_ns;
+        struct trainer_local local;
+        uint32_t *order; /* the client's samples, shuffled */
+};
+
+/* One worker's memory for one job. */
+struct trainer_slot {
+        struct mfl_net *train, *eval;
+        uint32_t n_lanes;  /* G, the training network's groups */
+        uint32_t n_wanted; /* number of clients that it was made for */
+        uint32_t n_fit;    /* largest G: the job's, or the largest that pays and fits */
+        uint32_t n_used;   /* lanes that take clients of the current task */
+        struct trainer_lane *lanes;
+        struct mfl_group_steps *groups;
+        uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
+        float *after;                         /* params that move after a training, then the delta */
+        float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
+        uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
+        uint32_t *count;                      /* n_lanes * steps_max */
+        uint32_t steps_max;                   /* of one call of the backend */
+        uint32_t chunk_steps;                 /* adapted to CHUNK_NS */
+        bool sum_used;                        /* the network's own sum may hold something */
+        uint64_t train_told_ns, eval_told_ns; /* what the networks have spent on batches, and was counted */
+};
+
+struct trainer_data {
+        const struct mfl_dataset *dataset;
+        uint64_t fingerprint;
+        struct mfl_device_data *train, *test; /* made when first needed */
+        bool train_streamed, test_streamed;
+        uint64_t device_bytes; /* reserved */
+};
+
+struct trainer_job {
+        char id[MFL_JOB_ID_BYTES];
+        char *text;
+        struct mfl_job *spec;
+        struct mfl_graph *graph;
+        struct trainer_data *data;
+        struct mfl_partition *partition;
+        uint32_t samples_max; /* of the largest client */
+        uint32_t *test_index; /* 0, 1, 2, .. */
+        uint32_t n_slots;     /* workers of the daemon / threads of a client */
+        struct trainer_slot *slots;
+        uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
+        uint64_t population_bytes;    /* reserved, too, as long as the job is kept */
+        bool told_ungrouped;
+        bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
+        struct trainer_job *next;
+};
+
+struct mfl_trainer {
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+        struct mfl_device_info info;
+        uint32_t workers;
+        uint64_t local_item;
+        uint32_t n_data;
+        struct trainer_data *data;
+        struct trainer_memory memory, device_memory; /* the second only where the device has its own */
+        struct trainer_pool pool;
+        struct mfl_share *share;           /* NULL: none */
+        struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct mfl_activity *activity;     /* NULL: none */
+        _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
+        struct trainer_job *jobs;          /* last used first */
+        bool no_room;                      /* why the last mfl_trainer_job_prepare failed, if it did */
+};
+
+/* The rows of an optimizer step: batch * accumulate. */
+static inline uint32_t trainer_step_rows(const struct mfl_job *spec)
+{
+        return spec->training.batch * spec->training.accumulate;
+}
+
+/* How many of a client's n samples an epoch has: with drop_last, only whole batches. */
+static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n)
+{
+        return spec->training.drop_last ? n - n % spec->training.batch : n;
+}
+
+/* Steps of a client of n samples. */
+uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
+struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
+/* The job of a request, made or found. */
+int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err);
+/* Makes the first n slots ready for the kind of task. Training: `clients` are the task's. */
+int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
+void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
+/* The samples of an item: MFL_INVALID for an item that the job does not have. */
+int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
+
+/* trainer_advice.c: a training network of these options takes more than `room` bytes. Appends to the text of
+ * the refusal, which may not be NULL, what could be changed in the job and how much it would take then. */
+void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint64_t room, struct mfl_error *err);
+
+/* ---- one task: trainer.c, above trainer_train.c and trainer_eval.c, above trainer_run.c ---- */
+
+#define STRIPES 64u
+
+struct trainer_item {
+        uint64_t weight, samples, correct, train_us;
+        int64_t loss_sum;
+        char *rejected; /* reason; NULL: counted */
+};
+
+struct trainer_run {
+        struct mfl_trainer *trainer;
+        struct trainer_job *job;
+        const struct mfl_train_request *request;
+        struct mfl_train_result *result;
+        struct trainer_item *items;
+        _Atomic uint32_t next; /* of clients, or unit of evaluation */
+        atomic_bool stop;      /* a thread failed */
+        pthread_mutex_t lock;  /* of code and err */
+        int code;
+        struct mfl_error err;
+        struct trainer_clients clients; /* of training, in the order in which they are taken */
+        int64_t *sum;                   /* MFL_ENCODING_I64 */
+        bool sum_begun;                 /* it holds something: under the lock */
+        _Atomic uint32_t n_working;     /* workers that may still add to it */
+        struct trainer_slot *last;      /* its network's sum is still to be added */
+        bool alone;                     /* a place that the group can read is not wanted */
+        bool unprepared;                /* because of memory */
+        struct mfl_sum *held;           /* where networks' sums go first, if not NULL */
+        uint64_t stripe;                /* elements under one lock */
+        pthread_mutex_t stripes[STRIPES];
+        /* evaluation */
+        struct trainer_unit *units;
+        uint32_t n_units;
+        pthread_mutex_t eval_lock;
+};
+
+/* A result together with what it takes to free its buffers. */
+struct trainer_result {
+        struct mfl_train_result base;
+        enum mfl_encoding encoding;
+        enum mfl_collective_kind kind; /* grouped: how */
+        struct trainer_shared *shared; /* data[0] lies in it */
+        struct trainer_held *held;
+        /* late: what to bring, the held sum or a network's */
+        struct trainer_slot *last;
+        bool add; /* to what update 0 holds */
+};
+
+/* trainer_group.c: puts the result of a group's task where the group can read it, if possible; otherwise
+ * changes nothing. Negative: this process can't go on. */
+int mfl_trainer_group_place(struct trainer_run *run, struct trainer_result *result, struct mfl_error *err);
+void mfl_trainer_group_leave(struct mfl_trainer *trainer, struct trainer_result *result);
+
+/* trainer_stage.c: the request's params become those of a group, or with -1 the network's base. */
+int mfl_trainer_params_start(struct trainer_run *run, struct mfl_net *net, int group, struct mfl_error *err);
+
+/* n of the daemon's workers change from one state to another. */
+static inline void trainer_turn(
+        struct mfl_trainer *trainer, uint32_t n, enum mfl_activity_work from, enum mfl_activity_work to)
+{
+        if (trainer->activity)
+                mfl_activity_move(trainer->activity, n, from, to, mfl_now_ns());
+}
+/* How many of the daemon's workers one network takes. */
+static inline uint32_t trainer_width(const struct trainer_run *run)
+{
+        return MFL_MIN(run->trainer->workers, MFL_MAX(1u, run->job->spec->training.threads));
+}
+/* trainer_run.c. A network has worked until now: the samples it trained, and the time it has spent on batches
+ * (in all calls so far); *told_ns of that was counted before. reads_ns: what the trainer has spent on their
+ * indices. */
+void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
+        uint64_t now_ns, uint64_t *told_ns);
+
+/* Keeps the first failure and tells the other threads to stop. */
+void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
+/* True if the thread should return: a thread failed, or the task is cancelled. */
+bool mfl_trainer_run_stopped(struct trainer_run *run);
+/* Adds to the figures of progress. Any worker. */
+void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
+/* trainer_items.c: how many items the training has, without those given back; begins the next one, if there
+ * is one; whether there is one. */
+uint32_t mfl_trainer_items(const struct trainer_run *run);
+bool mfl_trainer_item_begin(struct trainer_run *run, uint32_t *ret_item);
+bool mfl_trainer_item_waits(const struct trainer_run *run);
+
+void mfl_trainer_train_worker(void *arg, uint32_t worker); /* arg: struct trainer_run */
+int mfl_trainer_train_result(struct trainer_run *run, struct mfl_error *err);
+int mfl_trainer_eval_units(struct trainer_run *run, struct mfl_error *err);
+void mfl_trainer_eval_worker(void *arg, uint32_t worker);
+
+#endif

@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs that the trainer keeps ready: the parsed file, graph, partition and, per worker, networks and
+ * scratch. */
+#include "client/train/trainer_internal.h"
+#include "common/base/log.h"
+#include "kernels/check.h"
+
+static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
+{
+        if (slot->train)
+                trainer->ops->net_free(slot->train);
+        for (uint32_t i = 0; slot->lanes && i < slot->n_lanes; i++)
+                free(slot->lanes[i].order);
+        free(slot->lanes);
+        free(slot->groups);
+        free(slot->weight);
+        free(slot->after);
+        free(slot->lr_scale);
+        free(slot->index);
+        free(slot->count);
+}
+
+static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
+{
+        free_lanes(trainer, slot);
+        if (slot->eval)
+                trainer->ops->net_free(slot->eval);
+}
+
+/* Afterwards the slots are as new. */
+static void empty_slots(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        for (uint32_t i = 0; job->slots && i < job->n_slots; i++) {
+                free_slot(trainer, &job->slots[i]);
+                job->slots[i] = (struct trainer_slot){0};
+        }
+        mfl_trainer_memory_release(&trainer->memory, job->bytes);
+        mfl_trainer_memory_release(&trainer->device_memory, job->device_bytes);
+        job->bytes = job->device_bytes = 0;
+}
+
+void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        if (!job)
+                return;
+        empty_slots(trainer, job);
+        mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
+        free(job->slots);
+        free(job->test_index);
+        mfl_partition_free(job->partition);
+        mfl_graph_free(job->graph);
+        mfl_job_free(job->spec);
+        free(job->text);
+        free(job);
+}
+
+static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
+        struct trainer_data **ret_data, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                struct trainer_data *data = &trainer->data[i];
+                if (strcmp(data->dataset->name, spec->data.name))
+                        continue;
+                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
+                 * own. */
+                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
+                        task->fingerprint != data->fingerprint)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
+                                spec->data.name, (unsigned long long)data->fingerprint,
+                                (unsigned long long)task->fingerprint);
+                *ret_data = data;
+                return 0;
+        }
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
+}
+
+/* The budget that networks are charged to. */
+static struct trainer_memory *network_memory(struct mfl_trainer *trainer)
+{
+        return trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
+}
+
+/* Reserves memory for the current job; other jobs' networks make room, the least recently used first. */
+static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
+        const char *what, struct mfl_error *err)
+{
+        struct trainer_memory *memory = device ? &trainer->device_memory : &trainer->memory;
+        int r;
+        while ((r = mfl_trainer_memory_reserve(memory, bytes, what, err)) == MFL_INVALID) {
+                struct trainer_job **last = &trainer->jobs;
+                while (*last && (*last)->next)
+                        last = &(*last)->next;
+                struct trainer_job *victim = *last;
+                if (!victim || victim == job) {
+                        trainer->no_room = true;
+                        return r;
+                }
+                *last = NULL;
+                mfl_trainer_job_free(trainer, victim);
+        }
+        if (!r)
+                *(device ? &job->device_bytes : &job->bytes) += bytes;
+        return r;
+}
+
+/* Where each client's samples begin, the samples, and the counts that the server is told. A population that
+ * the data can't have is refused before its memory is requested. */
+static int reserve_population(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        uint64_t clients = MFL_MAX(job->spec->data.clients, 1u);
+        uint64_t bytes = (2 * clients + 1 + dataset->train.n + dataset->test.n) * sizeof(uint32_t);
+        int r = mfl_partition_check(job->spec, dataset->train.n, err);
+        if (!r)
+                r = reserve(trainer, job, false, bytes, "the clients of the population", err);
+        if (r)
+                return r;
+        job->bytes -= bytes; /* it stays when networks make room */
+        job->population_bytes = bytes;
+        return 0;
+}
+
+static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        int r = reserve_population(trainer, job, err);
+        if (!r)
+                r = mfl_partition_dataset(job->spec, job->data->dataset, &job->partition, err);
+        if (r)
+                return r;
+        for (uint32_t k = 0; k < job->partition->n_clients; k++) {
+                uint32_t n = job->partition->start[k + 1] - job->partition->start[k];
+                job->samples_max = MFL_MAX(job->samples_max, n);
+        }
+        uint32_t n_test = job->data->dataset->test.n;
+        job->test_index = mfl_malloc(n_test * sizeof(uint32_t));
+        if (!job->test_index)
+                return mfl_fail_memory(err, n_test * sizeof(uint32_t), "test samples");
+        for (uint32_t i = 0; i < n_test; i++)
+                job->test_index[i] = i;
+        return 0;
+}
+
+static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *dataset = job->data->dataset;
+        /* A mix of classes needs one class per sample: not tokens or float targets. */
+        bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
+        Mfl__Partition *population;
+        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
+                dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                mfl_population_free(atomic_exchange(request->population, population));
+        return r;
+}
+
+static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err)
+{
+        mfl_strcpy(job->id, sizeof(job->id), request->task->job);
+        job->text = mfl_strdup(request->job_text);
+        if (!job->text)
+                return mfl_fail_memory(err, strlen(request->job_text), "a job file");
+        int r = mfl_job_parse(job->text, strlen(job->text), job->id, &job->spec, err);
+        if (r)
+                return r;
+        job->spec->by_layers = !request->task->n_frozen;
+        job->spec->arithmetic = request->task->arithmetic;
+        const char *backend = job->spec->training.backend;
+        if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
+                return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
+                        trainer->ops->name);
+        r = find_data(trainer, job->spec, request->task, &job->data, err);
+        if (r)
+                return r;
+        r = mfl_check_job(job->spec, job->data->dataset, &job->graph, err);
+        if (r)
+                return r;
+        r = make_partition(trainer, job, err);
+        if (!r && request->population)
+                r = tell_population(trainer, request, job, err);
+        if (r)
+                return r;
+        uint32_t threads = MFL_MAX(1u, job->spec->training.threads);
+        job->n_slots = MFL_MAX(1u, trainer->workers / threads);
+        job->slots = mfl_calloc(job->n_slots, sizeof(*job->slots));
+        return job->slots ? 0 : mfl_fail_memory(err, job->n_slots * sizeof(*job->slots), "workers");
+}
+
+static int new_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err)
+{
+        struct trainer_job *job = mfl_calloc(1, sizeof(*job));
+        if (!job)
+                return mfl_fail_memory(err, sizeof(*job), "a job");
+        int r = fill_job(trainer, request, job, err);
+        if (r) {
+                mfl_trainer_job_free(trainer, job);
+                return r;
+        }
+        job->next = trainer->jobs;
+        trainer->jobs = job;
+        *ret_job = job;
+        return 0;
+}
+
+static struct trainer_job *find_job(struct mfl_trainer *trainer, const char *id)
+{
+        for (struct trainer_job **at = &trainer->jobs; *at; at = &(*at)->next) {
+                struct trainer_job *job = *at;
+                if (strcmp(job->id, id))
+                        continue;
+                *at = job->next; /* to the front: most recently used first */
+                job->next = trainer->jobs;
+                trainer->jobs = job;
+                return job;
+        }
+        return NULL;
+}
+
+void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
+{
+        struct trainer_job *job = find_job(trainer, id);
+        if (job) {
+                trainer->jobs = job->next;
+                mfl_trainer_job_free(trainer, job);
+        }
+        mfl_trainer_memory_trim(&trainer->memory);
+        mfl_trainer_memory_trim(&trainer->device_memory);
+}
+
+int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job **ret_job, struct mfl_error *err)
+{
+        struct trainer_job *job = find_job(trainer, request->task->job);
+        /* A server that lost its state may reuse a number. */
+        if (job &&
+                (strcmp(job->text, request->job_text) || job->graph->n_frozen != request->task->n_frozen)) {
+                mfl_trainer_forget(trainer, job->id);
+                job = NULL;
+        }
+        int r = job ? 0 : new_job(trainer, request, &job, err);
+        if (r)
+                return r;
+        if (request->task->n_params != job->graph->n)
+                return mfl_fail(err, MFL_INVALID, "the server sends %llu params, the model has %llu here",
+                        (unsigned long long)request->task->n_params, (unsigned long long)job->graph->n);
+        if (request->task->n_frozen != job->graph->n_frozen)
+                return mfl_fail(err, MFL_INVALID, "the server freezes %llu params, %llu are frozen here",
+                        (unsigned long long)request->task->n_frozen,
+                        (unsigned long long)job->graph->n_frozen);
+        *ret_job = job;
+        return 0;
+}
+
+/* For a slot whose number of lanes is chosen. */
+static uint64_t scratch_bytes(const struct trainer_job *job, const struct trainer_slot *slot)
+{
+        uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
+        uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
+                        slot->steps_max * (sizeof(uint32_t) + sizeof(float));
+        return job->graph->n_moving * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+}
+
+/* What each worker's training network may take if all have one of the same size, and the scratch of this
+ * one. */
+static uint64_t room_of(struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t bytes)
+{
+        uint64_t made = 0, left = mfl_trainer_memory_left(network_memory(trainer)), scratch = 0;
+        while (made + 1 < job->n_slots && job->slots[made].train)
+                made++;
+        if (!trainer->info.own_memory)
+                scratch = (job->n_slots - made - 1) * scratch_bytes(job, &job->slots[made]);
+        left += made * bytes;
+        return left > scratch ? (left - scratch) / job->n_slots : 0;
+}
+
+static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
+        const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
+{
+        uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
+        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
+                options->training ? "a training network" : "an evaluation network", err);
+        if (r == MFL_INVALID && options->training)
+                mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
+        if (r)
+                return r;
+        struct mfl_error why = {{0}};
+        r = trainer->ops->net_new(trainer->device, job->graph, options, ret_net, &why);
+        /* If a backend lacks a feature, that is not the job's fault: name the backend. */
+        return r > 0 ? mfl_fail(err, r, "backend %s: %.480s", trainer->ops->name, why.text)
+               : r   ? mfl_fail(err, r, "%s", why.text)
+                     : 0;
+}
+
+uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
+{
+        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
+        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
+        if (n && !epoch)
+                return 0;
+        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
+}
+
+struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
+{
+        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
+                .lr = spec->training.lr,
+                .momentum = spec->training.momentum,
+                .weight_decay = spec->training.weight_decay,
+                .nesterov = spec->training.nesterov,
+                .beta1 = spec->training.beta1,
+                .beta2 = spec->training.beta2,
+                .eps = spec->training.eps,
+                .clip_norm = spec->training.clip_norm,
+                .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
+                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
+}
+
+static struct mfl_net_options net_options(
+        const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
+{
+        const struct mfl_job *spec = job->spec;
+        struct mfl_net_options options = {
+                .batch = (int)(training ? spec->training.batch : spec->evaluation.batch),
+                .groups = 1,
+                .threads = (int)MFL_MAX(1u, spec->training.threads),
+                .training = training,
+                .precision = (enum mfl_precision)spec->training.precision,
+                .fast = spec->training.fast,
+                .shared_start = trainer->ops->params_base != NULL,
+                .streamed = training ? job->data->train_streamed : job->data->test_streamed};
+        options.loss = mfl_loss_of_job(spec);
+        if (training) {
+                struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
+                options.moments = mfl_optimizer_moments(&opt);
+                options.accumulate = (int)spec->training.accumulate;
+                options.segments = spec->training.checkpointing;
+                options.augment = (struct mfl_augment){
+                        .crop = (int)spec->data.augment.crop, .flip = spec->data.augment.flip};
+        }
+        return options;
+}
+
+/* How many clients a worker's network can train at once: the job's `fuse`, or the backend's choice. */
+static int find_lanes(struct mfl_trainer *trainer, struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t wanted, uint32_t *ret_lanes, struct mfl_error *err)
+{
+        const struct mfl_backend_ops *ops = trainer->ops;
+        uint32_t fuse = job->spec->training.fuse;
+        int lanes = 1;
+        if (fuse || !ops->fuse) {
+                *ret_lanes = fuse ? MFL_MIN(fuse, wanted) : 1;
+                return 0;
+        }
+        uint64_t left = mfl_trainer_memory_left(network_memory(trainer)) / job->n_slots;
+        int r = ops->fuse(trainer->device, job->graph, options, (int)wanted, left, &lanes, err);
+        if (!r)
+                *ret_lanes = (uint32_t)lanes;
+        else if (r == MFL_INVALID && ops->net_bytes(job->graph, options) > left)
+                mfl_trainer_advise(trainer, job, options, left, err);
+        return r;
+}
+
+/* Index tables of one call use at most this much of the host's memory. */
+#define INDEX_BYTES_MAX (8u << 20)
+
+static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
+{
+        slot->lanes = mfl_calloc(slot->n_lanes, sizeof(*slot->lanes));
+        slot->groups = mfl_calloc(slot->n_lanes, sizeof(*slot->groups));
+        slot->weight = mfl_calloc(2 * (size_t)slot->n_lanes, sizeof(*slot->weight));
+        slot->after = mfl_alloc_aligned(job->graph->n_moving * sizeof(float));
+        size_t n_steps = (size_t)slot->n_lanes * slot->steps_max;
+        slot->index = mfl_malloc(n_steps * trainer_step_rows(job->spec) * sizeof(uint32_t));
+        slot->count = mfl_malloc(n_steps * sizeof(uint32_t));
+        if (mfl_job_has_schedule(job->spec) &&
+                !(slot->lr_scale = mfl_malloc(n_steps * sizeof(*slot->lr_scale))))
+                return -ENOMEM;
+        if (!slot->lanes || !slot->groups || !slot->weight || !slot->after || !slot->index || !slot->count)
+                return -ENOMEM;
+        slot->n_bad = slot->weight + slot->n_lanes;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                slot->lanes[i].order = mfl_malloc((size_t)job->samples_max * sizeof(uint32_t));
+                if (!slot->lanes[i].order)
+                        return -ENOMEM;
+        }
+        return 0;
+}
+
+static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
+        slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
+        slot->chunk_steps = 1;
+        uint64_t bytes = scratch_bytes(job, slot);
+        int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
+        if (r)
+                return r;
+        r = allocate_lanes(job, slot);
+        return r ? mfl_fail_memory(err, bytes, "a worker's scratch") : 0;
+}
+
+/* Logs what a job's training takes, for people who want a larger batch. */
+static void log_network(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, const struct mfl_net *net)
+{
+        char whole[16], tensors[16], cut[64] = "all kept";
+        struct mfl_net_plan plan;
+        trainer->ops->net_plan(net, &plan);
+        if (plan.segments > 1)
+                mfl_snprintf(cut, sizeof cut, "in %d segments that are computed again", plan.segments);
+        mfl_log_job(MFL_LOG_INFO, job->id, "%s: a training network of %s for %d at once: activations %s, %s",
+                job->id, mfl_format_bytes(trainer->ops->net_bytes(job->graph, options), whole),
+                options->groups, mfl_format_bytes(plan.tensor_bytes, tensors), cut);
+}
+
+/* What the job says is kept; what is chosen here is chosen for this task. */
+static uint32_t balance(
+        const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most)
+{
+        return job->spec->training.fuse ? most : mfl_trainer_balance(clients, workers, most);
+}
+
+static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        const struct trainer_clients *clients, uint32_t workers, struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, true);
+        uint32_t wanted = (clients->n + workers - 1) / workers;
+        if (slot->train)
+                return 0;
+        int r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
+        slot->n_lanes = r || job->wide ? slot->n_fit : balance(job, clients, workers, slot->n_fit);
+        if (!r)
+                r = prepare_lanes(trainer, job, slot, err);
+        options.groups = (int)slot->n_lanes;
+        if (!r)
+                r = make_net(trainer, job, &options, &slot->train, err);
+        if (!r && slot == job->slots)
+                log_network(trainer, job, &options, slot->train);
+        slot->n_wanted = wanted;
+        return r;
+}
+
+static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, false);
+        return slot->eval ? 0 : make_net(trainer, job, &options, &slot->eval, err);
+}
+
+static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, enum mfl_task_kind kind,
+        struct mfl_error *err)
+{
+        bool train = kind == MFL_TASK_TRAIN, *streamed = train ? &data->train_streamed : &data->test_streamed;
+        const struct mfl_split *split = train ? &data->dataset->train : &data->dataset->test;
+        struct mfl_device_data **at = train ? &data->train : &data->test;
+        if (*at)
+                return 0;
+        uint64_t bytes = trainer->ops->data_bytes ? trainer->ops->data_bytes(data->dataset, split) : 0;
+        *streamed = bytes > mfl_trainer_memory_left(&trainer->device_memory) / 2;
+        if (bytes && !*streamed) {
+                int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes, "a data set", err);
+                trainer->no_room = r != 0;
+                if (r)
+                        return r;
+                data->device_bytes += bytes;
+        }
+        int r = trainer->ops->data_new(trainer->device, data->dataset, split, !*streamed, at, err);
+        if (r && bytes && !*streamed) {
+                mfl_trainer_memory_release(&trainer->device_memory, bytes);
+                data->device_bytes -= bytes;
+        }
+        return r;
+}
+
+/* A network made for a task of few clients is too narrow for many, and one that was balanced for its task may
+ * be too narrow for another: it is made anew with all lanes that pay, so that this happens once. */
+static bool outgrown(struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers)
+{
+        const struct trainer_slot *slot = &job->slots[0];
+        uint32_t wanted = (clients->n + workers - 1) / workers;
+        if (!slot->train)
+                return false;
+        if (slot->n_fit == slot->n_wanted && wanted > slot->n_wanted)
+                return true;
+        uint32_t most = MFL_MIN(slot->n_fit, MFL_MAX(wanted, 1u));
+        if (slot->n_lanes >= slot->n_fit || balance(job, clients, workers, most) <= slot->n_lanes)
+                return false;
+        job->wide = true;
+        return true;
+}
+
+static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
+{
+        int r = 0;
+        for (uint32_t i = 0; !r && i < n; i++)
+                r = kind == MFL_TASK_TRAIN ? prepare_training(trainer, job, &job->slots[i], clients, n, err)
+                                           : prepare_eval(trainer, job, &job->slots[i], err);
+        if (r || kind != MFL_TASK_TRAIN)
+                return r;
+        uint32_t most = job->slots[0].n_lanes;
+        for (uint32_t i = 1; i < n; i++)
+                most = MFL_MIN(most, job->slots[i].n_lanes);
+        uint32_t used = balance(job, clients, n, most);
+        for (uint32_t i = 0; i < n; i++)
+                job->slots[i].n_used = job->spec->training.fuse ? job->slots[i].n_lanes : used;
+        return 0;
+}
+
+int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
+{
+        trainer->no_room = false;
+        if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
+                outgrown(job, clients, n))
+                empty_slots(trainer, job);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
+        int r = prepare_data(trainer, job->data, kind, err);
+        trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
+        if (!r)
+                r = prepare_slots(trainer, job, kind, n, clients, err);
+        /* Half-made memory is not kept: the next try starts over. */
+        if (r)
+                mfl_trainer_forget(trainer, job->id);
+        return r;
+}
+
+int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
+{
+        const struct mfl_partition *partition = job->partition;
+        uint64_t k = item;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
+                if (item != trainer->local_item)
+                        return mfl_fail(err, MFL_INVALID, "the client is another daemon's data");
+                k = 0;
+        }
+        if (k >= partition->n_clients)
+                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
+                        (unsigned long long)item, partition->n_clients);
+        *ret_samples = partition->index + partition->start[k];
+        *ret_n = partition->start[k + 1] - partition->start[k];
+        return 0;
+}

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Local training of clients, and the sum of their updates. */
+#include "client/train/trainer_internal.h"
+
+#include <math.h>
+
+/* A cancel should take effect within 100 ms, but each call of the backend has a cost. */
+#define CHUNK_NS_SHORT 10000000u
+#define CHUNK_NS_LONG 40000000u
+
+static void begin_local(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
+        const uint32_t *samples, uint32_t n)
+{
+        *local = (struct trainer_local){.client = client,
+                .samples = samples,
+                .n = n,
+                .n_epoch = trainer_epoch_rows(spec, n),
+                .n_steps = mfl_trainer_steps(spec, n)};
+        local->at = local->n_epoch;
+}
+
+static void shuffle_epoch(
+        struct trainer_local *local, const struct mfl_job *spec, uint32_t round, uint32_t *order)
+{
+        memcpy(order, local->samples, local->n * sizeof(*order));
+        struct mfl_rng rng = mfl_rng_new(
+                spec->seed, MFL_RNG_SHUFFLE, local->client, (uint64_t)round * 65536 + local->epoch);
+        mfl_rng_shuffle(&rng, order, local->n);
+        local->epoch++;
+        local->at = 0;
+}
+
+/* Prepares the lane's next n steps, or fewer if its client ends before; the others count 0 rows. */
+static void fill_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n)
+{
+        const struct mfl_job *spec = run->job->spec;
+        struct trainer_lane *lane = &slot->lanes[i_lane];
+        struct trainer_local *local = &lane->local;
+        uint32_t rows = trainer_step_rows(spec), round = run->request->task->round, t = 0;
+        uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * rows;
+        uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
+        float *scale = slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
+        for (; lane->active && t < n && local->step + t < local->n_steps; t++) {
+                if (local->at == local->n_epoch)
+                        shuffle_epoch(local, spec, round, lane->order);
+                count[t] = MFL_MIN(rows, local->n_epoch - local->at);
+                if (scale)
+                        scale[t] = mfl_job_lr_scale(spec, round, local->step + t, local->n_steps);
+                memcpy(index + (size_t)t * rows, lane->order + local->at, count[t] * sizeof(uint32_t));
+                local->at += count[t];
+        }
+        for (uint32_t rest = t; rest < n; rest++) {
+                count[rest] = 0;
+                if (scale)
+                        scale[rest] = 0;
+        }
+        slot->groups[i_lane] = (struct mfl_group_steps){.index = index,
+                .count = count,
+                .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round),
+                .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, round),
+                .step_first = (uint32_t)local->step,
+                .lr_scale = scale};
+        local->step += t;
+}
+
+static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns)
+{
+        if (ns > CHUNK_NS_LONG)
+                slot->chunk_steps = MFL_MAX(1u, slot->chunk_steps / 2);
+        else if (ns < CHUNK_NS_SHORT && n_steps == slot->chunk_steps)
+                slot->chunk_steps = MFL_MIN(slot->steps_max, slot->chunk_steps * 2);
+}
+
+/* How many steps to take: while clients wait, to the end of the first lane, so that the next client can start
+ * there; otherwise to the end of the last lane. */
+static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slot *slot)
+{
+        bool waiting = mfl_trainer_item_waits(run);
+        uint64_t n = waiting ? UINT64_MAX : 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                const struct trainer_local *local = &slot->lanes[i].local;
+                if (!slot->lanes[i].active)
+                        continue;
+                n = waiting ? MFL_MIN(n, local->n_steps - local->step)
+                            : MFL_MAX(n, local->n_steps - local->step);
+        }
+        return (uint32_t)MFL_MIN(n, slot->chunk_steps);
+}
+
+static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        struct mfl_train_control *control = run->request->control;
+        struct mfl_optimizer opt = mfl_trainer_optimizer(run->job->spec);
+        uint64_t start_ns = mfl_now_ns();
+        uint32_t n = steps_of_chunk(run, slot), n_active = 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                fill_lane(run, slot, i, n);
+                n_active += slot->lanes[i].active;
+        }
+        uint64_t filled_ns = mfl_now_ns(), samples = 0;
+        int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err)
+                  : 0;
+        if (r)
+                return r;
+        uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                struct trainer_lane *lane = &slot->lanes[i];
+                const struct mfl_group_steps *group = &slot->groups[i];
+                if (!lane->active)
+                        continue;
+                struct trainer_item *item = &run->items[lane->item];
+                item->loss_sum = mfl_fixed_loss_add(item->loss_sum, group->score.loss_sum);
+                item->correct += group->score.n_correct;
+                item->samples += group->score.n_scored;
+                lane->busy_ns += ns / n_active; /* its share of the device's time */
+                samples += group->n_samples;
+                atomic_fetch_add(&control->samples_done, group->n_samples);
+                mfl_trainer_add_loss(run, group->score.loss_sum);
+        }
+        mfl_trainer_count(run, slot->train, samples, filled_ns - start_ns, end_ns, &slot->train_told_ns);
+        adapt_chunk(slot, n, ns);
+        return 0;
+}
+
+static int reject(struct trainer_item *item, char *reason, struct mfl_error *err)
+{
+        if (!reason)
+                return mfl_fail_memory(err, MFL_REASON_BYTES, "a reason");
+        *item = (struct trainer_item){.rejected = reason};
+        return 0;
+}
+
+/* params becomes the delta. An element that can't be added rejects the client. */
+static int take_delta(
+        struct trainer_run *run, float *params, struct trainer_item *item, struct mfl_error *err)
+{
+        const float *before = run->request->params;
+        const struct mfl_graph *graph = run->job->graph;
+        const struct mfl_fixed *fixed = &run->request->task->fixed;
+        uint64_t n_bad[2] = {0}, first_bad[2]; /* of trained params, of running statistics */
+        for (uint64_t i = 0; i < graph->n_moving;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
+                for (; i < part.end; i++) {
+                        params[i] -= before[i];
+                        if (fabsf(params[i]) <= part.fixed.delta_max)
+                                continue;
+                        if (!n_bad[part.statistics]++)
+                                first_bad[part.statistics] = i;
+                }
+        }
+        if (!n_bad[0] && !n_bad[1])
+                return 0;
+        bool statistics = !n_bad[0];
+        uint64_t i = first_bad[statistics];
+        int t = 0;
+        while (t + 1 < graph->n_params && graph->params[t + 1].offset <= graph->n_frozen + i)
+                t++;
+        return reject(item,
+                mfl_asprintf("%llu %s not within +-%g (%s); the first is %g in %s",
+                        (unsigned long long)n_bad[statistics],
+                        statistics ? "changes of batch norm's running statistics are"
+                                   : "elements of the update are",
+                        (double)(statistics ? fixed->statistics_max : fixed->delta_max),
+                        statistics ? "aggregation.statistics_max, or scale the data"
+                                   : "aggregation.delta_max; a smaller training.lr may help",
+                        (double)params[i], graph->params[t].name),
+                err);
+}
+
+/* Workers start at different stripes, so they rarely wait for each other. */
+static int add_delta(
+        struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight, struct mfl_error *err)
+{
+        uint64_t n = run->job->graph->n_moving;
+        uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
+        for (uint32_t s = 0; s < n_stripes; s++) {
+                uint32_t i = (s + worker * 7) % n_stripes;
+                uint64_t first = i * run->stripe, count = MFL_MIN(run->stripe, n - first);
+                pthread_mutex_lock(&run->stripes[i]);
+                int r = mfl_fixed_parts_add_f32(&run->request->task->fixed, &run->job->graph->statistics,
+                        first, weight, delta + first, count, run->sum + first, err);
+                pthread_mutex_unlock(&run->stripes[i]);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+/* Lane i takes item `item`; a client that can't be counted is rejected at once. */
+static int start_lane(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint32_t item, struct mfl_error *err)
+{
+        const struct mfl_backend_ops *ops = run->trainer->ops;
+        const struct mfl_job *spec = run->job->spec;
+        const struct mfl_task *task = run->request->task;
+        struct trainer_lane *lane = &slot->lanes[i];
+        uint64_t start_ns = mfl_now_ns();
+        const uint32_t *samples;
+        uint32_t n;
+        int r = mfl_trainer_job_client(run->trainer, run->job, task->items[item], &samples, &n, err);
+        if (r)
+                return r;
+        uint64_t weight = !n || spec->aggregation.weighting == MFL_WEIGHT_SAMPLES ? n : 1;
+        uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, task->fixed.weight_max);
+        if (weight < 1 || weight > max) {
+                atomic_fetch_add(&run->request->control->items_done, 1);
+                return reject(&run->items[item],
+                        mfl_asprintf("its weight is %llu, but 1 to %llu can be added",
+                                (unsigned long long)weight, (unsigned long long)max),
+                        err);
+        }
+        if (!trainer_epoch_rows(spec, n)) {
+                atomic_fetch_add(&run->request->control->items_done, 1);
+                return reject(&run->items[item],
+                        mfl_asprintf("training.drop_last leaves none of its %u samples: a batch has %u", n,
+                                spec->training.batch),
+                        err);
+        }
+        begin_local(&lane->local, spec, task->items[item], samples, n);
+        r = ops->params_set(slot->train, (int)i, run->request->frozen,
+                ops->params_base ? NULL : run->request->params, err);
+        lane->item = item;
+        lane->weight = weight;
+        lane->active = true;
+        lane->busy_ns = mfl_now_ns() - start_ns;
+        return r;
+}
+
+static int start_lanes(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t *ret_n_active, struct mfl_error *err)
+{
+        uint32_t n_active = 0, item;
+        int r = 0;
+        for (uint32_t i = 0; !r && i < slot->n_used; i++) {
+                while (!r && !slot->lanes[i].active && mfl_trainer_item_begin(run, &item))
+                        r = start_lane(run, slot, i, item, err);
+                n_active += slot->lanes[i].active;
+        }
+        *ret_n_active = n_active;
+        return r;
+}
+
+static bool lane_done(const struct trainer_lane *lane)
+{
+        return lane->active && lane->local.step == lane->local.n_steps;
+}
+
+/* Takes the client's update through the host: as it is if it is uploaded alone, otherwise into the common
+ * sum. */
+static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, uint32_t i,
+        struct mfl_error *err)
+{
+        struct trainer_lane *lane = &slot->lanes[i];
+        struct trainer_item *item = &run->items[lane->item];
+        /* A delta that is uploaded alone is made where the upload reads it. */
+        float *delta = run->sum ? slot->after : run->result->data[lane->item];
+        int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
+        if (!r)
+                r = take_delta(run, delta, item, err);
+        /* Only clients that the device rejected come here, and its sum does not have them. */
+        if (!r && run->trainer->ops->sum_add && run->sum && !item->rejected)
+                return mfl_fail(err, -EIO, "the device rejects an update that is within +-%g",
+                        (double)run->request->task->fixed.delta_max);
+        if (!r && run->sum && !item->rejected)
+                r = add_delta(run, worker, delta, lane->weight, err);
+        return r;
+}
+
+/* The same on the device, for all lanes that are done at once. A client whose update is not fit for the sum
+ * comes to the host for the reason. */
+static int end_on_device(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                slot->weight[i] = lane_done(&slot->lanes[i]) ? slot->lanes[i].weight : 0;
+        slot->sum_used = true;
+        int r = run->trainer->ops->sum_add(
+                slot->train, &run->request->task->fixed, slot->weight, slot->n_bad, err);
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++)
+                if (slot->n_bad[i])
+                        r = end_on_host(run, slot, worker, i, err);
+        return r;
+}
+
+static int end_lanes(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
+{
+        bool on_device = run->sum && run->trainer->ops->sum_add;
+        uint64_t start_ns = mfl_now_ns();
+        uint32_t n_done = 0;
+        int r = 0;
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                n_done += lane_done(&slot->lanes[i]);
+        if (n_done && on_device)
+                r = end_on_device(run, slot, worker, err);
+        for (uint32_t i = 0; !r && !on_device && i < slot->n_lanes; i++)
+                if (lane_done(&slot->lanes[i]))
+                        r = end_on_host(run, slot, worker, i, err);
+        uint64_t ns = n_done ? (mfl_now_ns() - start_ns) / n_done : 0;
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++) {
+                struct trainer_lane *lane = &slot->lanes[i];
+                if (!lane_done(lane))
+                        continue;
+                struct trainer_item *item = &run->items[lane->item];
+                if (!item->rejected) {
+                        item->weight = lane->weight;
+                        item->train_us = (lane->busy_ns + ns) / 1000;
+                }
+                lane->active = false;
+                atomic_fetch_add(&run->request->control->items_done, 1);
+        }
+        return r;
+}
+
+/* A task that failed or was cancelled may have left lanes and a sum. */
+static int begin_worker(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        const struct mfl_backend_ops *ops = run->trainer->ops;
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                slot->lanes[i].active = false;
+        int r = slot->sum_used ? ops->sum_take(slot->train, NULL, false, NULL, err) : 0;
+        slot->sum_used = false;
+        if (!r && ops->params_base)
+                r = mfl_trainer_params_start(run, slot->train, -1, err);
+        return r;
+}
+
+/* The last worker leaves its sum for mfl_trainer_land; the other sums are added while it still trains. */
+static int take_sum(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        bool last = atomic_fetch_sub(&run->n_working, 1) == 1;
+        int r = 0;
+        if (!slot->sum_used)
+                return 0;
+        pthread_mutex_lock(&run->lock);
+        if (run->held)
+                r = run->trainer->ops->sum_move(slot->train, run->held, err);
+        else if (last)
+                run->last = slot;
+        else
+                r = run->trainer->ops->sum_take(slot->train, run->sum, run->sum_begun, NULL, err);
+        run->sum_begun |= !last;
+        slot->sum_used = r != 0 || run->last == slot;
+        pthread_mutex_unlock(&run->lock);
+        return r;
+}
+
+void mfl_trainer_train_worker(void *arg, uint32_t worker)
+{
+        struct trainer_run *run = arg;
+        struct trainer_slot *slot = &run->job->slots[worker];
+        struct mfl_error err = {{0}};
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        int r = begin_worker(run, slot, &err);
+        while (!r && !mfl_trainer_run_stopped(run)) {
+                uint32_t n_active;
+                r = start_lanes(run, slot, &n_active, &err);
+                if (!r && !n_active) {
+                        r = take_sum(run, slot, &err);
+                        break;
+                }
+                if (!r)
+                        r = step_lanes(run, slot, &err);
+                if (!r)
+                        r = end_lanes(run, slot, worker, &err);
+        }
+        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        if (r)
+                mfl_trainer_run_fail(run, r, &err);
+}
+
+/* Announces items [first, first + count) as update u. */
+static int announce(
+        struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
+{
+        struct mfl_announce *update = &run->result->updates[u];
+        uint64_t element = run->sum ? sizeof(int64_t) : sizeof(float);
+        update->update = u;
+        update->item_first = first;
+        update->item_count = count;
+        update->encoding = run->sum ? MFL_ENCODING_I64 : MFL_ENCODING_F32;
+        for (uint32_t i = first; i < first + count; i++) {
+                const struct trainer_item *item = &run->items[i];
+                update->n_rejected += item->rejected != NULL;
+                update->weight += item->weight;
+                update->samples += item->samples;
+                update->correct += item->correct;
+                update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
+                update->train_us += item->train_us;
+        }
+        update->bytes = update->n_rejected < count ? run->job->graph->n_moving * element : 0;
+        if (!update->n_rejected)
+                return 0;
+        update->rejected = mfl_calloc(update->n_rejected, sizeof(*update->rejected));
+        if (!update->rejected)
+                return mfl_fail_memory(
+                        err, update->n_rejected * sizeof(*update->rejected), "rejected clients");
+        uint32_t at = 0;
+        for (uint32_t i = first; i < first + count; i++) {
+                if (!run->items[i].rejected)
+                        continue;
+                update->rejected[at].item = run->request->task->items[i];
+                mfl_strcpy(update->rejected[at].reason, MFL_REASON_BYTES, run->items[i].rejected);
+                at++;
+        }
+        return 0;
+}
+
+int mfl_trainer_train_result(struct trainer_run *run, struct mfl_error *err)
+{
+        uint32_t n = mfl_trainer_items(run); /* all are done: nothing is given back from here on */
+        int r = 0;
+        if (!run->request->task->single_updates)
+                return announce(run, 0, 0, n, err);
+        for (uint32_t i = 0; !r && i < n; i++)
+                r = announce(run, i, i, 1, err);
+        return r;
+}

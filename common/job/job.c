@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job document: its keys, their limits and defaults, and the rules between keys. */
+#include "common/job/job.h"
+#include "common/job/job_model.h"
+#include "common/job/job_training.h"
+#include "common/base/plain.h"
+#include "common/settings/yaml.h"
+
+#include <math.h>
+
+static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
+        "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
+static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
+static const char *const strategy_names[] = {
+        "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
+static const char *const weighting_names[] = {"samples", "uniform", NULL};
+static const char *const variant_names[] = {"paper", "flower", NULL};
+static const char *const assign_names[] = {"speed", "modulo", NULL};
+
+const char *mfl_strategy_name(enum mfl_strategy_kind kind)
+{
+        return strategy_names[kind];
+}
+
+const char *mfl_partition_name(enum mfl_partition_kind kind)
+{
+        return partition_names[kind];
+}
+
+/* The name appears in paths, metrics and on terminals. */
+static int read_name(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_NAME_BYTES};
+        char *name = value;
+        int r = mfl_yaml_read_value(doc, node, &field, name, err);
+        if (r)
+                return r;
+        for (const char *p = name; *p; p++) {
+                bool inner = *p == '-' || *p == '_' || *p == '.';
+                bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+                if (!plain && (!inner || p == name))
+                        return mfl_yaml_fail(doc, node, err,
+                                "must be letters, digits, '-', '_' and '.', and start with a letter or "
+                                "digit");
+        }
+        return *name ? 0 : mfl_yaml_fail(doc, node, err, "must not be empty");
+}
+
+/* One number for all clients, or a list with one for each. */
+static int read_sizes(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 1, .max = INT32_MAX};
+        struct mfl_job *job = value;
+        bool list = node->type == MFL_YAML_SEQUENCE;
+        if (list && !node->n_children)
+                return mfl_yaml_fail(
+                        doc, node, err, "is empty; give one size per client, or one size for all");
+        job->data.n_sizes = list ? node->n_children : 1;
+        job->data.sizes = mfl_calloc(job->data.n_sizes, sizeof *job->data.sizes);
+        if (!job->data.sizes)
+                return mfl_fail_memory(err, job->data.n_sizes * sizeof *job->data.sizes, "sizes");
+        int r = list ? 0 : mfl_yaml_read_value(doc, node, &field, job->data.sizes, err);
+        for (const struct mfl_yaml_node *n = list ? node->first : NULL; n && !r; n = n->next)
+                r = mfl_yaml_read_value(doc, n, &field, &job->data.sizes[n->index], err);
+        return r;
+}
+
+/* A list of lists of the same length: a row for each class. */
+static int read_distribution(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F64, .size = sizeof(double), .min = 0, .max = INT32_MAX};
+        struct mfl_job *job = value;
+        const struct mfl_yaml_node *row = node->first;
+        if (node->type != MFL_YAML_SEQUENCE || !row || row->type != MFL_YAML_SEQUENCE || !row->n_children)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of rows, [[0.2, 0.8], [0.5, 0.5], ...]");
+        uint32_t columns = row->n_children;
+        size_t count = (size_t)node->n_children * columns;
+        double *v = job->data.distribution = mfl_calloc(count, sizeof *v);
+        if (!v)
+                return mfl_fail_memory(err, count * sizeof *v, "a distribution");
+        job->data.distribution_rows = node->n_children;
+        job->data.distribution_columns = columns;
+        for (; row; row = row->next) {
+                if (row->type != MFL_YAML_SEQUENCE || row->n_children != columns)
+                        return mfl_yaml_fail(
+                                doc, row, err, "expected a row of %u numbers, like the first row", columns);
+                for (const struct mfl_yaml_node *n = row->first; n; n = n->next) {
+                        int r = mfl_yaml_read_value(doc, n, &field, v++, err);
+                        if (r)
+                                return r;
+                }
+        }
+        return 0;
+}
+
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
+#define CALL_AT(member, read_)                                                                               \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
+#define FIELDS(table) .kind = MFL_YAML_FIELDS, .fields = table
+
+static const struct mfl_yaml_field augment_fields[] = {
+        {.key = "crop", AT(U32, data.augment.crop), .min = 0, .max = 1024},
+        {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
+static const struct mfl_yaml_field data_fields[] = {
+        {.key = "name", CALL_AT(data.name, read_name), .required = true},
+        {.key = "partition", AT(ENUM, data.partition), .names = partition_names},
+        {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
+        {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
+        {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
+        {.key = "min_samples", AT(U32, data.min_samples), .min = 1, .max = 1000000},
+        {.key = "self_balancing", AT(BOOL, data.self_balancing)},
+        {.key = "shard_size", AT(U32, data.shard_size), .min = 1, .max = INT32_MAX},
+        {.key = "keep_incomplete_shard", AT(BOOL, data.keep_incomplete_shard)},
+        {.key = "classes_per_client", AT(U32, data.classes_per_client), .min = 1, .max = 65536},
+        {.key = "class_assignment", AT(ENUM, data.class_assignment), .names = assignment_names},
+        {.key = "sizes", .kind = MFL_YAML_CALL, .read = read_sizes},
+        {.key = "distribution", .kind = MFL_YAML_CALL, .read = read_distribution},
+        {.key = "sigma", AT(F64, data.sigma), .min = 0, .max = 20},
+        {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
+        {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
+static const struct mfl_yaml_field aggregation_fields[] = {
+        {.key = "strategy", AT(ENUM, aggregation.strategy), .names = strategy_names},
+        {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
+        {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
+        {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
+        {.key = "beta1", AT(F32, aggregation.beta1), .min = 0, .max = 1, .max_open = true},
+        {.key = "beta2", AT(F32, aggregation.beta2), .min = 0, .max = 1, .max_open = true},
+        {.key = "tau", AT(F32, aggregation.tau), .min = 0, .max = 1, .min_open = true},
+        {.key = "variant", AT(ENUM, aggregation.variant), .names = variant_names},
+        {.key = "mu", AT(F32, aggregation.mu), .min = 0, .max = 1000},
+        {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
+        {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12}, {0}};
+static const struct mfl_yaml_field daemons_fields[] = {
+        {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
+        {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field selection_fields[] = {
+        {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
+        {.key = "daemons", FIELDS(daemons_fields)},
+        {.key = "assign", AT(ENUM, selection.assign), .names = assign_names}, {0}};
+static const struct mfl_yaml_field limits_fields[] = {
+        {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
+        {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
+        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000}, {0}};
+static const struct mfl_yaml_field evaluation_fields[] = {
+        {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
+        {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field checkpoints_fields[] = {
+        {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
+static const struct mfl_yaml_field job_fields[] = {
+        {.key = "name", CALL_AT(name, read_name), .required = true}, {.key = "seed", AT(U64, seed)},
+        {.key = "rounds", AT(U32, rounds), .required = true, .min = 1, .max = 1000000},
+        {.key = "model", .kind = MFL_YAML_CALL, .read = mfl_job_read_model, .required = true},
+        {.key = "data", FIELDS(data_fields), .required = true},
+        {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
+        {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
+        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
+
+const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
+        mfl_job_training_fields, mfl_job_schedule_fields, aggregation_fields, selection_fields,
+        daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+
+#define BIT MFL_JOB_BIT
+
+static const struct mfl_job_usage data_usage[] = {
+        {"clients", ~BIT(MFL_PARTITION_LOCAL)},
+        {"alpha", BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_INNER_DIRICHLET)},
+        {"min_samples", BIT(MFL_PARTITION_DIRICHLET)},
+        {"self_balancing", BIT(MFL_PARTITION_DIRICHLET)},
+        {"shards", BIT(MFL_PARTITION_SHARDS)},
+        {"shard_size", BIT(MFL_PARTITION_SHARDS)},
+        {"keep_incomplete_shard", BIT(MFL_PARTITION_SHARDS)},
+        {"classes_per_client", BIT(MFL_PARTITION_PATHOLOGICAL) | BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"class_assignment", BIT(MFL_PARTITION_PATHOLOGICAL)},
+        {"sizes", BIT(MFL_PARTITION_SIZE) | BIT(MFL_PARTITION_INNER_DIRICHLET)},
+        {"distribution", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"sigma", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"preassigned_samples", BIT(MFL_PARTITION_DISTRIBUTION)},
+        {"rescale", BIT(MFL_PARTITION_DISTRIBUTION)},
+};
+
+#define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
+
+static const struct mfl_job_usage strategy_usage[] = {
+        {"weighting", ~BIT(MFL_STRATEGY_MEDIAN)},
+        {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
+        {"beta1", ADAPTIVE},
+        {"beta2", BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI)},
+        {"tau", ADAPTIVE},
+        {"variant", ADAPTIVE},
+        {"mu", BIT(MFL_STRATEGY_FEDPROX)},
+};
+
+const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
+{
+        return parent ? mfl_yaml_find(parent, key) : NULL;
+}
+
+int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
+        const struct mfl_job_usage *usage, size_t n, unsigned kind, const char *kind_name,
+        struct mfl_error *err)
+{
+        for (size_t i = 0; i < n; i++) {
+                const struct mfl_yaml_node *node = mfl_job_find_key(parent, usage[i].key);
+                if (node && !(usage[i].used_by & BIT(kind)))
+                        return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
+        }
+        return 0;
+}
+
+/* What a kind needs, and what goes together. */
+static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *data,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        enum mfl_partition_kind partition = job->data.partition;
+        const char *kind = mfl_partition_name(partition);
+        const struct mfl_yaml_node *sizes = mfl_job_find_key(data, "sizes"),
+                                   *sigma = mfl_job_find_key(data, "sigma");
+        const struct mfl_yaml_node *shard_size = mfl_job_find_key(data, "shard_size");
+        const struct mfl_yaml_node *keep = mfl_job_find_key(data, "keep_incomplete_shard");
+        bool inner = partition == MFL_PARTITION_INNER_DIRICHLET;
+        if ((partition == MFL_PARTITION_DIRICHLET || inner) && !mfl_job_find_key(data, "alpha"))
+                return mfl_yaml_fail(doc, data, err, "partition %s needs alpha, for example 0.5", kind);
+        if ((partition == MFL_PARTITION_SIZE || inner) && !sizes)
+                return mfl_yaml_fail(doc, data, err,
+                        "partition %s needs sizes: one number of samples, or a list with one for each client",
+                        kind);
+        if (sizes && job->data.n_sizes != 1 && job->data.n_sizes != job->data.clients)
+                return mfl_yaml_fail(doc, sizes, err,
+                        "%u sizes for %u clients; give one size per client, or one size for all",
+                        job->data.n_sizes, job->data.clients);
+        if (shard_size && mfl_job_find_key(data, "shards"))
+                return mfl_yaml_fail(doc, shard_size, err, "shards is given too; keep one");
+        if (keep && !shard_size)
+                return mfl_yaml_fail(
+                        doc, keep, err, "needs shard_size; without shard_size no sample is left over");
+        if (sigma && job->data.distribution)
+                return mfl_yaml_fail(doc, sigma, err, "distribution is given too; keep one");
+        if (!job->data.rescale && (!job->data.distribution || job->data.preassigned_samples))
+                return mfl_yaml_fail(doc, mfl_job_find_key(data, "rescale"), err,
+                        "false needs a distribution of sample counts, without preassigned_samples");
+        return 0;
+}
+
+static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
+        const char *kind = mfl_partition_name(job->data.partition);
+        int r = mfl_job_check_usage(
+                doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
+        if (r)
+                return r;
+        if (job->data.partition == MFL_PARTITION_LOCAL)
+                return 0;
+        if (!job->data.clients && job->data.n_sizes > 1)
+                job->data.clients = job->data.n_sizes;
+        if (!job->data.clients)
+                return mfl_yaml_fail(
+                        doc, data, err, "partition %s needs clients, the size of the population", kind);
+        return check_partition(doc, data, job, err);
+}
+
+/* FedAvg and its relatives take the whole mean step. The adaptive strategies (Reddi et al. 2021, "Adaptive federated
+ * optimization", algorithm 2) divide by the size of the step, so server_lr is roughly how far a parameter moves in a
+ * round, and 1 would be far too much. The default is 0.01, as in Flower's FedYogi, and ten times that for FedAdagrad,
+ * whose denominator only grows. Classic Adagrad has no momentum, so beta1 is 0 there. */
+static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struct mfl_job *job)
+{
+        enum mfl_strategy_kind kind = job->aggregation.strategy;
+        if (!mfl_job_find_key(aggregation, "server_lr")) {
+                if (kind == MFL_STRATEGY_FEDADAGRAD)
+                        job->aggregation.server_lr = 0.1f;
+                else if (kind == MFL_STRATEGY_FEDADAM || kind == MFL_STRATEGY_FEDYOGI)
+                        job->aggregation.server_lr = 0.01f;
+        }
+        if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
+                job->aggregation.beta1 = 0;
+}
+
+static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *root = mfl_yaml_root(doc),
+                                   *selection = mfl_job_find_key(root, "selection");
+        const struct mfl_yaml_node *aggregation = mfl_job_find_key(root, "aggregation");
+        int r = mfl_job_check_usage(doc, aggregation, strategy_usage, MFL_ARRAY_SIZE(strategy_usage),
+                job->aggregation.strategy, mfl_strategy_name(job->aggregation.strategy), err);
+        if (r)
+                return r;
+        set_strategy_defaults(aggregation, job);
+        if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
+                return mfl_yaml_fail(doc, mfl_job_find_key(selection, "clients"), err,
+                        "%u clients per round, but the population has %u (data.clients)",
+                        job->selection.clients, job->data.clients);
+        if (job->selection.daemons_max && job->selection.daemons_max < job->selection.daemons_min)
+                return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(selection, "daemons"), "max"),
+                        err, "%u is below min, which is %u", job->selection.daemons_max,
+                        job->selection.daemons_min);
+        return 0;
+}
+
+static void set_defaults(struct mfl_job *job)
+{
+        job->model.init = -1;
+        job->data.shards = 2;
+        job->data.min_samples = 1;
+        job->data.classes_per_client = 2;
+        job->data.sigma = 2;
+        job->data.rescale = true;
+        mfl_job_training_defaults(job);
+        job->aggregation.server_lr = 1;
+        job->aggregation.momentum = 0.9f;
+        job->aggregation.beta1 = 0.9f;
+        job->aggregation.beta2 = 0.99f;
+        job->aggregation.tau = 1e-3f;
+        job->aggregation.mu = 0.01f;
+        job->aggregation.delta_max = 16;
+        job->aggregation.statistics_max = 65536;
+        job->arithmetic = MFL_ARITHMETIC_VERSION;
+        job->selection.daemons_min = 1;
+        job->limits.deadline_ms = 3600000;
+        job->limits.quorum = 1;
+        job->limits.retries = 3;
+        job->evaluation.every = 1;
+        job->evaluation.batch = 50;
+        job->checkpoints.keep = 3;
+}
+
+int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
+        struct mfl_error *err)
+{
+        struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 16384};
+        struct mfl_yaml_doc *doc = NULL;
+        struct mfl_job *job = mfl_calloc(1, sizeof *job);
+        if (!job)
+                return mfl_fail_memory(err, sizeof *job, "a job");
+        set_defaults(job);
+        int r = mfl_yaml_parse(text, text_bytes, file, &limits, &doc, err);
+        if (!r && mfl_yaml_root(doc)->type != MFL_YAML_MAPPING)
+                r = mfl_yaml_fail(doc, mfl_yaml_root(doc), err, "a job must be a mapping of keys and values");
+        if (!r)
+                r = mfl_yaml_read(doc, mfl_yaml_root(doc), job_fields, job, err);
+        if (!r)
+                r = check_data(doc, job, err);
+        if (!r)
+                r = mfl_job_check_training(doc, job, err);
+        if (!r)
+                r = check_rest(doc, job, err);
+        mfl_yaml_free(doc);
+        if (r) {
+                mfl_job_free(job);
+                return r;
+        }
+        *ret_job = job;
+        return 0;
+}
+
+int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
+        struct mfl_fixed *ret_fixed, struct mfl_error *err)
+{
+        bool local = spec->data.partition == MFL_PARTITION_LOCAL;
+        uint64_t weight_max = 1;
+        if (spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
+                weight_max = local ? (uint64_t)1 << 20 : MFL_MAX(mfl_job_cohort_size(spec, population), 1u);
+        else if (local)
+                weight_max = (uint64_t)1 << 36;
+        else
+                while (weight_max < train_samples)
+                        weight_max *= 2;
+        struct mfl_fixed fixed;
+        int r = mfl_fixed_choose(spec->aggregation.delta_max, weight_max, &fixed, err);
+        if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
+                r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
+        if (!r)
+                *ret_fixed = fixed;
+        return r;
+}
+
+/* A byte order mark at the start only tells the encoding. */
+int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err)
+{
+        uint32_t code, line = 1, column = 1;
+        const char *from = strncmp(text, "\xef\xbb\xbf", 3) ? text : text + 3;
+        const char *at = mfl_plain_find(from, true, &code);
+        while (at && *at == '\r' && at[1] == '\n')
+                at = mfl_plain_find(at + 1, true, &code);
+        if (!at)
+                return 0;
+        for (const char *c = from; c < at; c++) {
+                column = *c == '\n' ? 1 : column + (((uint8_t)*c & 0xc0) != 0x80);
+                line += *c == '\n';
+        }
+        return mfl_fail(err, MFL_INVALID,
+                "%s:%u: column %u has U+%04X, which is invisible or changes how the text around it looks; "
+                "remove it",
+                file, line, column, code);
+}
+
+void mfl_job_free(struct mfl_job *job)
+{
+        if (!job)
+                return;
+        free(job->model.layers);
+        free(job->model.initial);
+        free(job->model.from.prefix);
+        free(job->model.from.missing.v);
+        free(job->model.from.unused.v);
+        free(job->model.from.transposed.v);
+        free(job->model.freeze.v);
+        free(job->model.lora.layers.v);
+        free(job->model.lora.train.v);
+        free(job->data.sizes);
+        free(job->training.class_weights.v);
+        free(job->training.auxiliary.v);
+        free(job->data.distribution);
+        free(job);
+}
+
+uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
+{
+        return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
+}
+
+int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
+{
+        uint32_t n = mfl_job_cohort_size(job, job->data.clients);
+        if (job->data.partition == MFL_PARTITION_LOCAL || n <= MFL_COHORT_MAX)
+                return 0;
+        if (job->selection.clients)
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.clients: %u clients per round; the limit is %u", job->name, n,
+                        MFL_COHORT_MAX);
+        return mfl_fail(err, MFL_INVALID,
+                "job %s: data.clients: each round would take all %u clients, and the limit is %u; set "
+                "selection.clients, the number of clients per round",
+                job->name, n, MFL_COHORT_MAX);
+}
+
+bool mfl_job_needs_single_updates(const struct mfl_job *job)
+{
+        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN;
+}

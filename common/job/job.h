@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job: what to train, on which data, how to aggregate, when to stop. The document is YAML (libyaml), the
+ * same text that `mfl submit` sends and the server stores; this is its one parser and validator, used by the
+ * command line, the server and the daemons. Unknown keys, wrong types and impossible values are MFL_INVALID with
+ * "FILE:LINE: key.path: what is wrong, what would be right" (a misspelt key suggests the right one). Limits: 256 KiB
+ * of text, depth 16, no aliases or anchors, no tags, no duplicate keys, one document.
+ *
+ * Ownership: one heap object. Immutable once parsed. Any thread.
+ */
+#ifndef MFL_COMMON_JOB_JOB_H
+#define MFL_COMMON_JOB_JOB_H
+
+#include "common/base/base.h"
+#include "common/base/fixed.h"
+#include "common/job/losses.h"
+#include "common/model/graph.h"
+
+#define MFL_JOB_TEXT_MAX (256 * 1024)
+/* Clients of one round. Within this limit, server work over all of them takes milliseconds. */
+#define MFL_COHORT_MAX 250000u
+
+/* How the training samples are cut into clients; the same as flwr-datasets' partitioners of these names,
+ * whose documentation has the algorithms. common/partition/partition.h says which need labels or owners. */
+enum mfl_partition_kind {
+        MFL_PARTITION_LOCAL,     /* each daemon's own data set is one client */
+        MFL_PARTITION_IID,       /* shuffled and divided evenly */
+        MFL_PARTITION_DIRICHLET, /* class proportions per client from Dirichlet(alpha) (Hsu et al. 2019) */
+        MFL_PARTITION_SHARDS, /* sorted by label, cut into clients * k shards, k each (McMahan et al. 2017) */
+        MFL_PARTITION_PATHOLOGICAL, /* a fixed number of classes per client (Li et al. 2021, arXiv 2102.02079) */
+        MFL_PARTITION_SIZE,         /* shuffled; client k gets sizes[k] */
+        MFL_PARTITION_LINEAR,       /* shuffled; client k gets in proportion to k + 1 */
+        MFL_PARTITION_SQUARE,       /* to (k + 1)^2 */
+        MFL_PARTITION_EXPONENTIAL,  /* to exp(k + 1) */
+        MFL_PARTITION_DISTRIBUTION, /* samples per class and client from a matrix (Li et al. 2020, FedProx) */
+        MFL_PARTITION_NATURAL_ID,   /* each owner in the data is a client: a writer, a speaker, a site */
+        MFL_PARTITION_INNER_DIRICHLET, /* sizes[k] samples, class mix of each from Dirichlet(alpha) (Acar et
+                                          al. 2021, FedDyn) */
+};
+enum mfl_class_assignment {
+        MFL_ASSIGNMENT_RANDOM,              /* each client's classes at random */
+        MFL_ASSIGNMENT_DETERMINISTIC,       /* client k: k, k + 1, ..., modulo the number of classes */
+        MFL_ASSIGNMENT_FIRST_DETERMINISTIC, /* the first one k modulo the number of classes, others random */
+};
+enum mfl_strategy_kind {
+        MFL_STRATEGY_FEDAVG,
+        MFL_STRATEGY_FEDAVGM,
+        MFL_STRATEGY_FEDADAGRAD,
+        MFL_STRATEGY_FEDADAM,
+        MFL_STRATEGY_FEDYOGI,
+        MFL_STRATEGY_FEDPROX,
+        MFL_STRATEGY_MEDIAN,
+};
+/* Whose formulas the adaptive strategies follow (server/strategy/strategy_fedopt.c). */
+enum mfl_variant {
+        MFL_VARIANT_PAPER,
+        MFL_VARIANT_FLOWER,
+};
+enum mfl_weighting {
+        MFL_WEIGHT_SAMPLES,
+        MFL_WEIGHT_UNIFORM,
+};
+/* How a round's clients are divided over its daemons. The model does not depend on it. */
+enum mfl_assign {
+        MFL_ASSIGN_SPEED,  /* by measured speed, so that all daemons should finish at the same time */
+        MFL_ASSIGN_MODULO, /* round robin: client modulo the number of daemons, which are in order of names */
+};
+
+/* How the learning rate changes. Local step s (from 0) of round r (from 1) has lr * scale(t), with t = r - 1 per round and
+ * t = s per step: a schedule per step starts again in every local training. With w = warmup, and from t = over on p = 1:
+ *   t < w:     (t + 1) / w                              (torch LinearLR(1 / w, total_iters=w - 1))
+ *   constant:  1
+ *   step:      factor ^ floor((t - w) / every)          (StepLR)
+ *   linear:    1 - (1 - min) * p                        (LinearLR(1, min, over - w))
+ *   cosine:    min + (1 - min) * (1 + cos(pi * p)) / 2  (Loshchilov and Hutter 2017; CosineAnnealingLR)
+ *   p = (t - w) / (over - w)
+ * over: the job's rounds, or the client's local steps, which may differ from client to client. */
+enum mfl_schedule_kind {
+        MFL_SCHEDULE_CONSTANT,
+        MFL_SCHEDULE_STEP,
+        MFL_SCHEDULE_LINEAR,
+        MFL_SCHEDULE_COSINE,
+};
+enum mfl_schedule_unit {
+        MFL_SCHEDULE_PER_ROUND,
+        MFL_SCHEDULE_PER_STEP,
+};
+
+/* Patterns for names of layers, or of all params of layers: '*' stands for any text and '?' for any one character. */
+struct mfl_job_globs {
+        char (*v)[MFL_NAME_BYTES + 16];
+        uint32_t n;
+};
+
+struct mfl_job_floats {
+        float *v; /* on the heap; NULL: none */
+        uint32_t n;
+};
+
+struct mfl_job {
+        char name[MFL_NAME_BYTES];
+        uint64_t seed;
+        uint32_t rounds;
+        /* Not part of the file: whether all params, the frozen ones too, are stored in the order of layers and sent,
+         * as in version 1 of the protocol (mfl_graph_by_layers). Set before a graph is made. */
+        bool by_layers;
+        /* The arithmetic that the job began with; mfl_job_parse sets MFL_ARITHMETIC_VERSION. */
+        uint32_t arithmetic;
+
+        struct {
+                char preset[MFL_NAME_BYTES]; /* empty when layers were given */
+                struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
+                int n_layers;
+                int init;                    /* enum mfl_init, or -1: the operator's or preset's own */
+                struct mfl_shape input;      /* rank 0: the data set's */
+                int classes;                 /* 0: the data set's */
+                struct mfl_job_globs freeze; /* layers that are not trained */
+                struct {
+                        uint32_t rank;               /* 0: no adapters */
+                        float alpha;                 /* 0: rank */
+                        struct mfl_job_globs layers; /* dense; none: all of them */
+                        struct mfl_job_globs
+                                train; /* layers that are trained themselves; all others are frozen */
+                } lora;
+                char *initial; /* path of a safetensors file to start from, read by the command line; NULL */
+                struct {
+                        char *prefix; /* which the file's names have and the model's lack, or NULL */
+                        struct mfl_job_globs missing; /* tensors of the model that the file may lack */
+                        struct mfl_job_globs unused;  /* tensors of the file that the model may lack */
+                        struct mfl_job_globs
+                                transposed; /* matrices stored [in][out]; "!...": which are not */
+                } from; /* how the names of `initial` become the model's (cli/job/pretrained.h) */
+        } model;
+        struct {
+                char name[MFL_NAME_BYTES]; /* of a data set in the daemons' configuration */
+                enum mfl_partition_kind partition;
+                uint32_t clients;     /* population; 0 for local */
+                double alpha;         /* dirichlet */
+                uint32_t shards;      /* shards per client */
+                uint32_t min_samples; /* dirichlet: redraw until each client has this many (default 1) */
+                bool self_balancing;  /* dirichlet: clients above the average size get no further classes */
+                uint32_t shard_size;  /* shards: samples of each; 0: all samples in clients * shards shards */
+                bool keep_incomplete_shard;  /* the last samples, fewer than shard_size, form a shard, too */
+                uint32_t classes_per_client; /* pathological, distribution: default 2 */
+                int class_assignment;        /* pathological: enum mfl_class_assignment */
+                uint32_t *sizes;             /* size, inner-dirichlet: n_sizes, or one for all clients */
+                uint32_t n_sizes;
+                double *distribution; /* distribution: [class][column], >= 0; NULL: log-normal with sigma */
+                uint32_t distribution_rows, distribution_columns;
+                double sigma; /* of the log-normal distribution; default 2 */
+                uint32_t
+                        preassigned_samples; /* distribution: samples per class and client before the rest is divided */
+                bool rescale; /* distribution: scale the matrix to the available samples (default), or use its counts
+                                 as they are */
+                struct {
+                        uint32_t crop; /* pixels of padding; 0: none */
+                        bool flip;
+                } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
+        } data;
+        struct {
+                int optimizer; /* as enum mfl_optimizer_kind (kernels/backend.h), which has the formulas */
+                float lr, momentum, weight_decay; /* weight_decay: default 0, adamw 0.01 */
+                float beta1, beta2, eps;          /* adam, adamw: 0.9, 0.999, 1e-8; adagrad: eps 1e-10 */
+                float clip_norm;                  /* of the gradient of a step; 0: none */
+                bool nesterov;
+                struct {
+                        enum mfl_schedule_kind kind;
+                        enum mfl_schedule_unit per;
+                        uint32_t warmup, every;
+                        uint32_t over; /* 0: to the end */
+                        double factor, min;
+                } schedule;
+                enum mfl_loss_kind loss;
+                float label_smoothing;
+                float focal_gamma, huber_delta, smooth_l1_beta; /* default 2, 1, 1 */
+                bool has_ignore_index;
+                int64_t ignore_index;                /* a label that is not scored */
+                struct mfl_job_floats class_weights; /* or, of binary, pos_weight; none: all 1 */
+                struct mfl_job_floats auxiliary;     /* weights of the model's auxiliary outputs */
+                bool drop_last;         /* a client's last batch of an epoch, if it is short, is left out */
+                uint32_t epochs, steps; /* exactly one is non-zero */
+                uint32_t batch;
+                uint32_t accumulate; /* batches of one optimizer step (default 1), their gradients added */
+                uint32_t threads;    /* CPU threads per client (default 1); part of reproducibility */
+                char backend[16];    /* "auto", "cpu", "reference", "cuda" */
+                int precision;       /* as enum mfl_precision (kernels/backend.h): 0 fp32, tf32, bf16, fp16 */
+                bool fast;           /* default false: deterministic */
+                uint32_t fuse;       /* clients trained at once on one device; 0: auto */
+                int checkpointing;   /* segments whose activations are computed again
+                                        (mfl_net_options.segments): 0: off (default), -1: auto */
+        } training;
+        struct {
+                enum mfl_strategy_kind strategy;
+                enum mfl_weighting weighting;
+                float server_lr;          /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
+                float momentum;           /* fedavgm, default 0.9 */
+                float beta1, beta2, tau;  /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
+                float mu;                 /* fedprox proximal term, default 0.01 */
+                enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
+                float delta_max;          /* largest |delta| of an element, default 16 */
+                float statistics_max;     /* the same for running statistics, default 65536 */
+        } aggregation;
+        struct {
+                uint32_t clients;                  /* per round; 0: all */
+                uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
+                enum mfl_assign assign;            /* default speed; not for partition local */
+        } selection;
+        struct {
+                uint64_t deadline_ms; /* of one round's training, default 1 h */
+                double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
+                uint32_t retries;     /* of one round, default 3 */
+        } limits;
+        struct {
+                uint32_t
+                        every; /* rounds; 0: never; default 1; unless 0, the last round is always evaluated */
+                uint32_t batch; /* samples at a time; part of reproducibility; default 50 */
+        } evaluation;
+        struct {
+                uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */
+        } checkpoints;
+};
+
+/* Parses and validates. file is for messages only. */
+int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
+        struct mfl_error *err);
+void mfl_job_free(struct mfl_job *job);
+
+/* The graph of a job for the data set's shape and classes (which the job may override, if they agree). */
+int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
+
+/* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are
+ * being submitted: mfl_job_parse accepts such a job, because old stored jobs must remain readable. */
+int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err);
+/* Also for new jobs: the text contains no strange characters (common/base/plain.h), so that readers see what is
+ * there. MFL_INVALID with the line and column. */
+int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err);
+
+/* The fixed-point limits of a job, from a bound on the weight of a whole cohort. samples: the data set's training
+ * samples rounded up to a power of two (population), or 2^36 (local); uniform: the cohort size. */
+int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
+        struct mfl_fixed *ret_fixed, struct mfl_error *err);
+
+/* Whether a round has more clients than a server accepts: MFL_INVALID, with what to write instead. For jobs that are
+ * being submitted or prepared, as above. */
+int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
+
+/* How many clients of a population take part in a round (selection.clients, or all). */
+uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* False for a loss that only measures a distance: such predictions are not right or wrong. */
+bool mfl_job_has_accuracy(const struct mfl_job *job);
+/* Whether evaluations count labels and predictions by class, for the mean intersection over union: labels at several
+ * positions, as of an image's pixels, but not of text. auxiliary: the number of auxiliary outputs. */
+#define MFL_COUNTED_CLASSES_MAX 256 /* their counts travel with each evaluation */
+bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
+/* Whether the model's outputs are those that `training` speaks of: class_weights, pos_weight, auxiliary. MFL_INVALID,
+ * with what to write. */
+int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
+/* The names of the losses for such answers: "binary, squared, huber". */
+const char *mfl_job_losses(enum mfl_loss_answers answers);
+/* True when updates of several clients must not be added before they reach the server (median). */
+bool mfl_job_needs_single_updates(const struct mfl_job *job);
+/* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
+ * machine. */
+float mfl_job_lr_scale(const struct mfl_job *job, uint32_t round, uint64_t step, uint64_t n_steps);
+/* False: the factor is 1 always. */
+bool mfl_job_has_schedule(const struct mfl_job *job);
+const char *mfl_strategy_name(enum mfl_strategy_kind kind);
+const char *mfl_partition_name(enum mfl_partition_kind kind);
+
+#endif

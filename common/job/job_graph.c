@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's graph: its preset or its layers, with adapters and frozen layers. */
+#include "common/job/job.h"
+#include "common/job/job_model.h"
+
+struct mfl_layer *mfl_job_layers(const struct mfl_job *job, const struct mfl_shape *input)
+{
+        struct mfl_layer *layers = mfl_calloc((size_t)job->model.n_layers + 1, sizeof *layers);
+        if (!layers)
+                return NULL;
+        layers[0] = (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .input2 = -1, .out = *input};
+        memcpy(layers + 1, job->model.layers, (size_t)job->model.n_layers * sizeof *layers);
+        return layers;
+}
+
+static int resolve_input(const struct mfl_job *job, const struct mfl_shape *input,
+        struct mfl_shape *ret_input, struct mfl_error *err)
+{
+        const struct mfl_shape *own = &job->model.input;
+        char have[96], want[96];
+        if (!own->rank) {
+                *ret_input = *input;
+                return 0;
+        }
+        /* Flat samples may be used as images, and images as flat samples, but not as images of another shape. */
+        bool fits = mfl_shape_count(own) == mfl_shape_count(input) && (own->rank == 1 || input->rank == 1);
+        if (!fits && !mfl_shape_equal(own, input))
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: model.input is %s, the samples of data set %s are %s", job->name,
+                        mfl_shape_text(own, want, sizeof want), job->data.name,
+                        mfl_shape_text(input, have, sizeof have));
+        *ret_input = *own;
+        return 0;
+}
+
+/* Before adapters are added and layers are frozen. */
+static int build_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        struct mfl_graph *graph;
+        int r;
+        if (job->model.preset[0]) {
+                r = mfl_graph_preset(job->model.preset, input, classes, &graph, err);
+                mfl_assert(r != MFL_NOT_FOUND); /* the job's reader knows the names */
+                if (r)
+                        return r;
+                for (int i = 0; i < graph->n_layers && job->model.init >= 0; i++)
+                        graph->layers[i].init = (enum mfl_init)job->model.init;
+        } else {
+                MFL_CLEANUP_FREE struct mfl_layer *layers = mfl_job_layers(job, input);
+                if (!layers)
+                        return mfl_fail_memory(
+                                err, sizeof *layers * (size_t)job->model.n_layers, "a job's layers");
+                if ((r = mfl_graph_build(job->name, layers, job->model.n_layers + 1, classes, &graph, err)))
+                        return r;
+        }
+        *ret_graph = graph;
+        return 0;
+}
+
+int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
+        struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        struct mfl_graph *graph = NULL;
+        struct mfl_shape shape;
+        struct mfl_error why;
+        int r = resolve_input(job, input, &shape, err);
+        if (r)
+                return r;
+        if (job->model.classes && job->model.classes < classes)
+                return mfl_fail(err, MFL_INVALID, "job %s: model.classes is %d, data set %s has %d classes",
+                        job->name, job->model.classes, job->data.name, classes);
+        r = build_graph(job, &shape, job->model.classes ? job->model.classes : classes, &graph, &why);
+        if (!r && (r = mfl_job_adapt_graph(job, &graph, &why)))
+                mfl_graph_free(graph);
+        if (r)
+                return mfl_fail(err, r, "job %s: %.430s", job->name, why.text);
+        if (!graph->n) {
+                mfl_graph_free(graph);
+                return mfl_fail(err, MFL_INVALID, "job %s: the model has no parameters to train", job->name);
+        }
+        r = mfl_job_check_trained(job, graph, &why);
+        if (!r)
+                r = mfl_job_check_outputs(job, graph, &why);
+        if (r) {
+                mfl_graph_free(graph);
+                return mfl_fail(err, r, "job %s: %.430s", job->name, why.text);
+        }
+        r = job->by_layers ? mfl_graph_by_layers(graph, err) : 0;
+        if (r) {
+                mfl_graph_free(graph);
+                return r;
+        }
+        *ret_graph = graph;
+        return 0;
+}
+/* Names and what is frozen do not depend on the samples: a preset without a given input is built with one that it
+ * accepts. NULL: there is none, or the shapes of the layers are unknown. */
+static int graph_of_any(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        static const struct mfl_shape shapes[] = {{3, {3, 32, 32}}, {3, {1, 28, 28}}, {1, {64}}};
+        int r = MFL_INVALID, classes = job->model.classes ? job->model.classes : 10;
+        *ret_graph = NULL;
+        if (job->model.input.rank)
+                return build_graph(job, &job->model.input, classes, ret_graph, err);
+        for (size_t i = 0; job->model.preset[0] && r > 0 && i < MFL_ARRAY_SIZE(shapes); i++)
+                r = build_graph(job, &shapes[i], classes, ret_graph, NULL);
+        return MFL_MIN(r, 0);
+}
+
+/* Whether each layer is marked as frozen, or has no params. */
+static bool is_all_frozen(const struct mfl_job *job)
+{
+        bool some = false;
+        for (int i = 0; i < job->model.n_layers; i++) {
+                const struct mfl_layer *layer = &job->model.layers[i];
+                bool has = layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D ||
+                           layer->op == MFL_OP_DENSE || layer->op == MFL_OP_EMBEDDING ||
+                           layer->op == MFL_OP_WEIGHT || layer->op == MFL_OP_LSTM ||
+                           layer->op == MFL_OP_GRU || layer->op == MFL_OP_BATCHNORM ||
+                           layer->op == MFL_OP_GROUPNORM || layer->op == MFL_OP_LAYERNORM ||
+                           layer->op == MFL_OP_RMSNORM;
+                if (has && (!layer->frozen || layer->lora_rank))
+                        return false;
+                some = some || has;
+        }
+        return some;
+}
+
+int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err)
+{
+        struct mfl_graph *graph;
+        struct mfl_error why;
+        if (is_all_frozen(job))
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: model: all layers are frozen: nothing is left to train", job->name);
+        if (!job->model.lora.rank && !job->model.freeze.n)
+                return 0;
+        int r = graph_of_any(job, &graph, &why);
+        if (!r && graph)
+                r = mfl_job_adapt_graph(job, &graph, &why);
+        if (!r && graph)
+                r = mfl_job_check_trained(job, graph, &why);
+        mfl_graph_free(graph);
+        return r ? mfl_fail(err, r, "job %s: %.430s", job->name, why.text) : 0;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is recorded of a job and of its rounds: the words that the server's core and its store have in common. */
+#ifndef MFL_COMMON_JOB_JOB_RECORD_H
+#define MFL_COMMON_JOB_JOB_RECORD_H
+
+#include "common/base/base.h"
+#include "common/base/digest.h"
+
+/* The numbers are those of mfl.proto and of the database. */
+enum mfl_job_state {
+        MFL_JOB_WAITING = 1,
+        MFL_JOB_RUNNING = 2,
+        MFL_JOB_DONE = 3,
+        MFL_JOB_FAILED = 4,
+        MFL_JOB_STOPPED = 5,
+};
+
+/* What is known of a committed round. */
+struct mfl_round_record {
+        uint32_t round, attempt;
+        bool evaluated;
+        /* Means over the scored predictions: one per sample with class labels, one per token or target value otherwise.
+         * Accuracies are not a number where the loss has none (mfl_job_has_accuracy). */
+        double loss, accuracy;             /* of the test split, after the round */
+        double train_loss, train_accuracy; /* of the local trainings */
+        /* Of the test split, for labels at several positions: the mean over the classes that occur of both / (labels +
+         * predictions - both). */
+        bool has_mean_iou;
+        double mean_iou;
+        uint64_t eval_samples, samples, weight;
+        uint32_t clients, clients_rejected, daemons;
+        uint64_t started_ms, ended_ms; /* the core's clock, up to the order to commit; rounds may overlap */
+        uint8_t digest[MFL_SHA256_BYTES];
+};
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `training` key of a job document: how a client trains. */
+#include "common/job/job_training.h"
+
+#define ROWS_MAX (1u << 20) /* of one optimizer step: index tables cover at least a whole step */
+
+static const char *const backend_names[] = {"auto", "cpu", "reference", "cuda", NULL};
+static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16", NULL};
+/* By enum mfl_optimizer_kind (kernels/backend.h) and enum mfl_loss_kind. */
+static const char *const optimizer_names[] = {"sgd", "adam", "adamw", "adagrad", NULL};
+#define LOSS_NAME(symbol, name, answers, decides) name,
+static const char *const loss_names[] = {MFL_LOSSES(LOSS_NAME) NULL};
+enum { SGD, ADAM, ADAMW, ADAGRAD };
+static const char *const schedule_names[] = {"constant", "step", "linear", "cosine", NULL};
+static const char *const unit_names[] = {"round", "step", NULL};
+
+static int read_backend(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = backend_names};
+        int i;
+        int r = mfl_yaml_read_value(doc, node, &field, &i, err);
+        if (!r)
+                mfl_strcpy(value, sizeof((struct mfl_job *)0)->training.backend, backend_names[i]);
+        return r;
+}
+
+/* A number of clients, or auto: 0. */
+static int read_fuse(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 1, .max = 4096};
+        uint32_t *fuse = value;
+        *fuse = 0;
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
+                return 0;
+        return mfl_yaml_read_value(doc, node, &field, fuse, err);
+}
+
+#define SEGMENTS_AUTO (-1) /* MFL_SEGMENTS_AUTO, MFL_SEGMENTS_MAX (kernels/backend.h) */
+#define SEGMENTS_MAX 64
+
+/* off: 0; auto: -1; or a number of segments from 2 on, because one segment is off. */
+static int read_checkpointing(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 0, .max = UINT32_MAX};
+        int *segments = value;
+        uint32_t n;
+        bool word = node->type == MFL_YAML_SCALAR;
+        if (word && !strcmp(node->text, "off"))
+                *segments = 0;
+        else if (word && !strcmp(node->text, "auto"))
+                *segments = SEGMENTS_AUTO;
+        else if (mfl_yaml_read_value(doc, node, &field, &n, NULL) || n < 2 || n > SEGMENTS_MAX)
+                return mfl_yaml_fail(doc, node, err, "expected 'off', 'auto', or 2 to %d segments%s%.64s%s",
+                        SEGMENTS_MAX, word ? ", got '" : "", word ? node->text : "", word ? "'" : "");
+        else
+                *segments = (int)n;
+        return 0;
+}
+
+/* A list of numbers from `min` on (binary, pos_weight: or one number for all), at most `max` of them. */
+static int read_floats(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, uint32_t n_max,
+        bool single, struct mfl_job_floats *ret, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F32, .size = sizeof(float), .min = 0, .max = 1e6};
+        bool list = node->type == MFL_YAML_SEQUENCE;
+        uint32_t n = list ? node->n_children : 1, i = 0;
+        int r = 0;
+        if ((!list && !single) || n < 1 || n > n_max)
+                return mfl_yaml_fail(doc, node, err, "expected %sa list of 1 to %u numbers",
+                        single ? "a number, or " : "", n_max);
+        struct mfl_job_floats made = {mfl_calloc(n, sizeof(float)), n};
+        if (!made.v)
+                return mfl_fail_memory(err, n * sizeof(float), "a list of numbers");
+        if (!list)
+                r = mfl_yaml_read_value(doc, node, &field, made.v, err);
+        for (const struct mfl_yaml_node *child = node->first; list && !r && child; child = child->next)
+                r = mfl_yaml_read_value(doc, child, &field, &made.v[i++], err);
+        if (r) {
+                free(made.v);
+                return r;
+        }
+        free(ret->v);
+        *ret = made;
+        return 0;
+}
+
+#define CLASS_WEIGHTS_MAX 65536 /* MFL_CLASSES_MAX (common/data/dataset.h) */
+#define AUXILIARY_MAX 7         /* MFL_AUXILIARY_MAX (kernels/backend.h) */
+
+static int read_class_weights(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_floats(doc, node, CLASS_WEIGHTS_MAX, false, value, err);
+}
+
+static int read_pos_weight(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_floats(doc, node, CLASS_WEIGHTS_MAX, true, value, err);
+}
+
+static int read_auxiliary(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_floats(doc, node, AUXILIARY_MAX, false, value, err);
+}
+
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, training.member)
+#define CALL_AT(member, read_)                                                                               \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, training.member), .read = read_
+
+const struct mfl_yaml_field mfl_job_schedule_fields[] = {
+        {.key = "kind", AT(ENUM, schedule.kind), .names = schedule_names},
+        {.key = "per", AT(ENUM, schedule.per), .names = unit_names},
+        {.key = "warmup", AT(U32, schedule.warmup), .min = 1, .max = 10000000},
+        {.key = "every", AT(U32, schedule.every), .min = 1, .max = 10000000},
+        {.key = "factor", AT(F64, schedule.factor), .min = 0, .max = 1, .min_open = true, .max_open = true},
+        {.key = "over", AT(U32, schedule.over), .min = 1, .max = 10000000},
+        {.key = "min", AT(F64, schedule.min), .min = 0, .max = 1, .max_open = true}, {0}};
+const struct mfl_yaml_field mfl_job_training_fields[] = {
+        {.key = "optimizer", AT(ENUM, optimizer), .names = optimizer_names},
+        {.key = "lr", AT(F32, lr), .required = true, .min = 0, .max = 1000, .min_open = true},
+        {.key = "momentum", AT(F32, momentum), .min = 0, .max = 1, .max_open = true},
+        {.key = "nesterov", AT(BOOL, nesterov)},
+        {.key = "beta1", AT(F32, beta1), .min = 0, .max = 1, .max_open = true},
+        {.key = "beta2", AT(F32, beta2), .min = 0, .max = 1, .max_open = true},
+        {.key = "eps", AT(F32, eps), .min = 0, .max = 1, .min_open = true},
+        {.key = "weight_decay", AT(F32, weight_decay), .min = 0, .max = 1000},
+        {.key = "clip_norm", AT(F32, clip_norm), .min = 0, .max = 1e6, .min_open = true},
+        {.key = "schedule", .kind = MFL_YAML_FIELDS, .fields = mfl_job_schedule_fields},
+        {.key = "loss", AT(ENUM, loss), .names = loss_names},
+        {.key = "label_smoothing", AT(F32, label_smoothing), .min = 0, .max = 1, .max_open = true},
+        {.key = "class_weights", CALL_AT(class_weights, read_class_weights)},
+        {.key = "pos_weight", CALL_AT(class_weights, read_pos_weight)},
+        {.key = "ignore_index",
+                AT(I64, ignore_index),
+                .min = -1000000,
+                .max = 1000000,
+                .seen = offsetof(struct mfl_job, training.has_ignore_index)},
+        {.key = "focal_gamma", AT(F32, focal_gamma), .min = 0, .max = 20},
+        {.key = "huber_delta", AT(F32, huber_delta), .min = 0, .max = 1e6, .min_open = true},
+        {.key = "smooth_l1_beta", AT(F32, smooth_l1_beta), .min = 0, .max = 1e6, .min_open = true},
+        {.key = "auxiliary", CALL_AT(auxiliary, read_auxiliary)},
+        {.key = "epochs", AT(U32, epochs), .min = 1, .max = 65535},
+        {.key = "steps", AT(U32, steps), .min = 1, .max = 10000000},
+        {.key = "batch", AT(U32, batch), .min = 1, .max = 65536}, {.key = "drop_last", AT(BOOL, drop_last)},
+        {.key = "accumulate", AT(U32, accumulate), .min = 1, .max = 65536},
+        {.key = "threads", AT(U32, threads), .min = 1, .max = 256},
+        {.key = "backend", CALL_AT(backend, read_backend)},
+        {.key = "precision", AT(ENUM, precision), .names = precision_names}, {.key = "fast", AT(BOOL, fast)},
+        {.key = "fuse", CALL_AT(fuse, read_fuse)},
+        {.key = "checkpointing", CALL_AT(checkpointing, read_checkpointing)}, {0}};
+
+static const struct mfl_job_usage optimizer_usage[] = {
+        {"momentum", MFL_JOB_BIT(SGD)},
+        {"nesterov", MFL_JOB_BIT(SGD)},
+        {"beta1", MFL_JOB_BIT(ADAM) | MFL_JOB_BIT(ADAMW)},
+        {"beta2", MFL_JOB_BIT(ADAM) | MFL_JOB_BIT(ADAMW)},
+        {"eps", ~MFL_JOB_BIT(SGD)},
+};
+
+#define TOWARDS (MFL_JOB_BIT(MFL_SCHEDULE_LINEAR) | MFL_JOB_BIT(MFL_SCHEDULE_COSINE))
+static const struct mfl_job_usage schedule_usage[] = {
+        {"every", MFL_JOB_BIT(MFL_SCHEDULE_STEP)},
+        {"factor", MFL_JOB_BIT(MFL_SCHEDULE_STEP)},
+        {"over", TOWARDS},
+        {"min", TOWARDS},
+};
+
+void mfl_job_training_defaults(struct mfl_job *job)
+{
+        job->training.batch = 32;
+        job->training.accumulate = 1;
+        job->training.threads = 1;
+        job->training.focal_gamma = 2;
+        job->training.huber_delta = job->training.smooth_l1_beta = 1;
+        job->training.beta1 = 0.9f;
+        job->training.beta2 = 0.999f;
+        job->training.schedule.factor = 0.1;
+        mfl_strcpy(job->training.backend, sizeof job->training.backend, "auto");
+}
+
+static int check_optimizer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *training,
+        struct mfl_job *job, struct mfl_error *err)
+{
+        int kind = job->training.optimizer;
+        int r = mfl_job_check_usage(doc, training, optimizer_usage, MFL_ARRAY_SIZE(optimizer_usage),
+                (unsigned)kind, optimizer_names[kind], err);
+        if (r)
+                return r;
+        if (!mfl_job_find_key(training, "eps"))
+                job->training.eps = kind == ADAGRAD ? 1e-10f : 1e-8f;
+        if (kind == ADAMW && !mfl_job_find_key(training, "weight_decay"))
+                job->training.weight_decay = 0.01f;
+        if (job->training.nesterov && job->training.momentum == 0)
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "nesterov"), err,
+                        "needs momentum above 0, for example 0.9");
+        return 0;
+}
+
+static int check_schedule(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *schedule,
+        struct mfl_job *job, struct mfl_error *err)
+{
+        int kind = job->training.schedule.kind;
+        bool per_round = job->training.schedule.per == MFL_SCHEDULE_PER_ROUND;
+        uint32_t warmup = job->training.schedule.warmup;
+        int r = mfl_job_check_usage(doc, schedule, schedule_usage, MFL_ARRAY_SIZE(schedule_usage),
+                (unsigned)kind, schedule_names[kind], err);
+        if (r)
+                return r;
+        if (kind == MFL_SCHEDULE_STEP && !job->training.schedule.every)
+                return mfl_yaml_fail(doc, schedule, err,
+                        "step needs every, the number of %ss after which the rate is multiplied by factor",
+                        unit_names[job->training.schedule.per]);
+        uint32_t over = job->training.schedule.over ? job->training.schedule.over
+                        : per_round                 ? job->rounds
+                                                    : job->training.steps;
+        /* The number of steps in an epoch differs from client to client. */
+        if ((MFL_JOB_BIT(kind) & TOWARDS) && over && warmup >= over)
+                return mfl_yaml_fail(doc, mfl_job_find_key(schedule, "warmup"), err,
+                        "%u is not less than the %u %ss of the whole schedule", warmup, over,
+                        unit_names[job->training.schedule.per]);
+        return 0;
+}
+
+#define ONLY(symbol) MFL_JOB_BIT(MFL_LOSS_##symbol)
+static const struct mfl_job_usage loss_usage[] = {
+        {"label_smoothing", ONLY(CROSS_ENTROPY)},
+        {"class_weights", ONLY(CROSS_ENTROPY) | ONLY(FOCAL)},
+        {"pos_weight", ONLY(BINARY)},
+        {"ignore_index", ONLY(CROSS_ENTROPY) | ONLY(FOCAL)},
+        {"focal_gamma", ONLY(FOCAL)},
+        {"huber_delta", ONLY(HUBER)},
+        {"smooth_l1_beta", ONLY(SMOOTH_L1)},
+        {"auxiliary", ONLY(CROSS_ENTROPY) | ONLY(FOCAL)},
+};
+
+static int check_loss(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *training,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_job_floats *weights = &job->training.class_weights;
+        bool some = !weights->n;
+        int r = mfl_job_check_usage(doc, training, loss_usage, MFL_ARRAY_SIZE(loss_usage),
+                (unsigned)job->training.loss, loss_names[job->training.loss], err);
+        for (uint32_t i = 0; i < weights->n; i++)
+                some = some || weights->v[i] > 0;
+        if (!r && !some && job->training.loss != MFL_LOSS_BINARY)
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "class_weights"), err,
+                        "all weights are 0: nothing would be trained");
+        return r;
+}
+
+int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *training = mfl_job_find_key(mfl_yaml_root(doc), "training");
+        if (job->training.epochs && job->training.steps)
+                return mfl_yaml_fail(
+                        doc, mfl_job_find_key(training, "steps"), err, "epochs is given too; keep one");
+        if (!job->training.epochs && !job->training.steps)
+                job->training.epochs = 1;
+        const char *backend = job->training.backend, *precision = precision_names[job->training.precision];
+        bool cpu = !strcmp(backend, "cpu"), bf16 = !strcmp(precision, "bf16");
+        if (job->training.precision && (!strcmp(backend, "reference") || (cpu && !bf16)))
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "precision"), err,
+                        "backend %s computes in fp32%s; %s needs backend cuda%s", backend,
+                        cpu ? " or bf16" : "", precision, !cpu && bf16 ? " or cpu" : "");
+        if ((uint64_t)job->training.batch * job->training.accumulate > ROWS_MAX)
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "accumulate"), err,
+                        "%u batches of %u samples are more than %u samples per step",
+                        job->training.accumulate, job->training.batch, ROWS_MAX);
+        int r = check_optimizer(doc, training, job, err);
+        if (!r)
+                r = check_schedule(doc, mfl_job_find_key(training, "schedule"), job, err);
+        return r ? r : check_loss(doc, training, job, err);
+}
+
+bool mfl_job_has_accuracy(const struct mfl_job *job)
+{
+        return mfl_loss_decides(job->training.loss);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every file of a graph needs to know about operators and shapes: names, numbers of inputs, limits. */
+#include "common/model/graph_internal.h"
+
+#include <stdio.h>
+
+int64_t mfl_shape_count(const struct mfl_shape *shape)
+{
+        int64_t count = 1;
+        for (int i = 0; i < shape->rank; i++)
+                count *= shape->dim[i];
+        return count;
+}
+
+bool mfl_shape_equal(const struct mfl_shape *a, const struct mfl_shape *b)
+{
+        if (a->rank != b->rank)
+                return false;
+        for (int i = 0; i < a->rank; i++) {
+                if (a->dim[i] != b->dim[i])
+                        return false;
+        }
+        return true;
+}
+
+const char *mfl_shape_text(const struct mfl_shape *shape, char *buf, size_t buf_bytes)
+{
+        size_t len = 0;
+        mfl_strcpy(buf, buf_bytes, shape->rank ? "" : "scalar");
+        for (int i = 0; i < shape->rank && i < MFL_SHAPE_RANK_MAX && len < buf_bytes; i++)
+                len += (size_t)snprintf(
+                        buf + len, buf_bytes - len, "%s%lld", i ? "x" : "", (long long)shape->dim[i]);
+        return buf;
+}
+
+static const struct mfl_op_info infos[MFL_OP_COUNT_] = {
+        [MFL_OP_INPUT] = {"input", "input", .since = 1},
+#define UNARY(symbol, body, stem, reads, n, cost, since, ...)                                                \
+        [MFL_OP_##symbol] = {#body, stem, 1, MFL_READS_##reads, since, true},
+#include "common/model/unary.def"
+#define MFL_OP_WITHOUT_UNARY
+#define OP(symbol, name, stem, inputs, shape, cost, reads, since)                                            \
+        [MFL_OP_##symbol] = {name, stem, inputs, MFL_READS_##reads, since, false},
+#include "common/model/op.def"
+};
+
+const struct mfl_op_info *mfl_op_info(enum mfl_op op)
+{
+        mfl_assert((unsigned)op < MFL_OP_COUNT_);
+        return &infos[op];
+}
+
+const char *mfl_op_name(enum mfl_op op)
+{
+        return (unsigned)op < MFL_OP_COUNT_ ? infos[op].name : "?";
+}
+
+int mfl_op_inputs(enum mfl_op op)
+{
+        return infos[op].n_inputs;
+}
+
+int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, struct mfl_error *err)
+{
+        if (layer->out_channels < 1 || layer->out_channels > MFL_GRAPH_SIZE_MAX)
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %d is outside 1 to %d", layer->name,
+                        mfl_op_name(layer->op), what, layer->out_channels, MFL_GRAPH_SIZE_MAX);
+        if (layer->init > MFL_INIT_GPT2)
+                return mfl_fail(err, MFL_INVALID, "layer %s (%s): there is no initialisation number %u",
+                        layer->name, mfl_op_name(layer->op), (unsigned)layer->init);
+        return 0;
+}

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of bfloat16 for baseline instructions of the platform. */
+#define LANES 4
+#define TILE_ROWS 2
+#define LOOPS_BF16 mfl_products_base_bf16
+#include "kernels/cpu/loops/loops_body.h"

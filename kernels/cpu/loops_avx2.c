@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* The loops for AVX2 and FMA. */
-#define LANES 8
-#define TILE_ROWS 2
-#define LOOPS mfl_loops_avx2
-#define LOOPS_NAME "avx2"
-#include "kernels/cpu/loops_body.h"

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages as JSON objects. */
+#include "proto/json/json.h"
+
+#include <math.h>
+
+#include "common/base/digest.h"
+#include "common/base/plain.h"
+
+const char *mfl_state_name(Mfl__JobState state)
+{
+        static const char *const names[] = {"unknown", "waiting", "running", "done", "failed", "stopped"};
+        return (size_t)state < MFL_ARRAY_SIZE(names) ? names[state] : names[0];
+}
+
+const char *mfl_collective_name(Mfl__Collective collective)
+{
+        static const char *const names[] = {"unknown", "solo", "shm", "nccl"};
+        return (size_t)collective < MFL_ARRAY_SIZE(names) ? names[collective] : names[0];
+}
+
+bool mfl_state_is_final(Mfl__JobState state)
+{
+        return state == MFL__JOB_STATE__JOB_DONE || state == MFL__JOB_STATE__JOB_FAILED ||
+               state == MFL__JOB_STATE__JOB_STOPPED;
+}
+
+bool mfl_has_accuracy(const Mfl__RoundInfo *r)
+{
+        return r->evaluated && !r->no_accuracy;
+}
+
+json_t *mfl_json_number(bool known, double value)
+{
+        return known && isfinite(value) ? json_real(value) : json_null();
+}
+
+/* A string, also an empty one. */
+static json_t *make_string(const char *text)
+{
+        uint32_t code;
+        if (!mfl_plain_find(text, true, &code))
+                return json_string(text);
+        MFL_CLEANUP_FREE char *plain = mfl_strdup(text);
+        if (!plain)
+                return NULL;
+        mfl_plain_clean(plain, true);
+        return json_string(plain);
+}
+
+json_t *mfl_json_text(const char *text)
+{
+        return text && *text ? make_string(text) : json_null();
+}
+
+static json_t *digest_or_null(const ProtobufCBinaryData *digest)
+{
+        char hex[MFL_SHA256_HEX_BYTES] = "";
+        if (digest->len == MFL_SHA256_BYTES)
+                mfl_hex(digest->data, digest->len, hex);
+        return mfl_json_text(hex);
+}
+
+json_t *mfl_json_round(const Mfl__RoundInfo *r)
+{
+        if (!r)
+                return json_null();
+        bool iou = r->has_mean_iou_case == MFL__ROUND_INFO__HAS_MEAN_IOU_MEAN_IOU;
+        return json_pack("{sI so so so so sI sI sI sI sI sI so so sI sI sI sb sI sI so}", "round",
+                (json_int_t)r->round, "accuracy", mfl_json_number(mfl_has_accuracy(r), r->accuracy), "loss",
+                mfl_json_number(r->evaluated, r->loss), "train_loss", mfl_json_number(true, r->train_loss),
+                "train_accuracy", mfl_json_number(!r->no_accuracy, r->train_accuracy), "samples",
+                (json_int_t)r->samples, "clients", (json_int_t)r->clients, "clients_rejected",
+                (json_int_t)r->clients_rejected, "weight", (json_int_t)r->weight, "bytes_up",
+                (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down, "seconds",
+                mfl_json_number(true, r->seconds), "digest", digest_or_null(&r->digest), "attempt",
+                (json_int_t)r->attempt, "daemons", (json_int_t)r->daemons, "committed_unix_ms",
+                (json_int_t)r->committed_ms, "kept", (int)r->kept, "bytes_up_alone",
+                (json_int_t)r->bytes_up_alone, "bytes_down_alone", (json_int_t)r->bytes_down_alone,
+                "mean_iou", mfl_json_number(iou, r->mean_iou));
+}
+
+json_t *mfl_json_node(const Mfl__NodeCost *c)
+{
+        return json_pack("{sI so sI sI sI sI sI}", "round", (json_int_t)c->round, "node",
+                make_string(c->node), "daemons", (json_int_t)c->daemons, "bytes_up", (json_int_t)c->bytes_up,
+                "bytes_down", (json_int_t)c->bytes_down, "bytes_up_alone", (json_int_t)c->bytes_up_alone,
+                "bytes_down_alone", (json_int_t)c->bytes_down_alone);
+}
+
+static json_t *make_client(const Mfl__ClientSamples *c)
+{
+        json_t *classes = c->n_classes ? json_array() : json_null();
+        for (size_t i = 0; i < c->n_classes; i++)
+                json_array_append_new(classes, json_integer(c->classes[i]));
+        return json_pack("{sI so sI so}", "client", (json_int_t)c->client, "daemon", mfl_json_text(c->daemon),
+                "samples", (json_int_t)c->samples, "classes", classes);
+}
+
+json_t *mfl_json_partition(const Mfl__JobPartition *p)
+{
+        const Mfl__Partition *all = p->partition;
+        json_t *told = json_null();
+        if (all) {
+                json_t *shown = json_array();
+                for (size_t i = 0; i < all->n_shown; i++)
+                        json_array_append_new(shown, make_client(all->shown[i]));
+                told = json_pack("{sI sI sI sI so so}", "clients", (json_int_t)all->clients, "samples",
+                        (json_int_t)all->samples, "samples_min", (json_int_t)all->samples_min, "samples_max",
+                        (json_int_t)all->samples_max, "classes",
+                        all->classes ? json_integer(all->classes) : json_null(), "shown", shown);
+        }
+        return json_pack("{ss sb so}", "job", p->job, "local", (int)p->local, "partition", told);
+}
+
+static json_t *make_progress(const Mfl__JobInfo *i)
+{
+        if (!i->in_round)
+                return json_null();
+        return json_pack("{sI sI so sI sI sI so}", "round", (json_int_t)i->in_round, "attempt",
+                (json_int_t)i->attempt, "phase", mfl_json_text(i->phase), "clients_done",
+                (json_int_t)i->clients_done, "clients_total", (json_int_t)i->clients_total, "daemons",
+                (json_int_t)i->daemons, "trained", mfl_json_number(true, i->trained));
+}
+
+json_t *mfl_json_job(const Mfl__JobInfo *i)
+{
+        return json_pack("{ss so ss so sI sI sI sI so so so sI so so so so so sb so}", "job", i->job, "name",
+                make_string(i->name), "state", mfl_state_name(i->state), "reason", mfl_json_text(i->reason),
+                "round", (json_int_t)i->round, "rounds", (json_int_t)i->rounds, "params",
+                (json_int_t)i->n_params, "moving", (json_int_t)(i->n_params - i->n_frozen), "model",
+                mfl_json_text(i->model), "data", mfl_json_text(i->data), "strategy",
+                mfl_json_text(i->strategy), "created_unix_ms", (json_int_t)i->created_ms, "finished_unix_ms",
+                i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
+                mfl_json_round(i->last), "best", mfl_json_round(i->best), "progress", make_progress(i),
+                "owner", mfl_json_text(i->owner), "per_token", (int)i->per_token, "evaluated",
+                mfl_json_round(i->evaluated                    ? i->evaluated
+                               : i->last && i->last->evaluated ? i->last
+                                                               : NULL));
+}
+
+static json_t *make_data_set(const Mfl__DataSet *d)
+{
+        json_t *shape = json_array();
+        for (size_t i = 0; i < d->n_shape; i++)
+                json_array_append_new(shape, json_integer(d->shape[i]));
+        return json_pack("{so so sI sI sI}", "name", make_string(d->name), "shape", shape, "classes",
+                (json_int_t)d->classes, "train_samples", (json_int_t)d->train_samples, "test_samples",
+                (json_int_t)d->test_samples);
+}
+
+static json_t *integer_or_null(bool known, uint64_t value)
+{
+        return known ? json_integer((json_int_t)value) : json_null();
+}
+
+/* null for a daemon without a GPU. */
+static json_t *make_gpu(const Mfl__DaemonInfo *d)
+{
+        static const Mfl__Telemetry none = MFL__TELEMETRY__INIT;
+        const Mfl__Telemetry *t = d->telemetry ? d->telemetry : &none;
+        if (!*d->device_uuid && !d->telemetry)
+                return json_null();
+        return json_pack("{so so so so so so so so}", "uuid", mfl_json_text(d->device_uuid), "pci",
+                mfl_json_text(d->device_pci), "memory", integer_or_null(d->device_memory, d->device_memory),
+                "percent", integer_or_null(t->has_gpu_percent_case, t->gpu_percent), "memory_used",
+                integer_or_null(t->has_memory_used_case, t->memory_used), "memory_total",
+                integer_or_null(t->has_memory_total_case, t->memory_total), "temperature",
+                integer_or_null(t->has_temperature_case, t->temperature), "power_watts",
+                mfl_json_number(t->has_power_case, t->power_mw / 1000.0));
+}
+
+json_t *mfl_json_activity(const Mfl__Activity *a)
+{
+        if (!a)
+                return json_null();
+        return json_pack("{sI so so so so so sI sf sf sf sf}", "workers", (json_int_t)a->workers,
+                "samples_per_second", mfl_json_number(true, a->samples_per_second), "compute",
+                mfl_json_number(true, a->compute), "data", mfl_json_number(true, a->data), "network",
+                mfl_json_number(true, a->network), "wait", mfl_json_number(true, a->wait), "samples",
+                (json_int_t)a->samples, "compute_seconds", (double)a->compute_us / 1e6, "data_seconds",
+                (double)a->data_us / 1e6, "network_seconds", (double)a->network_us / 1e6, "wait_seconds",
+                (double)a->wait_us / 1e6);
+}
+
+json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
+{
+        json_t *sets = json_array();
+        for (size_t i = 0; i < d->n_data_sets; i++)
+                json_array_append_new(sets, make_data_set(d->data_sets[i]));
+        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so}", "name",
+                make_string(d->name), "node", mfl_json_text(d->node), "address", mfl_json_text(d->address),
+                "backend", mfl_json_text(d->backend), "device", mfl_json_text(d->device), "workers",
+                (json_int_t)d->workers, "state", d->state, "job", mfl_json_text(d->job), "round",
+                (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
+                (json_int_t)d->items_total, "samples_per_second",
+                mfl_json_number(true, d->samples_per_second), "connected_unix_ms",
+                (json_int_t)d->connected_ms, "data_sets", sets, "software", mfl_json_text(d->software),
+                "note", mfl_json_text(d->note), "gpu", make_gpu(d), "collective",
+                mfl_json_text(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
+                (int)d->leader, "alone", mfl_json_text(d->alone), "clients_per_second",
+                mfl_json_number(true, d->clients_per_second), "numerics", mfl_json_text(d->numerics),
+                "activity", mfl_json_activity(d->activity), "items_part",
+                mfl_json_number(true, d->items_part));
+}

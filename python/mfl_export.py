@@ -1,0 +1,511 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports a PyTorch module for mfl: an ONNX file that keeps the module as it is, what ONNX can't say about it, and a proof.
+
+    import mfl_export
+    mfl_export.save(net, example, "model.onnx")
+
+`example` is one input of the module (a tensor whose first dimension is the batch), or a tuple of inputs. `mfl check`, `mfl submit` and
+`mfl run` replay the proof: mfl computes the same outputs and gradients from the same inputs, or refuses the file. The module itself does
+not change: parameters, buffers, training flags and random states are afterwards what they were before.
+
+Needs only torch (1.13 or newer).
+
+What the file says beyond ONNX, as JSON in the file's metadata_props:
+
+  mfl.model  the names of parameters and buffers, which of them are tied, trained, or persistent, embeddings' padding_idx, and classes of
+             modules
+  mfl.proof  for two batches of seeded inputs: outputs, norms of modules' outputs, and up to 64 elements of each parameter's gradient.
+             The loss is the sum of outputs times seeded numbers, so it needs no labels. Dropout and stochastic depth are off, batch norm
+             takes the batch's statistics. `noise` is how much the numbers change by rounding alone.
+
+A module in eval mode is exported as if in training mode. If the module itself is in training mode, its parts keep their own modes.
+"""
+import base64
+import contextlib
+import copy
+import inspect
+import itertools
+import json
+import math
+import os
+import sys
+import time
+import unittest.mock
+import warnings
+
+import torch
+
+__version__ = "1"
+__all__ = ["save"]
+
+SAMPLES, SAMPLES_TOTAL = 64, 20000  # of gradients: per parameter, and of all
+OUTPUTS = 4096  # stored elements of a batch's outputs
+MODULES = 2000
+DOUBLE_MAX = 1_000_000  # parameters; larger modules are computed in float32
+TRIES, GOOD_NOISE, SLOW_S = 3, 1e-3, 3.0
+BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
+
+
+class ExportError(Exception):
+    """The module can't be exported; the text says why."""
+
+
+def save(net, example, path):
+    """Writes `net` to `path` (ONNX). Warns if there can be no proof."""
+    examples = example if isinstance(example, (tuple, list)) else (example,)
+    if not examples or not all(isinstance(e, torch.Tensor) and e.dim() and len(e) for e in examples):
+        raise ExportError("example: a tensor whose first dimension is the batch, or a tuple of such tensors")
+    path = os.fspath(path)
+    unfinished = path + ".part"
+    try:
+        with _unchanged(net):
+            if not net.training:
+                net.train()
+            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished)
+            model = _describe(net, _initializers(unfinished), exporter)
+            proof, problem = _prove(net, examples, model)
+        if problem:
+            warnings.warn(f"mfl_export: {path} has no proof: {problem}", stacklevel=2)
+            model["no_proof"] = problem
+        with open(unfinished, "ab") as f:
+            f.write(_metadata("mfl.model", model))
+            if proof:
+                f.write(_metadata("mfl.proof", proof))
+        os.replace(unfinished, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(unfinished)
+
+
+# ---- the module stays as it is ----
+
+@contextlib.contextmanager
+def _unchanged(net):
+    """Restores flags, buffers and random states. A forward pass moves running statistics, and may replace the buffer."""
+    flags = [(module, module.training) for module in net.modules()]
+    buffers = [(module, name, buffer, None if buffer is None else buffer.detach().clone())
+               for module in net.modules() for name, buffer in module._buffers.items()]
+    devices = sorted({p.get_device() for p in itertools.chain(net.parameters(), net.buffers()) if p.is_cuda})
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for module, flag in flags:
+                module.training = flag
+            with torch.no_grad():
+                for module, name, buffer, value in buffers:
+                    module._buffers[name] = buffer
+                    if buffer is not None:
+                        buffer.copy_(value)
+
+
+# ---- the graph ----
+
+def _export(net, inputs, path):
+    """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
+    first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
+    takes = inspect.signature(torch.onnx.export).parameters
+    with _only_torch(), _plain_forward(net), _quiet():
+        problem = None
+        if "training" in takes:
+            try:
+                _export_once(net, inputs, path, {"dynamo": False} if "dynamo" in takes else {})
+                return "torchscript"
+            except Exception as e:  # noqa: BLE001
+                problem = e
+        if "dynamo" not in takes:
+            raise problem
+        try:
+            torch.onnx.export(net, inputs, path, dynamo=True, optimize=False, external_data=False)
+        except Exception as e:  # noqa: BLE001
+            raise ExportError(f"PyTorch can't export this module: {problem or e}; nor with dynamo=True: {e}") from e
+        return "dynamo"
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without the warnings and graphs that the exporters print, also from C++."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w", encoding="utf-8") as nothing, warnings.catch_warnings(), contextlib.redirect_stdout(nothing):
+        warnings.simplefilter("ignore")
+        os.dup2(nothing.fileno(), 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def _export_once(net, inputs, path, options):
+    options = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False, "opset_version": 17, **options}
+    try:
+        torch.onnx.export(net, inputs, path, **options)
+    except getattr(torch.onnx.errors, "CheckerError", ()):  # PyTorch 1.13 writes opset 17's LayerNormalization only with a scale
+        torch.onnx.export(net, inputs, path, **{**options, "opset_version": 16})
+    except ValueError as e:
+        if "more than 1 value" not in str(e):
+            raise
+        names = [f"input{i}" for i in range(len(inputs))]
+        torch.onnx.export(net, tuple(torch.cat([x, x]) for x in inputs), path, input_names=names,
+                          dynamic_axes={name: {0: "batch"} for name in names}, **options)
+
+
+@contextlib.contextmanager
+def _plain_forward(net):
+    """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
+    forward, own = net.forward, net.__dict__.get("forward")
+
+    def plain(*inputs):
+        return _tensors(forward(*inputs))
+
+    net.__dict__["forward"] = plain
+    try:
+        yield
+    finally:
+        del net.__dict__["forward"]
+        if own is not None:
+            net.__dict__["forward"] = own
+
+
+def _only_torch():
+    """PyTorch 2 asks for the package onnx, but uses it only for functions of onnxscript, which are not in this graph."""
+    try:
+        import onnx  # noqa: F401
+        return contextlib.nullcontext()
+    except ImportError:
+        pass
+    for name in ("torch.onnx._internal.torchscript_exporter.onnx_proto_utils", "torch.onnx._internal.onnx_proto_utils"):
+        try:
+            module = __import__(name, fromlist=["_add_onnxscript_fn"])
+        except ImportError:
+            continue
+        if hasattr(module, "_add_onnxscript_fn"):
+            return unittest.mock.patch.object(module, "_add_onnxscript_fn", lambda model_bytes, custom_opsets: model_bytes)
+    return contextlib.nullcontext()
+
+
+# ---- what ONNX can't say ----
+
+def _describe(net, initializers, exporter):
+    tensors = {}  # a parameter's id -> all of its names
+    for scope, module in net.named_modules(remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                tensors.setdefault(_identity(parameter), (parameter, []))[1].append(f"{scope}.{name}" if scope else name)
+    parameters = []
+    for parameter, names in tensors.values():
+        names = list(dict.fromkeys(names))
+        entry = {"name": names[0], "shape": list(parameter.shape), "requires_grad": parameter.requires_grad,
+                 "initializer": next((n for n in names if n in initializers), None)}
+        if len(names) > 1:
+            entry["tied"] = names[1:]
+        parameters.append(entry)
+    buffers = [{"name": f"{scope}.{name}" if scope else name, "persistent": name not in module._non_persistent_buffers_set}
+               for scope, module in net.named_modules() for name, buffer in module._buffers.items() if buffer is not None]
+    return {
+        "format": 1, "module": __version__, "torch": str(torch.__version__), "exporter": exporter,
+        "parameters": parameters, "buffers": buffers,
+        "padding_idx": {f"{scope}.weight" if scope else "weight": module.padding_idx % module.num_embeddings
+                        for scope, module in net.named_modules()
+                        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.padding_idx is not None},
+        "eval": [scope for scope, module in net.named_modules() if isinstance(module, BATCH_NORMS) and not module.training],
+        "classes": {scope: type(module).__name__ for scope, module in itertools.islice(net.named_modules(), MODULES) if scope},
+    }
+
+
+def _identity(tensor):
+    return tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.numel() or id(tensor)
+
+
+# ---- the proof ----
+
+def _prove(net, examples, model):
+    """The best of a few seeds, and None; or None and why there is none. With some inputs, rounding decides a ReLU or the winner of a
+    max pool, and mfl then rightly has another gradient."""
+    by_name = {}
+    for scope, module in net.named_modules():
+        by_name.update({f"{scope}.{n}" if scope else n: p for n, p in module._parameters.items()})
+    n_elements = sum(math.prod(p["shape"]) for p in model["parameters"])
+    trained = [(i, p["name"]) for i, p in enumerate(model["parameters"]) if p["requires_grad"] and math.prod(p["shape"])]
+    if not trained:
+        return None, "no parameter requires a gradient"
+    inputs = [_input_kind(net, e) for e in examples]
+    rows = [3, 5] if n_elements < 10_000_000 else [2, 3]
+    best = None
+    for seed in range(1, TRIES + 1):
+        start = time.monotonic()
+        try:
+            runs = _runs(net, inputs, rows, seed, [name for _, name in trained], n_elements <= DOUBLE_MAX)
+        except ExportError as e:
+            return None, str(e)
+        noise = max(run["noise"] for run in runs)
+        if best is None or noise < best[0]:
+            best = noise, seed, runs
+        if noise < GOOD_NOISE or time.monotonic() - start > SLOW_S:
+            break
+    noise, seed, runs = best
+    if not math.isfinite(noise):
+        return None, "outputs or gradients are not finite for seeded inputs; give an example with typical values"
+    per = max(4, min(SAMPLES, SAMPLES_TOTAL // len(model["parameters"])))
+    return {
+        "format": 1, "seed": seed, "rows": rows, "inputs": inputs,
+        "outputs": [_outputs(run, seed) for run in runs],
+        "parameters": [_samples(i, p, runs, per, seed) for i, p in enumerate(model["parameters"])],
+        "activations": [{"module": name, "norm": [run["norms"][name] for run in runs]} for name in runs[0]["norms"]
+                        if all(math.isfinite(run["norms"].get(name, math.inf)) for run in runs)],
+    }, None
+
+
+def _input_kind(net, example):
+    """How inputs like the example are made from a seed."""
+    shape = list(example.shape[1:])
+    if example.is_floating_point():
+        value = example.detach().double()
+        deviation = float(value.std(unbiased=False)) if value.numel() > 1 else 0.0
+        mean = float(value.mean()) if deviation > 0 else 0.0
+        return {"kind": "float", "shape": shape, "mean": mean, "deviation": deviation if deviation > 0 else 1.0}
+    if example.dtype == torch.bool:
+        return {"kind": "tokens", "shape": shape, "below": 2}
+    below = max([int(example.max()) + 1] + ([_vocabulary(net)] if _vocabulary(net) else []))
+    return {"kind": "tokens", "shape": shape, "below": below}
+
+
+def _vocabulary(net):
+    """Of the first embedding: the one that reads the tokens."""
+    sizes = [m.num_embeddings for m in net.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag))]
+    return sizes[0] if sizes else 0
+
+
+def _hash(seed, stream, n):
+    """Numbers below 2^24 from (seed, stream, position): mfl has the same function (cli/proof/seeded.h)."""
+    h = (torch.arange(n, dtype=torch.int64) * 2654435761 + seed * 1000003 + stream * 7919) & 0xFFFFFFFF
+    h = h ^ (h >> 16)
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h = h ^ (h >> 15)
+    h = (h * 0x046CA68B) & 0xFFFFFFFF
+    h = h ^ (h >> 16)
+    return h >> 8
+
+
+def _make_input(kind, seed, stream, rows):
+    n = rows * math.prod(kind["shape"])
+    h = _hash(seed, stream, n)
+    shape = [rows] + kind["shape"]
+    if kind["kind"] == "tokens":
+        return ((h * kind["below"]) >> 24).reshape(shape)
+    unit = (h.double() / 8388608.0 - 1.0) * math.sqrt(3.0)
+    return (kind["mean"] + kind["deviation"] * unit).float().reshape(shape)
+
+
+def _tensors(out):
+    """The tensors among a module's outputs, or the first within them."""
+    if isinstance(out, torch.Tensor):
+        return out
+    parts = list(out.values()) if isinstance(out, dict) else list(out) if isinstance(out, (tuple, list)) else []
+    found = [part for part in parts if isinstance(part, torch.Tensor)]
+    if found:
+        return found[0] if len(found) == 1 else tuple(found)
+    for part in parts:
+        inner = _tensors(part)
+        if inner is not None:
+            return inner
+    return None
+
+
+def _runs(net, inputs, rows, seed, names, in_double):
+    """For each batch: outputs, gradients, norms of modules' outputs, and how much rounding changes them."""
+    base, second = _copy(net), _copy(net)
+    if in_double:
+        try:
+            base.double()
+        except Exception:  # noqa: BLE001: modules with their own idea of precision
+            in_double = False
+            base = _copy(net)
+    if not in_double:
+        _perturb(second)
+    results = []
+    for b, n in enumerate(rows):
+        x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
+        try:
+            run = _run(base, x, seed, b, names, in_double)
+        except Exception as e:  # noqa: BLE001
+            if not in_double:
+                raise ExportError(f"the module fails on seeded inputs of shape {[list(t.shape) for t in x]}: {e}") from e
+            return _runs(net, inputs, rows, seed, names, False)
+        other = _run(second, x, seed, b, names, False)
+        run["out_noise"] = _difference(run["out"], other["out"])
+        if run["out_noise"] > 0.05 * float(run["out"].abs().max()):
+            raise ExportError("its outputs are random even without dropout, or rounding alone changes them by 5%")
+        run["grad_noise"] = {k: _difference(g, other["grads"][k]) for k, g in run["grads"].items()}
+        largest = {k: float(g.abs().max()) for k, g in run["grads"].items()}
+        floor = 1e-3 * max(largest.values())
+        run["noise"] = max([run["out_noise"] / max(float(run["out"].abs().max()), 1e-30)] +
+                           [run["grad_noise"][k] / max(largest[k], floor, 1e-30) for k in largest])
+        if not all(map(math.isfinite, itertools.chain([run["noise"], run["out_noise"]], largest.values()))):
+            run["noise"] = math.inf
+        results.append(run)
+    return results
+
+
+def _difference(a, b):
+    return float((a.double() - b.double()).abs().max())
+
+
+def _copy(net):
+    """In the proof's mode, on the CPU: dropout and all else off, batch norm as it was."""
+    try:
+        made = copy.deepcopy(net)
+    except Exception as e:  # noqa: BLE001
+        raise ExportError(f"the module can't be copied: {e}") from e
+    norms = [m for m in made.modules() if isinstance(m, BATCH_NORMS) and m.training]
+    made.cpu().float().eval()
+    for norm in norms:
+        norm.training = True
+    return made
+
+
+def _perturb(net):
+    """As much as rounding, at random."""
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(torch.empty_like(p).bernoulli_(0.5).mul_(2.0 ** -21).add_(1 - 2.0 ** -22))
+
+
+def _run(net, x, seed, batch, names, in_double):
+    norms, handles, calls = {}, [], {}
+
+    def hook(name):
+        def keep(module, args, out):
+            calls[name] = calls.get(name, 0) + 1
+            if isinstance(out, torch.Tensor) and out.is_floating_point():
+                norms[name] = float(out.detach().double().norm())
+        return keep
+
+    for name, module in itertools.islice(net.named_modules(), MODULES):
+        if name and not any(True for _ in module.children()):
+            handles.append(module.register_forward_hook(hook(name)))
+    kept = [(m, k, b, b.clone()) for m in net.modules() for k, b in m._buffers.items() if b is not None]
+    drop = {name: getattr(torch.nn.functional, name) for name in
+            ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+            if hasattr(torch.nn.functional, name)}
+    torch.manual_seed(1)
+    try:
+        for name in drop:
+            setattr(torch.nn.functional, name, lambda input, *_, **__: input)
+        out = _tensors(net(*(t.double() if in_double and t.is_floating_point() else t for t in x)))
+        out = out[0] if isinstance(out, tuple) else out
+    finally:
+        for name, function in drop.items():
+            setattr(torch.nn.functional, name, function)
+        for handle in handles:
+            handle.remove()
+        for module, name, buffer, value in kept:
+            module._buffers[name] = buffer
+            buffer.data.copy_(value)
+    if out is None or not out.is_floating_point() or out.dim() < 2 or len(out) != len(x[0]):
+        raise ExportError("its first output is not a tensor of floats with a row for each sample")
+    weights = (_hash(seed, 50 + 100 * batch, out.numel()).double() / 8388608.0 - 1.0).to(out.dtype).reshape(out.shape)
+    by_name = {}
+    for scope, module in net.named_modules():
+        by_name.update({f"{scope}.{n}" if scope else n: p for n, p in module._parameters.items()})
+    params = [by_name[name] for name in names]
+    grads = torch.autograd.grad((out * weights).sum(), params, allow_unused=True)
+    return {"out": out.detach(), "norms": {k: v for k, v in norms.items() if calls[k] == 1},
+            "grads": {n: torch.zeros_like(p).detach() if g is None else g.detach() for n, p, g in zip(names, params, grads)}}
+
+
+def _pick(tensors, n, seed, stream):
+    """Elements of tensors of one shape: the largest of each, and seeded ones."""
+    count = tensors[0].numel()
+    if count <= n:
+        return list(range(count))
+    top = max(1, n // 8)
+    chosen = set()
+    for t in tensors:
+        chosen.update(t.reshape(-1).abs().topk(top).indices.tolist())
+    for h in _hash(seed, stream, 4 * n).tolist():
+        if len(chosen) >= n:
+            break
+        chosen.add(h * count >> 24)
+    return sorted(chosen)
+
+
+def _outputs(run, seed):
+    index = _pick([run["out"]], OUTPUTS, seed, 11)
+    return {"shape": list(run["out"].shape), "index": _pack(index, torch.int32), "value": _floats(run["out"], index),
+            "largest": float(run["out"].abs().max()), "noise": run["out_noise"]}
+
+
+def _samples(i, parameter, runs, per, seed):
+    """Also for frozen parameters, whose places in mfl's model are looked up by these elements."""
+    name = parameter["name"]
+    grads = [run["grads"][name] for run in runs] if name in runs[0]["grads"] else []
+    index = _pick(grads or [torch.zeros(math.prod(parameter["shape"]))], per, seed, 13 + i)
+    entry = {"parameter": i, "index": _pack(index, torch.int32)}
+    if grads:
+        entry.update(value=[_floats(g, index) for g in grads], largest=[float(g.abs().max()) for g in grads],
+                     noise=[run["grad_noise"][name] for run in runs])
+    return entry
+
+
+def _floats(tensor, index):
+    return _pack(tensor.reshape(-1)[torch.tensor(index, dtype=torch.int64)].tolist(), torch.float32)
+
+
+def _pack(numbers, dtype):
+    """Little-endian, base64."""
+    tensor = torch.tensor(numbers, dtype=dtype)
+    return base64.b64encode(bytes(tensor.contiguous().view(torch.uint8).tolist()) if len(numbers) else b"").decode()
+
+
+# ---- ONNX's encoding: protocol buffers by hand ----
+
+def _varint(v):
+    out = bytearray()
+    while v > 127:
+        out.append(v & 127 | 128)
+        v >>= 7
+    out.append(v)
+    return bytes(out)
+
+
+def _field(number, data):
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _metadata(key, value):
+    """One more entry of ModelProto.metadata_props (field 14): appended fields belong to the message."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _field(14, _field(1, key.encode()) + _field(2, text.encode()))
+
+
+def _fields(data, start, end):
+    """(field, start, end) of a message's fields of bytes."""
+    def varint(at):
+        v = shift = 0
+        while True:
+            byte = data[at]
+            v |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                return v, at
+    while start < end:
+        tag, start = varint(start)
+        kind = tag & 7
+        if kind == 2:
+            n, start = varint(start)
+            yield tag >> 3, start, start + n
+            start += n
+        elif kind == 0:
+            _, start = varint(start)
+        else:
+            start += 8 if kind == 1 else 4
+
+
+def _initializers(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    return {data[a:b].decode() for field, s, e in _fields(data, 0, len(data)) if field == 7
+            for field2, s2, e2 in _fields(data, s, e) if field2 == 5
+            for field3, a, b in _fields(data, s2, e2) if field3 == 8}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may change what. */
+#include "server/admin/permit.h"
+
+const char *mfl_operator_access_verb(const Mfl__Access *access)
+{
+        if (access->verdict == MFL__VERDICT__VERDICT_DENY)
+                return access->remove ? "enable" : "disable";
+        return access->remove ? "disallow" : "allow";
+}
+
+/* The name of what a request changes; NULL when it only looks. */
+static const char *action_of(const Mfl__Envelope *e)
+{
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_SUBMIT:
+                return "submit";
+        case MFL__ENVELOPE__BODY_STOP_JOB:
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
+                return "stop";
+        case MFL__ENVELOPE__BODY_DELETE_JOB:
+                return "delete";
+        case MFL__ENVELOPE__BODY_CLONE_JOB:
+                return "clone";
+        case MFL__ENVELOPE__BODY_DRAIN:
+                return e->drain->undo ? "undrain" : "drain";
+        case MFL__ENVELOPE__BODY_ACCESS:
+                return mfl_operator_access_verb(e->access);
+        case MFL__ENVELOPE__BODY_LIST_AUDIT: /* changes nothing, but is not for everybody */
+                return "audit";
+        default:
+                return NULL;
+        }
+}
+
+static const char *object_of(const Mfl__Envelope *e)
+{
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_STOP_JOB:
+                return e->stop_job->job;
+        case MFL__ENVELOPE__BODY_STOP_AFTER_ROUND:
+                return e->stop_after_round->job;
+        case MFL__ENVELOPE__BODY_DELETE_JOB:
+                return e->delete_job->job;
+        case MFL__ENVELOPE__BODY_CLONE_JOB:
+                return e->clone_job->job;
+        case MFL__ENVELOPE__BODY_DRAIN:
+                return e->drain->daemon;
+        case MFL__ENVELOPE__BODY_ACCESS:
+                return e->access->pattern;
+        default:
+                return "";
+        }
+}
+
+static void refuse(struct mfl_session *session, uint64_t request, const char *action, const char *object,
+        const char *text)
+{
+        mfl_book_note(mfl_admin_of(session)->book, session, action, object, "refused", text);
+        mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_DENIED, "%s", text);
+}
+
+bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *e)
+{
+        const char *action = action_of(e);
+        char roles[64], text[256];
+        uint32_t needed = MFL_TLS_ROLE_ADMIN;
+        if (e->body_case != MFL__ENVELOPE__BODY_ACCESS)
+                needed |= MFL_TLS_ROLE_OPERATOR;
+        if (!action || session->roles & needed)
+                return true;
+        if (session->roles & MFL_TLS_ROLE_OPERATOR) {
+                mfl_snprintf(text, sizeof text,
+                        "only OU=admin may change which daemons take part, and the certificate of '%s' "
+                        "says %s",
+                        session->who, mfl_tls_roles_text(session->roles, roles, sizeof roles));
+                refuse(session, e->request, action, object_of(e), text);
+                return false;
+        }
+        mfl_snprintf(text, sizeof text, "'%s' may only look: the certificate says %s, and %s needs OU=%s",
+                session->who, mfl_tls_roles_text(session->roles, roles, sizeof roles), action,
+                needed & MFL_TLS_ROLE_OPERATOR ? "operator" : "admin");
+        refuse(session, e->request, action, object_of(e), text);
+        return false;
+}
+
+/* "local" and "anybody" are never owners, not even when a certificate has such a name. */
+static bool owns(const struct mfl_session *session, const struct mfl_server_job *job)
+{
+        return *job->owner && strcmp(job->owner, "local") && strcmp(job->owner, "anybody") &&
+               !strcmp(job->owner, session->who);
+}
+
+bool mfl_operator_may_touch(
+        struct mfl_session *session, uint64_t request, const struct mfl_server_job *job, const char *action)
+{
+        char text[256];
+        if (session->roles & MFL_TLS_ROLE_ADMIN || owns(session, job))
+                return true;
+        mfl_snprintf(text, sizeof text,
+                "%s belongs to '%s', not to '%s': only its owner or OU=admin may %s it", job->id,
+                *job->owner ? job->owner : "nobody", session->who, action);
+        refuse(session, request, action, job->id, text);
+        return false;
+}

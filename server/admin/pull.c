@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pull: a committed model, read from its checkpoint and sent as params. */
+#include "common/base/digest.h"
+#include "common/model/safetensors.h"
+#include "proto/version.h"
+#include "server/admin/answers.h"
+#include "server/transfer/params_down.h"
+#include "server/views/job_view.h"
+
+static int load_params(struct mfl_request *op)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        struct mfl_st_file *file = NULL, *frozen = NULL;
+        float *v;
+        /* The asker compares the digest of what it gets with the round's, unless it gets the order of layers.
+         */
+        int r = op->by_layers ? mfl_store_round_verify(op->admin->store, op->job, &op->round, &op->err) : 0;
+        if (!r)
+                r = mfl_st_open(mfl_store_path(op->admin->store, op->job, op->round.file.name, path), &file,
+                        &op->err);
+        if (!r && op->round.frozen.name[0])
+                r = mfl_st_open(mfl_store_path(op->admin->store, op->job, op->round.frozen.name, path),
+                        &frozen, &op->err);
+        if (!r)
+                r = mfl_params_alone(
+                        op->admin->budget, op->graph->n, op->round.record.digest, &v, &op->params, &op->err);
+        if (!r)
+                r = mfl_st_to_params(file, frozen, op->graph, v, &op->err);
+        mfl_st_close(frozen);
+        mfl_st_close(file);
+        /* A peer that knows no frozen params orders them differently, and checks that order's digest. */
+        if (!r && op->by_layers)
+                r = mfl_sha256(v, op->graph->n * sizeof *v, op->round.record.digest, &op->err);
+        return r;
+}
+
+static void run_pull(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        struct mfl_store_job row = {{0}};
+        struct mfl_job *spec = NULL;
+        op->status = mfl_store_round_get(
+                op->admin->store, op->job, op->which, op->which < 0, &op->round, &op->err);
+        if (op->status)
+                return;
+        if (!op->round.kept) {
+                op->status = mfl_fail(&op->err, MFL_NOT_FOUND,
+                        "%s: the model of round %u is no longer kept (checkpoints.keep); `mfl models %s` "
+                        "lists those that are",
+                        op->job, op->round.record.round, op->job);
+                return;
+        }
+        op->status = mfl_store_job_get(op->admin->store, op->job, &row, &op->err);
+        if (!op->status)
+                op->status = mfl_job_parse(row.text, strlen(row.text), op->job, &spec, &op->err);
+        if (!op->status) {
+                spec->by_layers = !row.n_frozen || op->by_layers;
+                op->status =
+                        mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
+        }
+        if (!op->status) {
+                op->data = row.data;
+                op->text = row.text;
+                row.text = NULL;
+                op->status = load_params(op);
+        }
+        mfl_job_free(spec);
+        mfl_store_job_deinit(&row);
+}
+
+static void answer_pull(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
+        Mfl__RoundInfo round;
+        Mfl__PullBegin body = MFL__PULL_BEGIN__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        uint32_t shape[MFL_SHAPE_RANK_MAX];
+        if (!session || !job)
+                return;
+        mfl_assert(op->graph && op->params && op->params->n == op->graph->n);
+        mfl_view_round(&op->round, &round);
+        for (int i = 0; i < op->graph->input.rank; i++)
+                shape[i] = (uint32_t)op->graph->input.dim[i];
+        body.round = &round;
+        body.n_params = op->graph->n;
+        body.n_frozen = op->graph->n_frozen;
+        body.text = op->text;
+        body.n_input = (size_t)op->graph->input.rank;
+        body.input = shape;
+        body.classes = (uint32_t)op->graph->classes;
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_PULL_BEGIN;
+        envelope.pull_begin = &body;
+        mfl_session_send(session, &envelope);
+        mfl_transfer_start(session, job, op->params, 0, op->request);
+}
+
+void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl__Pull *pull)
+{
+        if (!mfl_operator_job(session, request, pull->job))
+                return;
+        struct mfl_request *op = mfl_request_new(session, request, pull->job, run_pull, answer_pull);
+        if (!op)
+                return;
+        op->which = pull->round;
+        op->by_layers = session->protocol < MFL_PROTOCOL_FROZEN;
+        mfl_request_start(op, session);
+}

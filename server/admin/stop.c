@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stopping and deleting jobs. */
+#include <stdio.h>
+
+#include "server/admin/answers.h"
+#include "server/admin/permit.h"
+#include "server/transfer/params_down.h"
+
+/* Runs after the job's new state was written, so that the answer means what it says. */
+static void run_after_stop(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_store_flush(op->admin->store, &op->err);
+        if (op->status > 0)
+                op->status = 0;
+}
+
+static void answer_stop(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
+        char text[64];
+        if (session && job && !mfl_server_job_has_ended(job)) { /* `which` is the round that it ends after */
+                snprintf(text, sizeof text, "stops after round %u", (uint32_t)op->which);
+                mfl_operator_done(session, op->request, text);
+        } else if (session)
+                mfl_operator_done(session, op->request,
+                        job && job->state_unwritten ? "stopped; the disk has not taken the new state yet, "
+                                                      "and the server keeps trying"
+                                                    : "stopped");
+}
+
+void mfl_operator_stop(struct mfl_session *session, uint64_t request, const char *id, bool after_round)
+{
+        struct mfl_server_job *job = mfl_operator_job(session, request, id);
+        if (!job)
+                return;
+        if (!mfl_operator_may_touch(session, request, job, "stop"))
+                return;
+        if (mfl_server_job_has_ended(job)) {
+                mfl_operator_done(session, request, "it had already ended");
+                return;
+        }
+        struct mfl_core_event event = {.kind = MFL_EV_JOB_STOP, .after_round = after_round};
+        mfl_strcpy(event.job, sizeof event.job, job->id);
+        mfl_snprintf(event.reason, sizeof event.reason,
+                strcmp(session->who, "local") ? "stopped by %s" : "stopped by an operator", session->who);
+        mfl_loop_feed(session->all->loop, &event);
+        struct mfl_request *op = mfl_request_new(session, request, id, run_after_stop, answer_stop);
+        if (!op)
+                return;
+        op->which = job->stop_after;
+        mfl_request_audit(op, "stop", id);
+        if (after_round)
+                mfl_strcpy(op->audit.text, sizeof op->audit.text, "after the current round");
+        mfl_request_start(op, session);
+}
+
+static void run_delete(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
+}
+
+static void answer_delete(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
+        if (job && !job->operations) {
+                mfl_transfer_stop_job(op->admin->sessions, job);
+                mfl_server_job_free(job);
+        }
+        if (session)
+                mfl_operator_done(session, op->request, "deleted");
+}
+
+void mfl_operator_delete(struct mfl_session *session, uint64_t request, const char *id)
+{
+        struct mfl_server_job *job = mfl_operator_job(session, request, id);
+        if (!job)
+                return;
+        if (!mfl_operator_may_touch(session, request, job, "delete"))
+                return;
+        if (!mfl_server_job_has_ended(job) || mfl_server_job_in_core(job) || job->operations) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
+                return;
+        }
+        struct mfl_request *op = mfl_request_new(session, request, job->id, run_delete, answer_delete);
+        if (!op)
+                return;
+        mfl_request_audit(op, "delete", id);
+        mfl_request_start(op, session);
+}

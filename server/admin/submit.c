@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* New jobs: Submit, with the initial params that may follow it, and CloneJob. */
+#include "common/base/log.h"
+#include "server/admin/answers.h"
+#include "server/admin/permit.h"
+
+struct mfl_submission {
+        uint64_t request, expected, received; /* floats */
+        char *text;
+        char token[MFL_TOKEN_BYTES], name[MFL_NAME_BYTES];
+        struct mfl_store_upload *upload;
+        uint8_t *buffer;
+        size_t buffer_bytes;
+        uint64_t reserved;
+};
+
+static void run_submit(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,
+                                        op->audit.who, op->upload, op->new_job, &op->err)
+                              : mfl_store_job_clone(op->admin->store, op->job, op->token, op->audit.who,
+                                        op->new_job, &op->err);
+        if (op->status)
+                return; /* MFL_EXISTS: the token was known */
+        op->upload = NULL;
+        op->status = mfl_store_job_get(op->admin->store, op->new_job, &op->row, &op->err);
+}
+
+static void answer_submit(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_error err;
+        struct mfl_server_job *job;
+        int r = 0;
+        if (op->status != MFL_EXISTS) {
+                r = mfl_server_job_new(op->admin->jobs, &op->row, &job, &err);
+                if (!r)
+                        r = mfl_server_job_start(job, &err);
+                if (r < 0)
+                        mfl_loop_fatal(op->admin->loop, r, &err);
+                else if (!r)
+                        mfl_log_job(MFL_LOG_INFO, op->new_job, "%s (%s): submitted", op->new_job,
+                                job->spec->name);
+        }
+        if (!session || r < 0)
+                return;
+        if (r) {
+                mfl_session_fail(session, op->request, mfl_operator_failure_code(r), "%s", err.text);
+                return;
+        }
+        Mfl__Submitted body = MFL__SUBMITTED__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = op->new_job;
+        body.existed = op->status == MFL_EXISTS;
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_SUBMITTED;
+        envelope.submitted = &body;
+        mfl_session_send(session, &envelope);
+}
+
+void mfl_submission_free(struct mfl_session *session)
+{
+        struct mfl_operator_peer *peer = mfl_operator_of(session);
+        struct mfl_submission *s = peer->submission;
+        if (!s)
+                return;
+        peer->submission = NULL;
+        mfl_store_upload_discard(s->upload);
+        if (s->reserved)
+                mfl_budget_release(mfl_admin_of(session)->budget, s->reserved);
+        free(s->text);
+        free(s->buffer);
+        free(s);
+}
+
+static void submit_now(struct mfl_session *session, uint64_t request, char *text, const char *name,
+        const char *token, struct mfl_store_upload *upload)
+{
+        struct mfl_request *op = mfl_request_new(session, request, "", run_submit, answer_submit);
+        if (!op)
+                return;
+        op->text = text;
+        op->upload = upload;
+        mfl_strcpy(op->name, sizeof op->name, name);
+        mfl_strcpy(op->token, sizeof op->token, token);
+        mfl_request_audit(op, "submit", "");
+        mfl_strcpy(op->audit.text, sizeof op->audit.text, name);
+        mfl_request_start(op, session);
+}
+
+static int begin_submission(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit,
+        char *text, const char *name, struct mfl_error *err)
+{
+        struct mfl_submission *s = mfl_calloc(1, sizeof *s);
+        if (!s)
+                return mfl_fail_memory(err, sizeof *s, "a submission");
+        s->request = request;
+        s->expected = submit->initial_count;
+        s->text = text;
+        mfl_strcpy(s->name, sizeof s->name, name);
+        mfl_strcpy(s->token, sizeof s->token, submit->token);
+        mfl_assert(!mfl_operator_of(session)->submission && s->expected > 0);
+        mfl_operator_of(session)->submission = s;
+        /* Until the disk has them, floats may wait in memory. */
+        int r = mfl_budget_reserve(
+                mfl_admin_of(session)->budget, MFL_PAYLOAD_MAX, "a submission's initial params", err);
+        if (!r)
+                s->reserved = MFL_PAYLOAD_MAX;
+        if (!r)
+                r = mfl_store_upload_begin(mfl_admin_of(session)->store, s->expected, &s->upload, err);
+        if (r)
+                mfl_submission_free(session);
+        return r;
+}
+
+void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit)
+{
+        struct mfl_job *spec;
+        struct mfl_error err;
+        const char *file = submit->file[0] ? submit->file : "job";
+        int r = mfl_job_check_text(submit->text, file, &err);
+        if (!r)
+                r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
+        if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_cohort(spec, &err))))
+                mfl_job_free(spec);
+        if (r > 0)
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);
+        if (r < 0)
+                mfl_loop_fatal(session->all->loop, r, &err);
+        if (r)
+                return;
+        bool wants_initial = spec->model.initial != NULL;
+        char name[MFL_NAME_BYTES];
+        mfl_strcpy(name, sizeof name, spec->name);
+        mfl_job_free(spec);
+        if (wants_initial != (submit->initial_count > 0)) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "%s: model.initial: %s", file,
+                        wants_initial ? "the initial params must be sent with the job"
+                                      : "was sent, but is not in the job");
+                return;
+        }
+        char *text = mfl_strdup(submit->text);
+        if (!text) {
+                mfl_operator_no_memory(session, strlen(submit->text), "a job's text");
+                return;
+        }
+        if (!submit->initial_count) {
+                submit_now(session, request, text, name, submit->token, NULL);
+                return;
+        }
+        mfl_submission_free(session);
+        r = begin_submission(session, request, submit, text, name, &err);
+        if (r < 0)
+                mfl_loop_fatal(session->all->loop, r, &err);
+        else if (r)
+                mfl_session_fail(session, request, mfl_operator_failure_code(r), "%s", err.text);
+}
+
+int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Initial *initial, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err)
+{
+        struct mfl_submission *s = mfl_operator_of(session)->submission;
+        *ret_dst = NULL;
+        if (!s) /* its Submit failed; what is still coming is dropped */
+                return 0;
+        if (initial->offset != s->received || payload_bytes % 4 ||
+                payload_bytes / 4 > s->expected - s->received)
+                return mfl_fail(err, MFL_INVALID, "Initial: expected floats from %llu on, at most %llu",
+                        (unsigned long long)s->received, (unsigned long long)(s->expected - s->received));
+        if (s->buffer_bytes < payload_bytes) {
+                free(s->buffer);
+                s->buffer = mfl_malloc(payload_bytes);
+                s->buffer_bytes = s->buffer ? payload_bytes : 0;
+                if (!s->buffer)
+                        return mfl_fail_memory(err, payload_bytes, "initial params");
+        }
+        *ret_dst = s->buffer;
+        return 0;
+}
+
+/* The write goes to the page cache: at most 4 MiB, well under a millisecond, so the loop does it itself. */
+int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes, struct mfl_error *err)
+{
+        struct mfl_submission *s = mfl_operator_of(session)->submission;
+        struct mfl_error why;
+        if (!s)
+                return 0;
+        mfl_assert(s->upload && payload_bytes <= s->buffer_bytes && s->received < s->expected);
+        int r = mfl_store_upload_write(s->upload, s->buffer, payload_bytes, &why);
+        if (r) {
+                *err = why;
+                if (r > 0)
+                        mfl_session_fail(session, s->request, mfl_operator_failure_code(r), "%s", why.text);
+                mfl_submission_free(session);
+                return r < 0 ? r : 0;
+        }
+        s->received += payload_bytes / 4;
+        if (s->received < s->expected)
+                return 0;
+        submit_now(session, s->request, s->text, s->name, s->token, s->upload);
+        s->text = NULL;
+        s->upload = NULL;
+        mfl_submission_free(session);
+        return 0;
+}
+
+void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
+{
+        struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
+        if (!job || !mfl_operator_may_touch(session, request, job, "clone"))
+                return;
+        struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, answer_submit);
+        if (!op)
+                return;
+        mfl_strcpy(op->token, sizeof op->token, clone->token);
+        mfl_request_audit(op, "clone", "");
+        mfl_snprintf(op->audit.text, sizeof op->audit.text, "of %s", clone->job);
+        mfl_request_start(op, session);
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mfl-server's settings: their table (common/settings/settings.h), and the rules between them. */
+#include "server/config/config.h"
+
+static bool parse_fd(const char *text, void *value)
+{
+        char *end;
+        long n = strtol(text, &end, 10);
+        if (*end || end == text || n < 0 || n > 65535)
+                return false;
+        *(int *)value = (int)n;
+        return true;
+}
+
+/* "" means that no back-up is wanted: with a shell variable that is not set, a server would start instead. */
+static bool parse_backup(const char *text, void *value)
+{
+        size_t room = sizeof((struct mfl_server_config *)0)->backup;
+        return *text && strlen(text) < room && mfl_strcpy(value, room, text);
+}
+
+/* clang-format off */
+#define KEY(key_, kind_, member_) .key = key_, MFL_YAML_AT(kind_, struct mfl_server_config, member_)
+static const struct mfl_setting rows[] = {
+        {.section = "Network",
+                .field = {KEY("listen", STRING, listen)}, .option = "listen", .argument = "HOST:PORT",
+                .value = "127.0.0.1:7433",
+                .help = "the address to listen on; port 0: any free port. Sockets of the service manager replace it. "
+                        "An address other than loopback needs TLS, or insecure_listen"},
+        {.field = {KEY("insecure_listen", BOOL, insecure_listen)}, .option = "insecure-listen", .value = "false",
+                .help = "allow plain TCP on an address other than loopback: anyone who can reach the port can "
+                        "submit jobs and read models"},
+        {.field = {KEY("connections_max", U32, connections_max), .min = 1, .max = 1000000}, .value = "16384",
+                .unit = "connections", .help = "the largest number of connections; excess connections are closed"},
+        {.field = {KEY("connect_rate", U32, connect_rate), .min = 0, .max = 1000000}, .value = "100",
+                .unit = "connections per second",
+                .help = "new connections per address (IPv6: per /64) in the long run; excess connections are closed "
+                        "before they cost anything, and daemons try again by themselves. 0: no limit. Without TLS, "
+                        "the loopback has no limit either"},
+        {.field = {KEY("connect_burst", U32, connect_burst), .min = 1, .max = 1000000}, .value = "1000",
+                .unit = "connections",
+                .help = "burst size per address, after a pause: with the default, a thousand daemons behind one "
+                        "NAT address can start together"},
+        {.field = {KEY("greet_within", DURATION, greet_ms), .min = 100, .max = 60000}, .value = "10s",
+                .help = "a peer that has not shown a certificate and sent its Hello after this long is disconnected"},
+        {.field = {KEY("heartbeat", DURATION, heartbeat_ms), .min = 100, .max = 600000}, .value = "2s",
+                .help = "a peer that is silent for this long is pinged"},
+        {.field = {KEY("dead_after", DURATION, dead_ms), .min = 500, .max = 3600000}, .value = "10s",
+                .help = "a peer that is silent for this long counts as dead; at least twice heartbeat"},
+        {.field = {KEY("reconnect_grace", DURATION, reconnect_grace_ms), .min = 0, .max = 3600000},
+                .value = "5s", .help = "a daemon that has lost its connection keeps its work for this long"},
+
+        {.field = {KEY("upload_stall", DURATION, upload_stall_ms), .min = 1000, .max = 3600000}, .value = "15s",
+                .help = "a live daemon that sends nothing of its update for this long loses its upload slot to the "
+                        "daemons that wait for one, and uploads after them; if it leads a node's group, the other "
+                        "members upload by themselves"},
+        {.field = {KEY("unread_max", SIZE, unread_max_bytes), .min = 1 << 20, .max = 1e12}, .value = "256MiB",
+                .help = "limit of data that was sent but not yet read by peers, all connections together; beyond it, "
+                        "the connection with the most unread data is closed"},
+
+        {.section = "TLS 1.3",
+                .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
+                .note = "none: plain TCP", .example = "/etc/mfl/server.pem", .reload = MFL_RELOAD_FILE,
+                .help = "the server's certificate, followed by intermediate certificates (PEM); with it, the server "
+                        "speaks only TLS 1.3"},
+        {.field = {KEY("tls_key", STRING, tls_key)}, .option = "tls-key", .argument = "FILE", .note = "none",
+                .example = "/etc/mfl/server.key", .reload = MFL_RELOAD_FILE,
+                .help = "the certificate's private key, not readable by others (chmod 600)"},
+        {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR", .note = "none",
+                .example = "/etc/mfl/ca.pem", .reload = MFL_RELOAD_FILE,
+                .help = "the CA that must have issued the certificates of daemons and operators (OU=daemon, operator, "
+                        "viewer or admin is the role, CN the name); a file, or a directory of .pem files"},
+        {.field = {KEY("tls_crl", STRING, tls_crl)}, .option = "tls-crl", .argument = "FILE", .note = "none",
+                .example = "/etc/mfl/crl.pem", .reload = MFL_RELOAD_FILE, .help = "revoked certificates (PEM)"},
+
+        {.section = "State and memory",
+                .field = {KEY("state_dir", STRING, state_dir)}, .option = "state-dir", .argument = "DIR",
+                .value = "mfl-state", .env = "STATE_DIRECTORY", .env_is_default = true,
+                .help = "the directory of jobs, rounds and models"},
+        {.field = {KEY("memory_max", SIZE, memory_max_bytes)}, .note = "80% of the machine's memory",
+                .example = "16GiB", .help = "memory limit of all jobs together; a job that does not fit is refused, with the sizes"},
+        {.field = {KEY("slots", U32, slots), .min = 1, .max = 64}, .note = "by the model's size", .example = "2",
+                .unit = "buffers", .help = "staging buffers per job: how many updates a job receives at the same time"},
+
+        {.section = "Metrics and dashboard",
+                .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
+                .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "
+                        "loopback needs insecure_http"},
+        {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
+                .help = "allow http on an address other than loopback: anyone who can reach the port sees the names "
+                        "and the state of jobs and daemons"},
+
+        {.section = "Log",
+                .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",
+                .argument = "LEVEL", .value = "info", .parse = mfl_setting_parse_level,
+                .reload = MFL_RELOAD_VALUE, .help = "least severe level to log: error, warning, info or debug"},
+
+        {.section = "Only on the command line",
+                .field = {MFL_YAML_AT(U32, struct mfl_server_config, ready_fd)}, .option = "ready-fd",
+                .argument = "N", .parse = parse_fd, .expected = "a descriptor's number", .note = "none",
+                .help = "write \"HOST:PORT\" to this descriptor when the server listens"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, exit_with_stdin)}, .option = "exit-with-stdin",
+                .help = "stop when standard input ends: for a parent process that must not leave children behind"},
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, backup)}, .option = "backup", .argument = "DIR",
+                .parse = parse_backup, .expected = "a directory that does not exist yet, 1 to 1023 characters",
+                .note = "none", .help = "save the state directory to DIR, which must not exist yet, and exit; a server may be running on "
+                        "it"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, check_state)}, .option = "check-state",
+                .help = "verify the state directory, or a back-up of it that --state-dir names, and exit; changes nothing"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, repair)}, .option = "repair",
+                .help = "make a damaged state directory usable again, without the lost data, report what was lost, and "
+                        "exit; checkpoints are moved aside, never removed. If you have a back-up, restore it instead"},
+};
+
+static const struct mfl_settings_topic topics[] = {
+        {"SIGNALS",
+                "SIGTERM and SIGINT stop the server at once. Peers are told, and no committed data is lost.\n\n"
+                "SIGHUP reads the configuration file and the certificates again. Connections stay open. "
+                "mfl-server.yaml(5) says which keys change. A wrong file or certificate changes nothing; the log "
+                "says what is wrong."},
+        {"EXIT STATUS",
+                "  0    stopped on request\n"
+                "  1    failure: disk, memory, or a second server on the same state directory\n"
+                "  2    wrong option\n"
+                "  3    --check-state or --backup found damage\n"
+                "  78   wrong configuration, or a state directory that this version can't use or that has lost data"},
+        {"ENVIRONMENT",
+                "STATE_DIRECTORY is the default of --state-dir; systemd sets it. systemd also sets NOTIFY_SOCKET "
+                "(readiness), WATCHDOG_USEC (watchdog), LISTEN_FDS (socket activation) and JOURNAL_STREAM (log "
+                "entries with fields)."},
+        {"EXAMPLES",
+                "  mfl-server --state-dir /var/lib/mfl\n"
+                "  mfl-server --config /etc/mfl/server.yaml --log-level debug\n"
+                "  mfl-server --state-dir /var/lib/mfl --backup /var/backups/mfl/today"},
+        {"SEE ALSO", "mfl-server.yaml(5), mfl-client(8), mfl(1), mfl-job(5)"},
+        {NULL, NULL},
+};
+
+const struct mfl_settings mfl_server_settings = {
+        .program = "mfl-server",
+        .summary = "the aggregation server of mfl",
+        .about = "Sends the model to daemons, adds up what they learned, and commits each round. Committed rounds "
+                 "survive any crash: after a restart, every unfinished job goes on from its last committed "
+                 "round.",
+        .after = "SIGTERM and SIGINT stop the server at once and lose nothing. SIGHUP reads the file and the "
+                 "certificates again and applies log_level; connections stay open.\n\n"
+                 "Exit status: 0 stopped on request, 1 failure, 2 wrong option, 3 --check-state or --backup found damage, "
+                 "78 wrong configuration, or a state directory that this version can't use.",
+        .file = "/etc/mfl/server.yaml",
+        .topics = topics,
+        .rows = rows,
+        .n_rows = MFL_ARRAY_SIZE(rows),
+};
+/* clang-format on */
+
+bool mfl_server_config_tls(const struct mfl_server_config *config)
+{
+        return *config->tls_cert;
+}
+
+static int check_tls(const struct mfl_server_config *config, struct mfl_error *err)
+{
+        const char *missing = !*config->tls_cert ? "tls_cert" : !*config->tls_key ? "tls_key" : "tls_ca";
+        bool any = *config->tls_cert || *config->tls_key || *config->tls_ca || *config->tls_crl;
+        if (any && (!*config->tls_cert || !*config->tls_key || !*config->tls_ca))
+                return mfl_fail(err, MFL_INVALID,
+                        "TLS needs tls_cert, tls_key and tls_ca together: %s is missing", missing);
+        return 0;
+}
+
+int mfl_server_config_load(
+        int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err)
+{
+        struct mfl_server_config config = {.argc = argc, .argv = argv, .ready_fd = -1};
+        mfl_settings_defaults(&mfl_server_settings, &config);
+        int r = mfl_settings_load(&mfl_server_settings, argc, argv, &config, err);
+        *ret_usage = r == MFL_SETTINGS_USAGE;
+        if (r)
+                return r == MFL_SETTINGS_SHOWN ? MFL_NOT_FOUND : *ret_usage ? MFL_INVALID : r;
+        if (config.dead_ms < 2 * config.heartbeat_ms)
+                return mfl_fail(err, MFL_INVALID,
+                        "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
+                        (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
+        *ret_usage = (*config.backup != 0) + config.check_state + config.repair > 1;
+        if (*ret_usage)
+                return mfl_fail(err, MFL_INVALID,
+                        "use only one of --backup, --check-state and --repair; --backup also checks what it "
+                        "saves");
+        r = check_tls(&config, err);
+        if (r)
+                return r;
+        *ret_config = config;
+        return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's configuration: a YAML file, then options of the command line over it. */
+#ifndef MFL_SERVER_SHELL_CONFIG_H
+#define MFL_SERVER_SHELL_CONFIG_H
+
+#include "common/settings/settings.h"
+
+struct mfl_server_config {
+        char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
+        char state_dir[1024];        /* jobs, rounds and checkpoints live here */
+        uint64_t memory_max_bytes;   /* of all jobs together; 0: 80% of the machine's memory */
+        uint32_t slots;              /* staging buffers per job; 0: by the model's size */
+        uint64_t heartbeat_ms;       /* a peer that is silent for this long is pinged */
+        uint64_t dead_ms;            /* a peer that is silent for this long is dead */
+        uint64_t reconnect_grace_ms; /* a daemon that has lost its connection keeps its work this long */
+        uint64_t upload_stall_ms;    /* an upload that does not move for this long loses its slot */
+        uint64_t unread_max_bytes;   /* sent and not yet read by peers, all connections together */
+        uint32_t connections_max;
+        uint32_t connect_rate, connect_burst; /* per address: per second, and at once; rate 0: no limit */
+        uint64_t greet_ms;                    /* a peer without a Hello after this long is disconnected */
+        uint32_t log_level;                   /* index into error, warn, info, debug */
+        bool insecure_listen;                 /* plain TCP on an address other than loopback */
+        char http[256];                       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
+        bool insecure_http;                   /* also on an address other than loopback */
+        /* PEM files (proto/tls.h). The first three together: TLS; none: plain TCP. */
+        char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
+        int ready_fd; /* -1: none; command line only */
+        int argc;     /* where it was read from, for a reload; borrowed */
+        char **argv;
+        bool exit_with_stdin; /* command line only */
+        /* Command line only; instead of serving: */
+        char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
+        bool check_state;  /* verify state_dir */
+        bool repair;       /* make state_dir usable without the lost data */
+};
+
+/* The table: all keys and options. */
+extern const struct mfl_settings mfl_server_settings;
+/* Defaults, then the file that --config names, then options. MFL_INVALID with text (exit status 78 for the
+ * file, 2 for options: *ret_usage tells); MFL_NOT_FOUND after --help or --version, which were printed. */
+int mfl_server_config_load(
+        int argc, char **argv, struct mfl_server_config *ret_config, bool *ret_usage, struct mfl_error *err);
+/* Whether the server shall speak TLS. */
+bool mfl_server_config_tls(const struct mfl_server_config *config);
+
+#endif

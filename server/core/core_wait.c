@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why a running job makes no progress. */
+#include "server/core/core_wait.h"
+
+#include "server/round/round_deal.h"
+#include "server/work/core_data.h"
+
+#define TOLD_MS 3000 /* a job that waits longer between its phases tells what for */
+
+/* The first by name of the usable daemons that work for another job, and the number of these. */
+static const struct core_daemon *busy_for(
+        const struct mfl_core *core, const struct core_job *job, uint32_t *ret_n, uint32_t *ret_usable)
+{
+        const struct core_daemon *first = NULL;
+        *ret_n = *ret_usable = 0;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                ++*ret_usable;
+                if (!daemon->job || daemon->job == job)
+                        continue;
+                ++*ret_n;
+                if (!first || strcmp(daemon->info.name, first->info.name) < 0)
+                        first = daemon;
+        }
+        return first;
+}
+
+static void tell_turn(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
+{
+        uint32_t n, n_usable;
+        const struct core_daemon *busy = busy_for(core, job, &n, &n_usable);
+        bool all = job->spec->data.partition == MFL_PARTITION_LOCAL;
+        if (!n_usable)
+                mfl_core_data_lack(core, job, ret_text);
+        else if (!busy)
+                mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                        "waits for its turn: the free daemons are kept for a job that has waited longer");
+        else if (n == 1)
+                mfl_snprintf(ret_text, MFL_REASON_BYTES, "waits for %s%s, which works for %s",
+                        all ? "daemon " : "its turn: daemon ", busy->info.name, busy->job->id);
+        else
+                mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                        "waits for %s%u daemons that work for other jobs, among them %s for %s",
+                        all ? "" : "its turn: ", n, busy->info.name, busy->job->id);
+}
+
+/* For a phase under way that no daemon works on. */
+static void tell_missing(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
+{
+        const struct core_daemon *lost = NULL;
+        uint32_t n, n_usable;
+        for (const struct core_task *task = job->tasks; task; task = task->job_next) {
+                if (mfl_core_task_live(task) && task->daemon->conn)
+                        return;
+                if (mfl_core_task_live(task))
+                        lost = task->daemon;
+        }
+        busy_for(core, job, &n, &n_usable);
+        if (lost && n_usable)
+                mfl_snprintf(ret_text, MFL_REASON_BYTES, "waits for daemon %s, whose connection is lost",
+                        lost->info.name);
+        else if (lost || job->count[ITEM_OPEN])
+                tell_turn(core, job, ret_text);
+}
+
+void mfl_core_wait_reason(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
+{
+        bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL;
+        ret_text[0] = '\0';
+        if (works)
+                tell_missing(core, job, ret_text);
+        else if (mfl_round_waits(job) && job->wait_ms && core->now_ms - job->wait_ms >= TOLD_MS)
+                tell_turn(core, job, ret_text);
+}

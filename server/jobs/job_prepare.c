@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prepares a job: graph, last committed round, memory, params; and stores what is known about its data. */
+#include "common/partition/partition.h"
+#include "common/base/log.h"
+#include "kernels/backend.h"
+#include "server/jobs/job_internal.h"
+
+#define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
+#define LARGE_SLOT_BYTES (64u << 20)
+#define CHEAP_SLOTS_MAX 64
+
+/* With a small model, slots cost next to nothing, and uploads are so short that daemons would spend most of
+ * their time waiting for a slot. With a large model, a slot for sums (8 bytes per element) is as large as two
+ * copies of the model, and uploads are few, one per daemon: one slot. Updates of single clients get two, so
+ * that one is received while the other is added. */
+static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
+{
+        uint32_t configured = job->jobs->slots;
+        uint64_t cheap = CHEAP_SLOTS_BYTES / (MFL_MAX(n, (uint64_t)1) * sizeof(int64_t));
+        if (configured)
+                return configured;
+        if (n * sizeof(int64_t) > LARGE_SLOT_BYTES)
+                return mfl_runtime_f32_only(job->spec) ? 2 : 1;
+        return (uint32_t)MFL_MAX(2, MFL_MIN(cheap, (uint64_t)CHEAP_SLOTS_MAX));
+}
+
+/* Rejects what every daemon would refuse, or what would take the loop too long. */
+static int check_population(const struct mfl_server_job *job, uint32_t population,
+        const struct mfl_data_info *data, struct mfl_error *err)
+{
+        int r = mfl_job_check_cohort(job->spec, err);
+        return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+}
+
+static void run_prepare(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        struct mfl_store *store = job->jobs->store;
+        struct mfl_data_info *data = &op->prepare.data;
+        struct mfl_store_resume resume;
+        struct mfl_runtime_options options = {
+                .job = job->id,
+                .spec = job->spec,
+                .n_slots = job->jobs->slots,
+                .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
+                                                 : 4096,
+                .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
+                .state_dir = mfl_store_dir(store),
+                .budget = job->jobs->budget,
+        };
+        op->status = check_population(job, op->prepare.population, data, &op->err);
+        if (!op->status)
+                op->status = mfl_job_graph(
+                        job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
+        if (!op->status)
+                options.n_slots = slots_for(job, op->prepare.graph->n_moving);
+        if (!op->status)
+                op->status = mfl_job_fixed(
+                        job->spec, data->train_samples, op->prepare.population, &options.fixed, &op->err);
+        if (!op->status)
+                op->status = mfl_store_resume(store, job->id, &resume, &op->err);
+        if (!op->status && resume.round != job->committed)
+                op->status =
+                        mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
+                                job->id, job->committed);
+        if (!op->status && resume.initial_path[0])
+                op->status = mfl_store_initial_check(store, job->id, &op->err);
+        if (op->status)
+                return;
+        options.graph = op->prepare.graph;
+        options.checkpoint_path = resume.checkpoint_path[0] ? resume.checkpoint_path : NULL;
+        options.frozen_path = resume.frozen_path[0] ? resume.frozen_path : NULL;
+        options.initial_path = resume.initial_path[0] ? resume.initial_path : NULL;
+        options.round = resume.round;
+        op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
+        if (op->status)
+                return;
+        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,
+                op->prepare.graph->n_frozen, &op->err);
+        job->prepared_stored = !r;
+        if (r > 0) /* the disk may be full: the first commit needs the row, and writes it again */
+                mfl_log_job(MFL_LOG_WARN, job->id, "%s", op->err.text);
+        else
+                op->status = r;
+}
+
+static void done_prepare(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        if (op->status || work->cancelled) {
+                mfl_runtime_close(op->prepare.runtime);
+                mfl_graph_free(op->prepare.graph);
+                op->event.kind = MFL_EV_JOB_PREPARE_FAILED;
+                op->event.later = op->status == MFL_STORE_FULL || op->status == MFL_STORE_AGAIN;
+                mfl_job_operation_end(op);
+                return;
+        }
+        mfl_assert(!job->runtime && !job->graph && mfl_server_job_in_core(job));
+        job->runtime = op->prepare.runtime;
+        job->graph = op->prepare.graph;
+        job->data = op->prepare.data;
+        mfl_strcpy(job->data_from, sizeof job->data_from, op->prepare.data_from);
+        job->n_params = job->graph->n;
+        job->n_frozen = job->graph->n_frozen;
+        job->per_token = job_is_per_token(job->graph);
+        if (job->stage == MFL_STAGE_ADDED) /* the core may have released the job meanwhile */
+                mfl_server_job_move(job, MFL_STAGE_READY);
+        struct mfl_params *params = mfl_runtime_params(job->runtime, NULL);
+        mfl_assert(params && mfl_runtime_slots(job->runtime) > 0);
+        op->event.job_ready.n_params = job->n_params;
+        op->event.job_ready.n_frozen = job->n_frozen;
+        op->event.job_ready.statistics = job->graph->statistics.n > 0;
+        if (job->n_frozen)
+                memcpy(op->event.job_ready.frozen_digest, mfl_runtime_frozen(job->runtime)->digest,
+                        MFL_DIGEST_BYTES);
+        op->event.job_ready.n_slots = mfl_runtime_slots(job->runtime);
+        bool classes = mfl_loss_answers(job->spec->training.loss) == MFL_ANSWERS_LABELS;
+        int heads = 1 + (int)job->spec->training.auxiliary.n;
+        op->event.job_ready.scored =
+                (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes);
+        op->event.job_ready.scored_all =
+                !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
+                                    !job->spec->training.has_ignore_index);
+        if (classes && mfl_job_counts_classes(job->graph, job->spec->training.auxiliary.n))
+                op->event.job_ready.counted_classes = (uint32_t)job->graph->classes;
+        memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
+        mfl_params_unref(params);
+        mfl_job_operation_end(op);
+}
+
+void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        mfl_assert(job->stage == MFL_STAGE_ADDED && !job->runtime);
+        struct job_operation *op = mfl_job_operation_new(job, MFL_EV_JOB_READY, run_prepare, done_prepare);
+        if (!op)
+                return;
+        op->prepare.data = action->prepare.data;
+        mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, action->prepare.data_from);
+        op->prepare.population = action->prepare.population;
+        mfl_job_operation_start(op, &job->jobs->loop->compute);
+}
+
+static void run_data(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        int r = mfl_store_job_prepared(job->jobs->store, job->id, &op->prepare.data, op->prepare.data_from,
+                job->n_params, job->n_frozen, &op->err);
+        job->prepared_stored = !r; /* a full disk is asked again with the next commit */
+        op->status = r < 0 ? r : 0;
+}
+
+void mfl_server_job_set_data(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        mfl_assert(*action->prepare.data.name);
+        job->data = action->prepare.data;
+        mfl_strcpy(job->data_from, sizeof job->data_from, action->prepare.data_from);
+        struct job_operation *op =
+                mfl_job_operation_new(job, MFL_EV_NONE, run_data, mfl_job_operation_finish);
+        if (!op)
+                return;
+        op->prepare.data = job->data;
+        mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, job->data_from);
+        mfl_job_operation_start(op, &job->jobs->loop->disk);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A round of a job: opens it, applies the strategy, writes the checkpoint, commits the row. */
+#include <math.h>
+
+#include "server/jobs/job_internal.h"
+
+static void run_round_open(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        mfl_runtime_round_open(op->job->runtime, op->round);
+}
+
+void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
+{
+        mfl_assert(job->stage == MFL_STAGE_READY && round > job->committed);
+        mfl_server_job_cost_open(job, round);
+        struct job_operation *op =
+                mfl_job_operation_new(job, MFL_EV_NONE, run_round_open, mfl_job_operation_finish);
+        if (!op)
+                return;
+        op->round = round;
+        mfl_job_operation_start(op, &job->jobs->loop->compute);
+}
+
+static void run_apply(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        op->status = mfl_runtime_apply(op->job->runtime, op->weight, op->event.digest, &op->err);
+}
+
+static void done_apply(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        /* A download still holds the block and ends soon: try again. */
+        if (op->status == MFL_BUSY && !work->cancelled && !mfl_loop_is_stopping(op->job->jobs->loop)) {
+                if (mfl_job_operation_again(op, &op->job->jobs->loop->compute))
+                        return;
+        }
+        mfl_job_operation_end(op);
+}
+
+void mfl_server_job_apply(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        mfl_assert(job->stage == MFL_STAGE_READY);
+        struct job_operation *op = mfl_job_operation_new(job, MFL_EV_APPLIED, run_apply, done_apply);
+        if (!op)
+                return;
+        op->weight = action->weight;
+        mfl_job_operation_start(op, &job->jobs->loop->compute);
+}
+
+static void run_checkpoint(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_checkpoint checkpoint;
+        mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
+        op->status = mfl_store_checkpoint(
+                op->job->jobs->store, op->job->id, op->round, &checkpoint, &op->file, &op->frozen, &op->err);
+}
+
+static void done_checkpoint(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        if (!op->status) {
+                mfl_assert(op->round > op->job->committed);
+                op->job->file = op->file;
+                op->job->frozen_file = op->frozen;
+                op->job->checkpointed = op->round;
+        }
+        mfl_job_operation_end(op);
+}
+
+void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        struct job_operation *op =
+                mfl_job_operation_new(job, MFL_EV_CHECKPOINTED, run_checkpoint, done_checkpoint);
+        if (!op)
+                return;
+        op->round = action->round;
+        mfl_job_operation_start(op, &job->jobs->loop->disk);
+}
+
+static void run_commit(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        struct mfl_store *store = job->jobs->store;
+        if (!job->prepared_stored)
+                op->status = mfl_store_job_prepared(
+                        store, job->id, &job->data, job->data_from, job->n_params, job->n_frozen, &op->err);
+        if (op->status)
+                return;
+        job->prepared_stored = true;
+        op->status = mfl_store_commit(
+                store, job->id, &op->commit, &op->nodes, job->spec->checkpoints.keep, &op->err);
+}
+
+static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)
+{
+        if (isnan(a->accuracy) || isnan(b->accuracy)) /* the loss has none */
+                return a->loss <= b->loss;
+        return a->accuracy > b->accuracy || (a->accuracy == b->accuracy && a->loss <= b->loss);
+}
+
+static void done_commit(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        if (!op->status && !work->cancelled) {
+                mfl_assert(op->commit.record.round > job->committed);
+                job->last = op->commit;
+                job->has_last = true;
+                job->committed = op->commit.record.round;
+                if (op->commit.record.evaluated) {
+                        job->evaluated = op->commit;
+                        job->has_evaluated = true;
+                }
+                if (op->commit.record.evaluated &&
+                        (!job->has_best || is_better(&op->commit.record, &job->best.record))) {
+                        job->best = op->commit;
+                        job->has_best = true;
+                }
+                mfl_server_job_changed(job);
+                job->jobs->ops->committed(job->jobs->user, job);
+        }
+        mfl_store_nodes_deinit(&op->nodes);
+        mfl_job_operation_end(op);
+}
+
+void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_action *action)
+{
+        struct job_operation *op = mfl_job_operation_new(job, MFL_EV_COMMITTED, run_commit, done_commit);
+        if (!op)
+                return;
+        mfl_assert(job->checkpointed == action->record.round);
+        op->commit.record = action->record;
+        op->commit.file = job->file;
+        op->commit.frozen = job->frozen_file;
+        op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
+        if (op->status) {
+                job_fatal(job, op->status, &op->err);
+                mfl_job_operation_free(op);
+                return;
+        }
+        mfl_job_operation_start(op, &job->jobs->loop->disk);
+}

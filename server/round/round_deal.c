@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dividing a phase's open items among daemons. */
+#include "server/round/round_deal.h"
+
+#include "server/round/round_left.h"
+#include "server/round/round_share.h"
+#include "server/round/round_speed.h"
+#include "server/work/core_group.h"
+#include "server/work/core_task.h"
+
+bool mfl_round_waits(const struct core_job *job)
+{
+        bool ends = job->stop_after && job->round > job->stop_after; /* the round being stored is its last */
+        return (job->phase == PHASE_TRAIN_WAIT && !ends) || job->phase == PHASE_EVAL_WAIT;
+}
+
+bool mfl_round_wants(const struct core_job *job)
+{
+        if (mfl_round_waits(job))
+                return true;
+        if (job->phase != PHASE_TRAIN && job->phase != PHASE_EVAL)
+                return false;
+        bool local = job->spec->data.partition == MFL_PARTITION_LOCAL;
+        return job->count[ITEM_OPEN] || (local && job->count[ITEM_MISSING]);
+}
+
+uint32_t mfl_round_size(const struct core_job *job)
+{
+        if (!mfl_round_waits(job))
+                return job->count[ITEM_OPEN];
+        if (job->phase == PHASE_TRAIN_WAIT)
+                return mfl_job_cohort_size(job->spec, job->spec->data.clients);
+        return UINT32_MAX; /* shards: superfluous daemons are given back at once */
+}
+
+static int compare_daemons(const void *a, const void *b)
+{
+        const struct core_daemon *const *x = a, *const *y = b;
+        return strcmp((*x)->info.name, (*y)->info.name);
+}
+
+static uint32_t fails_of(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return relation ? relation->fails : 0;
+}
+
+/* Lists the daemons that get open items: the usable ones, without those that have just failed if there are
+ * others. They are in the order of names, so that the same daemons get the same clients after a restart. */
+static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
+{
+        uint32_t n = 0, n_good = 0;
+        for (uint32_t i = 0; i < job->n_leased; i++) {
+                struct core_daemon *daemon = job->leased[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                v[n++] = daemon;
+                if (fails_of(daemon, job))
+                        continue;
+                v[n - 1] = v[n_good];
+                v[n_good++] = daemon;
+        }
+        n = n_good ? n_good : n;
+        if (n > 1)
+                qsort(v, n, sizeof(struct core_daemon *), compare_daemons);
+        return n;
+}
+
+/* Items that were asked back go to idle daemons, if any is left. */
+static uint32_t keep_idle(const struct mfl_core *core, struct core_daemon **v, uint32_t n)
+{
+        uint32_t n_idle = 0;
+        for (uint32_t i = 0; i < n; i++)
+                if (!mfl_round_load(core, v[i]))
+                        v[n_idle++] = v[i];
+        return n_idle ? n_idle : n;
+}
+
+static uint32_t list_open(const struct core_job *job, uint32_t *v)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < job->n_items; i++)
+                if (job->items[i].state == ITEM_OPEN)
+                        v[n++] = i;
+        return n;
+}
+
+static void give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon, const uint32_t *v,
+        uint32_t n)
+{
+        for (uint32_t i = 0; i < n; i += MFL_ITEMS_MAX)
+                mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, MFL_ITEMS_MAX));
+}
+
+/* Deals contiguous pieces, so large that all daemons should end at the same time. */
+static void deal_by_speed(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        bool begins = n_open == job->n_items;
+        struct mfl_share *shares = mfl_malloc(n * sizeof *shares);
+        if (!shares || mfl_round_costs(core, job, v, n, begins, shares)) {
+                core->error = -ENOMEM;
+                free(shares);
+                return;
+        }
+        for (uint32_t i = 0; i < n; i++)
+                shares[i].load = mfl_round_load(core, v[i]);
+        mfl_round_share(shares, n, n_open);
+        if (begins)
+                mfl_round_age(job, v, n, shares);
+        for (uint32_t i = 0, from = 0; i < n; from += shares[i++].n)
+                give(core, job, v[i], open + from, shares[i].n);
+        free(shares);
+}
+
+/* The daemon of an item is its number modulo the number of daemons. */
+static void deal_by_modulo(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        uint32_t *end = mfl_calloc(n, sizeof *end), *order = mfl_malloc(n_open * sizeof *order);
+        if (!end || !order) {
+                core->error = -ENOMEM;
+                goto out;
+        }
+        for (uint32_t i = 0; i < n_open; i++)
+                end[job->items[open[i]].item % n]++;
+        for (uint32_t k = 1; k < n; k++)
+                end[k] += end[k - 1];
+        for (uint32_t i = n_open; i-- > 0;) /* backwards, so that end[k] becomes the beginning of k */
+                order[--end[job->items[open[i]].item % n]] = open[i];
+        for (uint32_t k = 0; k < n; k++) {
+                uint32_t to = k + 1 < n ? end[k + 1] : n_open;
+                give(core, job, v[k], order + end[k], to - end[k]);
+        }
+out:
+        free(end);
+        free(order);
+}
+
+static void deal_population(
+        struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
+{
+        struct core_daemon **v = mfl_malloc(job->n_leased * sizeof(struct core_daemon *));
+        if (!v) {
+                core->error = -ENOMEM;
+                return;
+        }
+        uint32_t n = list_workers(job, v);
+        if (job->moving)
+                n = keep_idle(core, v, n);
+        job->moving = false;
+        if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
+                deal_by_modulo(core, job, v, n, open, n_open);
+        else if (n && n_open)
+                deal_by_speed(core, job, v, n, open, n_open);
+        free(v);
+}
+
+/* A `local` item is its daemon's own data, which no other daemon has. A daemon that was missing may be
+ * back. */
+static void deal_local(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; i < job->n_items; i++) {
+                enum item_state state = job->items[i].state;
+                if (state != ITEM_OPEN && state != ITEM_MISSING)
+                        continue;
+                struct core_daemon *home = mfl_core_map_get(&core->by_key, job->items[i].item);
+                bool usable = home && mfl_core_daemon_usable(home, job), waits = home && !home->conn;
+                if (usable && !home->job)
+                        mfl_core_lease(core, home, job);
+                if (usable && home->job == job) {
+                        if (state == ITEM_MISSING)
+                                mfl_core_item_set(job, i, ITEM_OPEN, NULL);
+                        mfl_core_task_give(core, job, home, &i, 1);
+                } else if (!usable && !waits && state == ITEM_OPEN) {
+                        mfl_core_item_set(job, i, ITEM_MISSING, NULL);
+                        mfl_core_dirty(core, job);
+                }
+        }
+}
+
+static void deal(struct mfl_core *core, struct core_job *job)
+{
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
+                deal_local(core, job);
+                return;
+        }
+        uint32_t *open = mfl_malloc(job->n_items * sizeof *open);
+        if (!open) {
+                core->error = -ENOMEM;
+                return;
+        }
+        deal_population(core, job, open, list_open(job, open));
+        free(open);
+}
+
+/* The tasks before `old` are new, the newest first. They are sent only now, because groups depend on all
+ * of them. */
+static void send_new(struct mfl_core *core, struct core_job *job, const struct core_task *old)
+{
+        uint32_t n = 0;
+        for (struct core_task *task = job->tasks; task != old; task = task->job_next)
+                n++;
+        if (!n)
+                return;
+        struct core_task **v = mfl_malloc(n * sizeof(struct core_task *));
+        if (!v) {
+                core->error = -ENOMEM;
+                return;
+        }
+        uint32_t i = n;
+        for (struct core_task *task = job->tasks; task != old; task = task->job_next)
+                v[--i] = task;
+        mfl_core_groups_form(core, job, v, n);
+        for (i = 0; i < n && !core->error; i++)
+                mfl_core_task_send(core, v[i]);
+        free(v);
+}
+
+void mfl_round_deal(struct mfl_core *core, struct core_job *job)
+{
+        if (core->error)
+                return;
+        const struct core_task *old = job->tasks;
+        bool moving = job->moving;
+        deal(core, job);
+        for (struct core_task *task = job->tasks; moving && task != old; task = task->job_next)
+                if (mfl_round_cost(core, task->daemon, job) > 0)
+                        task->unmeasured = true; /* small pieces look slow, and a better measurement exists */
+        if (!core->error)
+                send_new(core, job, old);
+}

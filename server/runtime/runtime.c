@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One job's memory and arithmetic: open, rounds, apply.
+ *   - open: reserve and touch memory, make or load params and state, digest them;
+ *   - round_open, then slot_add for each update (runtime_slot.c);
+ *   - apply: a new block of params from the old, the sums and the state, range by range, hashed on the way.
+ * Fails when memory or disk is short at open, when a file does not fit the graph, when a result is not
+ * finite.
+ */
+#include "server/runtime/runtime_internal.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/budget.h"
+#include "common/base/digest.h"
+#include "common/model/safetensors.h"
+
+bool mfl_runtime_f32_only(const struct mfl_job *spec)
+{
+        return mfl_job_needs_single_updates(spec);
+}
+
+static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
+{
+        return n * (mfl_runtime_f32_only(spec) ? sizeof(float) : sizeof(int64_t));
+}
+
+/* Sums and state. */
+static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
+{
+        const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
+        uint64_t sums = ops->needs_single_updates ? 0 : n * sizeof(int64_t);
+        return sums + (uint64_t)ops->n_state * n * sizeof(float);
+}
+
+uint64_t mfl_runtime_bytes(const struct mfl_job *spec, uint64_t n, uint32_t n_slots)
+{
+        return (1 + (uint64_t)n_slots) * block_bytes(spec, n) + fixed_bytes(spec, n);
+}
+
+/* The largest number of slots, up to n_slots, that fits, and its reservation. */
+static int choose_slots(
+        struct mfl_runtime *rt, uint32_t n_slots, uint64_t clients_bytes, struct mfl_error *err)
+{
+        char what[128], of_clients[16];
+        snprintf(what, sizeof what, "job %s (%llu parameters, one slot, %s for its clients)", rt->job,
+                (unsigned long long)rt->n, mfl_format_bytes(clients_bytes, of_clients));
+        rt->n_slots = n_slots;
+        while (rt->budget) {
+                uint64_t bytes = mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots) + clients_bytes;
+                int r = mfl_budget_reserve(rt->budget, bytes, what, err);
+                if (!r) {
+                        /* The rest is the blocks', which give it back one by one. */
+                        rt->budget_bytes = fixed_bytes(rt->spec, rt->n) + clients_bytes;
+                        return 0;
+                }
+                if (rt->n_slots == 1) {
+                        const struct mfl_error fit = *err;
+                        return r < 0 ? r
+                                     : mfl_fail(err, MFL_RUNTIME_MEMORY,
+                                               "%s: raise memory_max, or submit it again when other jobs "
+                                               "have ended",
+                                               fit.text);
+                }
+                rt->n_slots--;
+        }
+        return 0;
+}
+
+static void *alloc_touched(size_t bytes)
+{
+        void *memory = mfl_alloc_aligned(bytes);
+        if (memory)
+                memset(memory, 0, bytes);
+        return memory;
+}
+
+static int alloc_memory(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        bool single = rt->strategy->needs_single_updates;
+        uint32_t cohort = MFL_MAX(options->cohort, 1u);
+        int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
+                &rt->pool, err);
+        if (r)
+                return r;
+        rt->slots = mfl_calloc(rt->n_slots, sizeof *rt->slots);
+        rt->d = mfl_calloc(RANGE_ELEMENTS, sizeof *rt->d);
+        bool failed = !rt->slots || !rt->d;
+        for (int i = 0; i < rt->strategy->n_state && !failed; i++) {
+                rt->state[i] = alloc_touched(rt->n * sizeof(float));
+                failed = !rt->state[i];
+        }
+        if (!failed && single) {
+                rt->rows = mfl_calloc(cohort, sizeof *rt->rows);
+                rt->scratch = mfl_calloc(cohort, sizeof *rt->scratch);
+                failed = !rt->rows || !rt->scratch;
+        } else if (!failed) {
+                rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
+                failed = !rt->sums;
+        }
+        if (failed)
+                return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
+        return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+}
+
+static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
+{
+        char *p = dst;
+        while (bytes) {
+                ssize_t got = read(fd, p, MFL_MIN(bytes, (uint64_t)1 << 30));
+                if (got < 0 && errno == EINTR)
+                        continue;
+                if (got < 0)
+                        return mfl_fail_errno(err, "read %s", path);
+                if (!got)
+                        return mfl_fail(err, MFL_INVALID, "%s: shorter than it was", path);
+                p += got;
+                bytes -= (uint64_t)got;
+        }
+        return 0;
+}
+
+static int read_tensors(int fd, const char *path, const struct mfl_graph *graph, float *frozen, float *moving,
+        struct mfl_error *err)
+{
+        int r = 0;
+        for (int t = 0; t < graph->n_params && !r; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                float *to = t < graph->i_moving ? frozen + param->offset
+                                                : moving + (param->offset - graph->n_frozen);
+                if (lseek(fd, (off_t)(param->place * sizeof(float)), SEEK_SET) < 0)
+                        return mfl_fail_errno(err, "seek in %s", path);
+                r = read_whole(fd, path, to, param->count * sizeof(float), err);
+                for (uint64_t i = 0; i < param->count && !r; i++)
+                        if (!__builtin_isfinite(to[i]))
+                                r = mfl_fail(err, MFL_INVALID, "model.initial: parameter %llu is not finite",
+                                        (unsigned long long)(param->place + i));
+        }
+        return r;
+}
+
+static int load_initial(
+        const char *path, const struct mfl_graph *graph, float *frozen, float *moving, struct mfl_error *err)
+{
+        uint64_t n = graph->n;
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return mfl_fail_errno(err, "open %s", path);
+        struct stat st;
+        int r;
+        if (fstat(fd, &st))
+                r = mfl_fail_errno(err, "stat %s", path);
+        else if ((uint64_t)st.st_size != n * sizeof(float))
+                r = mfl_fail(err, MFL_INVALID, "model.initial: %llu parameters, the model has %llu",
+                        (unsigned long long)st.st_size / sizeof(float), (unsigned long long)n);
+        else
+                r = read_tensors(fd, path, graph, frozen, moving, err);
+        close(fd);
+        return r;
+}
+
+static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, int i, const char *path,
+        struct mfl_error *err)
+{
+        for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++) {
+                const struct mfl_param *param = &rt->graph->params[t];
+                char name[256];
+                snprintf(name, sizeof name, "strategy/%s/%s", rt->strategy->state_name[i], param->name);
+                const struct mfl_st_tensor *tensor = mfl_st_find(file, name);
+                if (!tensor || tensor->count != param->count)
+                        return mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
+                                path, name);
+                memcpy(rt->state[i] + (param->offset - rt->graph->n_frozen), tensor->data,
+                        param->count * sizeof(float));
+        }
+        return 0;
+}
+
+static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err)
+{
+        struct mfl_st_file *file = NULL, *rest = NULL;
+        int r = mfl_st_open(options->checkpoint_path, &file, err);
+        if (!r && options->frozen_path)
+                r = mfl_st_open(options->frozen_path, &rest, err);
+        if (!r)
+                r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
+        for (int i = 0; i < rt->strategy->n_state && !r; i++)
+                r = load_state(rt, file, i, options->checkpoint_path, err);
+        mfl_st_close(rest);
+        mfl_st_close(file);
+        return r == MFL_NOT_FOUND ? MFL_INVALID : r;
+}
+
+static void initial_state(struct mfl_runtime *rt)
+{
+        for (int i = 0; i < rt->strategy->n_state; i++) {
+                float v = rt->strategy->state_initial(rt->spec, i);
+                for (uint64_t e = 0; e < rt->n; e++)
+                        rt->state[i][e] = v;
+        }
+}
+
+static int fill_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err)
+{
+        if (options->checkpoint_path)
+                return load_checkpoint(rt, options, frozen, moving, err);
+        initial_state(rt);
+        if (options->initial_path)
+                return load_initial(options->initial_path, rt->graph, frozen, moving, err);
+        mfl_graph_init_parts(rt->graph, rt->spec->seed, frozen, moving);
+        return 0;
+}
+
+/* Before slots are chosen: those make do with what is left. */
+static int make_frozen(struct mfl_runtime *rt, float **ret_v, struct mfl_error *err)
+{
+        static const uint8_t unknown[MFL_DIGEST_BYTES];
+        struct mfl_error why = {{0}};
+        if (!rt->graph->n_frozen)
+                return 0;
+        int r = mfl_params_alone(rt->budget, rt->graph->n_frozen, unknown, ret_v, &rt->frozen, &why);
+        return r ? mfl_fail(err, r, "job %s (%llu frozen parameters): %.300s", rt->job,
+                           (unsigned long long)rt->graph->n_frozen, why.text)
+                 : 0;
+}
+
+static int digest_frozen(struct mfl_runtime *rt, struct mfl_error *err)
+{
+        struct mfl_sha256 own = {NULL};
+        int r = mfl_sha256_init(&rt->hashed, err);
+        if (r || !rt->frozen)
+                return r;
+        r = mfl_sha256_update(&rt->hashed, rt->frozen->v, rt->frozen->n * sizeof(float), err);
+        if (!r)
+                r = mfl_sha256_copy(&rt->hashed, &own, err);
+        if (!r)
+                r = mfl_sha256_final(&own, rt->frozen->digest, err);
+        mfl_sha256_deinit(&own);
+        return r;
+}
+
+static int digest_params(
+        const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {NULL};
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, v, rt->n * sizeof *v, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        struct mfl_error *err)
+{
+        pthread_mutex_lock(&rt->pool->mutex);
+        struct mfl_block *block = mfl_pool_take(rt->pool);
+        pthread_mutex_unlock(&rt->pool->mutex);
+        mfl_assert(block);
+        int r = fill_params(rt, options, frozen, block->memory, err);
+        if (!r)
+                r = digest_frozen(rt, err);
+        struct mfl_params *params = r ? NULL : mfl_params_new(block, rt->n);
+        if (!params) {
+                mfl_block_release(block);
+                return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
+        }
+        r = digest_params(rt, params->v, params->digest, err);
+        if (r)
+                mfl_params_unref(params);
+        else
+                mfl_pool_publish(rt->pool, params);
+        return r;
+}
+
+int mfl_runtime_open(
+        const struct mfl_runtime_options *options, struct mfl_runtime **ret_rt, struct mfl_error *err)
+{
+        struct mfl_runtime *rt = mfl_calloc(1, sizeof *rt);
+        if (!rt)
+                return mfl_fail_memory(err, sizeof *rt, "a job");
+        mfl_strcpy(rt->job, sizeof rt->job, options->job);
+        rt->spec = options->spec;
+        rt->graph = options->graph;
+        rt->strategy = mfl_strategy_get(options->spec->aggregation.strategy);
+        rt->fixed = options->fixed;
+        rt->budget = options->budget;
+        rt->n = options->graph->n_moving;
+        float *frozen = NULL;
+        int r = make_frozen(rt, &frozen, err);
+        if (!r)
+                r = choose_slots(rt, options->n_slots ? options->n_slots : 2, options->clients_bytes, err);
+        if (!r)
+                r = alloc_memory(rt, options, err);
+        if (!r)
+                r = make_params(rt, options, frozen, err);
+        if (r) {
+                mfl_runtime_close(rt);
+                return r;
+        }
+        *ret_rt = rt;
+        return 0;
+}
+
+void mfl_runtime_close(struct mfl_runtime *rt)
+{
+        if (!rt)
+                return;
+        for (uint32_t i = 0; i < rt->n_slots && rt->slots; i++) {
+                mfl_slot_free(rt, i);
+                free(rt->slots[i].extents);
+        }
+        if (rt->pool)
+                mfl_ahead_forget(rt);
+        mfl_pool_close(rt->pool);
+        mfl_params_unref(rt->frozen);
+        mfl_sha256_deinit(&rt->hashed);
+        if (rt->budget)
+                mfl_budget_release(rt->budget, rt->budget_bytes);
+        mfl_spill_free(rt->spill);
+        for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
+                free(rt->state[i]);
+        free(rt->slots);
+        free(rt->sums);
+        free(rt->d);
+        free(rt->rows);
+        free(rt->scratch);
+        free(rt);
+}
+
+uint32_t mfl_runtime_slots(const struct mfl_runtime *rt)
+{
+        return rt->n_slots;
+}
+
+uint64_t mfl_runtime_n(const struct mfl_runtime *rt)
+{
+        return rt->n;
+}
+
+struct mfl_params *mfl_runtime_frozen(const struct mfl_runtime *rt)
+{
+        return rt->frozen;
+}
+
+void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
+{
+        rt->weight_added = 0;
+        rt->round = round;
+        mfl_ahead_forget(rt);
+        if (rt->sums)
+                memset(rt->sums, 0, rt->n * sizeof *rt->sums);
+        if (rt->spill)
+                mfl_spill_clear(rt->spill);
+}
+
+/* The aggregate of one range. */
+static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight)
+{
+        if (rt->spill) {
+                mfl_spill_range(rt->spill, begin, rt->rows);
+                rt->strategy->reduce(rt->rows, mfl_spill_rows(rt->spill), count, rt->scratch, rt->d);
+                mfl_spill_release(rt->spill, begin, count);
+                return;
+        }
+        /* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow.
+         */
+        double divisor = (double)weight;
+        for (uint64_t at = begin; at < begin + count;) {
+                struct mfl_fixed_part part =
+                        mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, begin + count);
+                double factor = ldexp(1.0, -part.fixed.scale_bits);
+                for (; at < part.end; at++)
+                        rt->d[at - begin] = (double)rt->sums[at] / divisor * factor;
+        }
+}
+
+static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in, float *out,
+        uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
+                size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
+                float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
+                for (int i = 0; i < rt->strategy->n_state; i++)
+                        state[i] = rt->state[i] + begin;
+                reduce_range(rt, begin, count, weight);
+                r = mfl_strategy_apply(rt->strategy, rt->spec, rt->round, rt->graph,
+                        rt->graph->n_frozen + begin, count, in + begin, rt->d, state, out + begin, err);
+                if (!r)
+                        r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
+        }
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+int mfl_runtime_apply(
+        struct mfl_runtime *rt, uint64_t weight, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+{
+        mfl_ahead_undo(rt);
+        if (!rt->weight_added || weight != rt->weight_added)
+                return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
+                        (unsigned long long)weight, (unsigned long long)rt->weight_added);
+        pthread_mutex_lock(&rt->pool->mutex);
+        struct mfl_block *block = mfl_pool_take(rt->pool);
+        pthread_mutex_unlock(&rt->pool->mutex);
+        if (!block)
+                return mfl_fail(err, MFL_BUSY, "apply: all memory of job %s is held", rt->job);
+        struct mfl_params *params = mfl_params_new(block, rt->n);
+        if (!params) {
+                mfl_block_release(block);
+                return mfl_fail_memory(err, sizeof *params, "parameters");
+        }
+        int r = apply_ranges(rt, weight, rt->pool->current->v, block->memory, params->digest, err);
+        if (r) {
+                mfl_params_unref(params);
+                return r;
+        }
+        memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
+        mfl_pool_publish(rt->pool, params);
+        return 0;
+}
+
+_Static_assert(MFL_CHECKPOINT_STATES_MAX >= MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
+
+void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint)
+{
+        struct mfl_checkpoint checkpoint = {
+                .graph = rt->graph,
+                .frozen = rt->frozen ? rt->frozen->v : NULL,
+                .params = rt->pool->current->v,
+                .digest = rt->pool->current->digest,
+                .n_state = rt->strategy->n_state,
+        };
+        for (int i = 0; i < rt->strategy->n_state; i++) {
+                checkpoint.state_name[i] = rt->strategy->state_name[i];
+                checkpoint.state[i] = rt->state[i];
+        }
+        *ret_checkpoint = checkpoint;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What runtime.c (the job, arithmetic), runtime_pool.c (blocks, params) and runtime_slot.c (slots) share. */
+#ifndef MFL_SERVER_RUNTIME_RUNTIME_INTERNAL_H
+#define MFL_SERVER_RUNTIME_RUNTIME_INTERNAL_H
+
+#include <pthread.h>
+
+#include "common/base/digest.h"
+#include "server/runtime/runtime.h"
+#include "server/runtime/spill.h"
+
+#define RANGE_ELEMENTS                                                                                       \
+        16384 /* apply works so many at a time: 64 KiB of floats, still in cache when hashed                 \
+               */
+
+struct mfl_block {
+        struct mfl_pool *pool;
+        struct mfl_block *next_free;
+        uint32_t refs;
+        void *memory;
+        /* What a freed slot had added ahead, in the runtime's list until the worker has taken it away. */
+        struct mfl_added {
+                struct mfl_block *next;
+                uint64_t elements;
+                struct mfl_upload upload;
+        } undo;
+};
+
+/* Lives until the runtime is closed and the last block is released. Everything is guarded by the mutex. */
+struct mfl_pool {
+        pthread_mutex_t mutex;
+        struct mfl_budget *budget;
+        uint64_t block_bytes;
+        uint32_t n_blocks, n_base; /* there are, there are when nobody holds more than it should */
+        struct mfl_block *free;
+        bool closed;
+        struct mfl_params *current, *previous; /* current has a reference, previous has none */
+};
+
+/* Takes over the reservation of n_base blocks, on failure too. */
+int mfl_pool_new(struct mfl_budget *budget, uint64_t block_bytes, uint64_t params_bytes, uint32_t n_base,
+        struct mfl_pool **ret_pool, struct mfl_error *err);
+void mfl_pool_close(struct mfl_pool *pool);
+/* A block with one reference, under the mutex. NULL when all are held (MFL_BUSY). */
+struct mfl_block *mfl_pool_take(struct mfl_pool *pool);
+/* Under the mutex. */
+void mfl_block_ref(struct mfl_block *block);
+/* Takes the mutex itself. */
+void mfl_block_release(struct mfl_block *block);
+
+/* Params over a block, taking over its reference; the digest is filled in by the caller. */
+struct mfl_params *mfl_params_new(struct mfl_block *block, uint64_t n);
+/* Makes them the current ones, taking over the reference. */
+void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params);
+
+struct mfl_extent {
+        uint64_t begin, end;
+};
+struct mfl_slot {
+        struct mfl_block *block; /* NULL: not open */
+        struct mfl_upload upload;
+        uint64_t bytes;
+        uint32_t n_extents, room; /* arrived: ascending, neither touching nor overlapping */
+        struct mfl_extent *extents;
+        uint32_t n_writing; /* chunks on their way into it */
+        /* Added ahead of the whole: the elements that are in the sums; the bytes from 0 on that the worker
+         * was given, which take no more chunks; it is at them; one of them is wrong. */
+        uint64_t n_added, handed;
+        bool adding, wrong;
+};
+
+struct mfl_runtime {
+        char job[MFL_JOB_ID_BYTES];
+        const struct mfl_job *spec;
+        const struct mfl_graph *graph;
+        const struct mfl_strategy_ops *strategy;
+        struct mfl_fixed fixed;
+        struct mfl_budget *budget;
+        uint64_t n, budget_bytes;  /* n: params that move; budget_bytes: sums and state */
+        struct mfl_params *frozen; /* NULL: none are */
+        struct mfl_sha256 hashed;  /* the digest of all params, as far as the frozen ones */
+        struct mfl_pool *pool;
+        uint32_t n_slots;
+        struct mfl_slot *slots; /* guarded by the pool's mutex */
+        int64_t *sums;          /* NULL for single updates */
+        struct mfl_block *undo; /* guarded by the pool's mutex */
+        float *state[MFL_STRATEGY_STATES_MAX];
+        struct mfl_spill *spill; /* NULL but for single updates */
+        uint64_t weight_added;   /* in this round */
+        uint32_t round;
+        double *d;          /* RANGE_ELEMENTS */
+        const float **rows; /* cohort */
+        float *scratch;     /* cohort */
+};
+
+/* The pool's mutex guards the slots. */
+static inline void mfl_slots_lock(const struct mfl_runtime *rt)
+{
+        pthread_mutex_lock(&rt->pool->mutex);
+}
+
+static inline void mfl_slots_unlock(const struct mfl_runtime *rt)
+{
+        pthread_mutex_unlock(&rt->pool->mutex);
+}
+
+static inline uint64_t mfl_element_bytes(enum mfl_encoding encoding)
+{
+        return encoding == MFL_ENCODING_F32 ? sizeof(float) : sizeof(int64_t);
+}
+
+/* runtime_ahead.c. free: under the mutex, of a slot whose block goes; true when the block's reference was
+ * taken over. undo: worker, before anything that reads or adds to the sums; forget: the sums are zero, or go.
+ */
+bool mfl_ahead_free(struct mfl_runtime *rt, struct mfl_slot *slot);
+void mfl_ahead_undo(struct mfl_runtime *rt);
+void mfl_ahead_forget(struct mfl_runtime *rt);
+/* Worker: adds elements [from, from + n) of a held slot to the sums; MFL_INVALID: nothing was added. */
+int mfl_slot_add_range(struct mfl_runtime *rt, const struct mfl_slot *slot, uint64_t from, uint64_t n,
+        struct mfl_error *err);
+/* Worker: takes away what the slot, as it was held, has in the sums. */
+void mfl_ahead_subtract(struct mfl_runtime *rt, const struct mfl_upload *upload, const void *v, uint64_t n);
+
+#endif

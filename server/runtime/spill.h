@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The single updates of a round in a memory-mapped file, for strategies that cannot work on sums (DESIGN
+ * section 6). Row k holds one client's delta; a row's range is looked at for all clients at once, and its
+ * pages are given back after that, so resident memory stays small whatever the file's size is. The file
+ * (DIR/spill-JOB) is unlinked as soon as it is open: no crash leaves it behind.
+ *
+ * One thread at a time. Errors: MFL_INVALID with both sizes when the file system is too small for the whole
+ * file (its blocks are allocated at once, so that a full disk cannot kill the process later by SIGBUS);
+ * MFL_STORE_FULL when it is large enough and has no room now; MFL_STORE_AGAIN; -errno.
+ */
+#ifndef MFL_SERVER_RUNTIME_SPILL_H
+#define MFL_SERVER_RUNTIME_SPILL_H
+
+#include "common/base/base.h"
+
+struct mfl_spill;
+
+int mfl_spill_new(const char *dir, const char *job, uint32_t rows_max, uint64_t n,
+        struct mfl_spill **ret_spill, struct mfl_error *err);
+void mfl_spill_free(struct mfl_spill *spill);
+void mfl_spill_clear(struct mfl_spill *spill);
+uint32_t mfl_spill_rows(const struct mfl_spill *spill);
+/* Stores item's delta; a second time replaces the first. MFL_INVALID when all rows are taken. */
+int mfl_spill_put(struct mfl_spill *spill, uint64_t item, const float *delta, struct mfl_error *err);
+/* Pointers to elements [begin, ...) of each row, ordered by item: rows has room for mfl_spill_rows. Valid
+ * until put, clear or free. */
+void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows);
+/* Gives back the pages of [begin, begin + count) of all rows (contents stay in the file). */
+void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count);
+
+#endif

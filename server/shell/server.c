@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connects the rooms, and opens, runs and closes them:
+ *
+ *   - open: state directory, workers, unfinished jobs, then the listener;
+ *   - run: until SIGTERM, SIGINT, the end of stdin where asked, or something fatal (memory, database);
+ *   - close: Bye to all, workers finish what they run, state directory closed.
+ */
+#include "server/shell/server.h"
+
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "common/base/log.h"
+#include "server/daemons/partition_take.h"
+#include "server/session/admission.h"
+#include "server/shell/listen.h"
+#include "server/shell/service.h"
+#include "server/shell/tap.h"
+
+#define FLUSH_EVERY_MS 200
+#define FLUSHES_PER_SECOND (1000 / FLUSH_EVERY_MS)
+
+/* ---- the core's actions ---- */
+
+static void before_event(void *user, const struct mfl_core_event *event)
+{
+        mfl_tap_event(user, event);
+}
+
+static void trace(struct mfl_server *server, const struct mfl_core_action *action)
+{
+        uint64_t seq;
+        mfl_log_job(action->job[0] ? MFL_LOG_DEBUG : MFL_LOG_INFO, action->job, "%s%s%s", action->job,
+                action->job[0] ? ": " : "", action->reason);
+        mfl_store_log(server->store, action->job, action->reason, &seq);
+        mfl_admin_log(&server->admin, action->job, seq, mfl_unix_ms(), action->reason);
+}
+
+static void close_session(struct mfl_server *server, const struct mfl_core_action *action)
+{
+        struct mfl_session *session = mfl_session_find(&server->sessions, action->conn);
+        if (session)
+                mfl_stream_close(&session->stream, action->reason, action->retry);
+}
+
+static void accuse(struct mfl_server *server, const struct mfl_core_action *action)
+{
+        struct mfl_server_job *job = mfl_server_job_find(&server->jobs, action->job);
+        mfl_gate_accuse(&server->gate, action);
+        if (job)
+                mfl_job_partition_distrust(job, action->accused);
+}
+
+static void carry_out(void *user, const struct mfl_core_action *action)
+{
+        struct mfl_server *server = user;
+        struct mfl_server_job *job;
+        switch (action->kind) {
+        case MFL_ACT_SEND:
+                mfl_daemons_send(&server->daemons, action->conn, &action->msg);
+                break;
+        case MFL_ACT_CLOSE:
+                close_session(server, action);
+                break;
+        case MFL_ACT_TRACE:
+                trace(server, action);
+                break;
+        case MFL_ACT_ACCUSE:
+                accuse(server, action);
+                break;
+        default:
+                job = mfl_server_job_find(&server->jobs, action->job);
+                if (job)
+                        mfl_server_job_act(job, action);
+        }
+        mfl_tap_action(server, action);
+}
+
+static const struct mfl_loop_ops loop_ops = {.before = before_event, .carry_out = carry_out};
+
+/* ---- what jobs tell ---- */
+
+static void job_sends(void *user, uint32_t conn, const struct mfl_msg *msg)
+{
+        struct mfl_server *server = user;
+        mfl_daemons_send(&server->daemons, conn, msg);
+}
+
+static const void *job_takes_inside(
+        void *user, uint32_t conn, uint64_t task, uint32_t update, size_t *ret_bytes)
+{
+        struct mfl_server *server = user;
+        return mfl_daemons_inside(&server->daemons, conn, task, update, ret_bytes);
+}
+
+static void job_committed(void *user, struct mfl_server_job *job)
+{
+        struct mfl_server *server = user;
+        mfl_admin_round(&server->admin, job);
+}
+
+static void job_ended(void *user, struct mfl_server_job *job)
+{
+        struct mfl_server *server = user;
+        mfl_daemons_job_over(&server->daemons, job->id);
+}
+
+static const struct mfl_jobs_ops jobs_ops = {
+        .send = job_sends,
+        .inside = job_takes_inside,
+        .committed = job_committed,
+        .ended = job_ended,
+};
+
+/* ---- a few times a second ---- */
+
+struct flush_op {
+        struct mfl_work work;
+        struct mfl_server *server;
+        int status;
+        struct mfl_error err;
+};
+
+static void run_flush(struct mfl_work *work)
+{
+        struct flush_op *op = MFL_CONTAINER_OF(work, struct flush_op, work);
+        op->status = mfl_store_flush(op->server->store, &op->err);
+}
+
+static void done_flush(struct mfl_work *work)
+{
+        struct flush_op *op = MFL_CONTAINER_OF(work, struct flush_op, work);
+        struct mfl_server *server = op->server;
+        if (op->status < 0)
+                mfl_loop_fatal(&server->loop, op->status, &op->err);
+        else if (!work->cancelled)
+                mfl_disk_note(&server->observed.disk, MFL_DISK_LOG, !op->status, op->err.text,
+                        mfl_loop_now(&server->loop));
+        free(op);
+}
+
+/* Log lines reach the database about once a second even when no round is committed. */
+static void flush_store(struct mfl_server *server)
+{
+        struct flush_op *op = mfl_calloc(1, sizeof *op);
+        if (!op)
+                return;
+        op->server = server;
+        op->work.run = run_flush;
+        op->work.done = done_flush;
+        if (mfl_worker_submit(&server->loop.disk, &op->work))
+                free(op);
+}
+
+static void on_flush(uv_timer_t *timer)
+{
+        struct mfl_server *server = timer->data;
+        mfl_observed_beat(&server->observed, uv_hrtime(), FLUSH_EVERY_MS);
+        mfl_pages_beat(&server->pages);
+        mfl_admin_beat(&server->admin);
+        mfl_sessions_beat(&server->sessions);
+        mfl_daemons_beat(&server->daemons);
+        if (++server->n_flushes % FLUSHES_PER_SECOND)
+                return;
+        flush_store(server);
+        for (struct mfl_server_job *job = server->jobs.first; job; job = job->next)
+                mfl_server_job_retry_state(job);
+}
+
+/* ---- open ---- */
+
+static int open_job(struct mfl_server *server, const char *id, struct mfl_error *err)
+{
+        struct mfl_store_job row;
+        struct mfl_server_job *job;
+        int r = mfl_store_job_get(server->store, id, &row, err);
+        if (r)
+                return r;
+        r = mfl_server_job_new(&server->jobs, &row, &job, err);
+        mfl_store_job_deinit(&row);
+        if (r == MFL_INVALID) { /* of a release whose job files had other rules: no reason not to start */
+                mfl_log(MFL_LOG_ERROR,
+                        "%s is left out, and kept as it is: this release can't read its job file: %s", id,
+                        err->text);
+                return 0;
+        }
+        if (r || mfl_server_job_has_ended(job))
+                return r;
+        r = mfl_server_job_start(job, err);
+        if (!r)
+                mfl_log_job(MFL_LOG_INFO, job->id, "%s (%s) goes on after round %u of %u", job->id,
+                        job->spec->name, job->committed, job->spec->rounds);
+        return r;
+}
+
+static int open_jobs(struct mfl_server *server, struct mfl_error *err)
+{
+        struct mfl_store_jobs rows;
+        int r = mfl_store_job_list(server->store, false, &rows, err);
+        if (r)
+                return r;
+        for (uint32_t i = 0; i < rows.n && !r; i++)
+                r = open_job(server, rows.v[i].id, err);
+        mfl_store_jobs_deinit(&rows);
+        return r;
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+        struct mfl_server *server = signal->data;
+        mfl_log(MFL_LOG_INFO, "%s: stopping; unfinished jobs go on at the next start",
+                number == SIGTERM ? "SIGTERM" : "SIGINT");
+        mfl_loop_stop(&server->loop);
+}
+
+static void on_stdin_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
+{
+        static char ignored[256];
+        *buf = uv_buf_init(ignored, sizeof ignored);
+}
+
+static void on_stdin(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+        struct mfl_server *server = stream->data;
+        if (n < 0)
+                mfl_loop_stop(&server->loop);
+}
+
+static int open_stdin(struct mfl_server *server, struct mfl_error *err)
+{
+        uv_pipe_init(&server->loop.uv, &server->stdin_pipe, 0);
+        server->stdin_pipe.data = server;
+        int r = uv_pipe_open(&server->stdin_pipe, 0);
+        if (!r)
+                r = uv_read_start((uv_stream_t *)&server->stdin_pipe, on_stdin_alloc, on_stdin);
+        return r ? mfl_fail(err, MFL_INVALID, "--exit-with-stdin: standard input must be a pipe: %s",
+                           uv_strerror(r))
+                 : 0;
+}
+
+static int open_loop(struct mfl_server *server, struct mfl_error *err)
+{
+        const struct mfl_server_config *config = &server->config;
+        struct mfl_core *core;
+        struct mfl_core_options options = {
+                .boot = mfl_store_boot(server->store),
+                .heartbeat_ms = (uint32_t)config->heartbeat_ms,
+                .dead_ms = (uint32_t)config->dead_ms,
+                .reconnect_grace_ms = (uint32_t)config->reconnect_grace_ms,
+                .upload_stall_ms = (uint32_t)config->upload_stall_ms,
+        };
+        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0)
+                return mfl_fail_errno(err, "getrandom");
+        int r = mfl_core_new(&options, &core, err);
+        if (!r)
+                r = mfl_loop_open(&server->loop, core, &loop_ops, server, err);
+        if (r)
+                return r;
+        uv_loop_t *uv = &server->loop.uv;
+        uv_timer_init(uv, &server->flush);
+        uv_signal_init(uv, &server->sigterm);
+        uv_signal_init(uv, &server->sigint);
+        mfl_service_open(server);
+        server->flush.data = server->sigterm.data = server->sigint.data = server;
+        uv_signal_start(&server->sigterm, on_signal, SIGTERM);
+        uv_signal_start(&server->sigint, on_signal, SIGINT);
+        uv_timer_start(&server->flush, on_flush, FLUSH_EVERY_MS, FLUSH_EVERY_MS);
+        return config->exit_with_stdin ? open_stdin(server, err) : 0;
+}
+
+/* Who sees what: each room gets what is below it. */
+static void connect_rooms(struct mfl_server *server)
+{
+        struct mfl_loop *loop = &server->loop;
+        server->jobs = (struct mfl_jobs){.loop = loop,
+                .store = server->store,
+                .budget = &server->budget,
+                .disk = &server->observed.disk,
+                .slots = server->config.slots,
+                .ops = &jobs_ops,
+                .user = server};
+        server->book = (struct mfl_book){.loop = loop, .store = server->store};
+        server->gate = (struct mfl_gate){.sessions = &server->sessions, .loop = loop, .book = &server->book};
+        server->daemons = (struct mfl_daemons){.loop = loop,
+                .sessions = &server->sessions,
+                .jobs = &server->jobs,
+                .gate = &server->gate,
+                .timeline = server->observed.timeline};
+        server->admin = (struct mfl_admin){.loop = loop,
+                .store = server->store,
+                .budget = &server->budget,
+                .jobs = &server->jobs,
+                .sessions = &server->sessions,
+                .gate = &server->gate,
+                .book = &server->book};
+        server->pages = (struct mfl_pages){.loop = loop,
+                .store = server->store,
+                .config = &server->config,
+                .jobs = &server->jobs,
+                .sessions = &server->sessions,
+                .gate = &server->gate,
+                .budget = &server->budget,
+                .observed = &server->observed};
+        mfl_daemons_open(&server->daemons);
+        mfl_admin_open(&server->admin);
+}
+
+static int open_memory(struct mfl_server *server, struct mfl_error *err)
+{
+        uint64_t machine_bytes, limit = server->config.memory_max_bytes;
+        int r = mfl_memory_total(&machine_bytes, err);
+        if (!r)
+                mfl_budget_init(&server->budget, limit ? limit : machine_bytes / 10 * 8);
+        return r;
+}
+
+static int open_state(struct mfl_server *server, struct mfl_error *err)
+{
+        const char *warning, *http = server->config.http;
+        int r = mfl_store_open(server->config.state_dir, &server->store, err);
+        if (r)
+                return r;
+        for (uint32_t i = 0; (warning = mfl_store_warning(server->store, i)); i++)
+                mfl_log(MFL_LOG_WARN, "%s", warning);
+        return mfl_observed_open(&server->observed, *http && strcmp(http, "off"), mfl_unix_ms(), err);
+}
+
+int mfl_server_open(
+        const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err)
+{
+        struct mfl_server *server = mfl_calloc(1, sizeof *server);
+        if (!server)
+                return mfl_fail_memory(err, sizeof *server, "the server");
+        server->config = *config;
+        int r = open_memory(server, err);
+        if (!r)
+                r = mfl_sessions_open(&server->sessions, &server->loop, &server->config, err);
+        if (!r)
+                r = open_state(server, err);
+        if (!r)
+                r = open_loop(server, err);
+        if (r)
+                return r;
+        connect_rooms(server);
+        r = mfl_pages_open(&server->pages, err); /* before the jobs, so that it can say that they load */
+        if (!r)
+                r = mfl_gate_open(&server->gate, server->store, err);
+        if (!r)
+                r = open_jobs(server, err);
+        if (!r)
+                r = mfl_server_listen(server, err);
+        if (r)
+                return r;
+        mfl_log(MFL_LOG_INFO, "listening on %s%s, state in %s, %.1f GiB for jobs", server->address,
+                mfl_admission_has_tls(&server->sessions) ? " with TLS" : "", config->state_dir,
+                (double)server->budget.limit_bytes / (1u << 30));
+        mfl_pages_ready(&server->pages);
+        *ret_server = server;
+        return 0;
+}
+
+const char *mfl_server_address(const struct mfl_server *server)
+{
+        return server->address;
+}
+
+int mfl_server_run(struct mfl_server *server, struct mfl_error *err)
+{
+        return mfl_loop_run(&server->loop, err);
+}
+
+/* ---- close ---- */
+
+static void close_handles(struct mfl_server *server)
+{
+        uv_handle_t *handles[] = {(uv_handle_t *)&server->sighup, (uv_handle_t *)&server->status,
+                (uv_handle_t *)&server->watchdog, (uv_handle_t *)&server->flush,
+                (uv_handle_t *)&server->sigterm, (uv_handle_t *)&server->sigint,
+                (uv_handle_t *)&server->stdin_pipe};
+        size_t n = MFL_ARRAY_SIZE(handles) - !server->config.exit_with_stdin;
+        for (size_t i = 0; i < n; i++)
+                uv_close(handles[i], NULL);
+        for (uint32_t i = 0; i < server->n_listeners; i++)
+                uv_close((uv_handle_t *)&server->listeners[i], NULL);
+}
+
+void mfl_server_close(struct mfl_server *server)
+{
+        mfl_service_stopping();
+        mfl_pages_close(&server->pages);
+        mfl_loop_begin_close(&server->loop);
+        mfl_sessions_end(&server->sessions, "the server is stopping");
+        close_handles(server);
+        mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
+        mfl_jobs_close(&server->jobs);
+        mfl_sessions_close(&server->sessions);
+        mfl_observed_close(&server->observed);
+        mfl_gate_close(&server->gate);
+        mfl_store_close(server->store);
+        mfl_loop_close(&server->loop);
+        free(server);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the core tells the shell to do. Actions are plain data; the shell carries them out in order. */
+#ifndef MFL_SERVER_STATE_ACTION_H
+#define MFL_SERVER_STATE_ACTION_H
+
+#include "common/job/job_record.h"
+#include "proto/message.h"
+
+enum mfl_core_action_kind {
+        MFL_ACT_SEND, /* msg to conn */
+        /* say Bye to conn (reason, retry) and close it; DAEMON_DOWN may be omitted */
+        MFL_ACT_CLOSE,
+        /* build the graph for `data`, reserve memory (params, sums, slots), load or make the params */
+        MFL_ACT_JOB_PREPARE,
+        /* store `prepare` (data, data_from) instead of what JOB_PREPARE told */
+        MFL_ACT_JOB_DATA,
+        MFL_ACT_JOB_STATE, /* store state and reason, and tell watchers */
+        /* free the job's memory and spec: the job is DONE, FAILED or STOPPED, the worker has answered all
+         * of its orders, and the core no longer knows the job */
+        MFL_ACT_JOB_RELEASE,
+        MFL_ACT_ROUND_OPEN, /* zero the sums; for single updates: empty the spill file */
+        /* the slot is for (task, update) of conn, with `bytes` in `encoding`. A new number `grant` opens
+         * the slot and clears it; if there is no memory, report SLOT_BUSY, and leave it closed. Then send
+         * Grant for the missing bytes, if there are any */
+        MFL_ACT_GRANT,
+        /* worker: check the slot and add it to the sums with `weight`; answer ADDED */
+        MFL_ACT_SLOT_ADD,
+        /* drop all further chunks for the slot; nothing to do if it is closed */
+        MFL_ACT_SLOT_FREE,
+        /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED. From then
+         * on ParamsGet gives the new params as well as the old ones */
+        MFL_ACT_APPLY,
+        /* worker: write and sync the file of `round`; answer CHECKPOINTED. The next round may be opened
+         * and summed meanwhile; it is applied after COMMITTED */
+        MFL_ACT_CHECKPOINT,
+        MFL_ACT_COMMIT, /* worker: write the database row of `record`; answer COMMITTED */
+        /* traffic that `cost.node` would have caused this round without groups and shared params: bytes up
+         * of a counted update, bytes down of params that are new to a daemon */
+        MFL_ACT_COST,
+        /* for the log and the audit: what `accused` said on conn is impossible (reason). CLOSE follows */
+        MFL_ACT_ACCUSE,
+        MFL_ACT_TRACE, /* one English line in `reason`; job may be empty */
+};
+
+struct mfl_core_action {
+        enum mfl_core_action_kind kind;
+        uint32_t conn;
+        char job[MFL_JOB_ID_BYTES];
+        uint32_t round;
+        union {
+                struct mfl_msg msg; /* SEND; owned */
+                struct {
+                        struct mfl_data_info data;      /* JOB_PREPARE, JOB_DATA */
+                        char data_from[MFL_NAME_BYTES]; /* the daemon that has this data set; "": not known */
+                        uint32_t population;            /* JOB_PREPARE: clients; 0 for `local` */
+                } prepare;
+                struct {
+                        enum mfl_job_state state;
+                        uint32_t
+                                stop_after; /* to be stored: the job ends after that round; 0: the last one */
+                } job_state;
+                struct {
+                        uint32_t slot;
+                        uint64_t grant; /* never 0, and never repeated */
+                        uint64_t task;
+                        uint32_t update;
+                        uint64_t bytes, weight;
+                        uint64_t item; /* single updates: the client, which orders the spill file */
+                        enum mfl_encoding encoding;
+                } slot;
+                uint64_t weight;                /* APPLY: total */
+                struct mfl_round_record record; /* COMMIT */
+                struct {
+                        char node[MFL_NODE_BYTES], daemon[MFL_NAME_BYTES];
+                        uint64_t up, down;
+                } cost;
+                char accused[MFL_NAME_BYTES]; /* ACCUSE */
+        };
+        bool retry;
+        char reason[MFL_REASON_BYTES]; /* also the text of TRACE */
+};
+
+struct mfl_core_actions {
+        uint32_t n, capacity;
+        struct mfl_core_action *v;
+};
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a daemon can work for a job. */
+#include "server/state/state.h"
+
+#include "common/data/dataset.h"
+#include "proto/version.h"
+
+/* Simulated populations are cut from one data set, so every daemon must hold the same bytes. A `local` job
+ * only needs samples of the same form, whose labels mean the same. */
+enum core_fit mfl_core_fit_compare(const struct mfl_data_info *have, const struct core_job *job)
+{
+        const struct mfl_data_info *want = &job->data;
+        if (!want->name[0])
+                return FIT; /* nothing is decided yet */
+        if (!mfl_shape_equal(&have->shape, &want->shape))
+                return FIT_SHAPE;
+        if (have->classes != want->classes)
+                return FIT_CLASSES;
+        if (!mfl_meaning_agrees(have->meaning, want->meaning))
+                return FIT_MEANING;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
+                return FIT;
+        bool same = have->fingerprint == want->fingerprint && have->train_samples == want->train_samples &&
+                    have->test_samples == want->test_samples;
+        return same ? FIT : FIT_CONTENT;
+}
+
+const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job)
+{
+        for (uint32_t i = 0; i < daemon->info.n_data_sets; i++)
+                if (strcmp(daemon->info.data_sets[i].name, job->spec->data.name) == 0)
+                        return &daemon->info.data_sets[i];
+        return NULL;
+}
+
+struct core_demand mfl_core_fit_demand(const struct core_job *job)
+{
+        if (job->statistics && job->fixed.statistics_max > 0)
+                return (struct core_demand){
+                        MFL_PROTOCOL_STATISTICS, "running statistics with a limit of their own", ""};
+        if (job->spec->arithmetic >= MFL_ARITHMETIC_STATISTICS && job->spec->training.clip_norm > 0 &&
+                job->spec->aggregation.strategy == MFL_STRATEGY_FEDPROX)
+                return (struct core_demand){MFL_PROTOCOL_STATISTICS, "clip_norm with fedprox", ""};
+        struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
+        for (int i = 0; i < job->spec->model.n_layers; i++) {
+                const struct mfl_layer *layer = &job->spec->model.layers[i];
+                const struct mfl_op_info *op = mfl_op_info(layer->op);
+                if (op->since > demand.version)
+                        demand = (struct core_demand){op->since, op->name, " layers"};
+                if (layer->has_padding && MFL_PROTOCOL_FUNCTIONS > demand.version)
+                        demand = (struct core_demand){
+                                MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};
+                if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
+                        demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
+        }
+        return demand.version > 1 ? demand : (struct core_demand){0, "", ""};
+}
+
+bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return daemon->info.protocol < MFL_PROTOCOL_MAX &&
+               daemon->info.protocol < mfl_core_fit_demand(job).version;
+}
+
+const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct mfl_data_info *data =
+                mfl_core_fit_is_outdated(daemon, job) ? NULL : mfl_core_fit_find(daemon, job);
+        return data && mfl_core_fit_compare(data, job) == FIT ? data : NULL;
+}
+
+bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job)
+{
+        if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
+                return false;
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return !relation || (!relation->barred && relation->rest_stamp != job->stamp &&
+                                    !mfl_core_cut_differs(relation, job));
+}

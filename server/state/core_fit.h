@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a daemon can work for a job: its data set, its protocol version, its cut of the population. */
+#ifndef MFL_SERVER_STATE_CORE_FIT_H
+#define MFL_SERVER_STATE_CORE_FIT_H
+
+#include "proto/message.h"
+
+struct core_daemon;
+struct core_job;
+
+enum core_fit {
+        FIT,
+        FIT_SHAPE, /* this differs, and so on */
+        FIT_CLASSES,
+        FIT_MEANING,
+        FIT_CONTENT,
+};
+
+/* Something in a job that only newer protocols know. */
+struct core_demand {
+        uint32_t version;        /* the first protocol that knows it; 0: every protocol does */
+        const char *what, *kind; /* "hardswish", " layers" */
+};
+
+/* The daemon's data set with the name that the job wants; NULL: it has none. */
+const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job);
+enum core_fit mfl_core_fit_compare(const struct mfl_data_info *have, const struct core_job *job);
+struct core_demand mfl_core_fit_demand(const struct core_job *job);
+/* It speaks a protocol that is too old for the job. */
+bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job);
+
+/* The daemon's data set for the job; NULL: it has none that fits, or is outdated. */
+const struct mfl_data_info *mfl_core_daemon_data(
+        const struct core_daemon *daemon, const struct core_job *job);
+/* It is connected, takes work, has the job's data set, and may do this phase. */
+bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job as the core knows it: its phase, the clients of the phase at hand, and the round being stored. */
+#ifndef MFL_SERVER_STATE_CORE_JOB_H
+#define MFL_SERVER_STATE_CORE_JOB_H
+
+#include "common/base/fixed.h"
+#include "common/job/job.h"
+#include "common/job/job_record.h"
+
+struct core_cut;
+struct core_daemon;
+struct core_group;
+struct core_task;
+struct core_slot;
+struct core_update;
+struct mfl_core;
+
+#define CORE_NEVER UINT64_MAX
+
+/* A sum of losses, each of which may be near 2^63. */
+__extension__ typedef __int128 core_sum;
+static inline double mfl_core_loss(core_sum sum)
+{
+        return (double)sum * 0x1p-32; /* as mfl_fixed_loss_to_double */
+}
+
+enum item_state {
+        ITEM_OPEN,     /* not given to a daemon */
+        ITEM_ASSIGNED, /* in a live task */
+        ITEM_COUNTED,
+        ITEM_REJECTED, /* done, but its update was refused as invalid */
+        ITEM_MISSING,  /* `local` jobs: its daemon is gone */
+        ITEM_STATES_,
+};
+
+/* One client (train) or one shard (evaluate) of the phase at hand. */
+struct core_item {
+        uint64_t item;
+        enum item_state state;
+        struct core_task *task; /* ASSIGNED */
+};
+
+/* Legal changes are in core_job.c. */
+enum core_phase {
+        PHASE_DATA,       /* waits for a daemon with the data set */
+        PHASE_PREPARE,    /* JOB_PREPARE is under way */
+        PHASE_SETTLE,     /* waits a moment for more daemons before the first round */
+        PHASE_TRAIN_WAIT, /* waits for daemons to begin a round */
+        PHASE_TRAIN,
+        PHASE_CLOSING, /* the round is decided; sums under way end first */
+        PHASE_TRAINED, /* the round is counted, and waits until its predecessor is committed */
+        PHASE_APPLY,
+        PHASE_EVAL_WAIT, /* waits for daemons to evaluate */
+        PHASE_EVAL,
+        PHASE_STORE, /* only stores the round */
+        PHASE_OVER,  /* waits for the worker's last answers, then the job is released */
+        PHASES_,
+};
+
+/* Legal changes are in server/round/round_store.c. */
+enum store_state {
+        STORE_EMPTY,            /* no round is being stored */
+        STORE_CHECKPOINT,       /* CHECKPOINT is ordered */
+        STORE_CHECKPOINT_RETRY, /* it failed, and is ordered again at retry_ms */
+        STORE_CHECKPOINTED,     /* the file is on disk; the record may be incomplete */
+        STORE_COMMIT,           /* COMMIT is ordered */
+        STORE_COMMIT_RETRY,     /* it failed, and is ordered again at retry_ms */
+        STORE_STATES_,
+};
+
+/* The round that is applied and not yet committed. The next one may train from its params meanwhile. */
+struct core_store {
+        uint32_t round; /* 0: EMPTY */
+        enum store_state state;
+        bool complete; /* the record is final: the round is evaluated, or is not evaluated at all */
+        bool failing;  /* the disk failed; `reason` says how until the round is committed */
+        char reason[MFL_REASON_BYTES];
+        struct mfl_round_record record;
+        uint64_t retry_ms; /* CORE_NEVER: no retry is due */
+};
+
+struct core_job {
+        char id[MFL_JOB_ID_BYTES];
+        const struct mfl_job *spec;
+        uint32_t serial;
+        struct core_job *next;
+        enum mfl_job_state state;
+        char reason[MFL_REASON_BYTES];
+        enum core_phase phase;
+        bool dirty; /* its decisions are due before the step ends */
+
+        struct mfl_data_info data;      /* name "": no data set was chosen yet */
+        char data_from[MFL_NAME_BYTES]; /* the daemon whose data set was chosen; "": not known */
+        struct mfl_fixed fixed;
+        bool statistics;             /* the model has running statistics */
+        uint64_t n_params, n_frozen; /* an update has n_params - n_frozen elements */
+        uint32_t n_slots;
+        uint8_t frozen_digest[MFL_DIGEST_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES];  /* of the newest params, committed or not */
+        char numerics[MFL_NUMERICS_BYTES]; /* of the first daemon that trained */
+        bool has_numerics, numerics_mixed; /* mixed: people were told */
+        struct core_store store;
+
+        uint32_t committed, round, attempt, eval_tries;
+        uint32_t stop_after; /* 0: the job runs to its last round */
+        uint64_t stamp;      /* rises with every phase that gives out work */
+        uint64_t served;     /* the scheduler's turn at which it last began a phase */
+        uint64_t wait_turn;  /* the turn at which it began to wait for the next phase; 0: it does not wait */
+        uint64_t claim;   /* core->lease_turn when it began to wait for busy daemons; 0: it does not wait */
+        uint64_t wait_ms; /* since when it waits for daemons to begin a phase; 0: it does not wait */
+        uint64_t began_ms, train_ms, eval_ms; /* start of this phase; mean duration of earlier phases */
+        bool asks;        /* scheduler's pass: some daemon was asked to give clients back */
+        uint64_t left_ms; /* scheduler's pass: time until the phase at hand ends */
+        bool moving;      /* its open items were asked back for idle daemons */
+        uint64_t arrival_ms, ready_ms;
+        uint64_t prepare_ms; /* after a full disk: when JOB_PREPARE is repeated; 0: at any time */
+
+        struct core_cut *cuts, *cut; /* cut: the valid one; NULL: none is known */
+        bool cut_exact, cuts_dirty;  /* exact: all of its counts are known; dirty: votes must be counted */
+        bool spoilt;                 /* an update that counts in this round has proved false */
+        uint32_t scored;             /* as in JOB_READY */
+        bool scored_all;
+        uint32_t counted_classes;
+
+        struct core_item *items; /* sorted by item */
+        uint32_t n_items, count[ITEM_STATES_];
+        struct core_task *tasks;
+        struct core_group *groups;
+        struct core_daemon **leased;
+        uint32_t n_leased, leased_capacity, n_leased_up;
+
+        struct core_slot *slots;
+        struct core_update *queue_head, *queue_tail;
+        uint64_t memory_ms; /* no slot is granted before, because downloads hold the memory; 0: at any time */
+        uint32_t n_adding;
+        uint64_t weight_claimed, weight_counted; /* of updates that may still count; of those that count */
+
+        uint64_t deadline_ms, deadline_left; /* CORE_NEVER: the clock stands still with this much left */
+        bool released;
+        uint32_t n_pending; /* orders that the worker has not answered, n_adding included */
+        char last_failure[MFL_REASON_BYTES];
+
+        struct mfl_round_record record;
+        core_sum train_loss, eval_loss;
+        uint64_t train_correct, eval_correct;
+        uint64_t *by_class; /* 3 * counted_classes, of the evaluation at hand */
+        uint64_t progress_samples;
+        core_sum progress_loss;
+};
+
+static inline bool mfl_core_job_is_local(const struct core_job *job)
+{
+        return job->spec->data.partition == MFL_PARTITION_LOCAL;
+}
+
+struct core_job *mfl_core_job(const struct mfl_core *core, const char *id); /* NULL: no such job */
+/* Its decisions are made before the step ends. */
+void mfl_core_dirty(struct mfl_core *core, struct core_job *job);
+/* Asserts that the change is legal. */
+void mfl_core_job_move(struct core_job *job, enum core_phase to);
+void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task);
+void mfl_core_items_clear(struct core_job *job);
+
+#endif

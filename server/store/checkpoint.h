@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a checkpoint is made of: the params of a job and the state of its strategy, borrowed from their owner. */
+#ifndef MFL_SERVER_STORE_CHECKPOINT_H
+#define MFL_SERVER_STORE_CHECKPOINT_H
+
+#include "common/model/graph.h"
+
+#define MFL_CHECKPOINT_STATES_MAX 4
+
+struct mfl_checkpoint {
+        const struct mfl_graph *graph;
+        const float *frozen, *params; /* graph->n_frozen floats, and graph->n_moving */
+        const uint8_t *digest;        /* of both */
+        int n_state;
+        const char *state_name[MFL_CHECKPOINT_STATES_MAX];
+        const float *state[MFL_CHECKPOINT_STATES_MAX]; /* graph->n_moving floats each */
+};
+
+#endif

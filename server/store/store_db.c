@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SQLite behind a few functions, which turn its result codes into the store's. */
+#include "server/store/store_db.h"
+
+#include <math.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/digest.h"
+#include "common/base/fs.h"
+#include "server/store/store.h"
+
+#define STATEMENTS                                                                                           \
+        64 /* prepared statements, by a hash of their text: triggers make them expensive to prepare */
+
+struct mfl_db {
+        sqlite3 *sqlite;
+        char *path;
+        sqlite3_stmt *statements[STATEMENTS];
+};
+struct mfl_db_row {
+        sqlite3_stmt *stmt;
+};
+
+int mfl_store_code(int r)
+{
+        if (r >= 0 || r == -ENOMEM)
+                return r;
+        return r == -ENOSPC || r == -EDQUOT ? MFL_STORE_FULL : MFL_STORE_AGAIN;
+}
+
+/* Result codes: https://www.sqlite.org/rescode.html. */
+static int code_of(int rc)
+{
+        if (rc == SQLITE_IOERR_NOMEM)
+                return -ENOMEM;
+        switch (rc & 0xff) {
+        case SQLITE_FULL:
+                return MFL_STORE_FULL;
+        case SQLITE_NOMEM:
+                return -ENOMEM;
+        case SQLITE_BUSY:
+        case SQLITE_LOCKED:
+        case SQLITE_IOERR:
+        case SQLITE_CANTOPEN:
+        case SQLITE_READONLY:
+        case SQLITE_PROTOCOL:
+                return MFL_STORE_AGAIN;
+        default:
+                return -EIO; /* corrupt, not a database, or a wrong statement */
+        }
+}
+
+static int fail(struct mfl_db *db, int rc, const char *sql, struct mfl_error *err)
+{
+        return mfl_fail(err, code_of(rc), "database %s: %s (%d) in \"%.60s\"", db->path,
+                sqlite3_errmsg(db->sqlite), sqlite3_extended_errcode(db->sqlite), sql);
+}
+
+/* ---- row_sum ---- */
+
+static int sum_value(struct mfl_sha256 *sha, sqlite3_value *value)
+{
+        struct mfl_error err;
+        const int type = sqlite3_value_type(value);
+        const void *data = NULL;
+        int64_t number = 0;
+        double real;
+        uint8_t head[9] = {(uint8_t)type};
+        if (type == SQLITE_INTEGER) {
+                number = sqlite3_value_int64(value);
+        } else if (type == SQLITE_FLOAT) {
+                real = sqlite3_value_double(value);
+                memcpy(&number, &real, sizeof number);
+        } else if (type != SQLITE_NULL) {
+                data = sqlite3_value_blob(value);
+                number = sqlite3_value_bytes(value);
+                if (!data && number)
+                        return -ENOMEM;
+        }
+        for (int i = 0; i < 8; i++)
+                head[1 + i] = (uint8_t)((uint64_t)number >> 8 * i);
+        int r = mfl_sha256_update(sha, head, sizeof head, &err);
+        return r || !data ? r : mfl_sha256_update(sha, data, (size_t)number, &err);
+}
+
+static void row_sum(sqlite3_context *context, int n, sqlite3_value **values)
+{
+        struct mfl_sha256 sha = {0};
+        struct mfl_error err;
+        uint8_t digest[MFL_SHA256_BYTES];
+        int r = mfl_sha256_init(&sha, &err);
+        for (int i = 0; i < n && !r; i++)
+                r = sum_value(&sha, values[i]);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, &err);
+        mfl_sha256_deinit(&sha);
+        if (r)
+                sqlite3_result_error_nomem(context);
+        else
+                sqlite3_result_int64(context, (int64_t)mfl_sha256_number(digest));
+}
+
+/* ---- connections ---- */
+
+/* Sets up every connection; sql: what to run after that. */
+static int prepare_connection(struct mfl_db *db, const char *sql, struct mfl_error *err)
+{
+        int rc = sqlite3_create_function_v2(db->sqlite, "row_sum", -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+                NULL, row_sum, NULL, NULL, NULL);
+        return rc ? fail(db, rc, "row_sum", err) : mfl_db_exec(db, sql, err);
+}
+
+int mfl_db_open(const char *path, struct mfl_db **ret_db, struct mfl_error *err)
+{
+        struct mfl_db *db = mfl_calloc(1, sizeof *db);
+        if (!db || !(db->path = mfl_strdup(path))) {
+                free(db);
+                return mfl_fail_memory(err, sizeof *db, "the database");
+        }
+        int rc = sqlite3_open_v2(
+                path, &db->sqlite, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL);
+        int r;
+        if (rc)
+                r = fail(db, rc, "open", err);
+        else
+                r = prepare_connection(db,
+                        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; "
+                        "PRAGMA busy_timeout=2000; PRAGMA temp_store=MEMORY",
+                        err);
+        if (r) {
+                mfl_db_close(db);
+                return r;
+        }
+        *ret_db = db;
+        return 0;
+}
+
+int mfl_db_open_reading(const char *path, struct mfl_db **ret_db, struct mfl_error *err)
+{
+        struct mfl_db *db = mfl_calloc(1, sizeof *db);
+        if (!db || !(db->path = mfl_strdup(path))) {
+                free(db);
+                return mfl_fail_memory(err, sizeof *db, "the database");
+        }
+        int rc = sqlite3_open_v2(path, &db->sqlite, SQLITE_OPEN_READONLY | SQLITE_OPEN_FULLMUTEX, NULL);
+        int r = rc ? fail(db, rc, "open", err) : prepare_connection(db, "PRAGMA busy_timeout=2000", err);
+        if (r) {
+                mfl_db_close(db);
+                return r;
+        }
+        *ret_db = db;
+        return 0;
+}
+
+static int copy_pages(struct mfl_db *db, struct mfl_db *to, struct mfl_error *err)
+{
+        sqlite3_backup *backup = sqlite3_backup_init(to->sqlite, "main", db->sqlite, "main");
+        if (!backup)
+                return fail(to, sqlite3_errcode(to->sqlite), "backup", err);
+        int rc = sqlite3_backup_step(backup, -1);
+        int rc_end = sqlite3_backup_finish(backup);
+        if (rc == SQLITE_DONE)
+                return rc_end ? fail(to, rc_end, "backup", err) : 0;
+        return mfl_fail(
+                err, code_of(rc), "database %s: copy to %s: %s", db->path, to->path, sqlite3_errstr(rc));
+}
+
+int mfl_db_save(struct mfl_db *db, const char *path, struct mfl_error *err)
+{
+        struct mfl_db to = {.path = (char *)(uintptr_t)path};
+        int rc = sqlite3_open_v2(path, &to.sqlite,
+                SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_EXCLUSIVE | SQLITE_OPEN_FULLMUTEX,
+                NULL);
+        int r = rc ? fail(&to, rc, "create", err) : copy_pages(db, &to, err);
+        /* The copy's header says WAL, so that reading it would need two more files. */
+        if (!r)
+                r = mfl_db_exec(&to, "PRAGMA journal_mode=DELETE", err);
+        sqlite3_close_v2(to.sqlite);
+        if (r)
+                unlink(path);
+        return r;
+}
+
+void mfl_db_close_moves_log(struct mfl_db *db, bool on)
+{
+        sqlite3_db_config(db->sqlite, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !on, NULL);
+}
+
+void mfl_db_close(struct mfl_db *db)
+{
+        if (!db)
+                return;
+        for (int i = 0; i < STATEMENTS; i++)
+                sqlite3_finalize(db->statements[i]);
+        sqlite3_close_v2(db->sqlite);
+        free(db->path);
+        free(db);
+}
+
+int mfl_db_exec(struct mfl_db *db, const char *sql, struct mfl_error *err)
+{
+        int rc = sqlite3_exec(db->sqlite, sql, NULL, NULL, NULL);
+        return rc ? fail(db, rc, sql, err) : 0;
+}
+
+static int bind(sqlite3_stmt *stmt, const char *fmt, va_list ap)
+{
+        int rc = SQLITE_OK;
+        for (int i = 1; *fmt && !rc; i++, fmt++) {
+                switch (*fmt) {
+                case 'i':
+                        rc = sqlite3_bind_int64(stmt, i, va_arg(ap, int64_t));
+                        break;
+                case 't':
+                        rc = sqlite3_bind_text(stmt, i, va_arg(ap, const char *), -1, SQLITE_TRANSIENT);
+                        break;
+                case 'd':
+                        rc = sqlite3_bind_double(stmt, i, va_arg(ap, double));
+                        break;
+                case 'b': {
+                        const void *blob = va_arg(ap, const void *);
+                        size_t bytes = va_arg(ap, size_t);
+                        rc = sqlite3_bind_blob64(stmt, i, blob, bytes, SQLITE_TRANSIENT);
+                        break;
+                }
+                default:
+                        mfl_assert(!"a known letter");
+                }
+        }
+        return rc;
+}
+
+static uint32_t hash(const char *text)
+{
+        uint32_t h = 2166136261u;
+        for (; *text; text++)
+                h = (h ^ (uint8_t)*text) * 16777619u;
+        return h;
+}
+
+/* ret_kept: the statement stays in the cache; otherwise the caller finalizes it. A statement whose rows a caller
+ * further up is still reading is not used twice. */
+static int prepare(struct mfl_db *db, const char *sql, sqlite3_stmt **ret_stmt, bool *ret_kept)
+{
+        sqlite3_stmt **place = &db->statements[hash(sql) % STATEMENTS], *stmt = *place;
+        *ret_kept = !stmt || !sqlite3_stmt_busy(stmt);
+        if (stmt && *ret_kept && !strcmp(sqlite3_sql(stmt), sql)) {
+                *ret_stmt = stmt;
+                return SQLITE_OK;
+        }
+        int rc = sqlite3_prepare_v3(
+                db->sqlite, sql, -1, *ret_kept ? SQLITE_PREPARE_PERSISTENT : 0, ret_stmt, NULL);
+        if (!rc && *ret_kept) {
+                sqlite3_finalize(*place);
+                *place = *ret_stmt;
+        }
+        return rc;
+}
+
+static int query(struct mfl_db *db, mfl_db_on_row *on_row, void *user, struct mfl_error *err, const char *sql,
+        const char *fmt, va_list ap)
+{
+        sqlite3_stmt *stmt = NULL;
+        bool kept;
+        int rc = prepare(db, sql, &stmt, &kept), r = 0;
+        if (!rc)
+                rc = bind(stmt, fmt, ap);
+        while (!rc && !r) {
+                rc = sqlite3_step(stmt);
+                if (rc != SQLITE_ROW)
+                        break;
+                rc = SQLITE_OK;
+                struct mfl_db_row row = {stmt};
+                if (on_row)
+                        r = on_row(&row, user, err);
+        }
+        if (rc && rc != SQLITE_DONE)
+                r = fail(db, rc, sql, err);
+        if (kept && stmt) {
+                sqlite3_reset(stmt);
+                sqlite3_clear_bindings(stmt);
+        } else {
+                sqlite3_finalize(stmt);
+        }
+        return r;
+}
+
+int mfl_db_run(struct mfl_db *db, struct mfl_error *err, const char *sql, const char *fmt, ...)
+{
+        va_list ap;
+        va_start(ap, fmt);
+        int r = query(db, NULL, NULL, err, sql, fmt, ap);
+        va_end(ap);
+        return r;
+}
+
+int mfl_db_query(struct mfl_db *db, mfl_db_on_row *on_row, void *user, struct mfl_error *err, const char *sql,
+        const char *fmt, ...)
+{
+        va_list ap;
+        va_start(ap, fmt);
+        int r = query(db, on_row, user, err, sql, fmt, ap);
+        va_end(ap);
+        return r;
+}
+
+int64_t mfl_db_last_id(const struct mfl_db *db)
+{
+        return sqlite3_last_insert_rowid(db->sqlite);
+}
+
+int64_t mfl_db_int(struct mfl_db_row *row, int column)
+{
+        return sqlite3_column_int64(row->stmt, column);
+}
+
+double mfl_db_double(struct mfl_db_row *row, int column)
+{
+        if (sqlite3_column_type(row->stmt, column) == SQLITE_NULL)
+                return (double)NAN;
+        return sqlite3_column_double(row->stmt, column);
+}
+
+const char *mfl_db_text(struct mfl_db_row *row, int column)
+{
+        const unsigned char *text = sqlite3_column_text(row->stmt, column);
+        return text ? (const char *)text : "";
+}
+
+size_t mfl_db_bytes(struct mfl_db_row *row, int column)
+{
+        return (size_t)sqlite3_column_bytes(row->stmt, column);
+}
+
+void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes)
+{
+        const void *blob = sqlite3_column_blob(row->stmt, column);
+        if (blob && (size_t)sqlite3_column_bytes(row->stmt, column) == bytes)
+                memcpy(ret_blob, blob, bytes);
+        else
+                memset(ret_blob, 0, bytes);
+}
+
+int mfl_db_begin(struct mfl_db *db, struct mfl_error *err)
+{
+        return mfl_db_exec(db, "BEGIN IMMEDIATE", err);
+}
+
+int mfl_db_commit(struct mfl_db *db, struct mfl_error *err)
+{
+        int r = mfl_fs_fault("before-db-commit", db->path);
+        if (r)
+                r = mfl_fail(err, mfl_store_code(r), "database %s: commit: %s", db->path, strerror(-r));
+        else
+                r = mfl_db_exec(db, "COMMIT", err);
+        if (r) {
+                mfl_db_rollback(db);
+                return r;
+        }
+        r = mfl_fs_fault("after-db-commit", db->path);
+        return r ? mfl_fail(err, mfl_store_code(r), "database %s: commit: %s", db->path, strerror(-r)) : 0;
+}
+
+void mfl_db_rollback(struct mfl_db *db)
+{
+        /* After some failures SQLite has rolled back by itself. */
+        if (!sqlite3_get_autocommit(db->sqlite))
+                sqlite3_exec(db->sqlite, "ROLLBACK", NULL, NULL, NULL);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one place that knows SQLite: statements with bound arguments, rows by callback, transactions. Private
+ * to server/store/. One thread at a time. Codes are the store's (store.h, Errors).
+ *
+ * Arguments follow a format of one letter each: i (int64_t), t (const char *), d (double; NaN is stored as
+ * NULL), b (const void *, size_t). Narrower integers must be cast by the caller.
+ */
+#ifndef MFL_SERVER_STORE_STORE_DB_H
+#define MFL_SERVER_STORE_STORE_DB_H
+
+#include "common/base/base.h"
+
+struct mfl_db;
+struct mfl_db_row;
+
+int mfl_db_open(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
+/* Whether closing the last connection may move the log (mfl.db-wal) into the database and remove it (the default).
+ * False: both files stay as they are. */
+void mfl_db_close_moves_log(struct mfl_db *db, bool on);
+/* An existing database, for reading only; a server may have it open. */
+int mfl_db_open_reading(const char *path, struct mfl_db **ret_db, struct mfl_error *err);
+void mfl_db_close(struct mfl_db *db);
+/* Writes the whole database as it is now, or as the open transaction sees it, to a new file, with SQLite's backup
+ * API: https://www.sqlite.org/backup.html. The result is one file without a log, and is not synced. Others may write
+ * to the database meanwhile. On failure the file is removed. */
+int mfl_db_save(struct mfl_db *db, const char *path, struct mfl_error *err);
+
+/* Statements may call row_sum(...) with any arguments: a 64-bit checksum of their types and values, the first
+ * bytes of a SHA-256 (store_sums.h). */
+
+/* Runs statements without results and arguments. */
+int mfl_db_exec(struct mfl_db *db, const char *sql, struct mfl_error *err);
+/* One statement. */
+int mfl_db_run(struct mfl_db *db, struct mfl_error *err, const char *sql, const char *fmt, ...);
+/* Calls on_row for each row; stops at a result other than 0 and returns it. */
+typedef int mfl_db_on_row(struct mfl_db_row *row, void *user, struct mfl_error *err);
+int mfl_db_query(struct mfl_db *db, mfl_db_on_row *on_row, void *user, struct mfl_error *err, const char *sql,
+        const char *fmt, ...);
+int64_t mfl_db_last_id(const struct mfl_db *db);
+
+/* Columns from 0. text: valid during the callback, never NULL. blob: exactly `bytes`, zeros when it has
+ * another size. double: NaN for NULL. */
+int64_t mfl_db_int(struct mfl_db_row *row, int column);
+double mfl_db_double(struct mfl_db_row *row, int column);
+const char *mfl_db_text(struct mfl_db_row *row, int column);
+size_t mfl_db_bytes(struct mfl_db_row *row, int column); /* of a blob */
+void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes);
+
+/* Commit passes the fault points "before-db-commit" and "after-db-commit". A commit that fails has rolled back,
+ * unless the failure was injected after it. */
+int mfl_db_begin(struct mfl_db *db, struct mfl_error *err);
+int mfl_db_commit(struct mfl_db *db, struct mfl_error *err);
+void mfl_db_rollback(struct mfl_db *db);
+
+/* The store's code for the -errno of a file operation; the error's text stays as it is. */
+int mfl_store_code(int r);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows with the network traffic of each round and node. */
+#include "server/store/store_internal.h"
+
+int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
+        const struct mfl_store_nodes *nodes, struct mfl_error *err)
+{
+        int64_t oldest = (int64_t)round - MFL_STORE_NODE_ROUNDS_MAX + 1;
+        int r = mfl_db_run(store->db, err,
+                "DELETE FROM round_nodes WHERE job = ?1 AND (round < ?2 OR round = ?3)", "tii", id, oldest,
+                (int64_t)round);
+        for (uint32_t i = 0; i < nodes->n && !r; i++) {
+                const struct mfl_store_node *n = &nodes->v[i];
+                r = mfl_db_run(store->db, err,
+                        "INSERT INTO round_nodes (job, round, node, daemons, up, down, up_alone, down_alone) "
+                        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                        "titiiiii", id, (int64_t)round, n->node, (int64_t)n->daemons, (int64_t)n->up,
+                        (int64_t)n->down, (int64_t)n->up_alone, (int64_t)n->down_alone);
+        }
+        return r;
+}
+
+struct nodes_reader {
+        struct mfl_store_nodes nodes;
+        uint32_t room;
+};
+
+static int on_node(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct nodes_reader *reader = user;
+        if (reader->nodes.n == reader->room) {
+                uint32_t room = reader->room ? 2 * reader->room : 16;
+                struct mfl_store_node *grown = mfl_realloc(reader->nodes.v, room * sizeof *grown);
+                if (!grown)
+                        return mfl_fail_memory(err, room * sizeof *grown, "the list of nodes");
+                reader->nodes.v = grown;
+                reader->room = room;
+        }
+        struct mfl_store_node *node = &reader->nodes.v[reader->nodes.n++];
+        *node = (struct mfl_store_node){
+                .round = (uint32_t)mfl_db_int(row, 0),
+                .daemons = (uint32_t)mfl_db_int(row, 2),
+                .up = (uint64_t)mfl_db_int(row, 3),
+                .down = (uint64_t)mfl_db_int(row, 4),
+                .up_alone = (uint64_t)mfl_db_int(row, 5),
+                .down_alone = (uint64_t)mfl_db_int(row, 6),
+        };
+        mfl_strcpy(node->node, sizeof node->node, mfl_db_text(row, 1));
+        return 0;
+}
+
+/* The newest rounds that have at most `limit` rows together. */
+int mfl_store_node_list(struct mfl_store *store, const char *id, uint32_t limit,
+        struct mfl_store_nodes *ret_nodes, struct mfl_error *err)
+{
+        struct nodes_reader reader = {{0}};
+        mfl_store_lock(store);
+        int r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_query(store->db, on_node, &reader, err,
+                        "SELECT round, node, daemons, up, down, up_alone, down_alone FROM round_nodes "
+                        "WHERE job = ?1 AND round IN (SELECT round FROM (SELECT round, "
+                        "sum(count(*)) OVER (ORDER BY round DESC) AS total FROM round_nodes WHERE job = ?1 "
+                        "GROUP BY round) WHERE total <= ?2) ORDER BY round, node",
+                        "ti", id, (int64_t)limit);
+        mfl_store_unlock(store);
+        if (r)
+                mfl_store_nodes_deinit(&reader.nodes);
+        else
+                *ret_nodes = reader.nodes;
+        return r;
+}
+
+void mfl_store_nodes_deinit(struct mfl_store_nodes *nodes)
+{
+        free(nodes->v);
+        *nodes = (struct mfl_store_nodes){0};
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Strategies: how params(r + 1) follow from params(r) and the collected updates. One table of functions
+ * and one short file per algorithm (server/strategy/strategy_*.c), with the paper and the equation at its
+ * top.
+ *
+ * A strategy sees one number per element and round, the aggregate d: the weighted mean of the clients'
+ * deltas from exact sums (common/base/fixed.h), or what the strategy makes of the single updates (median).
+ * The papers call -d the pseudo-gradient. Parameters that are not trained (running statistics of batch
+ * norm) have no gradient that a server optimizer could follow. With every strategy and learning rate they
+ * become param + d: the clients' weighted mean (for median, their median); their state stays the same.
+ *
+ * All arithmetic is elementwise, in double, in a fixed order, with one rounding to float per stored
+ * element, so the result depends only on the input. The state of a strategy is a set of float vectors of
+ * the model's length. Checkpoints contain it beside the params, so a resumed job goes on with the same
+ * bits. Pure functions, no allocation, any thread.
+ */
+#ifndef MFL_SERVER_STRATEGY_STRATEGY_H
+#define MFL_SERVER_STRATEGY_STRATEGY_H
+
+#include "common/job/job.h"
+
+#define MFL_STRATEGY_STATES_MAX 2
+
+struct mfl_strategy_ops {
+        enum mfl_strategy_kind kind;
+        const char *name; /* as in job files */
+        int n_state;
+        const char *state_name[MFL_STRATEGY_STATES_MAX]; /* "momentum", "variance", ...: part of checkpoint
+                                                            tensors' names */
+        bool needs_single_updates;
+
+        /* The value of every element of state i before the first round. NULL if n_state is 0. */
+        float (*state_initial)(const struct mfl_job *job, int i);
+
+        /* Only with needs_single_updates: d[e] from n_rows deltas rows[k][e], e in [0, count). scratch has
+         * room for n_rows floats. n_rows >= 1. */
+        void (*reduce)(
+                const float *const *rows, uint32_t n_rows, size_t count, float *scratch, double *ret_d);
+
+        /* Computes one range: params_out[e] from params_in[e], d[e] and state[i][e], which is updated in
+         * place. params_out and params_in do not overlap. round: its number, from 1 on. mfl_strategy_apply checks that the results are
+         * finite. */
+        void (*apply)(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
+                const double *d, float *const *state, float *params_out);
+};
+
+/* Never NULL for a valid kind. */
+const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind);
+
+/* Computes params [first, first + count) of the graph's flat vector: ops->apply for those that are trained
+ * (all, if graph is NULL), params_in + d for the others. MFL_INVALID: a new param or state element is not
+ * finite; the text tells its position, first + e. */
+int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint32_t round,
+        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
+        float *const *state, float *params_out, struct mfl_error *err);
+
+extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, mfl_strategy_fedavgm,
+        mfl_strategy_fedadagrad, mfl_strategy_fedadam, mfl_strategy_fedyogi, mfl_strategy_median;
+
+#endif

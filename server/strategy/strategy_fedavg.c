@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Federated averaging: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of
+ * Deep Networks from Decentralized Data", AISTATS 2017, algorithm 1:
+ *
+ *      w(t+1) = sum_k (n_k / m) w_k(t+1)
+ *             = w(t) + d,                    d = sum_k (n_k / m) delta_k
+ *
+ * With a server learning rate (Reddi et al. 2021, algorithm 1 with SGD as the server's optimizer) it becomes
+ * w(t+1) = w(t) + eta d. FedProx (Li et al.: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+ * algorithm 2) is the same on the server: clients add its proximal term (mu/2) |w - w(t)|^2.
+ */
+#include "server/strategy/strategy.h"
+
+static void apply(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
+        const double *d, float *const *state, float *params_out)
+{
+        double eta = (double)job->aggregation.server_lr;
+        for (size_t e = 0; e < count; e++)
+                params_out[e] = (float)((double)params_in[e] + eta * d[e]);
+}
+
+const struct mfl_strategy_ops mfl_strategy_fedavg = {
+        .kind = MFL_STRATEGY_FEDAVG,
+        .name = "fedavg",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_fedprox = {
+        .kind = MFL_STRATEGY_FEDPROX,
+        .name = "fedprox",
+        .apply = apply,
+};

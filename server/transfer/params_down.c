@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sends params down. */
+#include "server/transfer/params_down.h"
+
+#include "server/loop/states.h"
+
+#define FRAME_FLOATS (MFL_PARAMS_CHUNK_BYTES / sizeof(float))
+#define WINDOW 4 /* frames queued at a time: enough to keep the socket busy, few enough to stop soon */
+
+enum transfer_state {
+        TRANSFER_SENDING,
+        TRANSFER_QUEUED,
+        TRANSFER_ENDED,
+};
+
+static const unsigned edges[] = {
+        [TRANSFER_SENDING] = MFL_TO(TRANSFER_QUEUED) | MFL_TO(TRANSFER_ENDED),
+        [TRANSFER_QUEUED] = MFL_TO(TRANSFER_ENDED),
+        [TRANSFER_ENDED] = 0,
+};
+
+struct mfl_transfer {
+        struct mfl_session *session;
+        enum transfer_state state;
+        struct mfl_params *params;
+        struct mfl_server_job *job; /* only while it has not ended */
+        uint64_t offset;            /* next float */
+        uint32_t in_flight;         /* frames that are queued */
+        uint64_t request;
+};
+
+static void free_if_done(struct mfl_transfer *t)
+{
+        if (t->state != TRANSFER_ENDED || t->in_flight)
+                return;
+        mfl_params_unref(t->params);
+        free(t);
+}
+
+static void end(struct mfl_transfer *t)
+{
+        mfl_assert(t->session->transfer == t);
+        mfl_state_move(t->state, edges, TRANSFER_ENDED);
+        t->session->transfer = NULL;
+        t->job = NULL;
+        free_if_done(t);
+}
+
+static void pump(struct mfl_transfer *t);
+
+static void on_sent(struct mfl_stream *stream, int status, void *arg)
+{
+        struct mfl_transfer *t = arg;
+        mfl_assert(t->in_flight > 0);
+        t->in_flight--;
+        if (t->state == TRANSFER_ENDED)
+                free_if_done(t);
+        else if (status == 0)
+                pump(t);
+}
+
+/* Sends one frame; false when the stream takes no more. */
+static bool send_frame(struct mfl_transfer *t)
+{
+        struct mfl_session *session = t->session;
+        /* Up to the next line of the buffer's grid: whole chunks have a checksum that is computed once for
+         * all receivers. */
+        uint64_t n = MFL_MIN(FRAME_FLOATS - t->offset % FRAME_FLOATS, t->params->n - t->offset);
+        Mfl__Params body = MFL__PARAMS__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        struct mfl_error err;
+        body.job = t->job->id;
+        body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
+        body.offset = t->offset;
+        body.total = t->params->n;
+        envelope.request = t->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
+        envelope.params = &body;
+        bool whole = t->offset % FRAME_FLOATS == 0;
+        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
+        int r = mfl_stream_send(&session->stream, &envelope, t->params->v + t->offset, n * sizeof(float),
+                whole ? &crc : NULL, on_sent, t, &err);
+        if (r) {
+                if (r < 0)
+                        mfl_loop_fatal(session->all->loop, r, &err);
+                return false;
+        }
+        if (!t->request) /* a model that somebody pulls is no part of the round */
+                mfl_server_job_cost_bytes(t->job, session->conn, 0, n * sizeof(float));
+        t->offset += n;
+        t->in_flight++;
+        return true;
+}
+
+/* Params that were replaced twice hold memory that the job needs: the daemon will be told of newer ones. */
+static void give_up(struct mfl_transfer *t)
+{
+        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = t->job->id;
+        body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
+        envelope.params_gone = &body;
+        mfl_session_send(t->session, &envelope);
+        end(t);
+}
+
+static void pump(struct mfl_transfer *t)
+{
+        mfl_assert(t->state != TRANSFER_ENDED && t->offset <= t->params->n);
+        if (t->params->retired && !t->request) {
+                give_up(t);
+                return;
+        }
+        while (t->state == TRANSFER_SENDING && t->in_flight < WINDOW) {
+                if (!send_frame(t))
+                        return;
+                if (t->offset == t->params->n)
+                        mfl_state_move(t->state, edges, TRANSFER_QUEUED);
+        }
+        if (t->state == TRANSFER_QUEUED && !t->in_flight)
+                end(t);
+}
+
+void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
+        uint64_t offset, uint64_t request)
+{
+        mfl_assert(offset < params->n);
+        mfl_transfer_stop(session);
+        struct mfl_transfer *t = mfl_malloc(sizeof *t);
+        if (!t) {
+                mfl_loop_no_memory(session->all->loop, sizeof *t, "a transfer of params");
+                return;
+        }
+        *t = (struct mfl_transfer){.session = session,
+                .state = TRANSFER_SENDING,
+                .params = mfl_params_ref(params),
+                .job = job,
+                .offset = offset,
+                .request = request};
+        session->transfer = t;
+        pump(t);
+}
+
+void mfl_transfer_stop(struct mfl_session *session)
+{
+        if (session->transfer)
+                end(session->transfer);
+}
+
+void mfl_transfer_stop_job(struct mfl_sessions *sessions, const struct mfl_server_job *job)
+{
+        for (struct mfl_session *s = sessions->first; s; s = s->next)
+                if (s->transfer && s->transfer->job == job)
+                        mfl_transfer_stop(s);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Params on their way to one peer: frames that point into one shared, reference-counted buffer, a few of them
+ * queued at a time.
+ *
+ *     SENDING --the last frame is queued--> QUEUED --it is sent--> ENDED
+ *        |                                     |
+ *        +----- stopped, or params retired ----+-----------------> ENDED
+ *
+ * A session has at most one transfer. Its memory goes when it has ended and no frame of it is queued.
+ */
+#ifndef MFL_SERVER_TRANSFER_PARAMS_DOWN_H
+#define MFL_SERVER_TRANSFER_PARAMS_DOWN_H
+
+#include "server/jobs/job.h"
+#include "server/session/session.h"
+
+/* Starts sending params from a float on, instead of what the session was being sent; takes a reference.
+ * request: of an operator's Pull; 0 for daemons. */
+void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
+        uint64_t offset, uint64_t request);
+/* Fine without a transfer. */
+void mfl_transfer_stop(struct mfl_session *session);
+/* Stops all transfers of a job. */
+void mfl_transfer_stop_job(struct mfl_sessions *sessions, const struct mfl_server_job *job);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The HTTP port: serves GET and HEAD of pages that the loop makes, on a thread of its own.
+ *
+ *      HTTP thread:   request ---- in the cache, and fresh ------------------------> answer
+ *                        |                                                             ^
+ *                        +-- parked; path is wanted --+            resumed ------------+
+ *                                                     v               |
+ *      loop thread:              (40 times a second) render(path) -> mfl_http_answer
+ *
+ * Only that thread reads and parses what peers send, at a lower priority, with libmicrohttpd. The loop makes
+ * each page at most once per second, however many peers ask. One lock guards what both threads see, and is
+ * held for a few instructions. Limits: 64 connections (the oldest is closed when they are nearly used up), 16
+ * KiB per request, 10 s of silence, 20 s per connection, one request per connection.
+ *
+ * /healthz: 200 while the loop beats and the server says that it is well, else 503 and the reason. /readyz:
+ * the same for ready. Both are answered even when the loop hangs. On a loopback address, a Host other than
+ * localhost or an address is refused: otherwise any web page that a user visits could read ours by rebinding
+ * its own name.
+ *
+ * http_absent.c replaces this in a build without libmicrohttpd.
+ */
+#ifndef MFL_SERVER_WEB_HTTP_H
+#define MFL_SERVER_WEB_HTTP_H
+
+#include <uv.h>
+
+#include "common/base/base.h"
+
+struct mfl_http;
+
+/* A page that never changes. */
+struct mfl_asset {
+        const char *path, *type;
+        const unsigned char *bytes;
+        size_t n;
+};
+
+struct mfl_http_options {
+        const char *address; /* HOST:PORT; port 0: any free one */
+        bool anywhere;       /* allow addresses other than loopback */
+        uv_loop_t *loop;
+        const struct mfl_asset *assets; /* n_assets, static */
+        size_t n_assets;
+        /* HTTP thread: whether such a page may exist. The path has at most MFL_HTTP_PATH_BYTES - 1 bytes. */
+        bool (*knows)(const char *path);
+        /* Loop thread: must call mfl_http_answer with that path, now or later, unless the port is closed
+         * before. Until then it is not called again with that path. */
+        void (*render)(void *user, const char *path);
+        void *user;
+        uint32_t stale_ms; /* without a beat for this long, the loop hangs; 0: 5000 */
+        uint32_t fresh_ms; /* a page is served for this long; 0: 1000 */
+};
+#define MFL_HTTP_PATH_BYTES 64
+
+/* MFL_INVALID: a wrong address, or a build without libmicrohttpd. Negative: the address can't be bound, or
+ * memory ran out. */
+int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_http, struct mfl_error *err);
+const char *mfl_http_address(const struct mfl_http *http); /* "127.0.0.1:7434" */
+bool mfl_http_is_loopback(const struct mfl_http *http);
+/* Loop thread, from here on. unwell, unready: NULL, or the reason. Until the first beat the server counts as
+ * well and not ready ("starting"). Also closes connections that are too old. */
+void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready);
+/* Takes body, which malloc made; NULL: the page could not be made, and is answered with 503. */
+void mfl_http_answer(
+        struct mfl_http *http, const char *path, unsigned status, const char *type, char *body, size_t n);
+/* Answers since the start, by status; the last one counts all other statuses. Any thread. */
+#define MFL_HTTP_STATUSES 8
+extern const unsigned mfl_http_statuses[MFL_HTTP_STATUSES - 1];
+void mfl_http_counts(struct mfl_http *http, uint64_t ret_counts[MFL_HTTP_STATUSES]);
+/* Ends the thread; handles and memory go while the loop turns. NULL is fine. */
+void mfl_http_close(struct mfl_http *http);
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which page is made by what: those made from memory at once, those of a job after a query on the disk
+ * worker. */
+#include "server/web/pages.h"
+
+#include "common/base/log.h"
+#include "server/jobs/partition.h"
+#include "server/web/contents.h"
+#include "server/web/dashboard.h"
+#include "server/web/exposition.h"
+
+#define ROUNDS_READ_MAX 2000 /* the newest: a query of a few milliseconds */
+
+#define TYPE_JSON "application/json"
+#define TYPE_HTML "text/html; charset=utf-8"
+
+/* ---- paths ---- */
+
+typedef void make_page(const struct mfl_pages *pages, struct mfl_text *text);
+static const struct {
+        const char *path, *type;
+        make_page *make;
+} table[] = {
+        {"/", TYPE_HTML, mfl_html_overview},
+        {"/metrics", MFL_EXPOSITION_TYPE, mfl_metrics_text},
+        {"/api/jobs", TYPE_JSON, mfl_page_jobs},
+        {"/api/daemons", TYPE_JSON, mfl_page_daemons},
+        {"/api/rounds", TYPE_JSON, mfl_page_timeline},
+};
+
+enum detail_kind {
+        DETAIL_HTML,      /* "/jobs/ID" */
+        DETAIL_JSON,      /* "/api/jobs/ID" */
+        DETAIL_PARTITION, /* "/api/jobs/ID/partition" */
+};
+
+/* The job whose page it is; false: the path is none of a job. */
+static bool job_of(const char *path, char ret_id[MFL_JOB_ID_BYTES], enum detail_kind *ret_kind)
+{
+        bool html = !strncmp(path, "/jobs/", 6);
+        const char *id = html ? path + 6 : !strncmp(path, "/api/jobs/", 10) ? path + 10 : "";
+        size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
+        if (!n || n >= MFL_JOB_ID_BYTES)
+                return false;
+        if (id[n] && (html || strcmp(id + n, "/partition")))
+                return false;
+        *ret_kind = html ? DETAIL_HTML : id[n] ? DETAIL_PARTITION : DETAIL_JSON;
+        memcpy(ret_id, id, n);
+        ret_id[n] = '\0';
+        return true;
+}
+
+static bool knows(const char *path)
+{
+        char id[MFL_JOB_ID_BYTES];
+        enum detail_kind kind;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++)
+                if (!strcmp(table[i].path, path))
+                        return true;
+        return job_of(path, id, &kind);
+}
+
+/* Takes the text. */
+static void answer(
+        struct mfl_pages *pages, const char *path, unsigned status, const char *type, struct mfl_text *text)
+{
+        if (text->failed)
+                mfl_text_deinit(text);
+        mfl_http_answer(pages->http, path, status, type, text->v, text->n);
+}
+
+static void answer_missing(struct mfl_pages *pages, const char *path)
+{
+        struct mfl_text text = {0};
+        mfl_text_put(&text, "there is no such job\n");
+        answer(pages, path, 404, "text/plain; charset=utf-8", &text);
+}
+
+/* ---- a job's page ---- */
+
+struct mfl_page_detail {
+        struct mfl_work work;
+        struct mfl_page_detail *next; /* waits for this one */
+        struct mfl_pages *pages;
+        char path[MFL_HTTP_PATH_BYTES], job[MFL_JOB_ID_BYTES];
+        enum detail_kind kind;
+        struct mfl_store_rounds rounds;
+        Mfl__Partition *partition;
+        int status;
+        struct mfl_error err;
+};
+
+static void run_detail(struct mfl_work *work)
+{
+        struct mfl_page_detail *detail = MFL_CONTAINER_OF(work, struct mfl_page_detail, work);
+        struct mfl_store *store = detail->pages->store;
+        if (detail->kind != DETAIL_PARTITION)
+                detail->status = mfl_store_round_list(
+                        store, detail->job, 0, ROUNDS_READ_MAX, &detail->rounds, &detail->err);
+        if (!detail->status && detail->kind != DETAIL_JSON)
+                detail->status = mfl_job_partition_read(store, detail->job, &detail->partition, &detail->err);
+}
+
+static void answer_detail(struct mfl_page_detail *detail)
+{
+        struct mfl_pages *pages = detail->pages;
+        const struct mfl_server_job *job = mfl_server_job_find(pages->jobs, detail->job);
+        struct mfl_text text = {0};
+        if (!pages->http)
+                return;
+        if (!job) {
+                answer_missing(pages, detail->path);
+                return;
+        }
+        if (detail->status) /* answered with 503 */
+                text.failed = true;
+        else if (detail->kind == DETAIL_HTML)
+                mfl_html_job(job, &detail->rounds, detail->partition, &text);
+        else if (detail->kind == DETAIL_PARTITION)
+                mfl_page_partition(job, detail->partition, &text);
+        else
+                mfl_page_job(job, &detail->rounds, &text);
+        answer(pages, detail->path, 200, detail->kind == DETAIL_HTML ? TYPE_HTML : TYPE_JSON, &text);
+}
+
+static void done_detail(struct mfl_work *work);
+
+/* Starts the first page that waits; pages that the worker does not take are answered with 503. */
+static void start_details(struct mfl_pages *pages)
+{
+        while (pages->details) {
+                struct mfl_page_detail *detail = pages->details;
+                detail->work = (struct mfl_work){.run = run_detail, .done = done_detail};
+                if (!mfl_worker_submit(&pages->loop->disk, &detail->work))
+                        return;
+                pages->details = detail->next;
+                if (pages->http)
+                        mfl_http_answer(pages->http, detail->path, 503, "", NULL, 0);
+                free(detail);
+        }
+}
+
+static void done_detail(struct mfl_work *work)
+{
+        struct mfl_page_detail *detail = MFL_CONTAINER_OF(work, struct mfl_page_detail, work);
+        struct mfl_pages *pages = detail->pages;
+        pages->details = detail->next;
+        if (detail->status < 0 && !work->cancelled)
+                mfl_loop_fatal(pages->loop, detail->status, &detail->err);
+        else if (!work->cancelled)
+                answer_detail(detail);
+        mfl_store_rounds_deinit(&detail->rounds);
+        mfl_job_partition_free(detail->partition);
+        free(detail);
+        start_details(pages);
+}
+
+static void want_detail(struct mfl_pages *pages, const char *path, const char *job, enum detail_kind kind)
+{
+        struct mfl_page_detail **at = &pages->details;
+        if (!mfl_server_job_find(pages->jobs, job)) {
+                answer_missing(pages, path);
+                return;
+        }
+        struct mfl_page_detail *detail = mfl_calloc(1, sizeof *detail);
+        if (!detail) {
+                mfl_http_answer(pages->http, path, 503, "", NULL, 0);
+                return;
+        }
+        detail->pages = pages;
+        detail->kind = kind;
+        mfl_strcpy(detail->path, sizeof detail->path, path);
+        mfl_strcpy(detail->job, sizeof detail->job, job);
+        while (*at)
+                at = &(*at)->next;
+        *at = detail;
+        if (pages->details == detail)
+                start_details(pages);
+}
+
+static void render(void *user, const char *path)
+{
+        struct mfl_pages *pages = user;
+        char id[MFL_JOB_ID_BYTES];
+        enum detail_kind kind;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++)
+                if (!strcmp(table[i].path, path)) {
+                        struct mfl_text text = {0};
+                        table[i].make(pages, &text);
+                        answer(pages, path, 200, table[i].type, &text);
+                        return;
+                }
+        bool is_detail = job_of(path, id, &kind);
+        mfl_assert(is_detail); /* no other path is known */
+        want_detail(pages, path, id, kind);
+}
+
+/* ---- the port ---- */
+
+int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
+{
+        const char *address = pages->config->http;
+        bool wanted = *address && strcmp(address, "off");
+        if (!wanted)
+                return 0;
+        mfl_assert(pages->observed->timeline);
+        struct mfl_http_options options = {.address = address,
+                .anywhere = pages->config->insecure_http,
+                .loop = &pages->loop->uv,
+                .assets = mfl_dashboard_assets,
+                .n_assets = mfl_dashboard_n_assets,
+                .knows = knows,
+                .render = render,
+                .user = pages};
+        int r = mfl_http_open(&options, &pages->http, err);
+        if (r)
+                return r;
+        mfl_log(MFL_LOG_INFO, "metrics and dashboard on http://%s/", mfl_http_address(pages->http));
+        if (!mfl_http_is_loopback(pages->http))
+                mfl_log(MFL_LOG_WARN, "http: anyone who can reach %s sees jobs and daemons (insecure_http)",
+                        mfl_http_address(pages->http));
+        return 0;
+}
+
+void mfl_pages_ready(struct mfl_pages *pages)
+{
+        pages->ready = true;
+        mfl_pages_beat(pages);
+}
+
+void mfl_pages_beat(struct mfl_pages *pages)
+{
+        char unwell[MFL_REASON_BYTES + 32], full[64];
+        if (!pages->http)
+                return;
+        const char *disk = mfl_disk_failing(&pages->observed->disk, mfl_loop_now(pages->loop)),
+                   *unready = NULL;
+        mfl_snprintf(unwell, sizeof unwell, "the disk fails: %s", disk ? disk : "");
+        mfl_snprintf(full, sizeof full, "connections_max (%u) is reached", pages->config->connections_max);
+        if (!pages->ready)
+                unready = "starting";
+        else if (pages->sessions->n >= pages->config->connections_max)
+                unready = full;
+        mfl_http_beat(pages->http, disk ? unwell : NULL, unready);
+}
+
+void mfl_pages_close(struct mfl_pages *pages)
+{
+        struct mfl_http *http = pages->http;
+        pages->http = NULL;
+        mfl_http_close(http);
+}

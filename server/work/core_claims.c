@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checking the numbers that daemons report. Sums of losses have 128 bits and can't overflow. */
+#include "server/work/core_claims.h"
+
+#include "common/partition/partition.h"
+#include "server/work/core_presence.h"
+
+#include <inttypes.h>
+
+#define LOSS_BITS 52 /* the largest loss of a prediction is 2^52 units */
+
+struct bounds {
+        uint64_t min, max;
+};
+
+static uint64_t multiply(uint64_t a, uint64_t b)
+{
+        uint64_t product;
+        return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+        uint64_t sum;
+        return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+bool mfl_core_claims_known(const struct core_job *job)
+{
+        enum mfl_partition_kind kind = job->spec->data.partition;
+        return job->cut || kind == MFL_PARTITION_LOCAL || kind == MFL_PARTITION_IID ||
+               job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM;
+}
+
+/* The number of samples that one client has. */
+static struct bounds samples_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t client)
+{
+        uint32_t n;
+        const struct core_cut *cut = job->cut;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
+                return (struct bounds){data->train_samples, data->train_samples};
+        if (mfl_partition_client(job->spec, job->data.train_samples, client, &n))
+                return (struct bounds){n, n};
+        if (job->cut_exact)
+                return (struct bounds){cut->count[client], cut->count[client]};
+        if (cut)
+                return (struct bounds){cut->samples_min, cut->samples_max};
+        return (struct bounds){0, job->data.train_samples};
+}
+
+/* The maximum number of scored predictions in one client's local training. */
+static uint64_t trained_of(const struct core_job *job, uint64_t samples)
+{
+        const struct mfl_job *spec = job->spec;
+        uint64_t rows = multiply(spec->training.batch, spec->training.accumulate);
+        uint64_t n = multiply(samples, spec->training.epochs);
+        if (spec->training.steps)
+                n = multiply(spec->training.steps, MFL_MIN(rows, samples));
+        return multiply(n, job->scored);
+}
+
+/* Checks the number of correct predictions among n, and the sum of their losses. */
+static const char *check_score(
+        const struct core_job *job, uint64_t n, uint64_t correct, int64_t loss_sum, char *text)
+{
+        uint64_t heads = 1 + job->spec->training.auxiliary.n;
+        if (correct > n)
+                mfl_snprintf(text, MFL_REASON_BYTES, "%" PRIu64 " of %" PRIu64 " predictions are correct",
+                        correct, n);
+        else if (correct && !mfl_job_has_accuracy(job->spec))
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " predictions are correct, but the loss has no accuracy", correct);
+        else if (loss_sum < 0 || (uint64_t)loss_sum > multiply(multiply(n, heads), (uint64_t)1 << LOSS_BITS))
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "a total loss of %g for %" PRIu64 " predictions, but each has at most 2^20",
+                        mfl_fixed_loss_to_double(loss_sum), n);
+        else
+                return NULL;
+        return text;
+}
+
+/* ---- updates ---- */
+
+static const char *check_weight(
+        const struct core_job *job, struct bounds samples, uint32_t n, uint64_t weight, char *text)
+{
+        if (job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM) {
+                if (weight == n)
+                        return NULL;
+                mfl_snprintf(text, MFL_REASON_BYTES, "weight %" PRIu64 ", but it has %u client%s", weight, n,
+                        n == 1 ? "" : "s");
+        } else if (weight >= samples.min && weight <= samples.max) {
+                return NULL;
+        } else if (samples.min == samples.max) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "weight %" PRIu64 ", but its %u client%s %" PRIu64 " samples", weight, n,
+                        n == 1 ? " has" : "s have", samples.max);
+        } else {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "weight %" PRIu64 ", but its %u client%s %" PRIu64 " to %" PRIu64 " samples", weight,
+                        n, n == 1 ? " has" : "s have", samples.min, samples.max);
+        }
+        return text;
+}
+
+const char *mfl_core_claim_update(const struct core_task *task, const struct core_daemon *daemon,
+        const struct mfl_announce *a, char text[MFL_REASON_BYTES])
+{
+        const struct core_job *job = task->job;
+        bool local = job->spec->data.partition == MFL_PARTITION_LOCAL;
+        const struct mfl_data_info *data = local ? mfl_core_daemon_data(daemon, job) : NULL;
+        struct bounds accepted = {0, 0};
+        uint64_t scored = 0;
+        if (local && !data)
+                return NULL; /* it came back without the data: its tasks are taken away */
+        for (uint32_t i = 0, r = 0; i < a->item_count; i++) {
+                uint64_t item = job->items[task->index[a->item_first + i]].item;
+                struct bounds one = samples_of(job, data, item);
+                scored = add(scored, trained_of(job, one.max));
+                if (r < a->n_rejected && a->rejected[r].item == item) {
+                        r++;
+                        continue;
+                }
+                accepted.min += one.min;
+                accepted.max += one.max;
+        }
+        if (!local)
+                accepted.max = MFL_MIN(accepted.max, (uint64_t)job->data.train_samples);
+        const char *lie = check_weight(job, accepted, a->item_count - a->n_rejected, a->weight, text);
+        if (!lie && job->scored && a->samples > scored) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " predictions, but its %u clients make at most %" PRIu64, a->samples,
+                        a->item_count, scored);
+                lie = text;
+        }
+        return lie ? lie : check_score(job, a->samples, a->correct, a->loss_sum, text);
+}
+
+/* The update came before its clients' samples were known. If it counts, or is being added, and is false,
+ * the round is spoilt. */
+static void check_update(struct mfl_core *core, struct core_update *update)
+{
+        struct core_task *task = update->task;
+        struct core_job *job = task->job;
+        struct core_daemon *daemon = mfl_core_map_get(&core->by_key, task->owner_key);
+        char text[MFL_REASON_BYTES];
+        if (update->state == UPDATE_REFUSED || !mfl_core_claim_update(task, daemon, &update->announce, text))
+                return;
+        job->spoilt |= update->state >= UPDATE_ADDING;
+        if (!daemon || daemon->info.instance != task->owner_instance)
+                return;
+        /* If the daemon's own cut is not the valid one, its update may agree with its cut. The vote
+         * decides about the cut; the update is no second lie. */
+        const struct core_relation *relation = mfl_core_relation(core, daemon, job);
+        if (!relation || !mfl_core_cut_differs(relation, job))
+                mfl_core_daemon_lied(core, daemon, job, "%s", text);
+}
+
+void mfl_core_claims_check(struct mfl_core *core, struct core_job *job)
+{
+        mfl_assert(job->spec->data.partition != MFL_PARTITION_LOCAL);
+        for (struct core_task *task = job->phase == PHASE_TRAIN || job->phase == PHASE_CLOSING ? job->tasks
+                                                                                               : NULL;
+                task; task = task->job_next)
+                for (uint32_t i = 0; task->kind == MFL_TASK_TRAIN && i < task->n_items; i++)
+                        if (task->updates[i])
+                                check_update(core, task->updates[i]);
+}
+
+/* ---- evaluations and progress ---- */
+
+/* The number of test samples in one shard. */
+static uint64_t tested_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t shard)
+{
+        uint32_t per, n = job->data.test_samples;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
+                return data->test_samples;
+        uint64_t n_shards = mfl_eval_shards(n, job->spec->evaluation.batch, &per);
+        return shard < n_shards ? MFL_MIN((uint64_t)per, n - shard * per) : 0;
+}
+
+const char *mfl_core_claim_score(const struct core_task *task, const struct core_daemon *daemon,
+        const struct mfl_eval_item *item, char text[MFL_REASON_BYTES])
+{
+        const struct core_job *job = task->job;
+        const struct mfl_data_info *data = mfl_core_daemon_data(daemon, job);
+        uint64_t most = data ? multiply(tested_of(job, data, item->item), job->scored) : 0;
+        bool wrong = item->samples > most || (job->scored_all && item->samples != most);
+        if (data && job->scored && wrong) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " predictions are scored, but the test samples have %" PRIu64,
+                        item->samples, most);
+                return text;
+        }
+        return check_score(job, item->samples, item->correct, item->loss_sum, text);
+}
+
+const char *mfl_core_claim_by_class(const struct core_job *job, const struct mfl_eval_item *item,
+        const uint64_t *by_class, char text[MFL_REASON_BYTES])
+{
+        uint32_t classes = job->counted_classes;
+        uint64_t sum[3] = {0};
+        bool more = false;
+        for (uint32_t c = 0; c < classes; c++) {
+                for (int k = 0; k < 3; k++)
+                        sum[k] = add(sum[k], by_class[(uint32_t)k * classes + c]);
+                more |= by_class[2 * classes + c] > MFL_MIN(by_class[c], by_class[classes + c]);
+        }
+        if (!more && sum[0] == item->samples && sum[1] == item->samples && sum[2] == item->correct)
+                return NULL;
+        mfl_snprintf(text, MFL_REASON_BYTES,
+                "its counts by class (%" PRIu64 " labels, %" PRIu64 " predictions, %" PRIu64
+                " right) contradict %" PRIu64 " predictions, %" PRIu64 " right",
+                sum[0], sum[1], sum[2], item->samples, item->correct);
+        return text;
+}
+
+const char *mfl_core_claim_progress(const struct core_task *task, const struct core_daemon *daemon,
+        uint64_t samples, int64_t loss_sum, char text[MFL_REASON_BYTES])
+{
+        const struct core_job *job = task->job;
+        const struct mfl_data_info *data = mfl_core_daemon_data(daemon, job);
+        uint64_t most = 0;
+        if (!data || !job->scored)
+                return NULL;
+        for (uint32_t i = 0; i < task->n_items; i++) {
+                uint64_t item = job->items[task->index[i]].item;
+                most = add(most, task->kind == MFL_TASK_TRAIN
+                                         ? trained_of(job, samples_of(job, data, item).max)
+                                         : multiply(tested_of(job, data, item), job->scored));
+        }
+        if (samples > most) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " samples done, but its task has at most %" PRIu64, samples, most);
+                return text;
+        }
+        return check_score(job, most, 0, loss_sum, text);
+}

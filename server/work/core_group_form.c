@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forming groups when work is dealt, and the check of all invariants of groups. */
+#include "server/work/core_group.h"
+
+/* Marks the daemons of this deal, and counts their tasks in it. */
+static void mark(struct mfl_core *core, struct core_task *const *tasks, uint32_t n)
+{
+        core->deal++;
+        for (uint32_t i = 0; i < n; i++) {
+                struct core_daemon *daemon = tasks[i]->daemon;
+                if (daemon->deal != core->deal)
+                        daemon->n_dealt = 0;
+                daemon->deal = core->deal;
+                daemon->n_dealt++;
+        }
+}
+
+static bool is_candidate(const struct mfl_core *core, const struct core_daemon *daemon)
+{
+        return daemon->conn && daemon->deal == core->deal && daemon->n_dealt == 1;
+}
+
+/* A confused or hostile daemon may claim another daemon's instance, by which members tell each other
+ * apart. */
+static bool has_instance(const struct core_group *group, uint64_t instance)
+{
+        for (uint32_t r = 0; r < group->n_members; r++)
+                if (group->members[r].instance == instance)
+                        return true;
+        return false;
+}
+
+/* The daemon's task of this deal is its newest one. */
+static void add_member(struct core_group *group, struct core_daemon *daemon)
+{
+        struct core_member *member = &group->members[group->n_members++];
+        member->instance = daemon->info.instance;
+        member->task = daemon->tasks;
+        member->task->group = group;
+        member->task->was_grouped = true;
+        group->workers += MFL_MAX(daemon->info.workers, 1u);
+}
+
+/* A daemon has one communicator at a time, and an unfinished group needs its own. */
+static bool is_in_another(const struct core_daemon *daemon, const struct core_group *group)
+{
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (task->group && task->group != group && task->group->communicator)
+                        return true;
+        return false;
+}
+
+static void choose_collective(
+        struct mfl_core *core, struct core_group *group, const struct core_node *node, bool nccl)
+{
+        uint64_t instances[MFL_GROUP_MAX];
+        group->collective = MFL_COLLECTIVE_SHM;
+        for (uint32_t r = 0; r < group->n_members; r++) {
+                nccl = nccl && !is_in_another(group->members[r].task->daemon, group);
+                instances[r] = group->members[r].instance;
+        }
+        group->communicator = nccl ? mfl_core_comm_number(core, node, instances, group->n_members) : 0;
+        if (group->communicator)
+                group->collective = MFL_COLLECTIVE_NCCL;
+}
+
+/* Only one member is left: the others had its instance. */
+static void dissolve(struct core_job *job, struct core_group *group)
+{
+        group->members[0].task->group = NULL;
+        group->members[0].task->was_grouped = false;
+        job->groups = group->next;
+        free(group);
+}
+
+/* Forms a group of the next n candidates from *at on. */
+static void form_group(struct mfl_core *core, struct core_job *job, const struct core_node *node, uint32_t n,
+        bool nccl, struct core_daemon **at)
+{
+        struct core_group *group = mfl_calloc(1, sizeof *group + n * sizeof *group->members);
+        char label[MFL_NODE_BYTES];
+        if (!group) {
+                core->error = -ENOMEM;
+                return;
+        }
+        group->number = mfl_core_number(core);
+        group->job = job;
+        group->state = GROUP_GATHER;
+        group->limit_ms = CORE_NEVER;
+        group->next = job->groups;
+        job->groups = group;
+        for (; n > 0; *at = (*at)->node_next) {
+                if (!is_candidate(core, *at))
+                        continue;
+                if (!has_instance(group, (*at)->info.instance))
+                        add_member(group, *at);
+                n--;
+        }
+        if (group->n_members < 2) {
+                dissolve(job, group);
+                return;
+        }
+        choose_collective(core, group, node, nccl);
+        mfl_core_node_label(group->members[0].task->daemon, label);
+        mfl_core_trace(core, job, "round %u: %u daemons of node %s form a group by %s; daemon %s comes first",
+                job->round, group->n_members, label,
+                group->collective == MFL_COLLECTIVE_NCCL ? "nccl" : "shm",
+                group->members[0].task->daemon->info.name);
+}
+
+/* Forms as few groups as possible, of about equal size. */
+static void form_groups(struct mfl_core *core, struct core_job *job, const struct core_node *node)
+{
+        uint32_t n = 0;
+        for (const struct core_daemon *d = node->first; d; d = d->node_next)
+                n += is_candidate(core, d);
+        if (n < 2)
+                return;
+        uint32_t n_groups = (n + MFL_GROUP_MAX - 1) / MFL_GROUP_MAX;
+        bool nccl = mfl_core_node_nccl(node, core->deal);
+        struct core_daemon *at = node->first;
+        for (uint32_t i = 0; i < n_groups && !core->error; i++)
+                form_group(core, job, node, (n + i) / n_groups, nccl, &at);
+}
+
+static bool works_for(const struct core_daemon *daemon, const struct core_job *job)
+{
+        if (!daemon->conn || daemon->job != job)
+                return false;
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (task->job == job)
+                        return true;
+        return false;
+}
+
+static void choose_fetcher(struct core_task *task)
+{
+        const struct core_daemon *first = NULL, *d = task->daemon->node->first;
+        uint32_t n = 0;
+        for (; d && n < 2; d = d->node_next) {
+                if (!works_for(d, task->job))
+                        continue;
+                first = first ? first : d;
+                n++;
+        }
+        task->params_from = n > 1 ? first->info.instance : 0;
+}
+
+void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n)
+{
+        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec);
+        mark(core, tasks, n);
+        for (uint32_t i = 0; i < n && !core->error; i++) {
+                struct core_node *node = tasks[i]->daemon->node;
+                if (node->n < 2)
+                        continue;
+                choose_fetcher(tasks[i]);
+                if (adds && node->deal != core->deal)
+                        form_groups(core, job, node);
+                node->deal = core->deal;
+        }
+}
+
+/* ---- invariants ---- */
+
+static void check_member(const struct core_group *group, const struct core_task *task)
+{
+        const struct core_update *update = NULL;
+        mfl_assert(task->group == group && task->job == group->job && task->kind == MFL_TASK_TRAIN);
+        mfl_assert(group->state == GROUP_ADDING || (task->daemon && task->daemon->conn));
+        mfl_assert(group->state == GROUP_ADDING || mfl_core_task_live(task));
+        for (uint32_t i = 0; i < task->n_items; i++) {
+                if (!task->updates[i])
+                        continue;
+                mfl_assert(!update &&
+                           task->updates[i]->group == group); /* one update for the whole task, or none yet */
+                update = task->updates[i];
+        }
+        if (group->state == GROUP_GATHER) {
+                mfl_assert(!update || update->state == UPDATE_GROUPED);
+                return;
+        }
+        bool leads = task == group->members[group->leader].task;
+        mfl_assert(update && update->announce.item_count == task->n_items);
+        if (group->state == GROUP_ADDING)
+                mfl_assert(update->state == UPDATE_ADDING);
+        else if (leads)
+                mfl_assert(update->state == UPDATE_QUEUED || update->state == UPDATE_FILLING);
+        else
+                mfl_assert(update->state == UPDATE_GROUPED);
+}
+
+static uint32_t check_group(const struct mfl_core *core, const struct core_group *group)
+{
+        uint32_t n = 0, n_ready = 0;
+        mfl_assert(group->n_members >= 2 && group->n_members <= MFL_GROUP_MAX);
+        mfl_assert((group->collective == MFL_COLLECTIVE_NCCL) == (group->communicator != 0));
+        for (uint32_t r = 0; r < group->n_members; r++) {
+                const struct core_task *task = group->members[r].task;
+                if (!task)
+                        continue;
+                check_member(group, task);
+                n++;
+                n_ready += task->n_covered > 0;
+        }
+        mfl_assert(n >= 2 && (n == group->n_members || group->collective != MFL_COLLECTIVE_NCCL));
+        bool lacks_id = group->communicator != 0 && !mfl_core_comm_is_passed(core, group->communicator);
+        if (group->state == GROUP_GATHER)
+                mfl_assert((n_ready < n || lacks_id) && (group->limit_ms == CORE_NEVER) == (n_ready == 0));
+        else
+                mfl_assert(group->members[group->leader].task != NULL);
+        return n;
+}
+
+void mfl_core_group_check(const struct mfl_core *core, const struct core_job *job)
+{
+        uint32_t n = 0, n_tasks = 0;
+        for (const struct core_group *group = job->groups; group; group = group->next) {
+                mfl_assert(group->job == job);
+                mfl_assert(job->phase == PHASE_TRAIN || group->state == GROUP_ADDING);
+                n += check_group(core, group);
+        }
+        for (const struct core_task *task = job->tasks; task; task = task->job_next)
+                n_tasks += task->group != NULL;
+        mfl_assert(n == n_tasks); /* each of these tasks is a member of its group */
+}

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python/mfl_export.py: modules that mfl trains as PyTorch does pass their proof; what differs is refused by name.
+
+Skipped where there is no PyTorch.
+"""
+import base64
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+import mfl_needs
+
+torch = mfl_needs.module("torch")
+from torch import nn  # noqa: E402
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+import mfl_export  # noqa: E402
+import mfl_harness as h  # noqa: E402
+import mfl_modules as modules  # noqa: E402
+
+IMAGES = "d=synthetic:1,8,8:3:200:20:1"
+JOB = ("name: t\nrounds: %d\nmodel: {onnx: model.onnx}\ndata: {name: d, partition: iid, clients: 2}\n"
+       "training: {optimizer: sgd, lr: 0.1, epochs: 1, batch: 10}\n")
+
+
+def export(tmp_path, made, example):
+    torch.manual_seed(1)
+    net = made()
+    mfl_export.save(net, example, tmp_path / "model.onnx")
+    (tmp_path / "job.yaml").write_text(JOB % 1)
+    return net
+
+
+def check(tmp_path, status=0, *argv):
+    return h.mfl("check", "job.yaml", *argv, status=status, cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("name", modules.PROVED)
+def test_proof(tmp_path, name):
+    net = export(tmp_path, *modules.PROVED[name])
+    n = sum(p.requires_grad for p in net.parameters())
+    for backend in ("auto", "reference"):
+        assert f"proof: outputs and {n} gradients agree with PyTorch" in check(tmp_path, 0, "--backend", backend)
+
+
+@pytest.mark.parametrize("name", modules.REFUSED)
+def test_refused(tmp_path, name):
+    made, example, text = modules.REFUSED[name]
+    export(tmp_path, made, example)
+    assert text in check(tmp_path, 5)
+
+
+# ---- damaged files ----
+
+def entries(data):
+    """The file without mfl's metadata, which are at its end; and the metadata."""
+    found, size = {}, 0
+    for field, a, b in mfl_export._fields(data, 0, len(data)):
+        parts = {f: data[s:e] for f, s, e in mfl_export._fields(data, a, b)} if field == 14 else {}
+        if parts.get(1, b"").startswith(b"mfl."):
+            found[parts[1].decode()] = json.loads(parts[2])
+            size += len(mfl_export._field(14, data[a:b]))
+    return data[:len(data) - size], found
+
+
+def rewrite(tmp_path, change):
+    path = tmp_path / "model.onnx"
+    before, found = entries(path.read_bytes())
+    change(found)
+    path.write_bytes(before + b"".join(mfl_export._metadata(key, value) for key, value in found.items()))
+
+
+def changed(text, i, factor):
+    values = np.frombuffer(base64.b64decode(text), "<f4").copy()
+    values[i] *= factor
+    return base64.b64encode(values.tobytes()).decode()
+
+
+def test_a_gradient_that_differs(tmp_path):
+    export(tmp_path, *modules.PROVED["buffers"])
+
+    def change(found):
+        grad = found["mfl.proof"]["parameters"][1]
+        top = int(np.abs(np.frombuffer(base64.b64decode(grad["value"][1]), "<f4")).argmax())
+        grad["value"][1] = changed(grad["value"][1], top, 1.01)
+    rewrite(tmp_path, lambda found: None)
+    assert "agree" in check(tmp_path)
+    rewrite(tmp_path, change)
+    assert "the gradient of fc1.bias differs from PyTorch's by 0.01" in check(tmp_path, 5)
+
+
+def test_weights_of_another_model(tmp_path):
+    """The layer whose weights were exchanged is named, not a later one."""
+    export(tmp_path, *modules.PROVED["cnn"])
+    path = tmp_path / "model.onnx"
+    data = path.read_bytes()
+    net = export(tmp_path, *modules.PROVED["cnn"])
+    weight = net.conv2.weight.detach().numpy().tobytes()
+    assert data.count(weight) == 1
+    path.write_bytes(data.replace(weight, np.roll(np.frombuffer(weight, "<f4"), 1).tobytes()))
+    said = check(tmp_path, 5)
+    assert "outputs differ from PyTorch's" in said and "the first layer that differs is conv2 (Conv2d)" in said
+
+
+@pytest.mark.parametrize("what", ["json", "short", "base64", "index", "count", "finite", "format", "cut"])
+def test_damaged_metadata(tmp_path, what):
+    export(tmp_path, *modules.PROVED["buffers"])
+    path = tmp_path / "model.onnx"
+    before, found = entries(path.read_bytes())
+    proof, model = found["mfl.proof"], found["mfl.model"]
+    grad = proof["parameters"][0]
+    if what == "short":
+        grad["value"][0] = grad["value"][0][:8]
+    elif what == "base64":
+        grad["value"][0] = "?" + grad["value"][0][1:]
+    elif what == "index":
+        proof["outputs"][0]["index"] = base64.b64encode(struct.pack("<12I", *[10**6] * 12)).decode()
+    elif what == "count":
+        del proof["parameters"][-1]
+    elif what == "finite":
+        grad["value"][0] = changed(grad["value"][0], 0, np.nan)
+    elif what == "format":
+        model["format"] = 2
+    tail = b"".join(mfl_export._metadata(key, value) for key, value in found.items())
+    if what == "json":
+        tail = tail.replace(b'"requires_grad":', b'"requires_grad";')
+    path.write_bytes(before + (tail[:-100] if what == "cut" else tail))
+    said = check(tmp_path, 5)
+    assert {"format": "reads format 1", "cut": "is not an ONNX file, or is truncated"}.get(what, "its metadata are damaged") in said
+
+
+# ---- files without a proof ----
+
+def test_without_a_proof(tmp_path):
+    made, example = modules.PROVED["vectors"]
+    options = {"dynamo": False} if int(torch.__version__.split(".")[0]) >= 2 else {}
+    torch.onnx.export(made(), example, tmp_path / "model.onnx", training=torch.onnx.TrainingMode.TRAINING,
+                      do_constant_folding=False, opset_version=17, **options)
+    (tmp_path / "job.yaml").write_text(JOB % 1)
+    said = check(tmp_path)
+    assert "has no proof" in said and "tied or frozen" in said and "mfl_export.save" in said
+
+
+class Noise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(x * (1 + torch.rand_like(x)))
+
+
+def test_a_random_module_has_no_proof(tmp_path):
+    with pytest.warns(UserWarning, match="random even without dropout"):
+        mfl_export.save(Noise(), modules.VECTOR, tmp_path / "model.onnx")
+
+
+# ---- what is trained ----
+
+def run(tmp_path, rounds, data):
+    """The trained tensors."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((100, 8)).astype("float32"), rng.integers(0, 4, 100)
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    (tmp_path / "job.yaml").write_text(JOB % rounds)
+    h.mfl("run", "job.yaml", "--daemons", 1, "--backend", "reference", "--data", data, "--out", "out", cwd=tmp_path)
+    return {name: np.frombuffer(values, "<f4").reshape(shape)
+            for name, (_, shape, values) in h.read_safetensors(tmp_path / "out" / "model.safetensors").items()}
+
+
+def test_norms_without_scale_stay(tmp_path):
+    """Five rounds: scales are 1 and shifts are 0 to the bit; the running statistics move."""
+    export(tmp_path, *modules.PROVED["affine-false"])
+    tensors = run(tmp_path, 5, IMAGES)
+    norms = {name for name, values in tensors.items() if values.ndim == 1 and name.split(".")[0] not in
+             ("conv1", "conv2", "conv3", "fc", "out") and "running" not in name}
+    assert len(norms) >= 7
+    for name in norms:
+        assert np.all(tensors[name] == (1 if name.endswith("weight") else 0)), name
+    assert np.any(tensors["bn.running_mean"] != 0)
+
+
+def test_batch_norm_without_scale_stays_without_metadata(tmp_path):
+    """The same from an export that says nothing about parameters."""
+    made, example = modules.PROVED["affine-false"]
+    options = {"dynamo": False} if int(torch.__version__.split(".")[0]) >= 2 else {}
+    torch.onnx.export(made(), example, tmp_path / "model.onnx", training=torch.onnx.TrainingMode.TRAINING,
+                      do_constant_folding=False, opset_version=16, **options)
+    tensors = run(tmp_path, 5, IMAGES)
+    assert np.all(tensors["bn.weight"] == 1) and np.all(tensors["bn.bias"] == 0)
+
+
+def test_buffers_and_frozen_parameters_stay(tmp_path):
+    net = export(tmp_path, *modules.PROVED["buffers"])
+    tensors = run(tmp_path, 2, "d=npz:data.npz")
+    assert np.array_equal(tensors["shift"].ravel(), net.shift.numpy())
+    assert not np.array_equal(tensors["fc1.weight"], net.fc1.weight.detach().numpy())
+
+
+# ---- the module itself ----
+
+def state_of(net):
+    return ({k: v.clone() for k, v in net.state_dict().items()}, [m.training for m in net.modules()], torch.get_rng_state(),
+            [p.requires_grad for p in net.parameters()], [p.grad for p in net.parameters()], list(net.__dict__), list(net.buffers()))
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
+def test_save_leaves_the_module_as_it_was(tmp_path, mode):
+    net = modules.Cnn()
+    net.train(mode != "eval")
+    net.drop.train(mode == "train")
+    net.bn1.weight.requires_grad_(False)
+    before = state_of(net)
+    mfl_export.save(net, modules.IMAGE, tmp_path / "model.onnx")
+    after = state_of(net)
+    assert all(torch.equal(before[0][k], v) for k, v in after[0].items())
+    assert before[1] == after[1] and torch.equal(before[2], after[2]) and before[3] == after[3]
+    assert after[4] == [None] * len(after[4]) and before[5] == after[5]
+    assert all(a is b for a, b in zip(before[6], after[6]))
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+def test_a_failed_export_leaves_no_file(tmp_path):
+    with pytest.raises(Exception):
+        mfl_export.save(modules.Cnn(), torch.zeros(1, 5, 10, 10), tmp_path / "model.onnx")
+    assert not os.listdir(tmp_path)
+    with pytest.raises(mfl_export.ExportError, match="the batch"):
+        mfl_export.save(modules.Cnn(), 3, tmp_path / "model.onnx")

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small PyTorch modules of the kinds that people train, for tests of mfl_export: name -> (module, example)."""
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+TOKENS = 12
+
+
+def tokens(positions=6, rows=1):
+    return torch.arange(rows * positions).reshape(rows, positions) % TOKENS
+
+
+class Cnn(nn.Module):
+    """Batch norm, strides, a depthwise convolution, dropout."""
+
+    def __init__(self, **norm):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6, **norm)
+        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, stride=2, groups=6, bias=False), nn.BatchNorm2d(6, eps=1e-3, **norm)
+        self.drop, self.fc = nn.Dropout(0.5), nn.Linear(6 * 2 * 2, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.tanh(self.bn1(self.conv1(x))), 2)
+        return self.fc(self.drop(torch.tanh(self.bn2(self.conv2(x))).flatten(1)))
+
+
+class Backbone(nn.Module):
+    """Fine-tuning: only the head is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.LayerNorm(16)), nn.Linear(16, 4)
+        self.body.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Buffered(nn.Module):
+    """Adds a buffer and multiplies by one; PyTorch trains neither."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 6), nn.Linear(6, 4)
+        self.register_buffer("shift", torch.linspace(-1, 1, 6))
+        self.register_buffer("scale", torch.linspace(0.5, 2, 6), persistent=False)
+
+    def forward(self, x):
+        return self.fc2(torch.tanh((self.fc1(x) + self.shift) * self.scale))
+
+
+class Norms(nn.Module):
+    """Each norm without scale and shift."""
+
+    def __init__(self, affine=False):
+        super().__init__()
+        self.conv1, self.bn = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=affine)
+        self.conv2, self.gn = nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4, affine=affine)
+        self.conv3, self.inorm = nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=affine)
+        self.fc, self.ln, self.out = nn.Linear(16, 6), nn.LayerNorm(6, elementwise_affine=affine), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.gn(self.conv2(torch.tanh(self.bn(self.conv1(x))))))
+        return self.out(self.ln(self.fc(torch.tanh(self.inorm(self.conv3(x))).flatten(1))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.embed, self.rnn, self.fc = nn.Embedding(TOKENS, 6), kind(6, 7, batch_first=True), nn.Linear(7, TOKENS)
+
+    def forward(self, x):
+        return self.fc(self.rnn(self.embed(x))[0])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.pos = nn.Embedding(TOKENS, 8), nn.Parameter(torch.randn(1, 6, 8) * 0.5)
+        self.norm, self.attn, self.fc = nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.embed(x) + self.pos
+        n = self.norm(h)
+        h = h + self.attn(n, n, n, need_weights=False)[0]
+        return self.fc(F.gelu(h).mean(1))
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads, dropout):
+        super().__init__()
+        self.heads, self.drop = heads, nn.Dropout(dropout)
+        self.ln1, self.qkv, self.proj = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.ln2, self.fc1, self.fc2 = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, self.heads, c // self.heads).transpose(1, 2) for p in self.qkv(self.ln1(x)).split(c, 2))
+        a = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
+        a = a.masked_fill(torch.ones(t, t).tril() == 0, float("-inf")).softmax(-1)
+        x = x + self.drop(self.proj((a @ v).transpose(1, 2).reshape(b, t, c)))
+        return x + self.drop(self.fc2(F.gelu(self.fc1(self.ln2(x)), approximate="tanh")))
+
+
+class Gpt(nn.Module):
+    """As GPT-2 starts: all biases 0, weights of a deviation of 0.02."""
+
+    def __init__(self, tied=False, dropout=0.1):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(TOKENS, 8), nn.Embedding(6, 8)
+        self.h = nn.ModuleList([Block(8, 2, dropout) for _ in range(2)])
+        self.ln_f, self.head = nn.LayerNorm(8), nn.Linear(8, TOKENS, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.2)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if tied:
+            self.head.weight = self.wte.weight
+
+    def forward(self, x):
+        h = self.wte(x) + self.wpe(torch.arange(x.shape[1]).unsqueeze(0))
+        for block in self.h:
+            h = block(h)
+        return self.head(self.ln_f(h))
+
+
+class Lora(nn.Module):
+    """Adapters by hand: the weight is frozen, and each adapter is two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.a, self.b = nn.Linear(8, 6), nn.Linear(8, 2, bias=False), nn.Linear(2, 6, bias=False)
+        self.out = nn.Linear(6, 3)
+        self.base.requires_grad_(False)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.base(x) + self.b(self.a(x))))
+
+
+class Merged(nn.Module):
+    """Adapters inside the weight: a product of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8))
+        self.a, self.b = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x):
+        return F.linear(x, self.weight + self.b @ self.a)
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(TOKENS, 6, padding_idx=0), nn.Linear(6, TOKENS)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.embed(x)))
+
+
+class Partial(nn.Module):
+    """A frozen weight with a bias that is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+        self.fc.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class Siamese(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.fc(torch.tanh(self.fc(x)))))
+
+
+def vectors():
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 4))
+
+
+def frozen_norm():
+    net = Cnn()
+    net.bn1.eval()
+    return net
+
+
+IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
+
+# mfl computes what PyTorch computes.
+PROVED = {
+    "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
+    "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
+    "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
+    "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
+}
+# What mfl can't do, and what it says.
+REFUSED = {
+    "merged": (Merged, VECTOR, "model.onnx"), "padded": (Padded, tokens(), "embed.weight has padding_idx=0"),
+    "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
+    "tied": (lambda: Gpt(tied=True), tokens(), "wte.weight"), "siamese": (Siamese, VECTOR, "fc.weight"),
+}
