@@ -175,6 +175,11 @@ int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t)
         int r = 0;
         t->first = o->n_elements;
         o->n_elements += t->count;
+        if (o->described) {
+                t->known = true;
+                t->param = mfl_described_has(o->described, name);
+                return 0;
+        }
         t->known = kind;
         if (kind)
                 t->param = !strcmp(kind, "PARAMETER");

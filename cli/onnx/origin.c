@@ -407,13 +407,20 @@ static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_t
         return 0;
 }
 
+/* Whether tensor k is an earlier layer's, which trains it. */
+static bool is_shared(const struct mfl_layer *l, int k)
+{
+        return l->shares && (k == 0 || l->sharing == MFL_SHARES_ALL);
+}
+
 int mfl_onnx_check_params(struct onnx *o)
 {
         int r = need_bits(o);
         for (int i = 0; !r && i < o->n_layers; i++) {
                 const struct onnx_layer *l = &o->layers[i];
                 for (int k = 0; !r && !l->layer.frozen && k < ONNX_TENSORS_PER_LAYER && l->tensors[k]; k++)
-                        if (!is_uniform(l->tensors[k]) && !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
+                        if (!is_shared(&l->layer, k) && !is_uniform(l->tensors[k]) &&
+                                !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
                                 r = claim(o, l, l->tensors[k]);
         }
         if (!r)
