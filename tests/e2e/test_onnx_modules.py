@@ -200,7 +200,7 @@ class EqualizedConv(Base):
         return self.fc(torch.tanh(F.conv2d(x, self.w * 0.2, self.bias)).mean([2, 3]))
 
 
-@of((6,), refused=["parameter w", "two places", "w.t()"])
+@of((6,))
 class TurnedToo(WithW):
     def mid(self, x):
         return F.linear(torch.tanh(F.linear(x, self.w)), self.w.t())
