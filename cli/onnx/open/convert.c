@@ -550,6 +550,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
                         (long long)o.opset);
         else
                 r = convert(&o, &model);
+        model.own = o.own;
         while (o.blocks) {
                 struct onnx_block *next = o.blocks->next;
                 free(o.blocks);
