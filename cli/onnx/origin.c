@@ -423,7 +423,7 @@ int mfl_onnx_check_params(struct onnx *o)
                                 !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
                                 r = claim(o, l, l->tensors[k]);
         }
-        if (!r)
+        if (!r && !o->own)
                 note_unsure(o);
         return r;
 }

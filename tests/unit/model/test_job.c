@@ -249,7 +249,8 @@ static void impossible_values_are_refused(void **state)
                 "maxpool2d, "
                 "avgpool2d, dropout, flatten, add, global_avgpool2d, batchnorm, groupnorm, convtranspose2d, "
                 "global_maxpool2d, multiply, concat, reshape, transpose, slice, mean, weight, embedding, "
-                "layernorm, rmsnorm, softmax, matmul, attention, lstm, gru, padding_mask, and functions of one variable: "
+                "layernorm, rmsnorm, softmax, matmul, attention, lstm, gru, padding_mask, and functions of "
+                "one variable: "
                 "see "
                 "'mfl help job'");
         assert_refused(document("{layers: [hardwish]}", NULL, NULL, NULL),
