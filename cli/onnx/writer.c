@@ -175,6 +175,9 @@ static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int ty
 const char *mfl_onnx_writer_tensor(struct onnx_writer *w, const char *name, const int64_t *dims, int n_dims,
         const float *data, uint64_t count)
 {
+        for (size_t i = 0; i < w->proto.n_initializer; i++) /* shared tensors stand there once */
+                if (w->proto.initializer[i]->name && !strcmp(w->proto.initializer[i]->name, name))
+                        return w->proto.initializer[i]->name;
         const Onnx__TensorProto *t =
                 tensor(w, name, WRITER_TYPE_FLOAT, dims, n_dims, data, (size_t)count * sizeof *data);
         return t ? t->name : NULL;
@@ -246,9 +249,15 @@ const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64
         bool may_freeze = l->op == MFL_OP_WEIGHT || l->op == MFL_OP_GROUPNORM || l->op == MFL_OP_LAYERNORM ||
                           l->op == MFL_OP_RMSNORM;
         if (l->frozen && may_freeze)
-                return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value",
-                        WRITER_TYPE_FLOAT, data, (size_t)p->count * sizeof *data, dims, n_dims);
-        return mfl_onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
+                return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value", WRITER_TYPE_FLOAT,
+                        data, (size_t)p->count * sizeof *data, dims, n_dims);
+        if (p->n_uses == 1)
+                return mfl_onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
+        const char *shared = mfl_onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, data, p->count);
+        if (n_dims == p->shape.rank)
+                return shared;
+        const char *inputs[] = {shared, mfl_onnx_writer_whole(w, "shape", dims, n_dims)};
+        return mfl_onnx_writer_node(w, "Reshape", mfl_onnx_writer_name(w, "shaped"), 2, inputs);
 }
 
 const char *mfl_onnx_writer_param(struct onnx_writer *w, int param)

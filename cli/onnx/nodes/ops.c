@@ -145,9 +145,7 @@ static int convert_pool(struct onnx *o)
         if (r)
                 return r;
         bool padded = l.padding[0] || l.padding[1];
-        if (average && padded && !mfl_onnx_int(o, "count_include_pad", 0))
-                return mfl_onnx_fail(o, "padding that is not counted is not supported; use "
-                                        "AvgPool2d(count_include_pad=True)");
+        bool inside = average && padded && !mfl_onnx_int(o, "count_include_pad", 0);
         l.out = (struct mfl_shape){3, {in.dim[0]}};
         for (int d = 0; d < 2; d++) {
                 l.out.dim[1 + d] = windows(&l, d, in.dim[1 + d]);
@@ -155,12 +153,17 @@ static int convert_pool(struct onnx *o)
                                (int64_t)l.dilation[d] * (l.kernel[d] - 1) - 1;
                 bool beyond = mfl_onnx_int(o, "ceil_mode", 0) && room % l.stride[d] &&
                               l.out.dim[1 + d] * l.stride[d] - l.padding[d] < in.dim[1 + d];
-                if (beyond && average)
+                if (beyond && average && padded && !inside)
                         return mfl_onnx_fail(o,
-                                "ceil_mode with windows that reach beyond the image is supported only for "
-                                "MaxPool; use AvgPool2d(ceil_mode=False) or another input size");
+                                "ceil_mode with a counted padding is not supported; use "
+                                "AvgPool2d(ceil_mode=False), or count_include_pad=False");
+                inside = inside || (beyond && average);
                 l.ceil_mode |= beyond;
                 l.out.dim[1 + d] += beyond;
+        }
+        if (inside) {
+                l.op = MFL_OP_MAP;
+                l.map.kind = MFL_MAP_AVGPOOL2D;
         }
         return add_image(o, &l, NULL);
 }
@@ -301,8 +304,7 @@ static int convert_gemm(struct onnx *o)
 
 /* ---- others ---- */
 
-/* A tensor of params as a layer, for operators that are applied to it for each sample. */
-static int weight_view(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view)
+int mfl_onnx_weight_view(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view)
 {
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {constant->tensor};
         const struct onnx_shape *all = &constant->shape;
@@ -327,7 +329,7 @@ static int convert_dropout(struct onnx *o)
                 return mfl_onnx_fail(o, "the rate is not a constant");
         if (x->tensor && !(rate > 0 && x->tensor->f))
                 return mfl_onnx_output(o, 0, x);
-        r = x->tensor ? weight_view(o, x, &view) : mfl_onnx_resolve(o, x, &view);
+        r = x->tensor ? mfl_onnx_weight_view(o, x, &view) : mfl_onnx_resolve(o, x, &view);
         if (r || (r = mfl_onnx_view(o, view, &view->shape, NULL, &v)))
                 return r;
         if (rate > 0) {
@@ -420,8 +422,7 @@ static int convert_mean(struct onnx *o)
         for (int d = 0; d < rank; d++)
                 if (over == 1u << d && d != batch)
                         return mean_over(o, x, d - (d > batch), &shape);
-        return mfl_onnx_fail(
-                o, "only means over height and width, or over one other dimension, are supported");
+        return mfl_onnx_convert_reduce(o);
 }
 
 static int convert_concat(struct onnx *o)
@@ -552,7 +553,10 @@ static const struct {
         {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
         {"GRU", mfl_onnx_recurrent, ANY}, {"Dropout", convert_dropout, GIVEN},
         {"Softmax", convert_softmax, OF_SAMPLES}, {"LogSoftmax", convert_softmax, OF_SAMPLES},
-        {"ReduceMean", convert_mean, OF_SAMPLES}};
+        {"ReduceMean", convert_mean, OF_SAMPLES}, {"ReduceSum", mfl_onnx_convert_reduce, OF_SAMPLES},
+        {"ReduceMax", mfl_onnx_convert_reduce, OF_SAMPLES}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
+        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {
