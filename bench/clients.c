@@ -200,7 +200,7 @@ static void time_client(const struct world *w, struct mfl_net *net, struct mfl_d
         struct mfl_optimizer opt = {.lr = LR};
         uint32_t count[STEPS];
         uint64_t weight = 1, n_bad;
-        struct mfl_score score;
+        struct mfl_score score = {0};
         for (int t = 0; t < STEPS; t++)
                 count[t] = BATCH;
         struct mfl_group_steps steps = {.index = index, .count = count};

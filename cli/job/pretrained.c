@@ -193,11 +193,23 @@ static struct source *find_source(
         return found;
 }
 
+/* A shared tensor may be there under another layer's name alone. */
+static struct source *find_alias(const struct pretrained *p, int param, const char *prefix, int *ret_n)
+{
+        struct source *found = NULL;
+        for (int k = 0; !found && k < p->graph->n_aliases; k++)
+                if (p->graph->aliases[k].param == param)
+                        found = find_source(p, p->graph->aliases[k].name, prefix, ret_n);
+        return found;
+}
+
 static struct source *find_param(
         const struct pretrained *p, const struct mfl_param *param, const char *prefix, int *ret_n)
 {
         const struct mfl_layer *layer = &p->graph->layers[param->layer];
         struct source *found = find_source(p, param->name, prefix, ret_n);
+        if (!found)
+                found = find_alias(p, (int)(param - p->graph->params), prefix, ret_n);
         bool norm = layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_BATCHNORM ||
                     layer->op == MFL_OP_GROUPNORM;
         int index = (int)(param - p->graph->params);
@@ -315,6 +327,30 @@ static void note(char *notes, size_t bytes, const char *path, const char *what, 
                         list->n == 1 ? "" : "s", what, list->text);
 }
 
+/* The other names of tensor t hold the same numbers. */
+static int use_aliases(const struct pretrained *p, int t, const struct source *place, const char *prefix,
+        struct mfl_error *err)
+{
+        for (int k = 0; k < p->graph->n_aliases; k++) {
+                const struct mfl_alias *alias = &p->graph->aliases[k];
+                const struct mfl_st_tensor *a = place->tensor, *b;
+                int n;
+                struct source *other = alias->param == t ? find_source(p, alias->name, prefix, &n) : NULL;
+                if (!other || other == place)
+                        continue;
+                b = other->tensor;
+                if (strcmp(place->dtype, other->dtype) || !mfl_shape_equal(&a->shape, &b->shape) ||
+                        !mfl_st_equal(place->file, place->i, other->file, other->i))
+                        return mfl_fail(err, MFL_INVALID,
+                                "%.100s: tensors %.64s and %.64s differ, but the model shares one tensor "
+                                "under "
+                                "both names",
+                                p->path, place->name, other->name);
+                other->used = true;
+        }
+        return 0;
+}
+
 /* places: of each tensor of the model; NULL: it gets its start values. */
 static int find_all(
         struct pretrained *p, struct source **places, char *notes, size_t bytes, struct mfl_error *err)
@@ -335,6 +371,9 @@ static int find_all(
                                 places[t]->name);
                 if (places[t]) {
                         places[t]->used = true;
+                        int r = use_aliases(p, t, places[t], prefix, err);
+                        if (r)
+                                return r;
                 } else if (matches(&p->job->model.from.missing, param->name)) {
                         list_add(&fresh, param->name);
                 } else if (!base || !is_adapter(p->graph, t)) {

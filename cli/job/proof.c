@@ -23,6 +23,8 @@ static int build(const struct mfl_job *job, const struct mfl_onnx_model *model, 
 static void note_unproved(struct mfl_submission *s, const struct mfl_onnx_model *model)
 {
         size_t used = strlen(s->notes);
+        if (model->own)
+                return;
         if (model->no_proof[0])
                 mfl_snprintf(s->notes + used, sizeof s->notes - used,
                         "the ONNX file has no proof that mfl computes what PyTorch does: %s\n",

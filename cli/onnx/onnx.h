@@ -21,6 +21,7 @@ struct mfl_onnx_model {
         uint64_t n;
         char notes[1024]; /* notes for the user, one per line; empty: none */
         /* From python/mfl_export.py; the params' places in the proof are those of `params`. */
+        bool own;                /* mfl wrote the file: its layers are the model */
         bool described;          /* it says which tensors are parameters, and which are trained */
         struct mfl_proof *proof; /* NULL: none */
         uint64_t proof_bytes;
@@ -46,7 +47,8 @@ int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
  * files below the model's folder, not reached through a symbolic link. auxiliary: how many outputs after the first are
  * trained, too; the model then ends in all of them, one after another. MFL_NOT_FOUND: no such file. */
 #define MFL_ONNX_FILES_GIB_MAX 16 /* the model and its external data together */
-int mfl_onnx_open(const char *path, uint32_t auxiliary, struct mfl_onnx_model *ret_model, struct mfl_error *err);
+int mfl_onnx_open(
+        const char *path, uint32_t auxiliary, struct mfl_onnx_model *ret_model, struct mfl_error *err);
 /* Runs in the child, whose first argument selects it; returns the exit status. */
 #define MFL_ONNX_CHILD "read-onnx-in-sandbox"
 int mfl_onnx_child(int socket);

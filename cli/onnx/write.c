@@ -12,8 +12,9 @@
 static void put_info(
         struct onnx_writer *w, bool output, const char *name, const struct mfl_shape *shape, int type)
 {
-        Onnx__ValueInfoProto *info = mfl_onnx_writer_append(w, output ? &w->proto.n_output : &w->proto.n_input,
-                (void ***)(output ? &w->proto.output : &w->proto.input), sizeof *info);
+        Onnx__ValueInfoProto *info =
+                mfl_onnx_writer_append(w, output ? &w->proto.n_output : &w->proto.n_input,
+                        (void ***)(output ? &w->proto.output : &w->proto.input), sizeof *info);
         Onnx__TypeProto *t = mfl_onnx_writer_alloc(w, 1, sizeof *t);
         Onnx__TypeProto__Tensor *of = mfl_onnx_writer_alloc(w, 1, sizeof *of);
         Onnx__TensorShapeProto *dims = mfl_onnx_writer_alloc(w, 1, sizeof *dims);
@@ -57,7 +58,8 @@ static int write_graph(struct onnx_writer *w, struct mfl_error *err)
                         return r;
         }
         if (!w->failed)
-                put_info(w, true, w->names[g->n_layers - 1], &g->layers[g->n_layers - 1].out, WRITER_TYPE_FLOAT);
+                put_info(w, true, w->names[g->n_layers - 1], &g->layers[g->n_layers - 1].out,
+                        WRITER_TYPE_FLOAT);
         return w->failed ? mfl_fail_memory(err, w->n_blocks, "an ONNX graph") : 0;
 }
 

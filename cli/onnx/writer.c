@@ -249,8 +249,8 @@ const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64
         bool may_freeze = l->op == MFL_OP_WEIGHT || l->op == MFL_OP_GROUPNORM || l->op == MFL_OP_LAYERNORM ||
                           l->op == MFL_OP_RMSNORM;
         if (l->frozen && may_freeze)
-                return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value", WRITER_TYPE_FLOAT,
-                        data, (size_t)p->count * sizeof *data, dims, n_dims);
+                return constant(w, strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value",
+                        WRITER_TYPE_FLOAT, data, (size_t)p->count * sizeof *data, dims, n_dims);
         if (p->n_uses == 1)
                 return mfl_onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
         const char *shared = mfl_onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, data, p->count);

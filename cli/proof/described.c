@@ -122,6 +122,33 @@ static int read_param(
         return 0;
 }
 
+static int read_names(
+        struct mfl_described *d, const json_t *tied, struct described_param *p, struct mfl_error *err)
+{
+        size_t n = json_array_size(tied);
+        if (!n || !p->initializer)
+                return 0;
+        p->names = alloc(d, n + 2, sizeof *p->names);
+        if (!p->names)
+                return mfl_fail_memory(err, n * sizeof *p->names, "the metadata of an ONNX file");
+        p->names[p->n_names++] = p->initializer;
+        p->names[p->n_names++] = p->name;
+        for (size_t i = 0; i < n; i++) {
+                p->names[p->n_names] = json_string_value(json_array_get(tied, i));
+                if (!p->names[p->n_names++])
+                        return fail(d, "a tied parameter has no name", err);
+        }
+        return 0;
+}
+
+static bool has_name(const struct described_param *p, const char *name)
+{
+        bool is = !strcmp(p->name, name);
+        for (size_t k = 1; k < p->n_names; k++)
+                is = is || !strcmp(p->names[k], name);
+        return is;
+}
+
 static int read_padding(struct mfl_described *d, struct mfl_error *err)
 {
         const char *name;
@@ -131,9 +158,14 @@ static int read_padding(struct mfl_described *d, struct mfl_error *err)
                 uint64_t row;
                 if (!get_count(v, INT32_MAX, &row))
                         return fail(d, "a padding_idx is not a row", err);
-                for (uint32_t i = 0; i < d->n_params; i++)
-                        if (!strcmp(d->params[i].name, name))
-                                d->params[i].padding = (int64_t)row;
+                for (uint32_t i = 0; i < d->n_params; i++) {
+                        struct described_param *p = &d->params[i];
+                        if (!has_name(p, name))
+                                continue;
+                        if (p->n_padded++ && p->padding != (int64_t)row)
+                                return fail(d, "a tied embedding has two values of padding_idx", err);
+                        p->padding = (int64_t)row;
+                }
         }
         return 0;
 }
@@ -159,7 +191,10 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
         if (!d->params)
                 return mfl_fail_memory(err, d->n_params * sizeof *d->params, "the metadata of an ONNX file");
         for (uint32_t i = 0; i < d->n_params; i++) {
-                int r = read_param(d, json_array_get(list, i), &d->params[i], err);
+                const json_t *v = json_array_get(list, i);
+                int r = read_param(d, v, &d->params[i], err);
+                if (!r)
+                        r = read_names(d, json_object_get(v, "tied"), &d->params[i], err);
                 if (r)
                         return r;
                 d->params[i].index = first;
@@ -354,5 +389,6 @@ void mfl_described_free(struct mfl_described *described)
         json_decref(described->proof);
         free(described->places);
         free(described->frozen);
+        free(described->padding);
         free(described);
 }

@@ -21,6 +21,10 @@ int mfl_described_read(const char *model, const char *proof, const char *path,
         struct mfl_described **ret_described, struct mfl_error *err);
 void mfl_described_free(struct mfl_described *described); /* NULL is fine */
 
+/* The names of initializers that are one parameter, for i = 0, 1, ...; *ret_n 0: it has one name. False: there is no
+ * parameter i. They live as long as `described`. */
+bool mfl_described_tied(
+        const struct mfl_described *described, uint32_t i, const char *const **ret_names, size_t *ret_n);
 /* Whether the initializer is a parameter. */
 bool mfl_described_has(const struct mfl_described *described, const char *initializer);
 /* Puts its tags into v[0 .. n), which holds zeros. */
@@ -31,6 +35,8 @@ void mfl_described_tag(const struct mfl_described *described, const char *initia
 int mfl_described_locate(struct mfl_described *described, const struct mfl_graph *graph, const float *params,
         struct mfl_error *err);
 bool mfl_described_frozen(const struct mfl_described *described, int layer);
+/* The padding_idx of the layer, an embedding; -1: it has none. */
+int64_t mfl_described_padding(const struct mfl_described *described, int layer);
 
 /* The proof as one block, for mfl_proof_replay; the caller frees it. NULL: the file has none, and *ret_why
  * (which lives as long as `described`) is the exporter's reason or NULL. */

@@ -15,8 +15,11 @@
 /* Text belongs to the JSON objects. */
 struct described_param {
         const char *name, *initializer; /* initializer NULL: not in the file */
+        const char **names;             /* [n_names]: the initializer, and all names of a tied parameter */
+        size_t n_names;                 /* 0: it has one name */
         bool trained;
         int64_t padding;   /* padding_idx; -1: none */
+        uint32_t n_padded; /* how many modules say so */
         uint32_t n, first; /* samples, and the number of the first one */
         const uint32_t *index;
         const float *value[MFL_PROOF_BATCHES]; /* NULL: no gradient is stored */
@@ -37,6 +40,7 @@ struct mfl_described {
         uint32_t n_params, n_samples;
         struct described_place *places; /* of all samples */
         bool *frozen;                   /* by layer */
+        int64_t *padding;               /* by layer: the embedding's padding_idx; -1: none */
         struct mfl_proof head;
         const struct mfl_proof_output *outputs[MFL_PROOF_BATCHES];
         struct block {

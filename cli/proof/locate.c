@@ -9,10 +9,25 @@
 
 static const struct described_param *find(const struct mfl_described *d, const char *initializer)
 {
-        for (uint32_t i = 0; i < d->n_params; i++)
-                if (d->params[i].initializer && !strcmp(d->params[i].initializer, initializer))
-                        return &d->params[i];
+        for (uint32_t i = 0; i < d->n_params; i++) {
+                const struct described_param *p = &d->params[i];
+                bool is = p->initializer && !strcmp(p->initializer, initializer);
+                for (size_t k = 1; k < p->n_names; k++)
+                        is = is || !strcmp(p->names[k], initializer);
+                if (is)
+                        return p;
+        }
         return NULL;
+}
+
+bool mfl_described_tied(
+        const struct mfl_described *described, uint32_t i, const char *const **ret_names, size_t *ret_n)
+{
+        if (i >= described->n_params)
+                return false;
+        *ret_names = described->params[i].names;
+        *ret_n = described->params[i].n_names;
+        return true;
 }
 
 bool mfl_described_has(const struct mfl_described *described, const char *initializer)
@@ -180,12 +195,55 @@ static int judge_sample(const struct mfl_described *d, const struct mfl_graph *g
                         "each layer its "
                         "own parameter",
                         d->path, p->name, graph->layers[place->layer].name, graph->layers[place->other].name);
-        if (p->padding >= 0)
-                return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s has padding_idx=%lld; mfl would train that row, too. Remove "
-                        "padding_idx",
-                        d->path, p->name, (long long)p->padding);
         return 0;
+}
+
+/* A layer that shares all of its tensors is trained as the other; one that shares its weight, with it. */
+static int judge_shared(struct mfl_described *d, const struct mfl_graph *graph, struct mfl_error *err)
+{
+        for (int i = 0; i < graph->n_layers; i++) {
+                const struct mfl_layer *layer = &graph->layers[i];
+                bool own = false;
+                if (!layer->shares)
+                        continue;
+                for (int t = 0; t < graph->n_params; t++)
+                        own = own || graph->params[t].layer == i;
+                if (own && d->frozen[i] != d->frozen[layer->shares])
+                        return mfl_fail(err, MFL_INVALID,
+                                "%.120s: layers %s and %s have one weight, but only %s is trained; mfl "
+                                "trains or "
+                                "freezes a layer as a whole. Set requires_grad alike for all tensors of both",
+                                d->path, layer->name, graph->layers[layer->shares].name,
+                                d->frozen[i] ? graph->layers[layer->shares].name : layer->name);
+                d->frozen[i] = d->frozen[layer->shares];
+        }
+        return 0;
+}
+
+/* The row of an embedding that is not trained. */
+static int judge_padding(struct mfl_described *d, const struct mfl_graph *graph,
+        const struct described_param *p, struct mfl_error *err)
+{
+        uint64_t at = d->places[p->first].at;
+        int n = 0;
+        if (p->padding < 0 || !p->trained || at == NOWHERE)
+                return 0;
+        for (int i = 0; i < graph->n_layers; i++) {
+                const struct mfl_layer *layer = &graph->layers[i];
+                const struct mfl_param *w =
+                        layer->param_weight < 0 ? NULL : &graph->params[layer->param_weight];
+                if (!w || layer->op != MFL_OP_EMBEDDING || at < w->offset || at >= w->offset + w->count)
+                        continue;
+                d->padding[i] = p->padding;
+                n++;
+        }
+        if (n == 1 || (n && (p->n_names == 0 || p->n_padded + 1 == p->n_names)))
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "%.120s: %.80s has padding_idx=%lld, and is used %s; mfl would train that row, too. Remove "
+                "padding_idx",
+                d->path, p->name, (long long)p->padding,
+                n ? "by several embeddings, of which not all have it" : "by no embedding");
 }
 
 int mfl_described_locate(struct mfl_described *described, const struct mfl_graph *graph, const float *params,
@@ -194,23 +252,36 @@ int mfl_described_locate(struct mfl_described *described, const struct mfl_graph
         struct mfl_described *d = described;
         free(d->places);
         free(d->frozen);
+        free(d->padding);
         d->places = mfl_calloc(d->n_samples + 1, sizeof *d->places);
         d->frozen = mfl_calloc((size_t)graph->n_layers, sizeof *d->frozen);
-        if (!d->places || !d->frozen)
+        d->padding = mfl_calloc((size_t)graph->n_layers, sizeof *d->padding);
+        if (!d->places || !d->frozen || !d->padding)
                 return mfl_fail_memory(err, d->n_samples * sizeof *d->places, "the places of parameters");
         for (uint32_t i = 0; i < d->n_samples; i++)
                 d->places[i].at = NOWHERE;
+        for (int i = 0; i < graph->n_layers; i++)
+                d->padding[i] = -1;
         int r = judge_layers(d, graph, params, err);
+        if (!r)
+                r = judge_shared(d, graph, err);
         double scale = largest_gradient(d);
         for (uint32_t i = 0; !r && i < d->n_params; i++)
                 for (uint32_t k = 0; !r && d->params[i].trained && k < d->params[i].n; k++)
                         r = judge_sample(d, graph, &d->params[i], k, scale, err);
+        for (uint32_t i = 0; !r && i < d->n_params; i++)
+                r = judge_padding(d, graph, &d->params[i], err);
         return r;
 }
 
 bool mfl_described_frozen(const struct mfl_described *described, int layer)
 {
         return described->frozen[layer];
+}
+
+int64_t mfl_described_padding(const struct mfl_described *described, int layer)
+{
+        return described->padding[layer];
 }
 
 /* ---- the proof as a block ---- */

@@ -67,6 +67,8 @@ static int build(const struct mfl_graph *from, int last, struct mfl_graph **ret_
                         number[l->input] = 1;
                 if (number[i] && l->input2 >= 0)
                         number[l->input2] = 1;
+                if (number[i] && l->shares)
+                        number[l->shares] = 1;
         }
         for (int i = 0; i <= end; i++) {
                 if (!number[i])
@@ -76,6 +78,7 @@ static int build(const struct mfl_graph *from, int last, struct mfl_graph **ret_
                 layers[kept].rate = 0;
                 layers[kept].input = from->layers[i].input < 0 ? -1 : number[from->layers[i].input];
                 layers[kept].input2 = from->layers[i].input2 < 0 ? -1 : number[from->layers[i].input2];
+                layers[kept].shares = from->layers[i].shares ? number[from->layers[i].shares] : 0;
                 kept++;
         }
         int r = mfl_graph_build(from->name, layers, kept, last < 0 ? from->classes : 0, ret_graph, err);

@@ -117,18 +117,18 @@ static int read_order(
         }
 #define INPUT                                                                                                \
         {                                                                                                    \
-                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                          \
+                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                       \
         }
 #define EPS                                                                                                  \
         {                                                                                                    \
                 .key = "eps", AT(F32, layer.eps), .min = 0, .min_open = true, .max = 1                       \
         }
 #define WINDOW                                                                                               \
-        {.key = "kernel", CALL_AT(layer.kernel, mfl_job_read_window), .required = true},                             \
-                {.key = "stride", CALL_AT(layer.stride, mfl_job_read_window)},                                       \
+        {.key = "kernel", CALL_AT(layer.kernel, mfl_job_read_window), .required = true},                     \
+                {.key = "stride", CALL_AT(layer.stride, mfl_job_read_window)},                               \
                 {.key = "padding", CALL_AT(layer.padding, read_padding)},                                    \
         {                                                                                                    \
-                .key = "dilation", CALL_AT(layer.dilation, mfl_job_read_window)                                      \
+                .key = "dilation", CALL_AT(layer.dilation, mfl_job_read_window)                              \
         }
 #define WEIGHTS                                                                                              \
         {.key = "bias", AT(BOOL, layer.bias)},                                                               \
@@ -141,15 +141,15 @@ static int read_order(
         }
 #define SHARES                                                                                               \
         {                                                                                                    \
-                .key = "shares", CALL_AT(shares[MFL_SHARES_ALL], mfl_job_read_input)                            \
+                .key = "shares", CALL_AT(shares[MFL_SHARES_ALL], mfl_job_read_input)                         \
         }
 #define SHARES_WEIGHT                                                                                        \
         {                                                                                                    \
-                .key = "shares_weight", CALL_AT(shares[MFL_SHARES_WEIGHT], mfl_job_read_input)                  \
+                .key = "shares_weight", CALL_AT(shares[MFL_SHARES_WEIGHT], mfl_job_read_input)               \
         }
 #define SHARES_TRANSPOSED                                                                                    \
         {                                                                                                    \
-                .key = "shares_transposed", CALL_AT(shares[MFL_SHARES_TRANSPOSED], mfl_job_read_input)          \
+                .key = "shares_transposed", CALL_AT(shares[MFL_SHARES_TRANSPOSED], mfl_job_read_input)       \
         }
 #define INPUTS                                                                                               \
         {                                                                                                    \

@@ -36,7 +36,8 @@ static void generate_name(const struct mfl_graph *graph, struct mfl_layer *layer
         char name[MFL_NAME_BYTES];
         do
                 snprintf(name, sizeof name, "%s%d",
-                        layer->op == MFL_OP_MAP ? mfl_map_name(layer->map.kind) : mfl_op_info(layer->op)->stem,
+                        layer->op == MFL_OP_MAP ? mfl_map_name(layer->map.kind)
+                                                : mfl_op_info(layer->op)->stem,
                         ++*counter);
         while (find_name(graph, graph->n_layers, name) >= 0);
         mfl_strcpy(layer->name, sizeof layer->name, name);

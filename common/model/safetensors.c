@@ -412,6 +412,13 @@ bool mfl_st_floats(const struct mfl_st_file *file, int i, float *to)
         return true;
 }
 
+bool mfl_st_equal(const struct mfl_st_file *file, int i, const struct mfl_st_file *other, int k)
+{
+        const struct entry *a = &file->entries[i], *b = &other->entries[k];
+        return a->end - a->begin == b->end - b->begin &&
+               !memcmp(file->data + a->begin, other->data + b->begin, a->end - a->begin);
+}
+
 static bool has_param(const struct mfl_graph *graph, const char *name)
 {
         return mfl_graph_find_param(graph, name) >= 0;

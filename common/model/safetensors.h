@@ -45,6 +45,8 @@ int mfl_st_count_all(const struct mfl_st_file *file);
 const struct mfl_st_tensor *mfl_st_any_at(const struct mfl_st_file *file, int i, const char **ret_dtype);
 /* Tensor i as floats, exactly: F32, F16, BF16. False: another type, which floats can't hold. */
 bool mfl_st_floats(const struct mfl_st_file *file, int i, float *to);
+/* Whether tensors i and k have the same bytes. */
+bool mfl_st_equal(const struct mfl_st_file *file, int i, const struct mfl_st_file *other, int k);
 
 /* Copies the tensors named by the graph's parameter table into the flat vector; MFL_INVALID names the first tensor
  * that is missing, has another shape or type, or is not in the model (params are then unchanged). `rest`, unless

@@ -43,7 +43,7 @@ static void print_value(FILE *out, const struct mfl_setting *row)
 
 static void print_yaml_row(FILE *out, const struct mfl_setting *row)
 {
-        char text[4096];
+        char text[16384];
         const char *reload = row->reload == MFL_RELOAD_VALUE  ? "; a reload applies it"
                              : row->reload == MFL_RELOAD_FILE ? "; a reload reads the file again"
                                                               : "";
@@ -56,6 +56,7 @@ static void print_yaml_row(FILE *out, const struct mfl_setting *row)
                         strchr(text, '\n') ? "\nD" : "; d", row->env ? "$" : "", row->env ? row->env : "",
                         row->env ? ", else " : "", row->note ? row->note : row->value);
         mfl_snprintf(text + strlen(text), sizeof text - strlen(text), "%s", reload);
+        mfl_assert(strlen(text) + 1 < sizeof text);
         print_comment(out, text);
         print_value(out, row);
 }

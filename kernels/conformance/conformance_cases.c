@@ -177,12 +177,12 @@ const struct conf_case *mfl_conf_case_at(int i)
         return NULL;
 }
 
-#define TWICE(from, mode_)                                                                           \
-        {                                                                                            \
-                .op = MFL_OP_MAP, .input = from,                                                     \
-                .map = {.kind = MFL_MAP_RESIZE,                                                      \
-                        .mode = mode_,                                                               \
-                        .scale_factor = {2, 2} }                                                     \
+#define TWICE(from, mode_)                                                                                   \
+        {                                                                                                    \
+                .op = MFL_OP_MAP, .input = from,                                                             \
+                .map = {.kind = MFL_MAP_RESIZE,                                                              \
+                        .mode = mode_,                                                                       \
+                        .scale_factor = {2, 2} }                                                             \
         }
 
 const struct conf_case mfl_conf_perf_cases[] = {

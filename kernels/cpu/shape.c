@@ -133,8 +133,7 @@ static struct mfl_axis concat_axis(const struct mfl_net *net, int i, int64_t *re
                 return (struct mfl_axis){.outer = net->options.batch * l->h * l->w, .n = l->c, .inner = 1};
         }
         *ret_first = in->n_blocks;
-        return (struct mfl_axis){
-                .outer = net->options.batch, .n = l->n_blocks, .inner = l->stride_block};
+        return (struct mfl_axis){.outer = net->options.batch, .n = l->n_blocks, .inner = l->stride_block};
 }
 
 static int concat_forward(const struct pass *pass, int i)

@@ -363,7 +363,7 @@ def test_json_of_every_command(one):
     assert [set(e) for e in lines] == [{'event', 'seq', 'time_ms', 'text'}] * len(lines) and lines
     lines = [json.loads(line) for line in one.mfl('run', path, '--daemons', 1, '--backend', 'reference', '--data', h.TINY,
                                                   '--out', one.dir + '/run-json', '--json').stdout.splitlines()]
-    assert {'event', 'job', 'state', 'accuracy', 'loss', 'rounds', 'seconds', 'digest', 'model', 'csv', 'out',
+    assert {'event', 'job', 'state', 'accuracy', 'loss', 'mean_iou', 'rounds', 'seconds', 'digest', 'model', 'csv', 'out',
             'state_dir'} == set(lines[-1])
     assert lines[-1]['digest'] == pulled['digest']
     assert {'round', 'result'} <= {e['event'] for e in lines}

@@ -127,7 +127,7 @@ def test_answers_are_given(values):
 
 
 @pytest.mark.parametrize('changes,reason', [
-    ({'data': {'name': 'numbers', 'clients': 4}}, 'training.loss must be binary or squared'),
+    ({'data': {'name': 'numbers', 'clients': 4}}, 'training.loss must be one of binary, squared, huber, smooth-l1 and l1'),
     ({'data': {'name': 'numbers', 'clients': 4}, 'training': {'loss': 'squared', 'precision': 'bf16'}},
      'backend reference: precision bf16 needs the cuda backend'),
 ])

@@ -527,7 +527,7 @@ def test_two_sites(tmp_path):
     (tmp_path / 'home').mkdir()
     done = subprocess.run(['bash', '-euxc', script], env=env, text=True, capture_output=True, timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert 'two-sites: done after 5 rounds, accuracy 0.9' in done.stdout
+    assert re.search(r'two-sites: done after 5 rounds, accuracy (0\.9|1\.0)', done.stdout)  # each awk has other random numbers
     assert (tmp_path / 'model.safetensors').exists() and (tmp_path / 'model.onnx').exists()
 
 

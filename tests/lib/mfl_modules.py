@@ -201,10 +201,10 @@ PROVED = {
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
+    "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
 }
 # What mfl can't do, and what it says.
 REFUSED = {
-    "merged": (Merged, VECTOR, "model.onnx"), "padded": (Padded, tokens(), "embed.weight has padding_idx=0"),
+    "merged": (Merged, VECTOR, "model.onnx"),
     "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
-    "tied": (lambda: Gpt(tied=True), tokens(), "wte.weight"), "siamese": (Siamese, VECTOR, "fc.weight"),
 }

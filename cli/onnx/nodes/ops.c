@@ -154,9 +154,8 @@ static int convert_pool(struct onnx *o)
                 bool beyond = mfl_onnx_int(o, "ceil_mode", 0) && room % l.stride[d] &&
                               l.out.dim[1 + d] * l.stride[d] - l.padding[d] < in.dim[1 + d];
                 if (beyond && average && padded && !inside)
-                        return mfl_onnx_fail(o,
-                                "ceil_mode with a counted padding is not supported; use "
-                                "AvgPool2d(ceil_mode=False), or count_include_pad=False");
+                        return mfl_onnx_fail(o, "ceil_mode with a counted padding is not supported; use "
+                                                "AvgPool2d(ceil_mode=False), or count_include_pad=False");
                 inside = inside || (beyond && average);
                 l.ceil_mode |= beyond;
                 l.out.dim[1 + d] += beyond;

@@ -381,8 +381,12 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
         for (int i = 0; i < o->n_layers; i++)
                 layers[i] = o->layers[i].layer;
         if (o->described && !o->tagging)
-                for (int i = 0; i < o->n_layers; i++)
+                for (int i = 0; i < o->n_layers; i++) {
+                        int64_t row = mfl_described_padding(o->described, i);
                         layers[i].frozen = mfl_described_frozen(o->described, i);
+                        layers[i].has_padding = layers[i].has_padding || row >= 0;
+                        layers[i].padding_idx = row >= 0 ? (int)row : layers[i].padding_idx;
+                }
         int r = mfl_graph_build("onnx", layers, o->n_layers, classes, &graph, &why);
         if (r > 0)
                 return mfl_onnx_fail(o, "%.300s", why.text);
@@ -482,8 +486,12 @@ static int finish(struct onnx *o, struct mfl_onnx_model *model)
 static int convert(struct onnx *o, struct mfl_onnx_model *model)
 {
         int r = set_up(o);
-        if (!r && o->own)
+        if (!r && (o->own || o->described))
                 r = mfl_onnx_tie(o, NULL, 0);
+        const char *const *names;
+        size_t n_names;
+        for (uint32_t i = 0; !r && o->described && mfl_described_tied(o->described, i, &names, &n_names); i++)
+                r = mfl_onnx_tie(o, names, n_names);
         if (!r)
                 r = read_initializers(o);
         if (!r)
@@ -542,6 +550,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
                         (long long)o.opset);
         else
                 r = convert(&o, &model);
+        model.own = o.own;
         while (o.blocks) {
                 struct onnx_block *next = o.blocks->next;
                 free(o.blocks);

@@ -98,15 +98,15 @@ enum mfl_cuda_region {
         MFL_CUDA_EVAL,        /* [stride] floats: the group that eval uses; G > 1 */
         MFL_CUDA_EVAL_LOW,    /* [stride] of the element type */
         MFL_CUDA_WORKSPACE,
-        MFL_CUDA_MAPS,    /* tables of sparse linear maps: run_map.c */
-        MFL_CUDA_PLACE,   /* [n] uint32 */
-        MFL_CUDA_TIES,    /* [n_tie_tables] uint32 */
-        MFL_CUDA_FLAT,    /* [n] floats: params on their way; or a piece of the sum, int64 */
-        MFL_CUDA_LABELS,  /* [G][batch][answers] words */
+        MFL_CUDA_MAPS,          /* tables of sparse linear maps: run_map.c */
+        MFL_CUDA_PLACE,         /* [n] uint32 */
+        MFL_CUDA_TIES,          /* [n_tie_tables] uint32 */
+        MFL_CUDA_FLAT,          /* [n] floats: params on their way; or a piece of the sum, int64 */
+        MFL_CUDA_LABELS,        /* [G][batch][answers] words */
         MFL_CUDA_CLASS_WEIGHTS, /* options.loss.weights; only where it has some */
-        MFL_CUDA_CONTROL, /* struct mfl_cuda_control */
-        MFL_CUDA_BOUNCE,  /* tensors of forward and backward on their way */
-        MFL_CUDA_STAGE,   /* streamed: two halves of raw samples */
+        MFL_CUDA_CONTROL,       /* struct mfl_cuda_control */
+        MFL_CUDA_BOUNCE,        /* tensors of forward and backward on their way */
+        MFL_CUDA_STAGE,         /* streamed: two halves of raw samples */
         MFL_CUDA_STAGE_LABELS,
         MFL_CUDA_REGIONS_,
 };

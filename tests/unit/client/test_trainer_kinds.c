@@ -364,8 +364,8 @@ static void what_does_not_go_together_is_refused(void **state)
         struct world w;
         open_world(&w, &valued, VALUED("partition: local", ", loss: squared"));
         assert_refused(&w, VALUED("partition: iid, clients: 4", ""),
-                "data set toy has 2 target values per sample and no labels: training.loss must be binary or "
-                "squared");
+                "data set toy has 2 target values per sample and no labels: training.loss must be one "
+                "of binary, squared, huber, smooth-l1 and l1");
         close_world(&w);
         open_world(&w, &labelled, local_adam);
         assert_refused(&w,

@@ -370,7 +370,7 @@ static void npz_arrays(void **state)
         }
         mfl_dataset_free(d);
         refuse("npz", "!%s/split.npz", "split.npz: there is no array 'x_train'; the arrays are x, y");
-        refuse("npz", "!%s/whole.npz,train_y=x_train", "training samples have 4 labels, test samples 1");
+        refuse("npz", "!%s/whole.npz,train_y=x_train", "training samples have 9 labels, test samples 1");
         refuse("npz", "!%s/rgb.png", "rgb.png: not an npz file (a zip archive)");
         put("empty.npz", "");
         refuse("npz", "%s/empty.npz", "empty.npz: is empty");

@@ -233,7 +233,7 @@ static void check_running(const struct mfl_backend_ops *ops, struct mfl_device *
         struct mfl_net *net = NULL;
         struct mfl_device_data *data = NULL;
         float params[14];
-        struct mfl_score score;
+        struct mfl_score score = {0};
         assert_int_equal(mfl_graph_build("m", layers, 3, 2, &graph, NULL), 0);
         assert_int_equal(graph->n, 14);
         mfl_graph_init_params(graph, 1, params);

@@ -131,7 +131,7 @@ static ProtobufCMessage *fill(struct filling *f, const ProtobufCMessageDescripto
                         fill_value(f, d, field, p, 0, 0);
                         continue;
                 }
-                int n = !strcmp(d->short_name, "Group") ? 2 : 1;
+                int n = !strcmp(d->short_name, "Group") ? 2 : !strcmp(field->name, "by_class") ? 3 : 1;
                 char *list = make(f, (size_t)n * value_bytes(field->type));
                 for (int k = 0; k < n; k++)
                         fill_value(f, d, field, list + (size_t)k * value_bytes(field->type), k, 0);

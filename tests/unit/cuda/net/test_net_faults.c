@@ -32,7 +32,7 @@ static int use_local(struct net_case *c, struct local *l, struct mfl_error *err)
         struct mfl_group_steps steps[2] = {
                 {.index = c->index[0], .count = c->count[0]}, {.index = c->index[1], .count = c->count[1]}};
         const struct mfl_optimizer opt = {.lr = 0.1f};
-        struct mfl_score score;
+        struct mfl_score score = {0};
         int rc = 0;
         for (int g = 0; !rc && g < 2; g++)
                 rc = mfl_backend_set(ops, l->net, c->graph, g, c->first, err);

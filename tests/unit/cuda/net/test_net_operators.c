@@ -48,9 +48,9 @@ struct op_case {
         {                                                                                                    \
                 .op = MFL_OP_CONV2D, .out_channels = o, .kernel = {3, 3}, .padding = {1, 1}, .bias = true    \
         }
-#define MAP(kind_, ...)                                                                              \
-        {                                                                                            \
-                .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_##kind_, __VA_ARGS__ }                     \
+#define MAP(kind_, ...)                                                                                      \
+        {                                                                                                    \
+                .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_##kind_, __VA_ARGS__ }                             \
         }
 #define WEIGHT(...)                                                                                          \
         {                                                                                                    \

@@ -188,11 +188,107 @@ OPS_TEST(a_loss_that_is_not_a_number_is_clamped)
         }
 }
 
+/* ---- the other losses, beside the text that the CPU's backends have ---- */
+
+#define ROWS 5
+#define CLASSES_MAX 100
+
+struct kind {
+        struct mfl_loss loss;
+        bool weighted;
+};
+
+static const struct kind kinds[] = {
+        {{.kind = MFL_LOSS_CROSS_ENTROPY}, true},
+        {{.kind = MFL_LOSS_CROSS_ENTROPY, .smoothing = 0.2f}, true},
+        {{.kind = MFL_LOSS_CROSS_ENTROPY, .has_ignored = true, .ignored = 1}, false},
+        {{.kind = MFL_LOSS_FOCAL, .parameter = 2}, true},
+        {{.kind = MFL_LOSS_CROSS_ENTROPY, .n_auxiliary = 1, .auxiliary_weights = {0.4f}}, false},
+};
+
+/* One group of ROWS rows, of which the last does not count; two predictions each where there is an auxiliary output. */
+static void try_kind(const struct kind *kind, int classes, int turn)
+{
+        struct mfl_loss loss = kind->loss;
+        int positions = 1 + loss.n_auxiliary, n = ROWS * positions * classes;
+        struct mfl_cuda_tensor t = {1, ROWS * positions, 1, 1, classes, MFL_CUDA_F32};
+        struct mfl_loss_share share = {0.3f, 1.7f}, shares[3] = {[OPS_STEP] = share}; /* of three steps */
+        struct ops_steps steps = ops_steps_new(1, ROWS, (uint32_t[]){ROWS - 1}, 1);
+        float *z = ops_uniform(n, MFL_CUDA_F32, (uint64_t)turn), *got = ops_zeros(n), weights[CLASSES_MAX];
+        int32_t labels[ROWS] = {0, 1, classes - 1, -1, 0};
+        uint64_t zero[3 * CLASSES_MAX] = {0}, counts[3 * CLASSES_MAX] = {0}, by_class[3 * CLASSES_MAX];
+        int64_t sum = 0, got_sum;
+        uint64_t correct = 0, scored = 0, got_correct, got_scored;
+        for (int c = 0; c < classes; c++)
+                weights[c] = 0.25f * (float)(1 + c % 4);
+        struct ops_buffer b[] = {ops_tensor_from(&t, z), ops_tensor(&t), ops_new_from(labels, sizeof labels),
+                ops_new_from(weights, sizeof weights), ops_new_from(zero, sizeof zero), ops_new_from(zero, 8),
+                ops_new_from(zero, 8), ops_new_from(zero, 8), ops_new_from(shares, sizeof shares)};
+        loss.n_weights = kind->weighted ? classes : 0;
+        loss.weights = kind->weighted ? (float *)(void *)b[3].at : NULL;
+        struct mfl_cuda_loss a = {.z = t,
+                .positions = positions,
+                .loss = loss,
+                .share = (struct mfl_loss_share *)(void *)b[8].at,
+                .logits = b[0].at,
+                .dz = b[1].at,
+                .labels = (int32_t *)(void *)b[2].at,
+                .by_class = (uint64_t *)(void *)b[4].at,
+                .loss_sum = (int64_t *)(void *)b[5].at,
+                .n_correct = (uint64_t *)(void *)b[6].at,
+                .n_scored = (uint64_t *)(void *)b[7].at,
+                .steps = steps.on_device};
+        OPS_OK(mfl_cuda_loss(&a, NULL));
+        ops_tensor_get(&b[1], &t, got);
+        ops_get(&b[4], by_class);
+        ops_get(&b[5], &got_sum);
+        ops_get(&b[6], &got_correct);
+        ops_get(&b[7], &got_scored);
+        loss.weights = kind->weighted ? weights : NULL;
+        for (int i = 0; i < ROWS * positions; i++) {
+                float dz[CLASSES_MAX] = {0}, *own = z + (ptrdiff_t)i * classes;
+                int label = labels[i / positions], best = 0;
+                float head = mfl_head_weight(&loss, i % positions, 1);
+                bool hit = false, main = i % positions == 0, counted = i / positions < ROWS - 1;
+                if (counted && mfl_is_scored(&loss, label)) {
+                        float value =
+                                mfl_label_loss(&loss, own, classes, label, share.scale * head, dz, &hit);
+                        sum += mfl_fixed_loss(value * share.ratio * head);
+                        correct += main && hit;
+                        scored += main;
+                        for (int c = 1; c < classes; c++)
+                                best = own[c] > own[best] ? c : best;
+                        counts[label] += main;
+                        counts[classes + best] += main;
+                        counts[2 * classes + label] += main && best == label;
+                }
+                for (int c = 0; c < classes; c++)
+                        assert_float_equal(got[i * classes + c], dz[c], 2e-6f);
+        }
+        assert_float_equal(mfl_fixed_loss_to_double(got_sum), mfl_fixed_loss_to_double(sum), 1e-5);
+        assert_true(got_correct == correct && got_scored == scored && scored > 0);
+        assert_memory_equal(by_class, counts, (size_t)classes * 24);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(b); i++)
+                ops_free(&b[i]);
+        ops_steps_free(&steps);
+        free(z);
+        free(got);
+}
+
+OPS_TEST(weights_focal_ignored_and_auxiliary_outputs)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++) {
+                try_kind(&kinds[i], 10, (int)i);
+                try_kind(&kinds[i], CLASSES_MAX, (int)i + 20);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(losses_have_the_bits_that_are_fixed),
                 cmocka_unit_test(a_loss_that_is_not_a_number_is_clamped),
+                cmocka_unit_test(weights_focal_ignored_and_auxiliary_outputs),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
