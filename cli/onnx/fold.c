@@ -263,10 +263,27 @@ static int fold_shape(struct onnx *o, bool size)
         return output(o, t);
 }
 
+/* If one of the inputs is a parameter, the result's elements are told one by one. */
+static int start_ids(struct onnx *o, struct onnx_tensor *t, int64_t **ret_ids)
+{
+        for (size_t k = 0; k < mfl_onnx_node(o)->n_input; k++) {
+                const struct onnx_tensor *a = mfl_onnx_input(o, k)->tensor;
+                t->param = t->param || a->param;
+                t->generated = t->generated || a->generated;
+        }
+        if (t->param)
+                t->generated = false;
+        else if (!t->generated)
+                return 0;
+        t->ids = *ret_ids = mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof **ret_ids);
+        return *ret_ids ? 0 : onnx_memory(o);
+}
+
 static int fold_concat(struct onnx *o)
 {
         size_t n = mfl_onnx_node(o)->n_input;
         struct onnx_tensor *t;
+        int64_t *ids = NULL;
         int r = n ? need(o, n) : mfl_onnx_fail(o, "has no inputs");
         if (r)
                 return r;
@@ -289,15 +306,18 @@ static int fold_concat(struct onnx *o)
                 outer *= d < axis ? shape.dim[d] : 1;
                 inner *= d > axis ? shape.dim[d] : 1;
         }
-        if ((r = new_tensor(o, &shape, first->f, &t)))
+        if ((r = new_tensor(o, &shape, first->f, &t)) || (r = start_ids(o, t, &ids)))
                 return r;
         for (int64_t out = 0; out < outer; out++) {
                 for (size_t k = 0; k < n; k++) {
                         const struct onnx_tensor *a = mfl_onnx_input(o, k)->tensor;
                         int64_t run = a->shape.dim[axis] * inner;
-                        for (int64_t i = 0; i < run; i++, at++)
+                        for (int64_t i = 0; i < run; i++, at++) {
                                 a->f ? put(t, at, (double)a->f[out * run + i])
                                      : put_whole(t, at, a->i[out * run + i]);
+                                if (ids)
+                                        ids[at] = mfl_onnx_element(a, out * run + i);
+                        }
                         t->origin = t->origin ? t->origin : a->origin;
                 }
         }

@@ -79,6 +79,7 @@ int mfl_onnx_new_function(
         if (r)
                 return r;
         (*ret_value)->samples = f;
+        (*ret_value)->unmoved = NULL;
         (*ret_value)->function = NULL;
         (*ret_value)->above = NULL;
         *ret_f = f;

@@ -37,6 +37,18 @@ struct onnx_tensor {
         int moved;          /* 1 + the first node that moved the initializer; 0: not moved */
         bool is_bool;
         bool turned; /* the initializer transposed, or an odd number of times */
+        /* Which parameters of PyTorch's model the numbers are (origin.c). Element i is number first +
+         * order[i] of all initializers' elements, or ids[i] if the tensor joins several of them; -1: a
+         * constant, which nothing trains. */
+        bool shared; /* a moved tensor that is used more than once */
+        bool param;  /* some element is a parameter's */
+        bool buffer; /* of an initializer: what it is used for shows that it is none, whatever param says */
+        bool generated;     /* the exporter made the initializer's name, so what it was can't be known */
+        bool known;         /* the file says what the initializer was */
+        const char *folded; /* the tensors that the exporter computed it from; NULL: it did not */
+        int64_t first;
+        const int32_t *order; /* NULL: the same order */
+        const int64_t *ids;   /* NULL: first and order say it */
 };
 
 /* The pending step of a value. All but NONE have a base view. */
@@ -73,6 +85,7 @@ struct onnx_value {
         const double *samples;            /* values of the function; NULL: the identity */
         const struct mfl_layer *function; /* the layer that computes it, where the samples do not tell */
         const double *above;              /* the value is whether the layer's is above this number */
+        struct onnx_value *unmoved;       /* the value of the same function before moves; NULL: this one */
         enum onnx_pending pending;
         const struct onnx_value *base, *other; /* other: the keys of an attention */
         const struct onnx_tensor *weight;
@@ -81,13 +94,16 @@ struct onnx_value {
         float eps, rate;
         double scale; /* factor of the scores */
         bool causal;
-        struct onnx_value *made; /* the view that it was resolved to; NULL: not yet */
+        struct onnx_value *narrow; /* the value that this one repeats (Expand); NULL: none */
+        struct onnx_value *made;   /* the view that it was resolved to; NULL: not yet */
+        struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
 };
 
 struct onnx_layer {
         struct mfl_layer layer;
         int at, node; /* the layer is placed after this node; made at */
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER]; /* in the order of the parameter table */
+        bool of_params; /* its output does not depend on the samples */
 };
 
 /* Names of one tensor of the PyTorch model. */
@@ -115,6 +131,8 @@ struct onnx {
         bool out_of_memory;
         struct onnx_entry *table; /* values by name, open addressing */
         size_t n_table;
+        const Onnx__ValueInfoProto **infos; /* those with metadata, by name, open addressing */
+        size_t n_infos;
         struct onnx_layer *layers;
         int n_layers;
         int node;    /* the current node */
@@ -127,6 +145,9 @@ struct onnx {
         /* The file's description of the module; NULL: none. With `tagging`, parameters hold tags. */
         struct mfl_described *described;
         bool tagging;
+        bool *lifts; /* by node: its constant inputs are taken as views of layers, because they are trained */
+        int64_t n_elements; /* of all initializers */
+        uint8_t *bits;      /* one per element, for origin.c; NULL: not yet */
         char *notes;
         struct mfl_error *err;
 };
@@ -185,6 +206,8 @@ int mfl_onnx_layer_value(
 const struct mfl_shape *mfl_onnx_layer_shape(const struct onnx *o, int layer);
 /* The native shape of a value as an operator over images, or over rows of features, sees it. */
 int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
+/* The layer of an image, or of a row of positions as an image of height 1: {1, channels, positions}. */
+int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape);
 void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
 bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name); /* by a layer */
 bool mfl_onnx_is_generated(const char *name); /* the exporter made the name, no module has it */
@@ -203,6 +226,37 @@ bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
 /* Finds the layers that use tensors of earlier ones, once all layers are in order. */
 int mfl_onnx_share(struct onnx *o);
+
+/* known.c: what the file says of its initializers. Before they are read: */
+int mfl_onnx_read_infos(struct onnx *o);
+/* Sets what t, an initializer, was in the module. */
+int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
+
+/* origin.c: which numbers are trained. */
+/* The number of element i among all initializers' elements; -1: a constant. */
+int64_t mfl_onnx_element(const struct onnx_tensor *t, int64_t i);
+/* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */
+int mfl_onnx_take(struct onnx *o, const struct onnx_tensor *from, const int32_t *map, int64_t n,
+        struct onnx_tensor **ret_tensor);
+/* Whether no parameter's element stands in it twice. */
+int mfl_onnx_is_simple(struct onnx *o, const struct onnx_tensor *t, bool *ret_simple);
+/* The constant as a layer of its own, the same for all samples: *ret_view is a view of that layer. A later call for the
+ * same numbers finds the same layer. */
+int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view);
+/* The same as a layer of this shape. */
+int mfl_onnx_weight_layer(
+        struct onnx *o, const struct onnx_value *constant, const struct mfl_shape *shape, int *ret_layer);
+/* Whether the node computes with a parameter. Then it becomes layers instead of a constant: its inputs are lifted, and
+ * from here on mfl_onnx_input gives the lifted ones at this node. */
+int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted);
+/* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
+void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
+/* Whether a value is the same for all samples: a constant, or computed from parameters only. */
+bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v);
+/* The name of a parameter that the value is computed from; NULL: none. */
+const char *mfl_onnx_param_of(const struct onnx *o, const struct onnx_value *v);
+/* After the last node: refuses parameters that two layers would train as two, and notes what can't be known. */
+int mfl_onnx_check_params(struct onnx *o);
 
 /* fold.c: nodes whose inputs are all constants */
 bool mfl_onnx_is_fold(const struct onnx *o);
@@ -280,7 +334,10 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
 int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* mfl_onnx_view_layer of the resolved value. */
 int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
-/* The node's sum, difference or product of two values. */
+/* The sum or product of two values. */
+int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struct onnx_value *b,
+        struct onnx_value **ret_view);
+/* The node's sum, difference, product or quotient of two values. */
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
@@ -301,19 +358,43 @@ int mfl_onnx_move(struct onnx *o);
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
 
-/* sparse.c: padding, interpolation, and reductions over dimensions, as sparse linear maps. */
+/* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
 int mfl_onnx_convert_pad(struct onnx *o);
 bool mfl_onnx_pads_nothing(const struct onnx *o);
 int mfl_onnx_convert_resize(struct onnx *o);
-int mfl_onnx_convert_reduce(struct onnx *o);
 int mfl_onnx_convert_cumsum(struct onnx *o);
+/* The sum or the mean over the dimensions of x that have a bit in `over`. *ret_done is false if the dimensions lie too
+ * far apart for a layer. */
+int mfl_onnx_add_sum(
+        struct onnx *o, struct onnx_value *x, unsigned over, bool mean, int *ret_layer, bool *ret_done);
 
-/* ops.c: a tensor of params as a layer, and its elements as a view. */
-int mfl_onnx_weight_view(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view);
+/* dense.c. The initializer at an input, which must have this rank: */
+int mfl_onnx_weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor);
+/* A parameter times a number, in the shape of w; *ret_tensor NULL: w is computed in another way. */
+int mfl_onnx_scaled_weight(
+        struct onnx *o, struct onnx_value *w, const struct onnx_tensor **ret_tensor, double *ret_scale);
+/* Refuses weights that are computed. */
+int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v);
+int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_matmul(struct onnx *o);
+int mfl_onnx_gemm(struct onnx *o);
+
+/* reduce.c. The view with dimension `axis` last, and the other way round, in the former shape: */
+int mfl_onnx_axis_last(struct onnx *o, const struct onnx_value *of, int axis, struct onnx_value **ret_view);
+int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, const struct onnx_shape *shape,
+        struct onnx_value **ret_view);
+int mfl_onnx_reduce(struct onnx *o);
+int mfl_onnx_prelu(struct onnx *o);
+
+/* einsum.c */
+int mfl_onnx_einsum(struct onnx *o);
 
 /* recurrent.c, ops.c: operators with a layer of their own */
 int mfl_onnx_recurrent(struct onnx *o);
 int mfl_onnx_operator(struct onnx *o, bool *ret_known);
+
+/* open/node.c */
+int mfl_onnx_convert_node(struct onnx *o);
 
 /* open/text.c */
 int mfl_onnx_text(struct onnx *o, const struct mfl_graph *graph, char **ret_text);

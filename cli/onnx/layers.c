@@ -31,7 +31,8 @@ bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name)
 /* Exporters number values that have no name. */
 bool mfl_onnx_is_generated(const char *name)
 {
-        static const char *const stems[] = {"onnx::", "val_", "_val_", "/", "scalar", NULL};
+        static const char *const stems[] = {"onnx::", "val_", "_val_", "/", "scalar", "lifted_tensor",
+                "c_lifted_tensor", "_tensor_constant", NULL};
         for (int i = 0; stems[i]; i++)
                 if (!strncmp(name, stems[i], strlen(stems[i])))
                         return true;
@@ -82,6 +83,36 @@ static bool find_weight(
         return false;
 }
 
+/* Operators whose weights are parameters even under a name that the exporter made, as when it turned them. */
+static bool owns_weights(enum mfl_op op)
+{
+        return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D || op == MFL_OP_DENSE ||
+               op == MFL_OP_EMBEDDING || op == MFL_OP_LSTM || op == MFL_OP_GRU;
+}
+
+/* A layer is trained or frozen as a whole: frozen if all its tensors are constants. */
+static int set_frozen(struct onnx *o, struct onnx_layer *l)
+{
+        const struct onnx_tensor *trained = NULL, *constant = NULL;
+        int n = l->layer.op == MFL_OP_BATCHNORM ? 2 : ONNX_TENSORS_PER_LAYER; /* without the statistics */
+        for (int k = 0; k < n && l->tensors[k]; k++) {
+                if (l->tensors[k]->folded)
+                        return mfl_onnx_fail(o,
+                                "the exporter computed %.40s from %.80s, so what PyTorch trains is lost. "
+                                "Export with mfl_export.save(net, example, file)",
+                                l->tensors[k]->origin ? l->tensors[k]->origin : "?", l->tensors[k]->folded);
+                bool trains = l->tensors[k]->param || (l->tensors[k]->generated && owns_weights(l->layer.op));
+                *(trains ? &trained : &constant) = l->tensors[k];
+        }
+        if (trained && constant)
+                return mfl_onnx_fail(o,
+                        "%.60s is a parameter, but %.60s is a constant; mfl trains all tensors of a layer or "
+                        "none. Make both parameters, or both buffers, before the export",
+                        trained->origin, constant->origin ? constant->origin : "the other tensor");
+        l->layer.frozen = constant;
+        return 0;
+}
+
 int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
         const struct onnx_tensor *const *tensors, int at, int *ret_layer)
 {
@@ -96,7 +127,9 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
                         return mfl_onnx_fail(o, "whole-number weights are not supported");
                 made->tensors[k] = tensors[k];
         }
-        int n_inputs = mfl_op_inputs(layer->op);
+        int n_inputs = mfl_op_inputs(layer->op), r = tensors ? set_frozen(o, made) : 0;
+        if (r)
+                return r;
         if (n_inputs < 2)
                 made->layer.input2 = -1;
         if (n_inputs < 1)
@@ -106,6 +139,8 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
                 made->at = MFL_MAX(made->at, o->layers[layer->input].at);
         if (n_inputs > 1)
                 made->at = MFL_MAX(made->at, o->layers[layer->input2].at);
+        made->of_params = layer->op != MFL_OP_INPUT && (n_inputs < 1 || o->layers[layer->input].of_params) &&
+                          (n_inputs < 2 || o->layers[layer->input2].of_params);
         *ret_layer = o->n_layers++;
         return 0;
 }

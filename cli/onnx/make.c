@@ -5,17 +5,18 @@
 static int turn(struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor **ret_tensor)
 {
         int64_t rows = t->shape.dim[0], columns = t->shape.dim[1];
-        struct onnx_tensor *turned = mfl_onnx_alloc(o, 1, sizeof *turned);
-        float *f = turned ? mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
-        if (!f)
+        int32_t *map = mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *map);
+        struct onnx_tensor *turned;
+        if (!map)
                 return onnx_memory(o);
         for (int64_t i = 0; i < rows; i++)
                 for (int64_t k = 0; k < columns; k++)
-                        f[k * rows + i] = t->f[i * columns + k];
-        *turned = *t;
+                        map[k * rows + i] = (int32_t)(i * columns + k);
+        int r = mfl_onnx_take(o, t, map, t->count, &turned);
+        if (r)
+                return r;
         turned->shape.dim[0] = columns;
         turned->shape.dim[1] = rows;
-        turned->f = f;
         turned->turned = !t->turned;
         *ret_tensor = turned;
         return 0;
@@ -77,7 +78,6 @@ int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const 
         struct mfl_layer l = {.op = v->centered ? MFL_OP_LAYERNORM : MFL_OP_RMSNORM,
                 .eps = v->eps,
                 .bias = bias,
-                .frozen = !v->weight || (!v->weight->origin && !(bias && bias->origin)),
                 .out = rows};
         if (!(v->eps > 0))
                 return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
@@ -124,13 +124,15 @@ int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, cons
         struct mfl_layer l = {
                 .op = MFL_OP_GROUPNORM, .eps = v->eps, .norm_groups = v->groups, .out = {v->shape.rank - 1}};
         int layer, r = 0;
-        bool image = v->shape.rank == 4 || v->shape.rank == 2;
+        bool image = v->shape.rank == 4 || v->shape.rank == 3 || v->shape.rank == 2;
         if (!image || v->shape.dim[0] != 1 || v->shape.dim[1] % v->groups)
-                return mfl_onnx_fail(o, "is supported only for groups of an image's channels");
+                return mfl_onnx_fail(o, "is supported for groups of the channels of {batch, channels, "
+                                        "positions} and of images");
         if (!(v->eps > 0))
                 return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
         memcpy(l.out.dim, v->shape.dim + 1, (size_t)l.out.rank * sizeof l.out.dim[0]);
-        l.frozen = !weight || (!weight->origin && !bias->origin);
+        if (l.out.rank == 2) /* a row of positions is an image of height 1 */
+                l.out = (struct mfl_shape){3, {v->shape.dim[1], 1, v->shape.dim[2]}};
         mfl_onnx_name(o, &l, weight, "weight");
         mfl_onnx_name(o, &l, bias, "bias");
         if (!weight && ((r = mfl_onnx_ones(o, l.out.dim[0], 1, &t[0])) ||

@@ -31,9 +31,43 @@ const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o)
         return o->graph->node[o->node];
 }
 
+/* The module's name: "encoder.layers.0" of the node "/encoder/layers.0/MatMul", where the child of a Sequential repeats
+ * its parent's name ("/layers/layers.0/Relu"), or of what current exporters write beside the node, a list of the nested
+ * modules that ends with the node's own name. */
+static void module_of(const Onnx__NodeProto *node, char *name, size_t room)
+{
+        const char *scopes = NULL, *from = node->name ? node->name : "", *end = strrchr(from, '/');
+        size_t n = 0;
+        name[0] = '\0';
+        for (size_t k = 0; k < node->n_metadata_props; k++)
+                if (node->metadata_props[k]->key &&
+                        !strcmp(node->metadata_props[k]->key, "pkg.torch.onnx.name_scopes"))
+                        scopes = node->metadata_props[k]->value;
+        if (scopes && (end = strrchr(scopes, ',')) && end > scopes + 1) {
+                for (from = --end; from > scopes && from[-1] != '\'';)
+                        from--;
+                mfl_snprintf(name, room, "%.*s", (int)(end - from), from);
+                return;
+        }
+        while (*from == '/' && from < end) {
+                size_t length = strcspn(++from, "/"), own = n;
+                while (own && name[own - 1] != '/')
+                        own--;
+                bool child = n > own && n - own < length && !strncmp(name + own, from, n - own) &&
+                             from[n - own] == '.';
+                n = child ? own : n;
+                n += (size_t)mfl_snprintf(
+                        name + n, room - n, "%s%.*s", n && !child ? "/" : "", (int)length, from);
+                n = MFL_MIN(n, room - 1);
+                from += length;
+        }
+        for (char *p = name; *p; p++)
+                *p = *p == '/' ? '.' : *p;
+}
+
 int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
 {
-        char text[400];
+        char text[400], module[80];
         va_list ap;
         va_start(ap, fmt);
         mfl_vsnprintf(text, sizeof text, fmt, ap);
@@ -44,7 +78,9 @@ int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
         const char *name = node->name && *node->name            ? node->name
                            : node->n_output && *node->output[0] ? node->output[0]
                                                                 : "?";
-        return mfl_fail(o->err, MFL_INVALID, "%.120s: node %.80s (%.30s): %s", o->path, name,
+        module_of(node, module, sizeof module);
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%snode %.80s (%.30s): %s", o->path,
+                *module ? "module " : "", module, *module ? ": " : "", name,
                 node->op_type ? node->op_type : "?", text);
 }
 
@@ -123,7 +159,8 @@ bool mfl_onnx_string_is(const struct onnx *o, const char *name, const char *othe
 struct onnx_value *mfl_onnx_input(const struct onnx *o, size_t i)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
-        return i < node->n_input && *node->input[i] ? mfl_onnx_find(o, node->input[i]) : NULL;
+        struct onnx_value *v = i < node->n_input && *node->input[i] ? mfl_onnx_find(o, node->input[i]) : NULL;
+        return v && v->lifted && o->lifts[o->node] ? v->lifted : v;
 }
 
 int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n)
@@ -162,7 +199,8 @@ double mfl_onnx_number(const struct onnx_tensor *t, int64_t i)
 
 bool mfl_onnx_scalar(const struct onnx_value *value, double *ret_v)
 {
-        if (!value || !value->tensor || value->tensor->count != 1)
+        if (!value || !value->tensor || value->tensor->count != 1 || value->tensor->param ||
+                value->tensor->folded)
                 return false;
         *ret_v = mfl_onnx_number(value->tensor, 0);
         return true;

@@ -98,6 +98,28 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         return mfl_onnx_make_affine(o, view, scale, offset, ret_view);
 }
 
+/* A function that was moved since: the function of the value before, then the moves. */
+static int make_unmoved(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *from = v->unmoved, *made, *view;
+        const int32_t *map = from->map;
+        int layer = from->layer, r = mfl_onnx_resolve(o, from, &made);
+        if (r)
+                return r;
+        bool in_place = layer == v->layer && made->map == map &&
+                        mfl_shape_count(mfl_onnx_layer_shape(o, made->layer)) ==
+                                mfl_shape_count(mfl_onnx_layer_shape(o, layer));
+        if (!in_place)
+                return make_step(o, v, ret_view);
+        if ((r = mfl_onnx_view(o, v, &v->shape, NULL, &view)))
+                return r;
+        view->layer = made->layer;
+        view->samples = NULL;
+        view->unmoved = NULL;
+        *ret_view = view;
+        return 0;
+}
+
 static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         struct onnx_value *made = NULL;
@@ -105,7 +127,7 @@ static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value
         if (!r)
                 r = mfl_onnx_make_known(o, v, &made);
         if (!r && !made)
-                r = make_step(o, v, &made);
+                r = v->unmoved ? make_unmoved(o, v, &made) : make_step(o, v, &made);
         if (!r)
                 *ret_view = made;
         return r;
@@ -139,27 +161,92 @@ int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_sha
         return r ? r : mfl_onnx_view_layer(o, view, shape, ret_layer);
 }
 
-int mfl_onnx_join_views(
-        struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)
+/* An image, or a row of positions as an image of height 1: {batch, channels, positions}. */
+int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape)
 {
-        const char *op = mfl_onnx_node(o)->op_type;
+        if (!x || x->tensor || (x->shape.rank != 4 && x->shape.rank != 3) || x->shape.dim[0] != 1)
+                return mfl_onnx_fail(o,
+                        "needs {batch, channels, height, width} or {batch, channels, positions}; "
+                        "mfl has no volumes");
+        bool row = x->shape.rank == 3;
+        *ret_shape = (struct mfl_shape){
+                3, {x->shape.dim[1], row ? 1 : x->shape.dim[2], x->shape.dim[row ? 2 : 3]}};
+        return mfl_onnx_layer_of(o, x, ret_shape, ret_layer);
+}
+
+/* A sum or product repeats its inputs itself. */
+static struct onnx_value *narrow(struct onnx *o, struct onnx_value *a, const struct onnx_value *b)
+{
+        struct onnx_shape wide, same;
+        bool fits = a->narrow && !mfl_onnx_broadcast(o, &a->shape, &b->shape, &wide) &&
+                    !mfl_onnx_broadcast(o, &a->narrow->shape, &b->shape, &same) && wide.rank == same.rank &&
+                    !memcmp(wide.dim, same.dim, (size_t)wide.rank * sizeof wide.dim[0]);
+        return fits ? a->narrow : a;
+}
+
+/* Joins neighbouring dimensions that both inputs have, or that the same one repeats. */
+static void join_dimensions(const struct onnx_shape *out, const struct onnx_shape *a,
+        const struct onnx_shape *b, struct mfl_shape *sa, struct mfl_shape *sb)
+{
+        int last = 0;
+        *sa = *sb = (struct mfl_shape){0};
+        for (int d = 0; d < out->rank; d++) {
+                int da = d - (out->rank - a->rank), db = d - (out->rank - b->rank);
+                int64_t na = da < 0 ? 1 : a->dim[da], nb = db < 0 ? 1 : b->dim[db];
+                int kind = 1 + (na == out->dim[d]) * 2 + (nb == out->dim[d]);
+                if (out->dim[d] == 1)
+                        continue;
+                if (kind != last && sa->rank == MFL_SHAPE_RANK_MAX) {
+                        sa->rank = sb->rank = MFL_SHAPE_RANK_MAX + 1; /* too many */
+                        return;
+                }
+                if (kind != last) {
+                        sa->dim[sa->rank++] = 1;
+                        sb->dim[sb->rank++] = 1;
+                }
+                last = kind;
+                sa->dim[sa->rank - 1] *= na;
+                sb->dim[sb->rank - 1] *= nb;
+        }
+}
+
+int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struct onnx_value *b,
+        struct onnx_value **ret_view)
+{
         struct onnx_value *va, *vb;
         struct mfl_shape sa, sb;
         struct onnx_shape out;
         int la, lb, r;
-        if (strcmp(op, "Add") && strcmp(op, "Sub") && strcmp(op, "Mul"))
-                return mfl_onnx_fail(o, "is not supported for two values; only Add, Sub and Mul are");
+        a = narrow(o, a, b);
+        b = narrow(o, b, a);
         if ((r = mfl_onnx_resolve(o, a, &va)) || (r = mfl_onnx_resolve(o, b, &vb)) ||
                 (r = mfl_onnx_broadcast(o, &va->shape, &vb->shape, &out)))
                 return r;
         int axis = mfl_onnx_batch_axis(&out);
-        if ((r = mfl_onnx_without(o, &va->shape, out.rank, axis, &sa)) ||
-                (r = mfl_onnx_without(o, &vb->shape, out.rank, axis, &sb)))
-                return r;
-        if (op[0] == 'S' && ((r = mfl_onnx_add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb))))
-                return r;
+        if (out.rank - (axis >= 0) > 3)
+                join_dimensions(&out, &va->shape, &vb->shape, &sa, &sb);
+        if (out.rank - (axis >= 0) <= 3 || sa.rank > 3)
+                if ((r = mfl_onnx_without(o, &va->shape, out.rank, axis, &sa)) ||
+                        (r = mfl_onnx_without(o, &vb->shape, out.rank, axis, &sb)))
+                        return r;
         if ((r = mfl_onnx_view_layer(o, va, &sa, &la)) || (r = mfl_onnx_view_layer(o, vb, &sb, &lb)))
                 return r;
-        return mfl_onnx_join(
-                o, op[0] == 'M' ? MFL_OP_MULTIPLY : MFL_OP_ADD, la, lb, &sa, &sb, &out, ret_view);
+        return mfl_onnx_join(o, op, la, lb, &sa, &sb, &out, ret_view);
+}
+
+int mfl_onnx_join_views(
+        struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        b = narrow(o, b, a);
+        struct onnx_value *vb = b;
+        int r = 0;
+        if (!mfl_onnx_is_arithmetic(op))
+                return mfl_onnx_fail(o, "is not supported for two values; only Add, Sub, Mul and Div are");
+        if (op[0] == 'S' && !(r = mfl_onnx_resolve(o, b, &vb)))
+                r = mfl_onnx_add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb);
+        if (op[0] == 'D' && !(r = mfl_onnx_resolve(o, b, &vb)))
+                r = mfl_onnx_make_power(o, vb, -1, 1, &vb);
+        bool multiplies = op[0] == 'M' || op[0] == 'D';
+        return r ? r : mfl_onnx_combine(o, multiplies ? MFL_OP_MULTIPLY : MFL_OP_ADD, a, vb, ret_view);
 }

@@ -12,6 +12,8 @@ int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx
                 return r;
         v->layer = of->layer;
         v->samples = of->samples;
+        if (of->samples)
+                v->unmoved = of->unmoved ? of->unmoved : (struct onnx_value *)(uintptr_t)of;
         v->function = of->function;
         v->map = of->map;
         v->parent = map ? of : of->parent;

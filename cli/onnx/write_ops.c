@@ -300,12 +300,47 @@ static void write_recurrent(struct onnx_writer *w, const struct mfl_layer *l, co
         mfl_onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
 }
 
+/* Whether the layer's output is the same for all samples. Its batch is 1 in the file. */
+static bool is_of_params(const struct mfl_graph *g, int layer)
+{
+        const struct mfl_layer *l = &g->layers[layer];
+        if (l->op == MFL_OP_INPUT)
+                return false;
+        int n = mfl_op_inputs(l->op);
+        return (n < 1 || is_of_params(g, l->input)) && (n < 2 || is_of_params(g, l->input2));
+}
+
+static bool is_join(enum mfl_op op)
+{
+        return op == MFL_OP_ADD || op == MFL_OP_MULTIPLY || op == MFL_OP_CONCAT || op == MFL_OP_MATMUL;
+}
+
+/* A weight that is only joined with samples stays without a batch. */
+static void write_weight(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
+{
+        const struct mfl_graph *g = w->graph;
+        int own = (int)(l - g->layers);
+        bool computed = false;
+        for (int i = own + 1; i < g->n_layers; i++) {
+                const struct mfl_layer *reader = &g->layers[i];
+                bool reads = (mfl_op_inputs(reader->op) > 0 && reader->input == own) ||
+                             (mfl_op_inputs(reader->op) > 1 && reader->input2 == own);
+                computed = computed || (reads && (!is_join(reader->op) || is_of_params(g, i)));
+        }
+        const char *data = mfl_onnx_writer_param(w, l->param_weight);
+        if (!computed) {
+                NODE(w, "Identity", out, data);
+                return;
+        }
+        NODE(w, "Unsqueeze", out, data, mfl_onnx_writer_whole(w, "axes", (const int64_t[]){0}, 1));
+}
+
 /* A weight has no batch. If broadcasting can't add one, it is repeated. */
 static const char *with_batch(struct onnx_writer *w, int layer, const char *what)
 {
         const struct mfl_layer *l = &w->graph->layers[layer];
         char text[48];
-        if (l->op != MFL_OP_WEIGHT)
+        if (!is_of_params(w->graph, layer))
                 return w->names[layer];
         const char *names[3];
         static const char *const steps[] = {"shape", "batch", "to", "all"};
@@ -327,12 +362,17 @@ static const char *with_batch(struct onnx_writer *w, int layer, const char *what
 static void write_join(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         const char *a = w->names[l->input], *b = w->names[l->input2];
+        bool of_params = is_of_params(w->graph, (int)(l - w->graph->layers));
         if (l->op == MFL_OP_ADD || l->op == MFL_OP_MULTIPLY) {
-                NODE(w, l->op == MFL_OP_ADD ? "Add" : "Mul", out, with_batch(w, l->input, "first"), b);
+                NODE(w, l->op == MFL_OP_ADD ? "Add" : "Mul", out,
+                        of_params ? a : with_batch(w, l->input, "first"), b);
                 return;
         }
-        a = with_batch(w, l->input, "first");
-        b = with_batch(w, l->input2, "second");
+        bool computed = l->op == MFL_OP_MATMUL && w->graph->layers[l->input2].op != MFL_OP_WEIGHT;
+        if (!of_params) {
+                a = with_batch(w, l->input, "first");
+                b = computed ? b : with_batch(w, l->input2, "second");
+        }
         if (l->op == MFL_OP_CONCAT) {
                 NODE(w, "Concat", out, a, b);
                 mfl_onnx_writer_int(w, "axis", l->axis + 1);
@@ -392,11 +432,6 @@ static void write_global_pool(
         struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         NODE(w, l->op == MFL_OP_GLOBAL_AVGPOOL2D ? "GlobalAveragePool" : "GlobalMaxPool", out, in);
-}
-
-static void write_weight(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
-{
-        NODE(w, "Identity", out, mfl_onnx_writer_param(w, l->param_weight));
 }
 
 /* ---- functions of one variable, by the formulas of unary.def ---- */

@@ -3,12 +3,13 @@
  * needs to do the same, and what came out.
  *
  *     mfl-onnx-trajectory FILE.onnx                        only tells the layers
- *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR [BACKEND]
+ *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR [BACKEND [outputs]]
  * SAMPLES holds float32 (tokens too), LABELS int32: the batches in order. Files written to DIR: losses.f64
  * (mean loss of each batch before its step of SGD), logits.f32 (of the first batch, after training,
  * inference), final.onnx (the trained model as `mfl pull --format onnx` writes it). The export is read back:
- * the same layers and the same bits, or it fails.
+ * the same layers and the same bits, or with `outputs` the same outputs, or it fails.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/onnx/onnx.h"
@@ -68,7 +69,44 @@ static struct mfl_graph *graph_of(const struct mfl_onnx_model *model)
         return graph;
 }
 
-static void export_and_read_back(const char *dir, const struct mfl_graph *graph, const float *params)
+/* The outputs of a batch, and what they are computed from. */
+struct outputs {
+        const float *samples, *logits;
+        uint32_t batch;
+        size_t n;
+};
+
+static void check_outputs(const struct mfl_graph *graph, const float *params, const struct outputs *of)
+{
+        struct mfl_net_options options = {.batch = (int)of->batch, .groups = 1, .threads = 1};
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device;
+        struct mfl_net *net;
+        MFL_CLEANUP_FREE float *logits = mfl_calloc(of->n, sizeof *logits);
+        float largest = 0;
+        mfl_assert(logits);
+        must(mfl_backend_open("reference", &ops, &err));
+        must(ops->device_open(&device, &err));
+        must(ops->net_new(device, graph, &options, &net, &err));
+        must(ops->params_set(net, 0, NULL, params, &err));
+        must(ops->forward(net, of->samples, NULL, logits, &err));
+        ops->net_free(net);
+        ops->device_close(device);
+        for (size_t i = 0; i < of->n; i++)
+                largest = fmaxf(largest, fabsf(of->logits[i]));
+        for (size_t i = 0; i < of->n; i++) {
+                if (!(fabsf(logits[i] - of->logits[i]) <= 1e-5f * largest)) {
+                        fprintf(stderr,
+                                "mfl-onnx-trajectory: the export gives %g, but the trained model gives %g\n",
+                                (double)logits[i], (double)of->logits[i]);
+                        exit(1);
+                }
+        }
+}
+
+/* of NULL: the same layers and params; otherwise the same outputs are enough. */
+static void export_and_read_back(
+        const char *dir, const struct mfl_graph *graph, const float *params, const struct outputs *of)
 {
         struct mfl_onnx_model back;
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/final.onnx", dir);
@@ -78,8 +116,11 @@ static void export_and_read_back(const char *dir, const struct mfl_graph *graph,
         struct mfl_graph *again = graph_of(&back);
         MFL_CLEANUP_FREE char *a = mfl_graph_describe(graph), *b = mfl_graph_describe(again);
         const char *table_a = strchr(a, '\n'), *table_b = strchr(b, '\n');
-        if (back.n != graph->n || strcmp(table_a, table_b) ||
-                memcmp(back.params, params, back.n * sizeof *params)) {
+        bool same = back.n == graph->n && !strcmp(table_a, table_b) &&
+                    !memcmp(back.params, params, back.n * sizeof *params);
+        if (!same && of) {
+                check_outputs(again, back.params, of);
+        } else if (!same) {
                 fprintf(stderr, "mfl-onnx-trajectory: the export is not what was trained\n%s\n%s\n", a, b);
                 exit(1);
         }
@@ -136,7 +177,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
 int main(int argc, char **argv)
 {
         struct mfl_onnx_model model;
-        if (argc != 2 && argc != 8 && argc != 9)
+        if (argc != 2 && (argc < 8 || argc > 10))
                 return 2;
         import(argv[1], &model);
         struct mfl_graph *graph = graph_of(&model);
@@ -158,11 +199,12 @@ int main(int argc, char **argv)
         MFL_CLEANUP_FREE float *logits = mfl_calloc(batch * out, sizeof *logits);
         MFL_CLEANUP_FREE double *losses = mfl_calloc(n_steps, sizeof *losses);
         mfl_assert(params && logits && losses);
-        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6]), argc == 9 ? argv[8] : "reference"},
+        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6]), argc > 8 ? argv[8] : "reference"},
                 model.params, samples, labels, losses, params, logits);
         write_file(dir, "losses.f64", losses, n_steps * sizeof *losses);
         write_file(dir, "logits.f32", logits, batch * out * sizeof *logits);
-        export_and_read_back(dir, graph, params);
+        struct outputs of = {samples, logits, batch, batch * out};
+        export_and_read_back(dir, graph, params, argc == 10 ? &of : NULL);
         mfl_graph_free(graph);
         mfl_onnx_model_deinit(&model);
         return 0;

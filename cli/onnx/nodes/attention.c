@@ -279,6 +279,20 @@ static int drop_step(struct onnx *o, const struct onnx_value *weights)
         return mfl_onnx_output(o, 0, v);
 }
 
+/* A mask contains numbers that no training reaches. Anything else under a parameter's name is a learned bias. */
+static bool is_learned(struct onnx *o, const struct onnx_tensor *t)
+{
+        if (!t->param)
+                return false;
+        for (int64_t i = 0; i < t->count; i++) {
+                if (mfl_onnx_number(t, i) <= -1e4) {
+                        mfl_onnx_is_buffer(o, t);
+                        return t->known;
+                }
+        }
+        return true;
+}
+
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -309,7 +323,8 @@ int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
                 if (mfl_onnx_scalar(scores ? b : a, &c) && (op[0] == 'M' || scores))
                         return scale_scores(o, scores ? a : b, op[0] == 'M' ? c : 1 / c);
         }
-        if (!strcmp(op, "Add") && b && (scores || late) && (scores ? b : a)->tensor)
+        if (!strcmp(op, "Add") && b && (scores || late) && (scores ? b : a)->tensor &&
+                !is_learned(o, (scores ? b : a)->tensor))
                 return mask_scores(o, scores ? a : b, scores ? b : a, true, true);
         *ret_taken = false;
         return 0;

@@ -144,27 +144,38 @@ static int negated(
 static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *constant, bool constant_first)
 {
         const char *op = mfl_onnx_node(o)->op_type;
-        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {constant->tensor};
+        const struct onnx_tensor *tensor = constant->tensor;
         struct onnx_value *view, *v;
         struct mfl_shape sx, sw;
         struct onnx_shape out;
         int layer, weight, r;
-        bool turned = op[0] == 'S' || op[0] == 'D';
+        bool turned = op[0] == 'S' || op[0] == 'D', trained = constant->tensor->param;
+        if (turned && (trained || constant_first) && constant->tensor->f) {
+                r = mfl_onnx_lift(o, constant, &view);
+                return r ? r : two_variables(o, constant_first ? view : x, constant_first ? x : view);
+        }
         if (!constant->tensor->f || !mfl_onnx_is_arithmetic(op) || (turned && constant_first))
                 return mfl_onnx_fail(o, "with this constant is not supported");
-        if (turned && (r = negated(o, constant->tensor, op[0] == 'D', &tensors[0])))
+        if (turned && (r = negated(o, constant->tensor, op[0] == 'D', &tensor)))
                 return r;
         if ((r = mfl_onnx_resolve(o, x, &view)) ||
                 (r = mfl_onnx_broadcast(o, &view->shape, &constant->shape, &out)))
                 return r;
         int axis = mfl_onnx_batch_axis(&out);
+        struct onnx_value given = *constant, *lifted;
+        given.tensor = (struct onnx_tensor *)(uintptr_t)tensor;
+        if (out.rank - (axis >= 0) > 3) {
+                given.lifted = NULL;
+                if (!(r = mfl_onnx_lift(o, &given, &lifted)))
+                        r = mfl_onnx_combine(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD,
+                                view, lifted, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         if ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
                 (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw)))
                 return r;
-        struct mfl_layer l = {.op = MFL_OP_WEIGHT, .shape = sw, .out = sw, .frozen = !tensors[0]->origin};
-        mfl_onnx_name(o, &l, tensors[0], "");
         if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
-                (r = mfl_onnx_add_layer(o, &l, tensors, mfl_onnx_place_of(o, constant), &weight)) ||
+                (r = mfl_onnx_weight_layer(o, &given, &sw, &weight)) ||
                 (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,
                          weight, &sx, &sw, &out, &v)))
                 return r;
@@ -185,16 +196,16 @@ int mfl_onnx_elementwise(struct onnx *o)
                 return two_variables(o, a, b);
         struct onnx_value *x = a->tensor ? b : a, *constant = a->tensor ? a : b;
         bool follows_product = x->pending == ONNX_PRODUCT && !strcmp(mfl_onnx_node(o)->op_type, "Add");
-        if (follows_product && constant->tensor->f && x->uses == 1 &&
+        bool alike = follows_product && (x->weight->param || x->weight->generated) ==
+                                                (constant->tensor->param || constant->tensor->generated);
+        if (alike && constant->tensor->f && x->uses == 1 &&
                 constant->tensor->count == x->shape.dim[x->shape.rank - 1] &&
                 constant->shape.dim[constant->shape.rank - 1] == constant->tensor->count) {
                 struct onnx_value *v;
                 int r = mfl_onnx_make_product(o, x, constant->tensor, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
-        bool param = constant->tensor->origin && constant->shape.rank > 0 &&
-                     strncmp(constant->tensor->origin, "val_", 4);
-        if (mfl_onnx_scalar(constant, &c) && !param)
+        if (mfl_onnx_scalar(constant, &c))
                 return with_scalar(o, x, c, x == b);
         return with_tensor(o, x, constant, x == b);
 }

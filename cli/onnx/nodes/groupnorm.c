@@ -64,6 +64,16 @@ int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const st
         return pend(o, v, ONNX_GROUPS, shape, NULL);
 }
 
+/* Whether a layer owns this parameter. */
+static bool is_taken(const struct onnx *o, const struct onnx_tensor *t)
+{
+        for (int i = 0; t->param && t->known && i < o->n_layers; i++)
+                for (int k = 0; k < ONNX_TENSORS_PER_LAYER && o->layers[i].tensors[k]; k++)
+                        if (o->layers[i].tensors[k]->param && o->layers[i].tensors[k]->first == t->first)
+                                return true;
+        return false;
+}
+
 /* InstanceNormalization, or GroupNormalization with `groups`. */
 static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
 {
@@ -82,7 +92,13 @@ static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
                 return r;
         whole.groups = (int)groups;
         whole.base = view;
-        bool named = scale->tensor->origin && !mfl_onnx_is_generated(scale->tensor->origin);
+        if (!strcmp(mfl_onnx_node(o)->op_type, "InstanceNormalization") && is_taken(o, scale->tensor))
+                return mfl_onnx_fail(o,
+                        "its scale is %.60s, which another layer has: the exporter merged equal tensors, so "
+                        "it can't be "
+                        "known whether this one is trained. Export with mfl_export.save(net, example, file)",
+                        scale->tensor->origin);
+        bool named = scale->tensor->param || shift->tensor->param;
         bool plain = !named && is_all(scale->tensor, 1) && is_all(shift->tensor, 0);
         if (plain)
                 return pend(o, &whole, ONNX_GROUPS, &x->shape, NULL);

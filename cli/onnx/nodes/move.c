@@ -407,81 +407,55 @@ static int move_cast(struct onnx *o, struct move *m)
 static int take_tensor(
         struct onnx *o, const struct onnx_tensor *from, const struct move *m, struct onnx_value *v)
 {
-        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
-        if (!t)
-                return onnx_memory(o);
-        *t = *from;
+        struct onnx_tensor *t;
+        int64_t n = mfl_onnx_count(&m->out);
+        int r = 0;
+        if (m->map) {
+                r = mfl_onnx_take(o, from, m->map, n, &t);
+        } else if ((t = mfl_onnx_alloc(o, 1, sizeof *t))) {
+                *t = *from;
+                t->count = n;
+        } else {
+                r = onnx_memory(o);
+        }
+        if (r)
+                return r;
         t->moved = t->moved ? t->moved : o->node + 1;
         t->shape = m->out;
-        t->count = mfl_onnx_count(&m->out);
+        t->shared = from->shared || m->in->uses > 1;
         t->turned = from->turned !=
                     (m->map && m->out.rank == 2 && !strcmp(mfl_onnx_node(o)->op_type, "Transpose"));
         v->tensor = t;
-        if (!m->map)
-                return 0;
-        void *data = mfl_onnx_alloc(o, (size_t)t->count + 1, from->f ? sizeof(float) : sizeof(int64_t));
-        if (!data)
-                return onnx_memory(o);
-        for (int64_t i = 0; i < t->count; i++) {
-                if (from->f)
-                        ((float *)data)[i] = from->f[m->map[i]];
-                else
-                        ((int64_t *)data)[i] = from->i[m->map[i]];
-        }
-        t->f = from->f ? data : NULL;
-        t->i = from->f ? NULL : data;
         return 0;
 }
 
-/* Whether the move takes an element of a trained tensor more than once: its copies stay one parameter. */
-static int repeats_param(struct onnx *o, const struct move *m, bool *ret_repeats)
+/* A parameter that stands in the result more than once is one parameter: a view of its layer repeats it. */
+static int repeat(struct onnx *o, const struct move *m, struct onnx_value *v)
 {
-        const struct onnx_tensor *t = m->in->tensor;
-        *ret_repeats = false;
-        if (!t || !t->origin || !t->f || !m->map || t->count < 2)
-                return 0;
-        bool *seen = mfl_onnx_alloc(o, (size_t)t->count, sizeof *seen);
-        if (!seen)
-                return onnx_memory(o);
-        for (int64_t i = 0, n = mfl_onnx_count(&m->out); i < n; i++) {
-                *ret_repeats = *ret_repeats || seen[m->map[i]];
-                seen[m->map[i]] = true;
-        }
+        struct onnx_value *lifted, *view, in = *m->in;
+        bool simple = true;
+        int r = m->map && v->tensor->param ? mfl_onnx_is_simple(o, v->tensor, &simple) : 0;
+        if (r || simple)
+                return r;
+        if ((r = mfl_onnx_lift(o, &in, &lifted)) || (r = mfl_onnx_view(o, lifted, &m->out, m->map, &view)))
+                return r;
+        int uses = v->uses;
+        *v = *view;
+        v->uses = uses;
         return 0;
-}
-
-/* The tensor as a layer of its own shape, seen in the shape of the value. */
-static int whole_param(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
-{
-        const struct onnx_value *own = mfl_onnx_find(o, v->tensor->origin);
-        bool same = own && own->tensor && own->tensor->f == v->tensor->f && own->shape.rank <= 3;
-        struct onnx_value *weight, whole = *v;
-        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
-        if (!t)
-                return onnx_memory(o);
-        *t = *v->tensor; /* with the place of its first move */
-        t->shape = whole.shape = same ? own->shape : v->shape;
-        whole.tensor = t;
-        int r = mfl_onnx_weight_view(o, &whole, &weight);
-        return r ? r : mfl_onnx_view(o, weight, &v->shape, NULL, ret_view);
 }
 
 static int finish(struct onnx *o, struct move *m, size_t i)
 {
-        struct onnx_value *v, *weight;
-        bool repeats;
-        int error = repeats_param(o, m, &repeats);
-        if (error)
-                return error;
-        if (repeats) {
-                if ((error = whole_param(o, m->in, &weight)))
-                        return error;
-                m->in = weight;
-        }
+        struct onnx_value *v;
         int r = m->in->tensor ? mfl_onnx_new_value(o, &m->out, &v)
                               : mfl_onnx_view(o, m->in, &m->out, m->map, &v);
         if (!r && m->in->tensor)
                 r = take_tensor(o, m->in->tensor, m, v);
+        if (!r && v->tensor)
+                r = repeat(o, m, v);
+        if (!r && !v->tensor && !m->in->tensor && !strcmp(mfl_onnx_node(o)->op_type, "Expand"))
+                v->narrow = (struct onnx_value *)(uintptr_t)m->in;
         return r ? r : mfl_onnx_output(o, i, v);
 }
 

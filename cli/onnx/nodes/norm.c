@@ -49,6 +49,24 @@ static bool is_square(const struct onnx_value *v)
         return true;
 }
 
+/* The value whose square x is, by the node that made x; NULL: it is no square. */
+static struct onnx_value *root_of(struct onnx *o, const struct onnx_value *x)
+{
+        int node = o->node;
+        struct onnx_value *a = NULL, *b;
+        double c;
+        if (x->node < 0 || x->pending != ONNX_NONE)
+                return NULL;
+        o->node = x->node;
+        a = mfl_onnx_input(o, 0);
+        b = mfl_onnx_input(o, 1);
+        const char *op = mfl_onnx_node(o)->op_type;
+        bool square =
+                (!strcmp(op, "Mul") && a == b) || (!strcmp(op, "Pow") && mfl_onnx_scalar(b, &c) && c == 2);
+        o->node = node;
+        return square && a && !a->tensor ? a : NULL;
+}
+
 static int reduce_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
 {
         int code;
@@ -70,10 +88,14 @@ static int reduce_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
                 v->centered = false;
                 return mfl_onnx_output(o, 0, v);
         }
-        int r = mfl_onnx_resolve(o, x, &view);
+        struct onnx_value *root = root_of(o, x);
+        int r = mfl_onnx_resolve(o, root ? root : x, &view);
         if (!r)
-                r = pend(o, ONNX_MEAN, view, &shape, &v);
-        return r ? r : mfl_onnx_output(o, 0, v);
+                r = pend(o, root ? ONNX_VARIANCE : ONNX_MEAN, view, &shape, &v);
+        if (r)
+                return r;
+        v->centered = !root;
+        return mfl_onnx_output(o, 0, v);
 }
 
 static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *b, bool *ret_taken)
@@ -108,12 +130,13 @@ static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *
                 return give(o, ONNX_NORMED, b, &a->shape);
         if (!strcmp(op, "Div") && a->tensor && scalar && c == 1 && pb == ONNX_DEVIATION)
                 return give(o, ONNX_INVERSE, b, &b->shape);
-        const struct onnx_value *inverse = pb == ONNX_INVERSE ? b : a, *other = pb == ONNX_INVERSE ? a : b;
-        bool by_inverse = (!strcmp(op, "Mul") && inverse->pending == ONNX_INVERSE) ||
-                          (!strcmp(op, "Div") && pb == ONNX_DEVIATION && !b->centered);
-        if (!strcmp(op, "Div") && by_inverse) {
-                inverse = b;
-                other = a;
+        bool divides = !strcmp(op, "Div") && pb == ONNX_DEVIATION && !b->centered;
+        struct onnx_value *inverse = divides || pb == ONNX_INVERSE ? b : a, *other = inverse == b ? a : b;
+        bool by_inverse = divides || (!strcmp(op, "Mul") && inverse->pending == ONNX_INVERSE);
+        if (by_inverse && !other->tensor && other->samples && !inverse->centered) {
+                int r = mfl_onnx_resolve(o, other, &other);
+                if (r)
+                        return r;
         }
         if (by_inverse && !other->tensor &&
                 ((inverse->centered && other->pending == ONNX_CENTERED && other->base == inverse->base) ||

@@ -4,12 +4,11 @@
 
 #include "cli/onnx/internal.h"
 
-static int image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape)
+/* How many dimensions a window has: 1 or 2. */
+static int spatial(const struct onnx *o)
 {
-        if (!x || x->tensor || x->shape.rank != 4 || x->shape.dim[0] != 1)
-                return mfl_onnx_fail(o, "needs images, {batch, channels, height, width}");
-        *ret_shape = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
-        return mfl_onnx_layer_of(o, x, ret_shape, ret_layer);
+        const struct onnx_value *x = mfl_onnx_input(o, 0);
+        return x && x->shape.rank == 3 ? 1 : 2;
 }
 
 static int add(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors,
@@ -22,24 +21,31 @@ static int add(struct onnx *o, const struct mfl_layer *l, const struct onnx_tens
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
+static void image_shape(const struct onnx *o, const struct mfl_layer *l, struct onnx_shape *ret_shape)
+{
+        *ret_shape = spatial(o) == 1
+                             ? (struct onnx_shape){3, {1, l->out.dim[0], l->out.dim[2]}}
+                             : (struct onnx_shape){4, {1, l->out.dim[0], l->out.dim[1], l->out.dim[2]}};
+}
+
 static int add_image(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors)
 {
-        struct onnx_shape shape = {4, {1, l->out.dim[0], l->out.dim[1], l->out.dim[2]}};
+        struct onnx_shape shape;
+        image_shape(o, l, &shape);
         return add(o, l, tensors, &shape);
 }
 
-static int pair(struct onnx *o, const char *name, int otherwise, int ret_pair[2])
+/* The numbers of a window's dimensions. A row has `alone` in the other one. */
+static int pair(struct onnx *o, const char *name, int otherwise, int alone, int ret_pair[2])
 {
         const Onnx__AttributeProto *a = mfl_onnx_attribute(o, name);
-        for (int d = 0; d < 2; d++)
-                ret_pair[d] = otherwise;
-        if (!a)
-                return 0;
-        for (size_t d = 0; d < 2; d++) {
-                if (a->n_ints != 2 || a->ints[d] < 0 || a->ints[d] > 65536)
-                        return mfl_onnx_fail(
-                                o, "%s: expected two numbers from 0 to 65536 (two dimensions)", name);
-                ret_pair[d] = (int)a->ints[d];
+        size_t n = (size_t)spatial(o);
+        ret_pair[0] = n == 1 ? alone : otherwise;
+        ret_pair[1] = otherwise;
+        for (size_t d = 0; a && d < n; d++) {
+                if (a->n_ints != n || a->ints[d] < 0 || a->ints[d] > 65536)
+                        return mfl_onnx_fail(o, "%s: expected %zu numbers from 0 to 65536", name, n);
+                ret_pair[2 - n + d] = (int)a->ints[d];
         }
         return 0;
 }
@@ -54,28 +60,29 @@ static int padding(struct onnx *o, int ret_pair[2])
                 return mfl_onnx_fail(o, "auto_pad is not supported; use explicit pads");
         if (!a)
                 return 0;
-        if (a->n_ints != 4)
-                return mfl_onnx_fail(o, "pads: expected four numbers (two dimensions)");
-        for (int d = 0; d < 2; d++) {
-                if (a->ints[d] != a->ints[d + 2] || a->ints[d] < 0 || a->ints[d] > 65536)
+        int n = spatial(o);
+        if (a->n_ints != (size_t)(2 * n))
+                return mfl_onnx_fail(o, "pads: expected %d numbers", 2 * n);
+        for (int d = 0; d < n; d++) {
+                if (a->ints[d] != a->ints[d + n] || a->ints[d] < 0 || a->ints[d] > 65536)
                         return mfl_onnx_fail(o, "pads must be equal at both ends");
-                ret_pair[d] = (int)a->ints[d];
+                ret_pair[2 - n + d] = (int)a->ints[d];
         }
         return 0;
 }
 
 static int window(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *weight)
 {
-        int r = pair(o, "kernel_shape", 0, l->kernel);
+        int r = pair(o, "kernel_shape", 0, 1, l->kernel);
         if (!r)
-                r = pair(o, "strides", 1, l->stride);
+                r = pair(o, "strides", 1, 1, l->stride);
         if (!r)
-                r = pair(o, "dilations", 1, l->dilation);
+                r = pair(o, "dilations", 1, 1, l->dilation);
         if (!r)
                 r = padding(o, l->padding);
         for (int d = 0; !r && d < 2; d++) {
                 if (weight && !l->kernel[d])
-                        l->kernel[d] = (int)weight->shape.dim[2 + d];
+                        l->kernel[d] = (int)weight->shape.dim[weight->shape.rank - 2 + d];
                 if (l->kernel[d] < 1 || l->stride[d] < 1 || l->dilation[d] < 1)
                         return mfl_onnx_fail(o, "kernel_shape, strides and dilations must be at least 1");
         }
@@ -88,37 +95,63 @@ static int64_t windows(const struct mfl_layer *l, int d, int64_t size)
         return room < 0 ? 0 : room / l->stride[d] + 1;
 }
 
-static int weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor)
+/* The weights, and the bias if it is trained like them. */
+static int conv_weights(struct onnx *o, const struct onnx_tensor **t, double *ret_scale)
 {
-        const struct onnx_value *v = mfl_onnx_input(o, i);
-        if (!v || !v->tensor || !v->tensor->f || v->shape.rank != rank)
-                return mfl_onnx_fail(o, "input %zu must be an initializer with %d dimensions", i, rank);
-        *ret_tensor = v->tensor;
-        return 0;
+        struct onnx_value *w = mfl_onnx_input(o, 1), *b = mfl_onnx_input(o, 2);
+        int r = w && !w->tensor ? mfl_onnx_scaled_weight(o, w, &t[0], ret_scale) : 0;
+        if (!r && !t[0])
+                r = mfl_onnx_weight_of(o, 1, 2 + spatial(o), &t[0]);
+        bool own = !r && b && b->tensor && w->tensor &&
+                   (w->tensor->param || w->tensor->generated) == (b->tensor->param || b->tensor->generated);
+        return own ? mfl_onnx_weight_of(o, 2, 1, &t[1]) : r;
+}
+
+/* A scale, and a bias that is no tensor of the convolution, are layers behind it. */
+static int finish_conv(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, double scale)
+{
+        struct onnx_shape shape;
+        image_shape(o, l, &shape);
+        struct onnx_value *b = mfl_onnx_input(o, 2), *v, *bias;
+        int layer, r = mfl_onnx_add_layer(o, l, t, o->node, &layer);
+        if (!r)
+                r = mfl_onnx_layer_value(o, layer, &shape, &v);
+        if (!r)
+                r = mfl_onnx_make_affine(o, v, scale, 0, &v);
+        if (!r && b && !t[1]) {
+                struct onnx_shape channels = {shape.rank, {1, l->out.dim[0], 1, 1}};
+                if (mfl_onnx_count(&b->shape) != l->out.dim[0])
+                        return mfl_onnx_fail(o, "the bias doesn't fit the weights");
+                if ((b->tensor && (r = mfl_onnx_lift(o, b, &b))) || (r = mfl_onnx_resolve(o, b, &b)) ||
+                        (r = mfl_onnx_view(o, b, &channels, NULL, &bias)) ||
+                        (r = mfl_onnx_combine(o, MFL_OP_ADD, v, bias, &v)))
+                        return r;
+        }
+        return r ? r : mfl_onnx_output(o, 0, v);
 }
 
 static int convert_conv(struct onnx *o)
 {
         bool transposed = !strcmp(mfl_onnx_node(o)->op_type, "ConvTranspose");
-        struct mfl_layer l = {
-                .op = transposed ? MFL_OP_CONVTRANSPOSE2D : MFL_OP_CONV2D, .bias = mfl_onnx_input(o, 2)};
+        struct mfl_layer l = {.op = transposed ? MFL_OP_CONVTRANSPOSE2D : MFL_OP_CONV2D};
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
         struct mfl_shape in;
         int64_t groups = mfl_onnx_int(o, "group", 1);
-        int r = weight_of(o, 1, 4, &t[0]);
-        if (!r && l.bias)
-                r = weight_of(o, 2, 1, &t[1]);
+        double scale = 1;
+        int r = conv_weights(o, t, &scale);
+        l.bias = t[1];
         if (!r)
-                r = image(o, mfl_onnx_input(o, 0), &l.input, &in);
+                r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
         if (!r)
                 r = window(o, &l, t[0]);
         if (!r && transposed)
-                r = pair(o, "output_padding", 0, l.output_padding);
+                r = pair(o, "output_padding", 0, 0, l.output_padding);
         if (r)
                 return r;
         int64_t outputs = transposed ? t[0]->shape.dim[1] * groups : t[0]->shape.dim[0];
         if (groups < 1 || groups > 65536 || outputs < 1 || outputs > 65536 ||
-                l.kernel[0] != t[0]->shape.dim[2] || l.kernel[1] != t[0]->shape.dim[3])
+                (spatial(o) == 2 && l.kernel[0] != t[0]->shape.dim[2]) ||
+                l.kernel[1] != t[0]->shape.dim[1 + spatial(o)])
                 return mfl_onnx_fail(o, "weights, group and kernel_shape don't match");
         l.conv_groups = (int)groups;
         l.out_channels = (int)outputs;
@@ -131,7 +164,7 @@ static int convert_conv(struct onnx *o)
                                            : windows(&l, d, in.dim[1 + d]);
         mfl_onnx_name(o, &l, t[0], "weight");
         mfl_onnx_name(o, &l, t[1], "bias");
-        return add_image(o, &l, t);
+        return finish_conv(o, &l, t, scale);
 }
 
 static int convert_pool(struct onnx *o)
@@ -139,7 +172,7 @@ static int convert_pool(struct onnx *o)
         bool average = mfl_onnx_node(o)->op_type[0] == 'A';
         struct mfl_layer l = {.op = average ? MFL_OP_AVGPOOL2D : MFL_OP_MAXPOOL2D};
         struct mfl_shape in;
-        int r = image(o, mfl_onnx_input(o, 0), &l.input, &in);
+        int r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
         if (!r)
                 r = window(o, &l, NULL);
         if (r)
@@ -172,22 +205,11 @@ static int convert_global_pool(struct onnx *o)
         bool average = !strcmp(mfl_onnx_node(o)->op_type, "GlobalAveragePool");
         struct mfl_layer l = {.op = average ? MFL_OP_GLOBAL_AVGPOOL2D : MFL_OP_GLOBAL_MAXPOOL2D};
         struct mfl_shape in;
-        int r = image(o, mfl_onnx_input(o, 0), &l.input, &in);
+        int r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
         if (r)
                 return r;
         l.out = (struct mfl_shape){3, {in.dim[0], 1, 1}};
         return add_image(o, &l, NULL);
-}
-
-/* Of a norm without scale and shift, exporters write ones and zeros, as constants or under a name of their own. */
-static bool is_made_up(const struct onnx_tensor *t, float v)
-{
-        if (!t->origin)
-                return true;
-        for (int64_t i = 0; i < t->count; i++)
-                if (t->f[i] != v)
-                        return false;
-        return mfl_onnx_is_generated(t->origin);
 }
 
 static int convert_batchnorm(struct onnx *o)
@@ -200,13 +222,12 @@ static int convert_batchnorm(struct onnx *o)
         static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
         int r = 0;
         for (int i = 0; !r && i < 4; i++) {
-                r = weight_of(o, (size_t)i + 1, 1, &t[i]);
+                r = mfl_onnx_weight_of(o, (size_t)i + 1, 1, &t[i]);
                 if (!r)
                         mfl_onnx_name(o, &l, t[i], names[i]);
         }
         if (r)
                 return r;
-        l.frozen = is_made_up(t[0], 1) && is_made_up(t[1], 0);
         /* 1 - 0.9 in floats is not 0.1. */
         l.momentum = (float)(round((double)l.momentum * 1e6) / 1e6);
         if (!x || x->tensor)
@@ -215,109 +236,81 @@ static int convert_batchnorm(struct onnx *o)
                 l.out = (struct mfl_shape){1, {x->shape.dim[1]}};
         else if (x->shape.rank == 4 && x->shape.dim[0] == 1)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
+        else if (x->shape.rank == 3 && x->shape.dim[0] == 1)
+                l.out = (struct mfl_shape){3, {x->shape.dim[1], 1, x->shape.dim[2]}};
         else
-                return mfl_onnx_fail(o, "needs images or vectors");
+                return mfl_onnx_fail(o, "needs {batch, features}, {batch, channels, positions} or images");
         r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
         return r ? r : add(o, &l, t, &x->shape);
+}
+
+/* A scale or shift that is no tensor of the norm. */
+static int scale_norm(struct onnx *o, size_t i, enum mfl_op op, struct onnx_value **v)
+{
+        struct onnx_value *given = mfl_onnx_input(o, i), *view;
+        int r = 0;
+        if (!given)
+                return 0;
+        if (given->tensor)
+                r = mfl_onnx_lift(o, given, &given);
+        if (!r)
+                r = mfl_onnx_resolve(o, given, &view);
+        return r ? r : mfl_onnx_combine(o, op, *v, view, v);
+}
+
+static bool is_trained(const struct onnx_value *v)
+{
+        return v && v->tensor && v->tensor->param;
 }
 
 static int convert_layernorm(struct onnx *o)
 {
-        struct mfl_layer l = {.op = MFL_OP_LAYERNORM,
-                .eps = mfl_onnx_float(o, "epsilon", 1e-5f),
-                .bias = mfl_onnx_input(o, 2)};
+        struct mfl_layer l = {.op = MFL_OP_LAYERNORM, .eps = mfl_onnx_float(o, "epsilon", 1e-5f)};
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
-        struct onnx_value *x = mfl_onnx_input(o, 0);
+        struct onnx_value *x = mfl_onnx_input(o, 0), *scale = mfl_onnx_input(o, 1),
+                          *shift = mfl_onnx_input(o, 2), *v;
         int64_t axis = mfl_onnx_int(o, "axis", -1);
-        int r = weight_of(o, 1, 1, &t[0]);
-        if (!r && l.bias)
-                r = weight_of(o, 2, 1, &t[1]);
+        int layer, r;
+        if (!x || x->tensor || !scale)
+                return mfl_onnx_fail(o, "needs data of the samples, and a scale");
+        axis += axis < 0 ? x->shape.rank : 0;
+        if (axis < 1 || axis >= x->shape.rank)
+                return mfl_onnx_fail(o, "is supported over dimensions of a sample, not the batch");
+        /* Several dimensions are one, without a scale; the scale and the shift of all its elements follow. */
+        bool one = axis == x->shape.rank - 1;
+        bool own =
+                one && scale->tensor && (!shift || (shift->tensor && is_trained(shift) == is_trained(scale)));
+        if (own) {
+                r = mfl_onnx_weight_of(o, 1, 1, &t[0]);
+                if (!r && shift)
+                        r = mfl_onnx_weight_of(o, 2, 1, &t[1]);
+        } else {
+                int64_t width = 1;
+                for (int d = (int)axis; d < x->shape.rank; d++)
+                        width *= x->shape.dim[d];
+                r = mfl_onnx_ones(o, width, 1, &t[0]);
+        }
         if (r)
                 return r;
-        if (!x || x->tensor || (axis != -1 && axis != x->shape.rank - 1))
-                return mfl_onnx_fail(o, "is supported over the last dimension");
-        l.frozen = !t[0]->origin && !(t[1] && t[1]->origin);
+        l.bias = t[1];
         mfl_onnx_name(o, &l, t[0], "weight");
         mfl_onnx_name(o, &l, t[1], "bias");
-        mfl_onnx_rows_shape(x, &l.out);
-        r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
-        return r ? r : add(o, &l, t, &x->shape);
-}
-
-/* ---- dense ---- */
-
-static int pend_product(struct onnx *o, struct onnx_value *x, const struct onnx_tensor *w, bool transposed,
-        struct onnx_value **ret_value)
-{
-        struct onnx_shape shape;
-        struct onnx_value *base;
-        if (!x || x->tensor)
-                return mfl_onnx_fail(o, "needs data of the samples as its first input");
-        int r = mfl_onnx_resolve(o, x, &base);
-        if (r)
+        int64_t rows = mfl_onnx_count(&x->shape) / t[0]->count;
+        l.out = rows == 1 && x->shape.rank - axis == x->shape.rank - 1 && x->shape.dim[0] == 1
+                        ? (struct mfl_shape){1, {t[0]->count}}
+                        : (struct mfl_shape){2, {rows, t[0]->count}};
+        if (one)
+                mfl_onnx_rows_shape(x, &l.out);
+        if ((r = mfl_onnx_layer_of(o, x, &l.out, &l.input)) ||
+                (r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)) ||
+                (r = mfl_onnx_layer_value(o, layer, &x->shape, &v)))
                 return r;
-        shape = base->shape;
-        if (!w->f || w->shape.rank != 2 || shape.rank < 1 ||
-                shape.dim[shape.rank - 1] != w->shape.dim[transposed ? 0 : 1])
-                return mfl_onnx_fail(o, "the weights don't fit their input");
-        shape.dim[shape.rank - 1] = w->shape.dim[transposed ? 1 : 0];
-        if ((r = mfl_onnx_new_value(o, &shape, ret_value)))
+        if (!own && ((r = scale_norm(o, 1, MFL_OP_MULTIPLY, &v)) || (r = scale_norm(o, 2, MFL_OP_ADD, &v))))
                 return r;
-        (*ret_value)->pending = ONNX_PRODUCT;
-        (*ret_value)->base = base;
-        (*ret_value)->weight = w;
-        (*ret_value)->transposed = transposed;
-        return 0;
-}
-
-static int convert_matmul(struct onnx *o)
-{
-        const struct onnx_value *b = mfl_onnx_input(o, 1);
-        struct onnx_value *v;
-        if (!b || !b->tensor)
-                return mfl_onnx_fail(o, "needs weights as its second input");
-        int r = pend_product(o, mfl_onnx_input(o, 0), b->tensor, true, &v);
-        return r ? r : mfl_onnx_output(o, 0, v);
-}
-
-static int convert_gemm(struct onnx *o)
-{
-        const struct onnx_tensor *w = NULL, *bias = NULL;
-        struct onnx_value *v, *made;
-        float alpha = mfl_onnx_float(o, "alpha", 1), beta = mfl_onnx_float(o, "beta", 1);
-        int r = weight_of(o, 1, 2, &w);
-        if (!r && mfl_onnx_input(o, 2))
-                r = weight_of(o, 2, 1, &bias);
-        if (r)
-                return r;
-        bool turned = mfl_onnx_int(o, "transB", 0) == 0;
-        if (alpha != 1 || (bias && beta != 1) || mfl_onnx_int(o, "transA", 0))
-                return mfl_onnx_fail(o, "only alpha 1, beta 1 and transA 0 are supported");
-        if (bias && bias->count != w->shape.dim[turned ? 1 : 0])
-                return mfl_onnx_fail(o, "the bias doesn't fit the weights");
-        r = pend_product(o, mfl_onnx_input(o, 0), w, turned, &v);
-        if (!r)
-                r = mfl_onnx_make_product(o, v, bias, &made);
-        return r ? r : mfl_onnx_output(o, 0, made);
+        return mfl_onnx_output(o, 0, v);
 }
 
 /* ---- others ---- */
-
-int mfl_onnx_weight_view(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view)
-{
-        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {constant->tensor};
-        const struct onnx_shape *all = &constant->shape;
-        struct mfl_layer l = {.op = MFL_OP_WEIGHT, .frozen = !constant->tensor->origin};
-        int layer, batch = all->rank == 4 && all->dim[0] == 1;
-        if (all->rank < 1 || all->rank - batch > 3)
-                return mfl_onnx_fail(o, "%d-dimensional constants are not supported", all->rank);
-        for (int d = batch; d < all->rank; d++)
-                l.shape.dim[l.shape.rank++] = all->dim[d];
-        l.out = l.shape;
-        mfl_onnx_name(o, &l, tensors[0], "");
-        int r = mfl_onnx_add_layer(o, &l, tensors, mfl_onnx_place_of(o, constant), &layer);
-        return r ? r : mfl_onnx_layer_value(o, layer, all, ret_view);
-}
 
 static int convert_dropout(struct onnx *o)
 {
@@ -328,7 +321,7 @@ static int convert_dropout(struct onnx *o)
                 return mfl_onnx_fail(o, "the rate is not a constant");
         if (x->tensor && !(rate > 0 && x->tensor->f))
                 return mfl_onnx_output(o, 0, x);
-        r = x->tensor ? mfl_onnx_weight_view(o, x, &view) : mfl_onnx_resolve(o, x, &view);
+        r = x->tensor ? mfl_onnx_lift(o, x, &view) : mfl_onnx_resolve(o, x, &view);
         if (r || (r = mfl_onnx_view(o, view, &view->shape, NULL, &v)))
                 return r;
         if (rate > 0) {
@@ -343,85 +336,47 @@ static int convert_dropout(struct onnx *o)
         return mfl_onnx_output(o, 0, v);
 }
 
+static bool is_output(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_output; i++)
+                if (o->graph->output[i]->name &&
+                        !strcmp(o->graph->output[i]->name, mfl_onnx_node(o)->output[0]))
+                        return true;
+        return false;
+}
+
 static int convert_softmax(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *view, *v;
         int64_t axis = mfl_onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
-        if (axis != -1 && axis != x->shape.rank - 1)
-                return mfl_onnx_fail(o, "is supported over the last dimension");
-        if (!strcmp(mfl_onnx_node(o)->op_type, "LogSoftmax")) {
-                int r = mfl_onnx_resolve(o, x, &view);
-                if (!r)
-                        r = mfl_onnx_view(o, view, &view->shape, NULL, &v);
-                mfl_onnx_note(o, "the LogSoftmax at the end was removed: the loss takes logits");
-                for (size_t i = 0; i < o->graph->n_output; i++)
-                        if (!r && o->graph->output[i]->name &&
-                                !strcmp(o->graph->output[i]->name, mfl_onnx_node(o)->output[0]))
-                                return mfl_onnx_output(o, 0, v);
-                return r ? r : mfl_onnx_fail(o, "is supported only as the last node");
+        bool log = !strcmp(mfl_onnx_node(o)->op_type, "LogSoftmax");
+        int layer, r = mfl_onnx_resolve(o, x, &view);
+        if (r)
+                return r;
+        axis += axis < 0 ? x->shape.rank : 0;
+        if (axis < 0 || axis >= x->shape.rank || (axis == 0 && x->shape.rank > 1 && x->shape.dim[0] == 1))
+                return mfl_onnx_fail(o, "is over the batch; choose a dimension of the sample (dim=-1)");
+        bool last = axis == x->shape.rank - 1;
+        if (log && is_output(o) && last) {
+                mfl_onnx_note(o, "the LogSoftmax at the end was removed: the loss takes logits, as "
+                                 "CrossEntropyLoss does");
+                r = mfl_onnx_view(o, view, &view->shape, NULL, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
         }
+        if (log)
+                return mfl_onnx_fail(o,
+                        "is supported only as the last node, over the classes: before NLLLoss it is the "
+                        "cross entropy's own");
+        if (!last && (r = mfl_onnx_axis_last(o, view, (int)axis, &view)))
+                return r;
         struct mfl_layer l = {.op = MFL_OP_SOFTMAX};
-        mfl_onnx_rows_shape(x, &l.out);
-        int r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
-        return r ? r : add(o, &l, NULL, &x->shape);
-}
-
-static int mean_over(struct onnx *o, struct onnx_value *x, int axis, const struct onnx_shape *shape)
-{
-        struct mfl_shape in;
-        struct mfl_layer l = {.op = MFL_OP_MEAN};
-        int r = mfl_onnx_sample_shape(o, x, &in);
-        if (!r)
-                r = mfl_onnx_layer_of(o, x, &in, &l.input);
-        if (r)
+        mfl_onnx_rows_shape(view, &l.out);
+        if ((r = mfl_onnx_layer_of(o, view, &l.out, &l.input)) ||
+                (r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)) ||
+                (r = mfl_onnx_layer_value(o, layer, &view->shape, &v)) ||
+                (!last && (r = mfl_onnx_axis_back(o, v, (int)axis, &x->shape, &v))))
                 return r;
-        l.axis = axis;
-        if (axis < 0 || axis >= in.rank || in.rank < 2)
-                return mfl_onnx_fail(o, "the mean over the batch, or over a vector, is not supported");
-        l.out.rank = 0;
-        for (int d = 0; d < in.rank; d++)
-                if (d != axis)
-                        l.out.dim[l.out.rank++] = in.dim[d];
-        return add(o, &l, NULL, shape);
-}
-
-static int convert_mean(struct onnx *o)
-{
-        struct onnx_value *x = mfl_onnx_input(o, 0);
-        const int64_t *axes;
-        int n, r = mfl_onnx_ints(o, "axes", 1, &axes, &n);
-        struct onnx_shape shape = {0};
-        unsigned over = 0;
-        if (r)
-                return r;
-        int rank = x->shape.rank, batch = 0;
-        for (int i = 0; i < n; i++) {
-                int64_t a = axes[i] < 0 ? axes[i] + rank : axes[i];
-                if (a < 0 || a >= rank)
-                        return mfl_onnx_fail(
-                                o, "axis %lld; there are %d dimensions", (long long)axes[i], rank);
-                over |= 1u << a;
-        }
-        for (int d = 0; d < rank; d++) {
-                if (!(over >> d & 1))
-                        shape.dim[shape.rank++] = x->shape.dim[d];
-                else if (mfl_onnx_int(o, "keepdims", 1))
-                        shape.dim[shape.rank++] = 1;
-        }
-        if (rank == 4 && over == 12) {
-                struct mfl_layer l = {.op = MFL_OP_GLOBAL_AVGPOOL2D};
-                struct mfl_shape in;
-                if ((r = image(o, x, &l.input, &in)))
-                        return r;
-                l.out = (struct mfl_shape){3, {in.dim[0], 1, 1}};
-                return add(o, &l, NULL, &shape);
-        }
-        while (batch < rank && x->shape.dim[batch] != 1)
-                batch++;
-        for (int d = 0; d < rank; d++)
-                if (over == 1u << d && d != batch)
-                        return mean_over(o, x, d - (d > batch), &shape);
-        return mfl_onnx_convert_reduce(o);
+        return mfl_onnx_output(o, 0, v);
 }
 
 static int convert_concat(struct onnx *o)
@@ -437,7 +392,10 @@ static int convert_concat(struct onnx *o)
         axis += axis < 0 ? shape.rank : 0;
         while (batch < shape.rank && (shape.dim[batch] != 1 || batch == axis))
                 batch++;
-        if (axis < 0 || axis >= shape.rank || batch == shape.rank || shape.rank > 4)
+        bool of_params = shape.rank <= 3;
+        for (size_t i = 0; i < node->n_input; i++)
+                of_params = of_params && mfl_onnx_input(o, i) && mfl_onnx_of_params(o, mfl_onnx_input(o, i));
+        if (axis < 0 || axis >= shape.rank || (batch == shape.rank && !of_params) || shape.rank > 4)
                 return mfl_onnx_fail(o,
                         "is not supported along this axis; export the model with a batch of 1 or "
                         "with dynamic_axes");
@@ -445,18 +403,14 @@ static int convert_concat(struct onnx *o)
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *x = mfl_onnx_input(o, i);
                 int from;
-                if (!x || x->shape.rank != shape.rank || x->shape.dim[batch] != 1)
+                if (!x || x->shape.rank != shape.rank || (batch < shape.rank && x->shape.dim[batch] != 1))
                         return mfl_onnx_fail(o, "the inputs differ in shape");
                 s = (struct mfl_shape){0};
                 for (int d = 0; d < shape.rank; d++)
                         if (d != batch)
                                 s.dim[s.rank++] = x->shape.dim[d];
                 if (x->tensor) {
-                        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {x->tensor};
-                        struct mfl_layer w = {
-                                .op = MFL_OP_WEIGHT, .shape = s, .out = s, .frozen = !x->tensor->origin};
-                        mfl_onnx_name(o, &w, x->tensor, "");
-                        r = mfl_onnx_add_layer(o, &w, t, mfl_onnx_place_of(o, x), &from);
+                        r = mfl_onnx_weight_layer(o, x, &s, &from);
                 } else {
                         r = mfl_onnx_layer_of(o, x, &s, &from);
                 }
@@ -547,15 +501,16 @@ static const struct {
 } operators[] = {{"Conv", convert_conv, ANY}, {"ConvTranspose", convert_conv, ANY},
         {"MaxPool", convert_pool, ANY}, {"AveragePool", convert_pool, ANY},
         {"GlobalAveragePool", convert_global_pool, ANY}, {"GlobalMaxPool", convert_global_pool, ANY},
-        {"Gemm", convert_gemm, ANY}, {"MatMul", convert_matmul, ANY},
+        {"Gemm", mfl_onnx_gemm, ANY}, {"MatMul", mfl_onnx_matmul, ANY},
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
         {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
         {"GRU", mfl_onnx_recurrent, ANY}, {"Dropout", convert_dropout, GIVEN},
         {"Softmax", convert_softmax, OF_SAMPLES}, {"LogSoftmax", convert_softmax, OF_SAMPLES},
-        {"ReduceMean", convert_mean, OF_SAMPLES}, {"ReduceSum", mfl_onnx_convert_reduce, OF_SAMPLES},
-        {"ReduceMax", mfl_onnx_convert_reduce, OF_SAMPLES}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
-        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
+        {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES},
+        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
+        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
+        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM and GRU. ONNX orders the gates differently from PyTorch: input, output, forget, cell for i, f, g, o;
+/* LSTM and GRU, forward, backward or in both directions. A layer that runs backward is one that reads and writes
+ * its positions in reverse order. ONNX orders the gates differently from PyTorch: input, output, forget, cell for i, f, g, o;
  * update, reset, hidden for r, z, n (onnx/defs/rnn/defs.cc). */
 #include "cli/onnx/internal.h"
 
-/* {1, gates * rows, columns} with the gates in PyTorch's order. A bias has one column and may be in the
- * second half. */
+/* {gates * rows, columns} from element `skip` on, with the gates in PyTorch's order. A bias has one column. */
 static int reorder(struct onnx *o, const struct onnx_tensor *from, int n_gates, int64_t skip, int64_t rows,
         int64_t columns, const struct onnx_tensor **ret_tensor)
 {
         static const int lstm[] = {0, 2, 3, 1}, gru[] = {1, 0, 2};
         const int *order = n_gates == 4 ? lstm : gru;
-        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
+        struct onnx_tensor *t;
         int64_t each = rows * columns;
-        float *f = t ? mfl_onnx_alloc(o, (size_t)(n_gates * each) + 1, sizeof *f) : NULL;
-        if (!f)
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(n_gates * each) + 1, sizeof *map);
+        if (!map)
                 return onnx_memory(o);
         for (int g = 0; g < n_gates; g++)
-                memcpy(f + g * each, from->f + skip + order[g] * each, (size_t)each * sizeof *f);
-        *t = (struct onnx_tensor){.count = n_gates * each, .f = f, .origin = from->origin};
+                for (int64_t i = 0; i < each; i++)
+                        map[g * each + i] = (int32_t)(skip + order[g] * each + i);
+        int r = mfl_onnx_take(o, from, map, n_gates * each, &t);
+        if (r)
+                return r;
+        t->shape = (struct onnx_shape){1, {n_gates * each}};
         *ret_tensor = t;
         return 0;
 }
@@ -30,22 +34,35 @@ static bool is_zero(const struct onnx_value *v)
         return !v || v->tensor;
 }
 
+static int n_directions(const struct onnx *o)
+{
+        return mfl_onnx_string_is(o, "direction", "forward", "bidirectional") ? 2 : 1;
+}
+
 static int check(struct onnx *o, bool lstm, int64_t hidden)
 {
         const struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1),
                                 *r = mfl_onnx_input(o, 2), *b = mfl_onnx_input(o, 3);
-        int64_t rows = (lstm ? 4 : 3) * hidden;
-        if (!mfl_onnx_string_is(o, "direction", "forward", "forward"))
-                return mfl_onnx_fail(o, "runs backward or in both directions, but mfl supports only forward. "
-                                        "Export the model without bidirectional=True");
+        int64_t rows = (lstm ? 4 : 3) * hidden * n_directions(o);
         if (mfl_onnx_attribute(o, "activations") || mfl_onnx_attribute(o, "clip") ||
                 mfl_onnx_int(o, "layout", 0) || mfl_onnx_int(o, "input_forget", 0) || mfl_onnx_input(o, 7))
                 return mfl_onnx_fail(
                         o, "activations, clip, layout, input_forget and peepholes are not supported");
         if (!lstm && mfl_onnx_int(o, "linear_before_reset", 0) != 1)
                 return mfl_onnx_fail(o, "linear_before_reset must be 1, as in PyTorch's GRU");
+        for (size_t i = 5; i < 7; i++) {
+                const struct onnx_value *state = mfl_onnx_input(o, i);
+                const char *name = state ? mfl_onnx_param_of(o, state) : NULL;
+                if (name)
+                        return mfl_onnx_fail(o,
+                                "starts from the parameter %.60s, but mfl's recurrent layers start from "
+                                "zeros; call the "
+                                "module without an initial state",
+                                name);
+        }
         if (!is_zero(mfl_onnx_input(o, 5)) || !is_zero(mfl_onnx_input(o, 6)) || mfl_onnx_input(o, 4))
-                return mfl_onnx_fail(o, "must start with a state of zeros and cover all positions");
+                return mfl_onnx_fail(o, "must start from zeros and cover all positions: call the module "
+                                        "without an initial state and without packed sequences");
         bool fits = x && !x->tensor && x->shape.rank == 3 && x->shape.dim[1] == 1 && w && w->tensor &&
                     w->tensor->f && r && r->tensor && r->tensor->f && hidden > 0 && hidden <= 65536 &&
                     w->tensor->count == rows * x->shape.dim[2] && r->tensor->count == rows * hidden &&
@@ -53,28 +70,17 @@ static int check(struct onnx *o, bool lstm, int64_t hidden)
         return fits ? 0 : mfl_onnx_fail(o, "input and weights don't match");
 }
 
-/* Y_h: the last position. */
-static int last_state(struct onnx *o, int layer, int64_t positions, int64_t hidden)
-{
-        struct onnx_shape shape = {3, {1, 1, hidden}};
-        struct onnx_value whole = {.layer = layer}, *v;
-        int32_t *map = mfl_onnx_alloc(o, (size_t)hidden, sizeof *map);
-        if (!map)
-                return onnx_memory(o);
-        for (int64_t i = 0; i < hidden; i++)
-                map[i] = (int32_t)((positions - 1) * hidden + i);
-        int r = mfl_onnx_view(o, &whole, &shape, map, &v);
-        return r ? r : mfl_onnx_output(o, 1, v);
-}
-
-/* The layers of a stack are named "rnn", "rnn.1", "rnn.2" for PyTorch's rnn.weight_ih_l0, _l1, _l2. */
-static void name_layer(struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *weight)
+/* The layers of a stack are named "rnn", "rnn.1", "rnn.2" for PyTorch's rnn.weight_ih_l0, _l1, _l2, and
+ * "rnn.0_reverse", "rnn.1_reverse" where they run backward. */
+static void name_layer(
+        struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *weight, bool backward)
 {
         static const char stem[] = "weight_ih_l";
         const char *origin = weight->origin, *end = origin ? strstr(origin, stem) : NULL;
         char name[MFL_NAME_BYTES + 16];
         int number;
-        mfl_onnx_name(o, layer, weight, "weight_ih_l0");
+        if (!backward)
+                mfl_onnx_name(o, layer, weight, "weight_ih_l0");
         if (layer->name[0] || !end || end == origin || end[-1] != '.')
                 return;
         const char *digits = end + sizeof stem - 1;
@@ -82,39 +88,164 @@ static void name_layer(struct onnx *o, struct mfl_layer *layer, const struct onn
         if (n < 1 || n > 4 || digits[n] || end - origin >= MFL_NAME_BYTES)
                 return;
         number = atoi(digits);
-        mfl_snprintf(name, sizeof name, "%.*s%d.w", (int)(end - origin), origin, number);
+        if (number || backward)
+                mfl_snprintf(name, sizeof name, "%.*s%d%s.w", (int)(end - origin), origin, number,
+                        backward ? "_reverse" : "");
+        else
+                mfl_snprintf(name, sizeof name, "%.*s.w", (int)(end - origin - 1), origin);
         struct onnx_tensor named = {.origin = name};
         mfl_onnx_name(o, layer, &named, "w");
+}
+
+/* ---- one direction ---- */
+
+struct recurrent {
+        bool lstm, backward;
+        int direction; /* which of the node's weights it has */
+        int64_t positions, features, hidden;
+        struct onnx_value *x; /* {positions, features}, a view */
+};
+
+/* Rows of `width` elements in reverse order, of a layer or of a view of it. */
+static int flip(struct onnx *o, const struct onnx_value *of, int64_t rows, int64_t width,
+        struct onnx_value **ret_view)
+{
+        struct onnx_shape shape = {2, {rows, width}};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * width) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows * width; i++)
+                map[i] = (int32_t)((rows - 1 - i / width) * width + i % width);
+        return mfl_onnx_view(o, of, &shape, map, ret_view);
+}
+
+static int fail_backward(struct onnx *o, int r)
+{
+        return r < 0 ? r
+                     : mfl_onnx_fail(o, "runs backward or in both directions, but mfl supports only forward. "
+                                        "Export the "
+                                        "model without bidirectional=True");
+}
+
+/* *ret_layer gives the positions in the order in which they were read. */
+static int add_direction(struct onnx *o, const struct recurrent *rnn, int *ret_layer)
+{
+        const struct onnx_value *b = mfl_onnx_input(o, 3);
+        const struct onnx_tensor *w = mfl_onnx_input(o, 1)->tensor, *u = mfl_onnx_input(o, 2)->tensor;
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        int gates = rnn->lstm ? 4 : 3, d = rnn->direction, r;
+        int64_t hidden = rnn->hidden, rows = gates * hidden;
+        struct mfl_shape in = {2, {rnn->positions, rnn->features}};
+        struct onnx_value *x = rnn->x;
+        struct mfl_layer l = {.op = rnn->lstm ? MFL_OP_LSTM : MFL_OP_GRU,
+                .out_channels = (int)hidden,
+                .bias = b,
+                .out = {2, {rnn->positions, hidden}}};
+        if ((r = reorder(o, w, gates, d * rows * rnn->features, hidden, rnn->features, &t[0])) ||
+                (r = reorder(o, u, gates, d * rows * hidden, hidden, hidden, &t[1])))
+                return r;
+        if (b && ((r = reorder(o, b->tensor, gates, 2 * d * rows, hidden, 1, &t[2])) ||
+                         (r = reorder(o, b->tensor, gates, (2 * d + 1) * rows, hidden, 1, &t[3]))))
+                return r;
+        if (rnn->backward && (r = flip(o, x, rnn->positions, rnn->features, &x)))
+                return r;
+        name_layer(o, &l, w, rnn->backward);
+        if ((r = mfl_onnx_view_layer(o, x, &in, &l.input)))
+                return rnn->backward ? fail_backward(o, r) : r;
+        return mfl_onnx_add_layer(o, &l, t, o->node, ret_layer);
+}
+
+/* ---- outputs ---- */
+
+static int concat(struct onnx *o, int a, int b, int axis, const struct mfl_shape *shape, int *ret_layer)
+{
+        struct mfl_layer l = {.op = MFL_OP_CONCAT, .input = a, .input2 = b, .axis = axis, .out = *shape};
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+}
+
+/* Y: {positions, directions, 1, hidden}. */
+static int all_states(struct onnx *o, const struct recurrent *rnn, int n, const int *layers)
+{
+        struct onnx_shape shape = {4, {rnn->positions, n, 1, rnn->hidden}};
+        struct mfl_shape one = {2, {rnn->positions, rnn->hidden}},
+                         both = {2, {rnn->positions, n * rnn->hidden}};
+        int part[2], layer, r = 0;
+        struct onnx_value *v;
+        for (int d = 0; !r && d < n; d++) {
+                struct onnx_value whole = {.shape = {2, {rnn->positions, rnn->hidden}}, .layer = layers[d]};
+                part[d] = layers[d];
+                if ((d == 1 || rnn->backward) && !(r = flip(o, &whole, rnn->positions, rnn->hidden, &v)))
+                        r = mfl_onnx_view_layer(o, v, &one, &part[d]);
+        }
+        layer = part[0];
+        if (!r && n == 2)
+                r = concat(o, part[0], part[1], 1, &both, &layer);
+        if (!r)
+                r = mfl_onnx_layer_value(o, layer, &shape, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+/* Y_h: {directions, 1, hidden}, after the last position that each direction reads. */
+static int last_states(struct onnx *o, const struct recurrent *rnn, int n, const int *layers)
+{
+        struct onnx_shape shape = {3, {1, 1, rnn->hidden}};
+        struct mfl_shape one = {1, {rnn->hidden}}, both = {1, {n * rnn->hidden}};
+        struct onnx_value *v[2];
+        int part[2], layer, r = 0;
+        int32_t *map = mfl_onnx_alloc(o, (size_t)rnn->hidden, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rnn->hidden; i++)
+                map[i] = (int32_t)((rnn->positions - 1) * rnn->hidden + i);
+        for (int d = 0; !r && d < n; d++) {
+                struct onnx_value whole = {.layer = layers[d]};
+                r = mfl_onnx_view(o, &whole, &shape, map, &v[d]);
+                if (!r && n == 2)
+                        r = mfl_onnx_view_layer(o, v[d], &one, &part[d]);
+        }
+        if (r || n == 1)
+                return r ? r : mfl_onnx_output(o, 1, v[0]);
+        shape.dim[0] = 2;
+        if (!(r = concat(o, part[0], part[1], 0, &both, &layer)))
+                r = mfl_onnx_layer_value(o, layer, &shape, &v[0]);
+        return r ? r : mfl_onnx_output(o, 1, v[0]);
+}
+
+static bool is_used(const struct onnx *o, size_t i)
+{
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
+        const struct onnx_value *v =
+                i < node->n_output && *node->output[i] ? mfl_onnx_find(o, node->output[i]) : NULL;
+        return v && v->uses;
 }
 
 int mfl_onnx_recurrent(struct onnx *o)
 {
         bool lstm = mfl_onnx_node(o)->op_type[0] == 'L';
         int64_t hidden = mfl_onnx_int(o, "hidden_size", 0);
-        int gates = lstm ? 4 : 3, layer, r = check(o, lstm, hidden);
+        int n = n_directions(o), layers[2], r = check(o, lstm, hidden);
+        if (!r && is_used(o, 2))
+                r = mfl_onnx_fail(o,
+                        "the model uses the last cell state (c_n), but mfl's lstm gives hidden states only; "
+                        "use h_n or the output's last position");
         if (r)
                 return r;
-        struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 3), *v;
-        const struct onnx_tensor *w = mfl_onnx_input(o, 1)->tensor, *u = mfl_onnx_input(o, 2)->tensor;
-        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
-        int64_t positions = x->shape.dim[0], features = x->shape.dim[2];
-        struct mfl_shape in = {2, {positions, features}};
-        struct mfl_layer l = {.op = lstm ? MFL_OP_LSTM : MFL_OP_GRU,
-                .out_channels = (int)hidden,
-                .bias = b,
-                .out = {2, {positions, hidden}}};
-        name_layer(o, &l, w);
-        if ((r = reorder(o, w, gates, 0, hidden, features, &t[0])) ||
-                (r = reorder(o, u, gates, 0, hidden, hidden, &t[1])))
+        struct recurrent rnn = {.lstm = lstm, .hidden = hidden};
+        struct onnx_value *x = mfl_onnx_input(o, 0), *view;
+        rnn.positions = x->shape.dim[0];
+        rnn.features = x->shape.dim[2];
+        struct onnx_shape rows = {2, {rnn.positions, rnn.features}};
+        if ((r = mfl_onnx_resolve(o, x, &view)) || (r = mfl_onnx_view(o, view, &rows, NULL, &rnn.x)))
                 return r;
-        if (b && ((r = reorder(o, b->tensor, gates, 0, hidden, 1, &t[2])) ||
-                         (r = reorder(o, b->tensor, gates, gates * hidden, hidden, 1, &t[3]))))
+        bool reverse = mfl_onnx_string_is(o, "direction", "forward", "reverse");
+        for (int d = 0; d < n; d++) {
+                rnn.direction = d;
+                rnn.backward = reverse || d == 1;
+                if ((r = add_direction(o, &rnn, &layers[d])))
+                        return r;
+        }
+        rnn.backward = reverse;
+        if ((is_used(o, 0) || !is_used(o, 1)) && (r = all_states(o, &rnn, n, layers)))
                 return r;
-        if ((r = mfl_onnx_layer_of(o, x, &in, &l.input)) ||
-                (r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)))
-                return r;
-        struct onnx_shape shape = {4, {positions, 1, 1, hidden}};
-        if ((r = mfl_onnx_layer_value(o, layer, &shape, &v)) || (r = mfl_onnx_output(o, 0, v)))
-                return r;
-        return last_state(o, layer, positions, hidden);
+        return is_used(o, 1) || n == 1 ? last_states(o, &rnn, n, layers) : 0;
 }

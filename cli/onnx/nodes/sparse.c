@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that are sparse linear maps: Pad, Resize and Upsample, CumSum, and reductions over any dimensions. */
+/* Nodes that are sparse linear maps: Pad, Resize and Upsample, CumSum, and sums and means over dimensions. */
 #include <math.h>
 
 #include "cli/onnx/internal.h"
@@ -10,7 +10,8 @@ struct groups {
         unsigned over; /* bit d: shape's dimension d is one of the selected */
 };
 
-static int group_dims(struct onnx *o, const struct onnx_shape *in, unsigned over, struct groups *ret_groups)
+/* false: there are more than three. */
+static bool group_dims(const struct onnx_shape *in, unsigned over, struct groups *ret_groups)
 {
         struct groups g = {0};
         bool last = false;
@@ -23,8 +24,7 @@ static int group_dims(struct onnx *o, const struct onnx_shape *in, unsigned over
                         continue;
                 }
                 if (g.shape.rank == 3)
-                        return mfl_onnx_fail(
-                                o, "selects dimensions that lie apart in more than three groups");
+                        return false;
                 g.over |= selected ? 1u << g.shape.rank : 0;
                 g.shape.dim[g.shape.rank++] = in->dim[d];
                 last = selected;
@@ -32,7 +32,7 @@ static int group_dims(struct onnx *o, const struct onnx_shape *in, unsigned over
         if (!g.shape.rank)
                 g.shape = (struct mfl_shape){1, {1}};
         *ret_groups = g;
-        return 0;
+        return true;
 }
 
 static int add_map(struct onnx *o, const struct mfl_layer *l, const struct onnx_shape *shape)
@@ -53,80 +53,24 @@ static struct mfl_shape reduced(const struct groups *g)
         return s.rank ? s : (struct mfl_shape){1, {1}};
 }
 
-/* The largest of one group of neighbours: a plane's, with everything else as channels. */
-static int reduce_max(
-        struct onnx *o, struct onnx_value *x, const struct groups *g, const struct onnx_shape *shape)
+int mfl_onnx_add_sum(
+        struct onnx *o, struct onnx_value *x, unsigned over, bool mean, int *ret_layer, bool *ret_done)
 {
-        int d = 0;
-        while (d < g->shape.rank && !(g->over >> d & 1))
-                d++;
-        if (g->over != 1u << d)
-                return mfl_onnx_fail(o, "the largest over dimensions that lie apart is not supported");
-        int64_t n = g->shape.dim[d], total = mfl_shape_count(&g->shape), inner = 1;
-        for (int k = d + 1; k < g->shape.rank; k++)
-                inner *= g->shape.dim[k];
-        struct onnx_value *settled, *turned;
-        int32_t *map = inner > 1 ? mfl_onnx_alloc(o, (size_t)total, sizeof *map) : NULL;
-        if (inner > 1 && !map)
-                return onnx_memory(o);
-        for (int64_t i = 0; map && i < total; i++)
-                map[i] = (int32_t)((i / n / inner * n + i % n) * inner + i / n % inner);
-        struct onnx_shape planes = {4, {1, total / n, 1, n}};
-        struct mfl_shape in = {3, {total / n, 1, n}};
-        struct mfl_layer l = {.op = MFL_OP_GLOBAL_MAXPOOL2D, .out = {3, {total / n, 1, 1}}};
-        int r = mfl_onnx_resolve(o, x, &settled);
-        if (!r)
-                r = mfl_onnx_view(o, settled, &planes, map, &turned);
-        if (!r)
-                r = mfl_onnx_layer_of(o, turned, &in, &l.input);
-        return r ? r : add_map(o, &l, shape);
-}
-
-int mfl_onnx_convert_reduce(struct onnx *o)
-{
-        struct onnx_value *x = mfl_onnx_input(o, 0);
-        const char *op = mfl_onnx_node(o)->op_type;
-        const int64_t *axes;
-        int n, rank = x->shape.rank, r = mfl_onnx_ints(o, "axes", 1, &axes, &n);
-        struct onnx_shape shape = {0};
-        unsigned over = 0;
         struct groups g;
-        if (r)
-                return r;
-        if (n <= 0 && mfl_onnx_int(o, "noop_with_empty_axes", 0))
-                return mfl_onnx_output(o, 0, x);
-        for (int i = 0; i < n; i++) {
-                int64_t a = axes[i] < 0 ? axes[i] + rank : axes[i];
-                if (a < 0 || a >= rank)
-                        return mfl_onnx_fail(
-                                o, "axis %lld; there are %d dimensions", (long long)axes[i], rank);
-                over |= 1u << a;
-        }
-        over = n <= 0 ? (1u << rank) - 1 : over;
-        for (int d = 0; d < rank; d++)
-                if (!(over >> d & 1) || mfl_onnx_int(o, "keepdims", 1))
-                        shape.dim[shape.rank++] = over >> d & 1 ? 1 : x->shape.dim[d];
-        if (rank > 1 && over & 1 && x->shape.dim[0] == 1)
-                return mfl_onnx_fail(o, "reduces over the batch; give the dimensions of a sample (dim=...)");
-        if ((r = group_dims(o, &x->shape, over, &g)))
-                return r;
-        if (!g.over) /* only dimensions of size 1 */
-                return (r = mfl_onnx_settle(o, x, &x)) || (r = mfl_onnx_view(o, x, &shape, NULL, &x))
-                               ? r
-                               : mfl_onnx_output(o, 0, x);
-        if (!strcmp(op, "ReduceMax"))
-                return reduce_max(o, x, &g, &shape);
+        *ret_done = group_dims(&x->shape, over, &g);
+        if (!*ret_done)
+                return 0;
         struct mfl_layer l = {.op = MFL_OP_MAP,
-                .map = {.kind = op[6] == 'S' ? MFL_MAP_SUM : MFL_MAP_MEAN, .axes = g.over},
+                .map = {.kind = mean ? MFL_MAP_MEAN : MFL_MAP_SUM, .axes = g.over},
                 .out = reduced(&g)};
-        l.map.keepdim = g.shape.rank == 1;                                                /* {n} to {1} */
-        if (l.map.kind == MFL_MAP_MEAN && g.shape.rank > 1 && !(g.over & (g.over - 1))) { /* one dimension */
+        l.map.keepdim = g.shape.rank == 1;                          /* {n} to {1} */
+        if (mean && g.shape.rank > 1 && !(g.over & (g.over - 1))) { /* one dimension */
                 l.op = MFL_OP_MEAN;
                 while (!(g.over >> l.axis & 1))
                         l.axis++;
         }
-        r = mfl_onnx_layer_of(o, x, &g.shape, &l.input);
-        return r ? r : add_map(o, &l, &shape);
+        int r = mfl_onnx_layer_of(o, x, &g.shape, &l.input);
+        return r ? r : mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
 }
 
 int mfl_onnx_convert_cumsum(struct onnx *o)
@@ -139,9 +83,8 @@ int mfl_onnx_convert_cumsum(struct onnx *o)
                 return mfl_onnx_fail(o, "the axis is not a constant");
         if (mfl_onnx_int(o, "exclusive", 0) || mfl_onnx_int(o, "reverse", 0))
                 return mfl_onnx_fail(o, "exclusive and reverse are not supported");
-        int at = (int)axis + (axis < 0 ? x->shape.rank : 0), r = group_dims(o, &x->shape, 1u << at, &g);
-        if (r)
-                return r;
+        int at = (int)axis + (axis < 0 ? x->shape.rank : 0), r;
+        group_dims(&x->shape, 1u << at, &g); /* one dimension gives at most three groups */
         struct mfl_layer l = {
                 .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_CUMSUM, .axes = g.over}, .out = g.shape};
         if (!g.over)

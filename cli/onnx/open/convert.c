@@ -39,7 +39,8 @@ static int set_up(struct onnx *o)
         o->n_table = n;
         o->table = mfl_onnx_alloc(o, n, sizeof *o->table);
         o->layers = mfl_onnx_alloc(o, MFL_LAYERS_MAX, sizeof *o->layers);
-        return o->table && o->layers ? 0 : onnx_memory(o);
+        o->lifts = mfl_onnx_alloc(o, o->graph->n_node, sizeof *o->lifts);
+        return o->table && o->layers && o->lifts ? 0 : onnx_memory(o);
 }
 
 /* In place of a parameter's numbers. */
@@ -71,7 +72,7 @@ static int read_initializers(struct onnx *o)
                         return r;
                 v->tensor = t;
                 v->node = -1;
-                if ((r = mfl_onnx_set(o, t->origin, v)))
+                if ((r = mfl_onnx_set(o, t->origin, v)) || (r = mfl_onnx_mark_param(o, t)))
                         return r;
         }
         return 0;
@@ -224,73 +225,6 @@ static int prepare_uses(struct onnx *o)
         return 0;
 }
 
-/* ---- nodes ---- */
-
-static int check_node(struct onnx *o)
-{
-        const Onnx__NodeProto *node = mfl_onnx_node(o);
-        bool own = !node->domain || !*node->domain || !strcmp(node->domain, "ai.onnx");
-        if (!own && !strncmp(node->domain, "pkg.", 4))
-                return mfl_onnx_fail(o,
-                        "calls a function of %.60s that is not in the file; torch.onnx.export(..., "
-                        "dynamo=True, optimize=True) writes it",
-                        node->domain);
-        if (!own)
-                return mfl_onnx_fail(o,
-                        "the operator is from domain %.60s; only ONNX's own operators are supported",
-                        node->domain);
-        for (size_t i = 0; i < node->n_input; i++) {
-                const struct onnx_value *v = mfl_onnx_input(o, i);
-                if (*node->input[i] && (!v || v->shape.rank < 0))
-                        return mfl_onnx_fail(
-                                o, "reads %.60s, which no earlier node computes", node->input[i]);
-        }
-        return 0;
-}
-
-/* CastLike, which PyTorch's optimiser always removes. */
-static bool is_unoptimised(const struct onnx *o)
-{
-        for (size_t i = 0; i < o->graph->n_node; i++)
-                if (!strcmp(o->graph->node[i]->op_type, "CastLike"))
-                        return true;
-        return false;
-}
-
-static int convert_node(struct onnx *o)
-{
-        bool taken = false;
-        int r = check_node(o);
-        if (r)
-                return r;
-        if (mfl_onnx_is_fold(o))
-                return mfl_onnx_fold(o);
-        if ((r = mfl_onnx_noise_step(o, &taken)) || taken)
-                return r;
-        if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
-                return r;
-        if ((r = mfl_onnx_norm_step(o, &taken)) || taken)
-                return r;
-        if ((r = mfl_onnx_groupnorm_step(o, &taken)) || taken)
-                return r;
-        if (mfl_onnx_is_elementwise(o))
-                return mfl_onnx_elementwise(o);
-        if (mfl_onnx_is_move(o))
-                return mfl_onnx_move(o);
-        if ((r = mfl_onnx_operator(o, &taken)) || taken)
-                return r;
-        if (is_unoptimised(o))
-                return mfl_onnx_fail(o,
-                        "this operator is not supported, and the file was exported with optimize=False: "
-                        "torch.onnx.export(..., dynamo=True, optimize=True) may avoid it");
-        return mfl_onnx_fail(o,
-                "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
-                "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
-                "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
-                "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
-                "embeddings and attention");
-}
-
 /* ---- after the nodes ---- */
 
 static bool *needed_layers(struct onnx *o, int last)
@@ -387,7 +321,10 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
                         layers[i].has_padding = layers[i].has_padding || row >= 0;
                         layers[i].padding_idx = row >= 0 ? (int)row : layers[i].padding_idx;
                 }
-        int r = mfl_graph_build("onnx", layers, o->n_layers, classes, &graph, &why);
+        int r = mfl_onnx_check_params(o);
+        if (r)
+                return r;
+        r = mfl_graph_build("onnx", layers, o->n_layers, classes, &graph, &why);
         if (r > 0)
                 return mfl_onnx_fail(o, "%.300s", why.text);
         if (!r)
@@ -493,6 +430,8 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         for (uint32_t i = 0; !r && o->described && mfl_described_tied(o->described, i, &names, &n_names); i++)
                 r = mfl_onnx_tie(o, names, n_names);
         if (!r)
+                r = mfl_onnx_read_infos(o);
+        if (!r)
                 r = read_initializers(o);
         if (!r)
                 r = read_inputs(o, &model->input);
@@ -501,7 +440,7 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = check_folded(o);
         for (o->node = 0; !r && o->node < (int)o->graph->n_node; o->node++)
-                r = convert_node(o);
+                r = mfl_onnx_convert_node(o);
         return r ? r : finish(o, model);
 }
 

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a file says of its initializers: names, and what PyTorch's current exporter writes beside the values: what each
+ * was in the module, and which values it was computed from. */
+#include <stdio.h>
+
+#include "cli/onnx/internal.h"
+
+static bool ends_with(const char *name, const char *end)
+{
+        size_t n = strlen(name), k = strlen(end);
+        return n >= k && !strcmp(name + n - k, end);
+}
+
+/* ---- what current exporters write beside the values ---- */
+
+static size_t slot_of(const struct onnx *o, const char *name)
+{
+        uint64_t h = 14695981039346656037u; /* FNV-1a */
+        for (const char *p = name; *p; p++)
+                h = (h ^ (unsigned char)*p) * 1099511628211u;
+        size_t i = h & (o->n_infos - 1);
+        while (o->infos[i] && strcmp(o->infos[i]->name, name))
+                i = (i + 1) & (o->n_infos - 1);
+        return i;
+}
+
+int mfl_onnx_read_infos(struct onnx *o)
+{
+        size_t n = 16;
+        while (n < 2 * o->graph->n_value_info + 2)
+                n *= 2;
+        o->n_infos = n;
+        o->infos = mfl_onnx_alloc(o, n, sizeof *o->infos);
+        if (!o->infos)
+                return onnx_memory(o);
+        for (size_t i = 0; i < o->graph->n_value_info; i++)
+                if (o->graph->value_info[i]->name && o->graph->value_info[i]->n_metadata_props)
+                        o->infos[slot_of(o, o->graph->value_info[i]->name)] = o->graph->value_info[i];
+        return 0;
+}
+
+static const char *metadata_of(const struct onnx *o, const char *name, const char *key)
+{
+        const Onnx__ValueInfoProto *info = o->infos[slot_of(o, name)];
+        for (size_t k = 0; info && k < info->n_metadata_props; k++)
+                if (info->metadata_props[k]->key && !strcmp(info->metadata_props[k]->key, key))
+                        return info->metadata_props[k]->value;
+        return NULL;
+}
+
+/* ---- initializers that the exporter computed ---- */
+
+/* Whether a name is one of these, with or without a number behind it: "select_1". */
+static bool has_stem(const char *name, size_t n, const char *const *stems)
+{
+        while (n && name[n - 1] >= '0' && name[n - 1] <= '9')
+                n--;
+        n -= n && name[n - 1] == '_';
+        for (int i = 0; stems[i]; i++)
+                if (strlen(stems[i]) == n && !memcmp(stems[i], name, n))
+                        return true;
+        return false;
+}
+
+static bool is_move_name(const char *name, size_t n)
+{
+        static const char *const stems[] = {"select", "slice", "view", "reshape", "squeeze", "unsqueeze",
+                "transpose", "permute", "t", "clone", "contiguous", "alias", "detach", "_to_copy", "val",
+                NULL};
+        return has_stem(name, n, stems);
+}
+
+static bool is_operator_name(const char *name, size_t n)
+{
+        static const char *const stems[] = {"add", "sub", "rsub", "mul", "div", "pow", "exp", "log", "sqrt",
+                "rsqrt", "abs", "neg", "reciprocal", "tanh", "sigmoid", "softplus", "sin", "cos", "cat",
+                "stack", "expand", "arange", "full", "ones", "zeros", "tril", "triu", "where", "masked_fill",
+                "matmul", "mm", "sum", "mean", "outer", "einsum", "eq", "gt", "lt", "ge", "le",
+                "lift_fresh_copy", "_assert_tensor_metadata", NULL};
+        return is_move_name(name, n) || has_stem(name, n, stems);
+}
+
+/* The parameter that it may be computed from: *ret_source is the only one, NULL for none. What the exporter writes is a
+ * list of all values on the way, as Python does: "['p', 'tanh_1', 'val_0']". *ret_moved: all of them only move elements. */
+static int read_folded(
+        struct onnx *o, const char *folded, const char **ret_source, int *ret_n, bool *ret_moved)
+{
+        *ret_source = NULL;
+        *ret_n = 0;
+        *ret_moved = true;
+        for (const char *at = folded; (at = strchr(at, '\''));) {
+                const char *end = strchr(++at, '\'');
+                size_t n = end ? (size_t)(end - at) : 0;
+                char *name = mfl_onnx_alloc(o, n + 1, 1);
+                if (!name)
+                        return onnx_memory(o);
+                memcpy(name, at, n);
+                *ret_moved = *ret_moved && (is_move_name(name, n) || !is_operator_name(name, n));
+                if (n && !is_operator_name(name, n) && !mfl_onnx_is_generated(name)) {
+                        *ret_source = name;
+                        ++*ret_n;
+                }
+                if (!end)
+                        break;
+                at = end + 1;
+        }
+        return 0;
+}
+
+#define FOLDED "pkg.onnxscript.optimizer.folded_from"
+
+/* Whether the exporter made other initializers of the same parameter: then the parts may overlap. */
+static bool has_others(const struct onnx *o, const char *own, const char *source)
+{
+        char quoted[MFL_NAME_BYTES * 4];
+        mfl_snprintf(quoted, sizeof quoted, "'%.240s'", source);
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name;
+                const char *from = name && strcmp(name, own) ? metadata_of(o, name, FOLDED) : NULL;
+                if (name && (!strcmp(name, source) || (from && strstr(from, quoted))))
+                        return true;
+        }
+        return false;
+}
+
+/* The weights of a recurrent layer, with their gates in ONNX's order. */
+static bool is_recurrent(const char *folded)
+{
+        static const char *const stems[] = {"weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l", NULL};
+        for (const char *at = folded; (at = strchr(at, '\''));) {
+                const char *end = strchr(++at, '\'');
+                size_t n = end ? (size_t)(end - at) : 0;
+                bool found = n > 4 && (!strncmp(at, "val_", 4) || !strncmp(at, "zeros", 5));
+                for (int i = 0; !found && stems[i]; i++) {
+                        const char *stem = n ? strstr(at, stems[i]) : NULL;
+                        found = stem && stem < end;
+                }
+                if (!found)
+                        return false;
+                at = end + 1;
+        }
+        return true;
+}
+
+static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded)
+{
+        const char *source;
+        bool moved;
+        int n, r = read_folded(o, folded, &source, &n, &moved);
+        if (r || !n)
+                return r;
+        if (is_recurrent(folded)) {
+                t->param = true;
+                t->origin = source;
+        } else if (n == 1 && moved && is_move_name(t->origin, strlen(t->origin)) &&
+                   !has_others(o, t->origin, source)) {
+                t->param = true;
+                t->origin = source;
+        } else {
+                t->folded = folded;
+        }
+        return 0;
+}
+
+/* PyTorch's current exporter says what an initializer was, and what it computed it from. */
+int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t)
+{
+        if (!t->f)
+                return 0;
+        const char *name = t->origin,
+                   *kind = metadata_of(o, name, "pkg.torch.export.graph_signature.InputSpec.kind"),
+                   *folded = metadata_of(o, name, FOLDED);
+        bool statistics = ends_with(name, "running_mean") || ends_with(name, "running_var");
+        bool generated = mfl_onnx_is_generated(name);
+        int r = 0;
+        t->first = o->n_elements;
+        o->n_elements += t->count;
+        if (o->described) {
+                t->known = true;
+                t->param = mfl_described_has(o->described, name);
+                return 0;
+        }
+        t->known = kind;
+        if (kind)
+                t->param = !strcmp(kind, "PARAMETER");
+        else if (folded)
+                r = mark_folded(o, t, folded);
+        else
+                t->param = !generated && !statistics;
+        t->generated = generated && !t->param && !folded && !kind;
+        return r;
+}

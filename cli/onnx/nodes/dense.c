@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products with weights: dense layers. Weights that are computed from parameters are layers themselves: their product
+ * with the samples is a matmul, or the dense layer of the parameter times a number. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+/* A computed matrix is held once per sample of a batch. */
+#define COMPUTED_MAX ((int64_t)1 << 18)
+
+int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v)
+{
+        const char *name = mfl_onnx_param_of(o, v);
+        bool norm = name && (strstr(name, "weight_g") || strstr(name, "weight_v") ||
+                                    strstr(name, "parametrizations"));
+        if (!name)
+                return mfl_onnx_fail(o, "input %zu is computed from the samples; it must be a parameter", i);
+        return mfl_onnx_fail(o, "input %zu is computed from the parameter %.60s; %s", i, name,
+                norm ? "before the export, call torch.nn.utils.remove_weight_norm(module), or "
+                       "torch.nn.utils.parametrize.remove_parametrizations(module, name)"
+                     : "mfl trains weights that are parameters themselves. Store the result as the parameter "
+                       "before the "
+                       "export (a pruned weight: torch.nn.utils.prune.remove), if that is what shall be "
+                       "trained");
+}
+
+int mfl_onnx_weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor)
+{
+        const struct onnx_value *v = mfl_onnx_input(o, i);
+        if (v && !v->tensor)
+                return mfl_onnx_fail_computed(o, i, v);
+        if (!v || !v->tensor->f || v->shape.rank != rank)
+                return mfl_onnx_fail(o, "input %zu must be a parameter with %d dimensions, but has %d", i,
+                        rank, v ? v->shape.rank : 0);
+        *ret_tensor = v->tensor;
+        return 0;
+}
+
+int mfl_onnx_scaled_weight(
+        struct onnx *o, struct onnx_value *w, const struct onnx_tensor **ret_tensor, double *ret_scale)
+{
+        struct onnx_value *v;
+        struct onnx_tensor *t;
+        double scale;
+        *ret_tensor = NULL;
+        int r = mfl_onnx_settle(o, w, &v);
+        if (r || o->layers[v->layer].layer.op != MFL_OP_WEIGHT || !mfl_onnx_linear(v, &scale))
+                return r;
+        const struct onnx_tensor *of = o->layers[v->layer].tensors[0];
+        if (v->map) {
+                r = mfl_onnx_take(o, of, v->map, mfl_onnx_count(&v->shape), &t);
+        } else if ((t = mfl_onnx_alloc(o, 1, sizeof *t))) {
+                *t = *of;
+        } else {
+                r = onnx_memory(o);
+        }
+        if (r)
+                return r;
+        t->shape = v->shape;
+        *ret_tensor = t;
+        *ret_scale = scale;
+        return 0;
+}
+
+/* ---- weights that are parameters ---- */
+
+static int pend_product(struct onnx *o, struct onnx_value *x, const struct onnx_tensor *w, bool transposed,
+        struct onnx_value **ret_value)
+{
+        struct onnx_shape shape;
+        struct onnx_value *base;
+        if (!x || x->tensor)
+                return mfl_onnx_fail(o, "needs data of the samples as its first input");
+        int r = mfl_onnx_resolve(o, x, &base);
+        if (r)
+                return r;
+        shape = base->shape;
+        if (!w->f || w->shape.rank != 2 || shape.rank < 1 ||
+                shape.dim[shape.rank - 1] != w->shape.dim[transposed ? 0 : 1])
+                return mfl_onnx_fail(o, "the weights don't fit their input");
+        shape.dim[shape.rank - 1] = w->shape.dim[transposed ? 1 : 0];
+        if ((r = mfl_onnx_new_value(o, &shape, ret_value)))
+                return r;
+        (*ret_value)->pending = ONNX_PRODUCT;
+        (*ret_value)->base = base;
+        (*ret_value)->weight = w;
+        (*ret_value)->transposed = transposed;
+        return 0;
+}
+
+/* ---- computed weights ---- */
+
+/* Whether the view is a matrix of its layer, turned. */
+static bool is_turned(const struct onnx_value *v)
+{
+        int64_t rows = v->shape.dim[0], columns = v->shape.dim[1];
+        if (!v->map)
+                return false;
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++)
+                        if (v->map[i * columns + k] != k * rows + i)
+                                return false;
+        return true;
+}
+
+static int multiply(struct onnx *o, struct onnx_value *x, struct onnx_value *w, bool transposed,
+        struct onnx_value **ret_value)
+{
+        struct onnx_value *base, *view, plain;
+        int r = mfl_onnx_resolve(o, x, &base);
+        if (!r)
+                r = mfl_onnx_resolve(o, w, &view);
+        if (r)
+                return r;
+        int64_t n = mfl_onnx_count(&view->shape);
+        plain = *view;
+        while (plain.shape.rank > 2 && plain.shape.dim[0] == 1)
+                memmove(plain.shape.dim, plain.shape.dim + 1,
+                        (size_t)--plain.shape.rank * sizeof plain.shape.dim[0]);
+        view = &plain;
+        if (view->shape.rank != 2 || base->shape.rank < 1 || n > COMPUTED_MAX)
+                return mfl_onnx_fail_computed(o, 1, w);
+        int64_t features = view->shape.dim[transposed ? 0 : 1], outputs = view->shape.dim[transposed ? 1 : 0],
+                rows = mfl_onnx_count(&base->shape) / MFL_MAX(features, (int64_t)1);
+        if (features < 1 || base->shape.dim[base->shape.rank - 1] != features)
+                return mfl_onnx_fail(o, "the weights don't fit their input");
+        struct mfl_layer l = {.op = MFL_OP_MATMUL, .transposed = !transposed, .out = {2, {rows, outputs}}};
+        if (is_turned(view)) {
+                plain.map = NULL;
+                l.transposed = transposed;
+        }
+        struct mfl_shape sx = {2, {rows, features}},
+                         sw = l.transposed ? (struct mfl_shape){2, {outputs, features}}
+                                           : (struct mfl_shape){2, {features, outputs}};
+        struct onnx_shape shape = base->shape;
+        shape.dim[shape.rank - 1] = outputs;
+        int layer;
+        if ((r = mfl_onnx_view_layer(o, base, &sx, &l.input)) ||
+                (r = mfl_onnx_view_layer(o, &plain, &sw, &l.input2)) ||
+                (r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)))
+                return r;
+        return mfl_onnx_layer_value(o, layer, &shape, ret_value);
+}
+
+static int product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w, bool transposed,
+        struct onnx_value **ret_value)
+{
+        const struct onnx_tensor *t;
+        struct onnx_value *v;
+        double scale;
+        int r = mfl_onnx_scaled_weight(o, w, &t, &scale);
+        if (r || !t)
+                return r ? r : multiply(o, x, w, transposed, ret_value);
+        if ((r = pend_product(o, x, t, transposed, &v)) || (r = mfl_onnx_make_product(o, v, NULL, &v)))
+                return r;
+        return mfl_onnx_make_affine(o, v, scale, 0, ret_value);
+}
+
+/* ---- nodes ---- */
+
+int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *v;
+        if (strcmp(mfl_onnx_node(o)->op_type, "MatMul") || !x || !w || x->tensor || w->tensor ||
+                !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE)
+                return 0;
+        *ret_taken = true;
+        int r = product_with_computed(o, x, w, true, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+int mfl_onnx_matmul(struct onnx *o)
+{
+        const struct onnx_value *b = mfl_onnx_input(o, 1);
+        struct onnx_value *v;
+        if (!b || !b->tensor)
+                return mfl_onnx_fail(o, "needs weights as its second input");
+        int r = pend_product(o, mfl_onnx_input(o, 0), b->tensor, true, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+static bool trains(const struct onnx_tensor *t)
+{
+        return t->param || t->generated;
+}
+
+int mfl_onnx_gemm(struct onnx *o)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *b = mfl_onnx_input(o, 2), *v;
+        bool turned = mfl_onnx_int(o, "transB", 0) == 0;
+        if (mfl_onnx_float(o, "alpha", 1) != 1 || (b && mfl_onnx_float(o, "beta", 1) != 1) ||
+                mfl_onnx_int(o, "transA", 0))
+                return mfl_onnx_fail(o, "only alpha 1, beta 1 and transA 0 are supported");
+        if (!x || x->tensor || !w || w->shape.rank != 2)
+                return mfl_onnx_fail(o, "needs data of the samples and a matrix of weights");
+        if (b && mfl_onnx_count(&b->shape) != w->shape.dim[turned ? 1 : 0])
+                return mfl_onnx_fail(o, "the bias doesn't fit the weights");
+        int r = w->tensor ? pend_product(o, x, w->tensor, turned, &v)
+                          : product_with_computed(o, x, w, turned, &v);
+        if (r)
+                return r;
+        bool own = w->tensor && b && b->tensor && b->tensor->f && trains(w->tensor) == trains(b->tensor);
+        if (w->tensor)
+                r = mfl_onnx_make_product(o, v, own ? b->tensor : NULL, &v);
+        if (!r && b && b->tensor && !own)
+                r = mfl_onnx_lift(o, b, &b);
+        if (!r && b && !own)
+                r = mfl_onnx_combine(o, MFL_OP_ADD, v, b, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}

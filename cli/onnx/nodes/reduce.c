@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Means, sums and maxima over dimensions. */
+#include "cli/onnx/internal.h"
+
+int mfl_onnx_axis_last(struct onnx *o, const struct onnx_value *of, int axis, struct onnx_value **ret_view)
+{
+        struct onnx_shape s = of->shape;
+        int64_t inner = 1, size = s.dim[axis], n = mfl_onnx_count(&s);
+        for (int d = axis + 1; d < s.rank; d++)
+                inner *= s.dim[d];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        memmove(s.dim + axis, s.dim + axis + 1, (size_t)(s.rank - 1 - axis) * sizeof s.dim[0]);
+        s.dim[s.rank - 1] = size;
+        for (int64_t i = 0; i < n; i++)
+                map[i] = (int32_t)((i / size / inner * size + i % size) * inner + i / size % inner);
+        return mfl_onnx_view(o, of, &s, map, ret_view);
+}
+
+int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, const struct onnx_shape *shape,
+        struct onnx_value **ret_view)
+{
+        int64_t inner = 1, size = shape->dim[axis], n = mfl_onnx_count(shape);
+        for (int d = axis + 1; d < shape->rank; d++)
+                inner *= shape->dim[d];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < n; i++)
+                map[i] = (int32_t)((i / inner / size * inner + i % inner) * size + i / inner % size);
+        return mfl_onnx_view(o, of, shape, map, ret_view);
+}
+
+struct reduction {
+        unsigned over; /* bit d: dimension d of the value */
+        int64_t n;     /* numbers in each result */
+        struct onnx_shape out;
+};
+
+static int read_axes(struct onnx *o, const struct onnx_value *x, struct reduction *ret)
+{
+        const int64_t *axes;
+        int n, rank = x->shape.rank, r = mfl_onnx_ints(o, "axes", 1, &axes, &n);
+        bool keep = mfl_onnx_int(o, "keepdims", 1) != 0;
+        struct reduction d = {.n = 1};
+        if (r)
+                return r;
+        for (int i = 0; i < n; i++) {
+                int64_t a = axes[i] < 0 ? axes[i] + rank : axes[i];
+                if (a < 0 || a >= rank)
+                        return mfl_onnx_fail(
+                                o, "axis %lld; there are %d dimensions", (long long)axes[i], rank);
+                d.over |= 1u << a;
+        }
+        if (n < 1 && !mfl_onnx_int(o, "noop_with_empty_axes", 0))
+                d.over = (1u << rank) - 1;
+        if ((d.over & 1) && rank > 1 && x->shape.dim[0] == 1 && x->shape.rank != 3 &&
+                !mfl_onnx_of_params(o, x))
+                return mfl_onnx_fail(o, "is over the batch; the loss of a sample can't depend on others");
+        for (int k = 0; k < rank; k++) {
+                bool reduced = d.over >> k & 1;
+                d.n *= reduced ? x->shape.dim[k] : 1;
+                if (!reduced || keep)
+                        d.out.dim[d.out.rank++] = reduced ? 1 : x->shape.dim[k];
+        }
+        *ret = d;
+        return 0;
+}
+
+/* The dimensions that remain, then those that go. */
+static int reduced_last(
+        struct onnx *o, const struct onnx_value *x, unsigned over, struct onnx_value **ret_view)
+{
+        int r = mfl_onnx_view(o, x, &x->shape, NULL, ret_view);
+        int axis = 0;
+        for (int d = 0; !r && d < x->shape.rank; d++) {
+                if (!(over >> d & 1))
+                        axis++;
+                else if (over >> d != (1u << (x->shape.rank - d)) - 1)
+                        r = mfl_onnx_axis_last(o, *ret_view, axis, ret_view);
+                else
+                        break;
+        }
+        return r;
+}
+
+/* The mean over one dimension of a value with few others is a layer as it is. */
+static int mean_over(
+        struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer, bool *ret_done)
+{
+        int batch = 0;
+        struct mfl_shape in;
+        struct mfl_layer l = {.op = MFL_OP_MEAN};
+        int r;
+        while (batch < x->shape.rank && x->shape.dim[batch] != 1)
+                batch++;
+        *ret_done = false;
+        for (int a = 0; a < x->shape.rank; a++) {
+                if (d->over != 1u << a || a == batch || x->shape.rank - (batch < x->shape.rank) > 3)
+                        continue;
+                l.axis = a - (a > batch);
+                if ((r = mfl_onnx_sample_shape(o, x, &in)) || in.rank < 2 || l.axis >= in.rank)
+                        return r;
+                if ((r = mfl_onnx_view_layer(o, x, &in, &l.input)))
+                        return r;
+                for (int k = 0; k < in.rank; k++)
+                        if (k != l.axis)
+                                l.out.dim[l.out.rank++] = in.dim[k];
+                *ret_done = true;
+                return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+        }
+        return 0;
+}
+
+/* Over any dimensions: if they lie apart in too many groups, they are moved to the end first. */
+static int sum(struct onnx *o, struct onnx_value *x, const struct reduction *d, bool is_mean, int *ret_layer)
+{
+        struct onnx_value *view;
+        struct onnx_shape rows = {2, {mfl_onnx_count(&x->shape) / d->n, d->n}};
+        bool done;
+        int r = mfl_onnx_add_sum(o, x, d->over, is_mean, ret_layer, &done);
+        if (r || done)
+                return r;
+        if ((r = reduced_last(o, x, d->over, &view)) || (r = mfl_onnx_view(o, view, &rows, NULL, &view)))
+                return r;
+        return mfl_onnx_add_sum(o, view, 2, is_mean, ret_layer, &done);
+}
+
+static int mean(struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer)
+{
+        bool done;
+        if (x->shape.rank == 4 && d->over == 12 && x->shape.dim[0] == 1) {
+                struct mfl_layer l = {.op = MFL_OP_GLOBAL_AVGPOOL2D};
+                struct mfl_shape in;
+                int r = mfl_onnx_image(o, x, &l.input, &in);
+                l.out = (struct mfl_shape){3, {x->shape.dim[1], 1, 1}};
+                return r ? r : mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+        }
+        int r = mean_over(o, x, d, ret_layer, &done);
+        return r || done ? r : sum(o, x, d, true, ret_layer);
+}
+
+static int maximum(struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer)
+{
+        struct onnx_value *view;
+        int64_t rows = mfl_onnx_count(&x->shape) / d->n;
+        struct mfl_layer l = {.op = MFL_OP_GLOBAL_MAXPOOL2D, .out = {3, {rows, 1, 1}}};
+        struct mfl_shape in = {3, {rows, 1, d->n}};
+        int r;
+        if ((r = reduced_last(o, x, d->over, &view)) || (r = mfl_onnx_view_layer(o, view, &in, &l.input)))
+                return r;
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+}
+
+int mfl_onnx_reduce(struct onnx *o)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *x, *v;
+        struct reduction d;
+        int layer, r = mfl_onnx_resolve(o, mfl_onnx_input(o, 0), &x);
+        if (!r)
+                r = read_axes(o, x, &d);
+        if (r)
+                return r;
+        if (d.n < 1 || !mfl_onnx_count(&x->shape))
+                return mfl_onnx_fail(o, "has no numbers to reduce");
+        bool length = !strcmp(op, "ReduceL2");
+        if (length && (r = mfl_onnx_make_power(o, x, 2, 1, &x)))
+                return r;
+        if (d.n == 1) { /* nothing to add */
+                r = mfl_onnx_view(o, x, &d.out, NULL, &v);
+        } else {
+                r = !strcmp(op, "ReduceMax")    ? maximum(o, x, &d, &layer)
+                    : !strcmp(op, "ReduceMean") ? mean(o, x, &d, &layer)
+                                                : sum(o, x, &d, false, &layer);
+                if (!r)
+                        r = mfl_onnx_layer_value(o, layer, &d.out, &v);
+        }
+        /* The slope of the root at 0 is infinite; a vector of zeros shall have the gradient 0. */
+        if (!r && length && !(r = mfl_onnx_make_affine(o, v, 1, 1e-24, &v)))
+                r = mfl_onnx_make_power(o, v, 0.5, 1, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+/* He et al. 2015: max(x, 0) + slope * min(x, 0), and min(x, 0) = x - max(x, 0). */
+int mfl_onnx_prelu(struct onnx *o)
+{
+        struct onnx_value *x, *slope = mfl_onnx_input(o, 1), *above, *below, *v;
+        int layer, r = mfl_onnx_resolve(o, mfl_onnx_input(o, 0), &x);
+        if (!r && (!slope || !slope->tensor))
+                r = mfl_onnx_fail(o, "needs a parameter as its slope");
+        if (!r)
+                r = mfl_onnx_lift(o, slope, &slope);
+        if (r)
+                return r;
+        struct mfl_layer relu = {
+                .op = MFL_OP_RELU, .input = x->layer, .out = *mfl_onnx_layer_shape(o, x->layer)};
+        if ((r = mfl_onnx_derive(o, &relu, o->node, &layer)) ||
+                (r = mfl_onnx_view(o, x, &x->shape, NULL, &above)))
+                return r;
+        above->layer = layer;
+        if ((r = mfl_onnx_make_affine(o, above, -1, 0, &below)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_ADD, x, below, &below)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, below, slope, &v)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_ADD, v, above, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}

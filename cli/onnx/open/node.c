@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Converts one node: checks it, and finds who knows its operator. */
+#include "cli/onnx/internal.h"
+
+/* Either the file is damaged, or an earlier node has more outputs than mfl makes. */
+static int fail_missing(struct onnx *o, const char *input)
+{
+        for (int i = 0; i < o->node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                for (size_t k = 0; k < node->n_output; k++)
+                        if (!strcmp(node->output[k], input))
+                                return mfl_onnx_fail(o,
+                                        "uses output %zu of node %.60s (%.20s), which mfl does not compute",
+                                        k, node->name && *node->name ? node->name : "?", node->op_type);
+        }
+        return mfl_onnx_fail(o, "reads %.60s, which no earlier node computes", input);
+}
+
+static int check_node(struct onnx *o)
+{
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
+        bool own = !node->domain || !*node->domain || !strcmp(node->domain, "ai.onnx");
+        if (!own && !strncmp(node->domain, "pkg.", 4))
+                return mfl_onnx_fail(o,
+                        "calls a function of %.60s that is not in the file; torch.onnx.export(..., "
+                        "dynamo=True, optimize=True) writes it",
+                        node->domain);
+        if (!own)
+                return mfl_onnx_fail(o,
+                        "the operator is from domain %.60s; only ONNX's own operators are supported",
+                        node->domain);
+        for (size_t i = 0; i < node->n_input; i++) {
+                const struct onnx_value *v = mfl_onnx_input(o, i);
+                if (*node->input[i] && (!v || v->shape.rank < 0))
+                        return fail_missing(o, node->input[i]);
+        }
+        return 0;
+}
+
+/* CastLike, which PyTorch's optimiser always removes. */
+static bool is_unoptimised(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                if (!strcmp(o->graph->node[i]->op_type, "CastLike"))
+                        return true;
+        return false;
+}
+
+/* Operators of modules that people have, and what to write instead. */
+static int fail_known(struct onnx *o)
+{
+        static const struct {
+                const char *op, *text;
+        } known[] = {
+                {"RNN", "plain recurrent layers (nn.RNN) are not supported; use nn.GRU or nn.LSTM"},
+                {"Loop", "loops are not supported. nn.EmbeddingBag is exported as one: use nn.Embedding, "
+                         "then mean(1) or "
+                         "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
+                {"If", "a choice while the model runs is not supported; export the branch that is trained"},
+                {"Scan", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
+                {"ArgMax", "has no gradient; mfl takes logits, and chooses the class itself"},
+                {"TopK", "is not supported; use a maximum over the dimension (amax), or softmax"},
+                {"NonZero", "gives a size that depends on the samples; use a mask (torch.where) instead of "
+                            "indexing by one"},
+        };
+        const char *op = mfl_onnx_node(o)->op_type;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(known); i++)
+                if (!strcmp(op, known[i].op))
+                        return mfl_onnx_fail(o, "%s", known[i].text);
+        for (size_t i = 0; o->lifts[o->node] && i < mfl_onnx_node(o)->n_input; i++) {
+                const struct onnx_value *v = mfl_onnx_input(o, i);
+                if (v && !v->tensor)
+                        return mfl_onnx_fail_computed(o, i, v);
+        }
+        return 0;
+}
+
+int mfl_onnx_convert_node(struct onnx *o)
+{
+        bool taken = false, lifted = false;
+        int r = check_node(o);
+        if (r || (r = mfl_onnx_lift_inputs(o, &lifted)))
+                return r;
+        if (mfl_onnx_is_fold(o))
+                return mfl_onnx_fold(o);
+        if ((r = mfl_onnx_noise_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_norm_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_groupnorm_step(o, &taken)) || taken)
+                return r;
+        if (mfl_onnx_is_elementwise(o))
+                return mfl_onnx_elementwise(o);
+        if (mfl_onnx_is_move(o))
+                return mfl_onnx_move(o);
+        if ((r = mfl_onnx_operator(o, &taken)) || taken)
+                return r;
+        if ((r = fail_known(o)))
+                return r;
+        if (is_unoptimised(o))
+                return mfl_onnx_fail(o,
+                        "this operator is not supported, and the file was exported with optimize=False: "
+                        "torch.onnx.export(..., dynamo=True, optimize=True) may avoid it");
+        return mfl_onnx_fail(o,
+                "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
+                "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
+                "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
+                "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
+                "embeddings and attention");
+}

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of PyTorch, one kind each: exported, trained beside PyTorch, exported again; or refused by a text that says what to write.
+
+Skipped where there is no PyTorch.
+"""
+import math
+
+import numpy as np
+import pytest
+
+import mfl_needs
+
+torch = mfl_needs.module("torch")
+from torch import nn
+from torch.nn import functional as F
+
+from test_onnx import BATCH, NEW, STEPS, TOLERANCE, batches, export, rate, run, train
+
+MODELS, REFUSED = {}, {}
+
+
+def of(shape, tokens=0, refused=None):
+    """Registers a module; `refused`: what the refusal says, in parts."""
+    def register(kind):
+        kind.shape, kind.tokens = shape, tokens
+        (REFUSED if refused else MODELS)[kind.__name__] = kind
+        kind.refused = refused
+        return kind
+    return register
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.build()
+
+
+class Between(Base):
+    """Something between two dense layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.b(self.mid(torch.tanh(self.a(x))))
+
+
+class WithP(Between):
+    """... with the parameters p and q."""
+    scale = 0.3
+
+    def build(self):
+        self.p, self.q = nn.Parameter(torch.randn(5) * self.scale), nn.Parameter(torch.randn(5) * self.scale)
+
+
+class WithW(Between):
+    """... with the weights w."""
+
+    def build(self):
+        self.w, self.bias = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.randn(5))
+        self.register_buffer("mask", (torch.rand(5, 5) > 0.5).float())
+
+
+# ---- parameters computed from parameters ----
+
+@of((6,))
+class ScalarParameters(Between):
+    def build(self):
+        self.p, self.q = nn.Parameter(torch.tensor(0.3)), nn.Parameter(torch.tensor([0.2]))
+
+    def mid(self, x):
+        return x * self.p + self.q
+
+
+@of((6,))
+class OnePlus(WithP):
+    def mid(self, x):
+        return x * (1 + self.p)
+
+
+@of((6,))
+class RmsNormOnePlus(WithP):
+    """As Gemma's."""
+
+    def mid(self, x):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * (1 + self.p)
+
+
+@of((6,))
+class SumOfTwo(WithP):
+    def mid(self, x):
+        return x * (self.p + self.q)
+
+
+@of((6,))
+class Minus(WithP):
+    def mid(self, x):
+        return x - self.p
+
+
+@of((6,))
+class Gate(WithP):
+    def mid(self, x):
+        g = torch.sigmoid(self.p)
+        return x * g + (1 - g) * torch.tanh(x)
+
+
+@of((6,))
+class Temperature(Between):
+    """As CLIP's."""
+
+    def build(self):
+        self.p = nn.Parameter(torch.tensor(0.3))
+
+    def mid(self, x):
+        return x * self.p.exp()
+
+
+@of((6,))
+class FunctionsOfZeros(WithP):
+    scale = 0
+
+    def mid(self, x):
+        return x * self.p.exp() + self.q.tanh() + (1 + self.p) ** 2
+
+
+@of((6,))
+class DividedBy(WithP):
+    def mid(self, x):
+        return x / (2 + self.p.abs() * self.p)
+
+
+@of((6,))
+class SoftmaxOfParameter(WithP):
+    def mid(self, x):
+        return x * F.softmax(self.p, 0)
+
+
+@of((6,))
+class SlicesOverlap(WithP):
+    def build(self):
+        self.p = nn.Parameter(torch.randn(8))
+
+    def mid(self, x):
+        return x * self.p[:5] + self.p[3:]
+
+
+@of((6,))
+class Joined(Between):
+    def build(self):
+        self.p, self.q = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(2))
+
+    def mid(self, x):
+        return x * torch.cat([self.p, self.q, torch.ones(1)])
+
+
+@of((6,))
+class NormScale(WithP):
+    def mid(self, x):
+        return F.layer_norm(x, (5,), 1 + self.p, None)
+
+
+@of((6,))
+class EqualizedDense(WithW):
+    def mid(self, x):
+        return F.linear(x, self.w * 0.3, self.bias)
+
+
+@of((6,))
+class PrunedDense(WithW):
+    """The weights under the mask don't move."""
+
+    def mid(self, x):
+        return F.linear(x, self.w * self.mask, self.bias)
+
+
+@of((6,))
+class MergedLora(WithW):
+    def build(self):
+        super().build()
+        self.u, self.v = nn.Parameter(torch.randn(5, 2)), nn.Parameter(torch.randn(2, 5))
+
+    def mid(self, x):
+        return F.linear(x, self.w + self.u @ self.v)
+
+
+@of((6,))
+class ConstantWeights(WithW):
+    def mid(self, x):
+        return F.linear(x, torch.arange(25.0).view(5, 5) / 25)
+
+
+@of((3, 8, 8))
+class EqualizedConv(Base):
+    def build(self):
+        self.w, self.bias, self.fc = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Parameter(torch.randn(4)), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(F.conv2d(x, self.w * 0.2, self.bias)).mean([2, 3]))
+
+
+@of((6,))
+class TurnedToo(WithW):
+    def mid(self, x):
+        return F.linear(torch.tanh(F.linear(x, self.w)), self.w.t())
+
+
+@of((6,), refused=["parameter p", "two places"])
+class WeightsOverlap(Between):
+    def build(self):
+        self.p = nn.Parameter(torch.randn(8, 8))
+
+    def mid(self, x):
+        return F.linear(torch.tanh(F.linear(x, self.p[:5, :5])), self.p[3:, 3:])
+
+
+@of((6,))
+class WeightNorm(Between):
+    def build(self):
+        self.c = nn.utils.weight_norm(nn.Linear(5, 5))
+
+    def mid(self, x):
+        return self.c(x)
+
+
+@of((3, 8, 8), refused=["c.weight_v", "remove_weight_norm"])
+class WeightNormOfConv(Base):
+    def build(self):
+        self.c, self.fc = nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(self.c(x).mean([2, 3]))
+
+
+@of((3, 8, 8), refused=["computed from the parameter w", "Store the result as the parameter"])
+class PrunedConv(Base):
+    def build(self):
+        self.w, self.fc = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Linear(4, 5)
+        self.register_buffer("mask", (torch.rand(4, 3, 3, 3) > 0.5).float())
+
+    def forward(self, x):
+        return self.fc(F.conv2d(x, self.w * self.mask).mean([2, 3]))
+
+
+@of((8,), 12, refused=["module r: ", "starts from the parameter h", "without an initial state"])
+class LearnedStart(Base):
+    """Zeros at first, but trained."""
+
+    def build(self):
+        self.e, self.r, self.h = nn.Embedding(12, 6), nn.GRU(6, 7, batch_first=True), nn.Parameter(torch.zeros(1, 1, 7))
+        self.fc = nn.Linear(7, 5)
+
+    def forward(self, x):
+        return self.fc(self.r(self.e(x), self.h.expand(1, x.size(0), 7).contiguous())[0])
+
+
+# ---- rows of positions ----
+
+@of((3, 12))
+class Tcn(Base):
+    def build(self):
+        self.c1, self.b1 = nn.Conv1d(3, 6, 3, padding=1), nn.BatchNorm1d(6)
+        self.c2, self.g = nn.Conv1d(6, 6, 3, dilation=2, padding=2, groups=3, bias=False), nn.GroupNorm(2, 6)
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = F.max_pool1d(F.silu(self.b1(self.c1(x))), 2)
+        return self.fc(torch.tanh(self.g(self.c2(x))).mean(-1))
+
+
+@of((3, 12))
+class Up(Base):
+    def build(self):
+        self.c, self.i, self.j = nn.ConvTranspose1d(3, 4, 4, 2, 1, output_padding=1), nn.InstanceNorm1d(4, affine=True), nn.InstanceNorm1d(4)
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.j(F.avg_pool1d(self.i(self.c(x)), 3, 2))
+        return self.fc(torch.flatten(F.adaptive_avg_pool1d(x, 1) + F.adaptive_max_pool1d(x, 1), 1))
+
+
+@of((12,), 9)
+class TextCnn(Base):
+    def build(self):
+        self.e, self.c, self.fc = nn.Embedding(9, 6), nn.ModuleList([nn.Conv1d(6, 4, k) for k in (2, 3, 4)]), nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.e(x).transpose(1, 2)
+        return self.fc(torch.cat([torch.tanh(c(x)).amax(-1) for c in self.c], 1))
+
+
+@of((12, 3))
+class LstmOfFeatures(Base):
+    def build(self):
+        self.r, self.fc = nn.LSTM(3, 7, batch_first=True), nn.Linear(7, 5)
+
+    def forward(self, x):
+        return self.fc(self.r(x)[0][:, -1])
+
+
+@of((12, 3))
+class LastStates(Base):
+    def build(self):
+        self.r, self.fc = nn.GRU(3, 7, 2, batch_first=True), nn.Linear(14, 5)
+
+    def forward(self, x):
+        h = self.r(x)[1]
+        return self.fc(torch.cat([h[0], h[1]], 1))
+
+
+@of((12, 3), refused=["module r: ", "last cell state (c_n)", "use h_n"])
+class LastCell(Base):
+    def build(self):
+        self.r, self.fc = nn.LSTM(3, 7, batch_first=True), nn.Linear(7, 5)
+
+    def forward(self, x):
+        return self.fc(self.r(x)[1][1][-1])
+
+
+@of((12, 3), refused=["module r: ", "(RNN): ", "nn.GRU or nn.LSTM"])
+class PlainRnn(Base):
+    def build(self):
+        self.r, self.fc = nn.RNN(3, 7, batch_first=True), nn.Linear(7, 5)
+
+    def forward(self, x):
+        return self.fc(self.r(x)[0])
+
+
+# ---- others ----
+
+@of((2, 8, 8))
+class Prelu(Base):
+    def build(self):
+        self.c, self.p, self.q, self.fc = nn.Conv2d(2, 4, 3), nn.PReLU(4), nn.PReLU(), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(self.q(self.p(self.c(x)) - 0.2).mean([2, 3]))
+
+
+@of((6, 4))
+class SoftmaxOfPositions(Base):
+    def build(self):
+        self.a, self.fc = nn.Linear(4, 4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc((F.softmax(self.a(x), 1) * x).mean(1))
+
+
+@of((6,))
+class LogSoftmaxLast(Base):
+    def build(self):
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return F.log_softmax(self.fc(x), -1)
+
+
+@of((6,), refused=["(LogSoftmax): is supported only as the last node", "NLLLoss"])
+class LogSoftmaxInside(Base):
+    def build(self):
+        self.fc, self.out = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.out(F.log_softmax(self.fc(x), -1))
+
+
+@of((8,), 12)
+class SumAndMean(Base):
+    def build(self):
+        self.e, self.fc = nn.Embedding(12, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        h = self.e(x)
+        return self.fc(h.sum(1) * 0.1 + h.mean(1))
+
+
+@of((8,), 12, refused=["module e: ", "nn.EmbeddingBag", "nn.Embedding"])
+class Bag(Base):
+    def build(self):
+        self.e, self.fc = nn.EmbeddingBag(12, 6, mode="mean"), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(self.e(x))
+
+
+@of((4, 6))
+class UnitLength(Base):
+    """Of features, and of a dimension between."""
+
+    def build(self):
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc((F.normalize(self.a(x), dim=-1) + F.normalize(x, dim=1)).mean(1))
+
+
+@of((2, 4, 4))
+class NormOfImage(Base):
+    def build(self):
+        self.c, self.n, self.fc = nn.Conv2d(2, 3, 3, padding=1), nn.LayerNorm([3, 4, 4]), nn.Linear(3, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.n(self.c(x))).mean([2, 3]))
+
+
+@of((5, 6))
+class EinsumDense(Base):
+    def build(self):
+        self.w, self.v, self.fc = nn.Parameter(torch.randn(6, 4) * 0.3), nn.Parameter(torch.randn(3, 2, 4) * 0.3), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = torch.einsum("btd,de->bte", x, self.w)
+        return self.fc(torch.einsum("btd,ehd->bteh", x, self.v).flatten(2))
+
+
+@of((5, 6))
+class EinsumAttention(Base):
+    back = "is part of an attention"  # as the file that mfl writes
+    def build(self):
+        self.q, self.k, self.fc = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        q, k, v = self.q(x).view(-1, 5, 2, 3), self.k(x).view(-1, 5, 2, 3), x.view(-1, 5, 2, 3)
+        a = (torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(3)).softmax(-1)
+        return self.fc(torch.einsum("bhqk,bkhd->bqhd", a, v).reshape(-1, 5, 6))
+
+
+def exported(tmp_path, kind):
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = kind().train()
+    x, y = batches(model)
+    export(model, torch.tensor(x[:1]), tmp_path / "m.onnx", 17, True)
+    return model, x, y
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_like_pytorch(tmp_path, name):
+    model, x, y = exported(tmp_path, MODELS[name])
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    # The file that mfl writes may be read as other layers (two factors become one), but computes the same.
+    code, out, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
+    assert code == 0 or getattr(model, "back", err) in err, err
+    want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused_by_name(tmp_path, name):
+    exported(tmp_path, REFUSED[name])
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1
+    for part in REFUSED[name].refused:
+        assert part in err, err
+
+
+@pytest.mark.parametrize("name,says", [("PrunedDense", "taken for parameters: w, bias; taken for constants: mask"),
+                                       ("OnePlus", "taken for parameters: p")])
+def test_what_the_file_does_not_say_is_told(tmp_path, name, says):
+    exported(tmp_path, MODELS[name])
+    code, out, err = run(tmp_path / "m.onnx")
+    assert code == 0, err
+    assert f"the file does not say which tensors are parameters; {says}; mfl_export.save writes it\n" in out
+
+
+@pytest.mark.skipif(not NEW, reason="the other exporter needs a current PyTorch")
+@pytest.mark.parametrize("name", ["OnePlus", "EqualizedDense", "PrunedConv", "WeightNorm", "TurnedToo"])
+def test_what_the_exporter_computed_is_refused(tmp_path, name):
+    model = {**MODELS, **REFUSED}[name]()
+    torch.onnx.export(model, (torch.zeros(2, *model.shape),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "the exporter computed" in err and "mfl_export.save" in err, err
