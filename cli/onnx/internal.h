@@ -138,6 +138,7 @@ struct onnx {
         int n_layers;
         int node;    /* the current node */
         int parents; /* depth of nested views in view.c */
+        bool narrow; /* view.c: only with reshapes, slices and transpositions */
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
@@ -280,6 +281,10 @@ int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx
 int mfl_onnx_view_layer(
         struct onnx *o, const struct onnx_value *view, const struct mfl_shape *shape, int *ret_layer);
 
+/* strided.c: a view's elements as one layer, a strided view or a gather, in this shape. */
+int mfl_onnx_make_strided(
+        struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
+
 /* function.c: functions of one variable. The numbers at which they are sampled, in ascending order: */
 double mfl_onnx_sample_at(int i);
 double mfl_onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
@@ -371,6 +376,16 @@ int mfl_onnx_move(struct onnx *o);
 /* elementwise.c */
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
+
+/* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
+int mfl_onnx_convert_pad(struct onnx *o);
+bool mfl_onnx_pads_nothing(const struct onnx *o);
+int mfl_onnx_convert_resize(struct onnx *o);
+int mfl_onnx_convert_cumsum(struct onnx *o);
+/* The sum or the mean over the dimensions of x that have a bit in `over`. *ret_done is false if the dimensions lie too
+ * far apart for a layer. */
+int mfl_onnx_add_sum(
+        struct onnx *o, struct onnx_value *x, unsigned over, bool mean, int *ret_layer, bool *ret_done);
 
 /* dense.c. The initializer at an input, which must have this rank: */
 int mfl_onnx_weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor);
