@@ -51,7 +51,7 @@ def read(build, folder):
     text = p.stdout + p.stderr
     if p.returncode:
         return "refused", None, re.sub(r"\s+", " ", p.stderr.strip())[:400]
-    proof = re.search(r"^proof: (.*)$", text, re.M)
+    proof = re.search(r"^(?:mfl: )?proof: (.*)$", text, re.M)
     return "yes", proof.group(1) if proof else None, ""
 
 

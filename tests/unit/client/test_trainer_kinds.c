@@ -370,7 +370,8 @@ static void what_does_not_go_together_is_refused(void **state)
         open_world(&w, &labelled, local_adam);
         assert_refused(&w,
                 LABELLED "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 1, loss: binary}\n",
-                "data set toy has labels and no target values: training.loss must be cross-entropy");
+                "data set toy has labels and no target values: training.loss must be one of "
+                "cross-entropy and focal");
         assert_refused(&w,
                 LABELLED
                 "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 1, precision: bf16}\n",
