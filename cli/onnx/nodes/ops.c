@@ -331,6 +331,8 @@ static int convert_layernorm(struct onnx *o)
         }
         if (r)
                 return r;
+        if (!t[0]->count || mfl_onnx_count(&x->shape) % t[0]->count)
+                return mfl_onnx_fail(o, "the scale doesn't fit the input");
         l.bias = t[1];
         mfl_onnx_name(o, &l, t[0], "weight");
         mfl_onnx_name(o, &l, t[1], "bias");
