@@ -93,7 +93,8 @@ struct onnx_value {
         int groups;
         float eps, rate;
         double scale; /* factor of the scores */
-        bool causal;
+        const struct onnx_value
+                *mask;             /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
         struct onnx_value *narrow; /* the value that this one repeats (Expand); NULL: none */
         struct onnx_value *made;   /* the view that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
@@ -261,6 +262,16 @@ int mfl_onnx_check_params(struct onnx *o);
 /* fold.c: nodes whose inputs are all constants */
 bool mfl_onnx_is_fold(const struct onnx *o);
 int mfl_onnx_fold(struct onnx *o);
+/* A constant of zeros; element i; the node's result. */
+int mfl_onnx_fold_new(
+        struct onnx *o, const struct onnx_shape *shape, bool is_float, struct onnx_tensor **ret_tensor);
+void mfl_onnx_fold_put(struct onnx_tensor *t, int64_t i, double v);
+int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t);
+/* fold_index.c; all inputs that are needed are there */
+int mfl_onnx_fold_cumsum(struct onnx *o);
+int mfl_onnx_fold_gather_nd(struct onnx *o);
+int mfl_onnx_fold_gather_elements(struct onnx *o);
+int mfl_onnx_fold_reduce(struct onnx *o);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
 int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,
@@ -347,6 +358,14 @@ int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
 int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
+/* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
+bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
+/* Scores, or weights, that no attention layer takes, as layers. */
+int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+/* Their product with the values. */
+int mfl_onnx_weigh(
+        struct onnx *o, struct onnx_value *weights, struct onnx_value *values, struct onnx_value **ret_value);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 

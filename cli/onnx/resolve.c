@@ -20,10 +20,10 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                 o->node = v->node;
                 if (v->pending == ONNX_PRODUCT)
                         r = mfl_onnx_make_product(o, v, NULL, &v->made);
-                else if (v->pending == ONNX_SCORES || v->pending == ONNX_WEIGHTS)
-                        r = mfl_onnx_fail(o,
-                                "is part of an attention that mfl does not recognise; supported is softmax(q "
-                                "k^T / sqrt(d)) v with heads of equal width, with a causal mask or none");
+                else if (v->pending == ONNX_SCORES)
+                        r = mfl_onnx_make_scores(o, v, &v->made);
+                else if (v->pending == ONNX_WEIGHTS)
+                        r = mfl_onnx_make_weights(o, v, &v->made);
                 else if (v->pending == ONNX_UNIFORM || v->pending == ONNX_KEPT || v->pending == ONNX_NOISE)
                         r = mfl_onnx_fail(o, ONNX_RANDOM);
                 else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
