@@ -309,6 +309,25 @@ class LastStates(Base):
         return self.fc(torch.cat([h[0], h[1]], 1))
 
 
+@of((12, 3), refused=["module r: ", "runs backward or in both directions"])
+class BothDirections(Base):
+    def build(self):
+        self.r, self.fc = nn.LSTM(3, 7, batch_first=True, bidirectional=True), nn.Linear(14, 5)
+
+    def forward(self, x):
+        return self.fc(self.r(x)[0][:, 0])
+
+
+@of((12, 3), refused=["module r: ", "runs backward or in both directions"])
+class LastStatesOfBoth(Base):
+    def build(self):
+        self.r, self.fc = nn.GRU(3, 7, batch_first=True, bidirectional=True), nn.Linear(14, 5)
+
+    def forward(self, x):
+        h = self.r(x)[1]
+        return self.fc(torch.cat([h[0], h[1]], 1))
+
+
 @of((12, 3), refused=["module r: ", "last cell state (c_n)", "use h_n"])
 class LastCell(Base):
     def build(self):

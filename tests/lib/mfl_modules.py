@@ -202,9 +202,9 @@ PROVED = {
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
+    "merged": (Merged, VECTOR),
 }
 # What mfl can't do, and what it says.
 REFUSED = {
-    "merged": (Merged, VECTOR, "model.onnx"),
     "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
 }
