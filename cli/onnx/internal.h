@@ -70,7 +70,8 @@ enum onnx_pending {
         ONNX_UNIFORM, /* random numbers, without a base; then whether each is kept; then that divided by the
                        * share */
         ONNX_KEPT,
-        ONNX_NOISE
+        ONNX_NOISE,
+        ONNX_LIST /* a SplitToSequence of the base */
 };
 
 struct onnx_value {
@@ -358,6 +359,8 @@ int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
 int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
+/* sequence.c */
+int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 /* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
 bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
 /* Scores, or weights, that no attention layer takes, as layers. */

@@ -20,6 +20,8 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                 o->node = v->node;
                 if (v->pending == ONNX_PRODUCT)
                         r = mfl_onnx_make_product(o, v, NULL, &v->made);
+                else if (v->pending == ONNX_LIST)
+                        r = mfl_onnx_fail(o, "makes a list; only the elements of a list can be used");
                 else if (v->pending == ONNX_SCORES)
                         r = mfl_onnx_make_scores(o, v, &v->made);
                 else if (v->pending == ONNX_WEIGHTS)

@@ -85,6 +85,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return mfl_onnx_fold(o);
         if ((r = mfl_onnx_noise_step(o, &taken)) || taken)
                 return r;
+        if ((r = mfl_onnx_sequence_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
