@@ -340,6 +340,15 @@ int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const 
 int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
         const struct onnx_tensor *bias, struct onnx_value **ret_view);
 
+/* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
+bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
+/* Scores, or weights, that no attention layer takes, as layers. */
+int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+/* The product of weights and values, both resolved. */
+int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struct onnx_value *values,
+        struct onnx_value **ret_value);
+
 /* resolve.c. A view without a pending step: */
 int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* A view without a pending step and without a function: */
@@ -361,14 +370,6 @@ int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
-/* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
-bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
-/* Scores, or weights, that no attention layer takes, as layers. */
-int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
-int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
-/* Their product with the values. */
-int mfl_onnx_weigh(
-        struct onnx *o, struct onnx_value *weights, struct onnx_value *values, struct onnx_value **ret_value);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 

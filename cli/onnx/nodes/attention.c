@@ -265,7 +265,10 @@ static int finish(struct onnx *o, struct onnx_value *weights, struct onnx_value 
         if (r)
                 return r;
         if (!is_one_layer(weights, v, looks)) {
-                r = mfl_onnx_weigh(o, weights, v, &result);
+                struct onnx_value *settled;
+                r = mfl_onnx_resolve(o, weights, &settled);
+                if (!r)
+                        r = mfl_onnx_weigh(o, settled, v, &result);
                 return r ? r : mfl_onnx_output(o, 0, result);
         }
         mfl_onnx_heads(&weights->base->shape, &h, &t, &d);
