@@ -439,6 +439,10 @@ static int repeat(struct onnx *o, const struct move *m, struct onnx_value *v)
         int r = m->map && v->tensor->param ? mfl_onnx_is_simple(o, v->tensor, &simple) : 0;
         if (r || simple)
                 return r;
+        const struct onnx_value *own = in.tensor->origin ? mfl_onnx_find(o, in.tensor->origin) : NULL;
+        if (own && own->tensor &&
+                own->tensor->f == in.tensor->f) /* only reshaped: the layer has its own shape */
+                in.shape = own->shape;
         if ((r = mfl_onnx_lift(o, &in, &lifted)) || (r = mfl_onnx_view(o, lifted, &m->out, m->map, &view)))
                 return r;
         int uses = v->uses;

@@ -111,6 +111,7 @@ int mfl_onnx_convert_node(struct onnx *o)
                 "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
                 "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
                 "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
-                "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
+                "Pad, Resize, reductions, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, "
+                "LSTM, GRU, "
                 "embeddings and attention");
 }
