@@ -105,7 +105,7 @@ def _export(net, inputs, path):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    with _only_torch(), _plain_forward(net), _quiet():
+    with _only_torch(), _plain_forward(net), _plain_pools(), _quiet():
         problem = None
         if "training" in takes:
             try:
@@ -166,6 +166,27 @@ def _plain_forward(net):
         del net.__dict__["forward"]
         if own is not None:
             net.__dict__["forward"] = own
+
+
+@contextlib.contextmanager
+def _plain_pools():
+    """Adaptive pools whose windows differ, as means of slices: no exporter writes them in another way that has a gradient."""
+    functional, patches = torch.nn.functional, []
+    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean")):
+        def pool(x, output_size, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
+            sizes = (output_size,) * rank if isinstance(output_size, int) else tuple(output_size)
+            dims = [(d - rank, int(x.shape[d - rank]), n) for d, n in enumerate(sizes) if n is not None]
+            if all(size % n == 0 for _, size, n in dims):
+                return plain(x, output_size)
+            for d, size, n in dims:
+                ends = [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
+                x = torch.cat([getattr(x.narrow(d, a, b - a), reduce)(d, keepdim=True) for a, b in ends], d)
+            return x
+        patches.append(unittest.mock.patch.object(functional, name, pool))
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
 
 
 def _only_torch():

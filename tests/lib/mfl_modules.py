@@ -193,6 +193,42 @@ def frozen_norm():
     return net
 
 
+class Uneven(nn.Module):
+    """Windows of different sizes, padding of one end, and a value joined with itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool, self.fc = nn.Conv2d(3, 4, 4), nn.AdaptiveAvgPool2d((3, 4)), nn.Linear(96, 4)
+
+    def forward(self, x):
+        x = self.pool(self.conv(F.pad(x, (1, 2, 1, 2))))
+        x = torch.cat([x, x], 1)
+        return self.fc(torch.flatten(x * x, 1))
+
+
+class Scores(nn.Module):
+    """Attention that is no single layer: another scale, a band as the mask, a learned bias; fewer queries than keys, and one
+    head of keys for all."""
+
+    def __init__(self, few=False):
+        super().__init__()
+        self.embed, self.q, self.kv, self.fc = nn.Embedding(32, 16), nn.Linear(16, 16), nn.Linear(16, 8 if few else 32), nn.Linear(16, 4)
+        self.few, self.bias = few, None if few else nn.Parameter(torch.randn(4, 8, 8))
+        self.register_buffer("band", (torch.arange(8)[:, None] - torch.arange(8)).abs() > 2)
+
+    def forward(self, x):
+        x = self.embed(x)
+        n, t, _ = x.shape
+        q = self.q(x[:, :3] if self.few else x).view(n, -1, 4, 4).transpose(1, 2)
+        if self.few:
+            k, v = (p.view(n, t, 1, 4).transpose(1, 2).expand(n, 4, t, 4) for p in self.kv(x).chunk(2, 2))
+            s = q @ k.transpose(-2, -1) / 2
+        else:
+            k, v = (p.view(n, t, 4, 4).transpose(1, 2) for p in self.kv(x).chunk(2, 2))
+            s = (q @ k.transpose(-2, -1) * 0.3 + self.bias).masked_fill(self.band, float("-inf"))
+        return self.fc((s.softmax(-1) @ v).transpose(1, 2).flatten(2).mean(1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -201,6 +237,7 @@ PROVED = {
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
+    "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }

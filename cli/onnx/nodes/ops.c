@@ -420,6 +420,27 @@ static int convert_softmax(struct onnx *o)
         return mfl_onnx_output(o, 0, v);
 }
 
+/* A layer's output, and once more behind it in a dimension. */
+static int twice(struct onnx *o, int layer, const struct mfl_shape *s, int axis, int *ret_layer)
+{
+        struct mfl_shape out = *s;
+        struct onnx_shape shape = {.rank = s->rank};
+        struct onnx_value whole = {.layer = layer}, *view;
+        int64_t run = 1, n = 2 * mfl_shape_count(s);
+        out.dim[axis] *= 2;
+        for (int d = 0; d < s->rank; d++) {
+                shape.dim[d] = out.dim[d];
+                run *= d < axis ? 1 : s->dim[d];
+        }
+        int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < n; i++)
+                map[i] = (int32_t)(i / (2 * run) * run + i % run);
+        int r = mfl_onnx_view(o, &whole, &shape, map, &view);
+        return r ? r : mfl_onnx_view_layer(o, view, &out, ret_layer);
+}
+
 static int convert_concat(struct onnx *o)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
@@ -465,9 +486,10 @@ static int convert_concat(struct onnx *o)
                 struct mfl_layer l = {
                         .op = MFL_OP_CONCAT, .input = layer, .input2 = from, .axis = at, .out = total};
                 l.out.dim[at] += s.dim[at];
-                if (layer == from)
-                        return mfl_onnx_fail(o, "joins a value with itself");
-                if ((r = mfl_onnx_derive(o, &l, o->node, &layer))) /* growing lists share their beginnings */
+                /* Growing lists share their beginnings. */
+                r = layer == from ? twice(o, layer, &total, at, &layer)
+                                  : mfl_onnx_derive(o, &l, o->node, &layer);
+                if (r)
                         return r;
                 total = l.out;
                 shape.dim[axis] = total.dim[at];
