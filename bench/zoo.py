@@ -71,7 +71,7 @@ def steps(build, folder, entry, net):
     y.int().numpy().tofile(os.path.join(folder, "y"))
     lr = entry.lr
     p = subprocess.run([os.path.join(build, "tests", "e2e", "mfl-onnx-trajectory"), "net.onnx", "x", "y", str(entry.batch), str(STEPS),
-                        str(lr), ".", "cpu"], cwd=folder, text=True, capture_output=True,
+                        str(lr), ".", "cpu", "outputs"], cwd=folder, text=True, capture_output=True,
                        env=dict(os.environ, MFL_MODULE_DIR=os.path.join(build, "kernels", "cpu")))
     if p.returncode:
         return None, re.sub(r"\s+", " ", p.stderr.strip())[:400]

@@ -28,6 +28,16 @@ static double fold_unary(char code, double x)
                 return 1 / x;
         case 'o':
                 return x == 0;
+        case 'S':
+                return sin(x);
+        case 'C':
+                return cos(x);
+        case 'g':
+                return (x > 0) - (x < 0);
+        case 'R':
+                return nearbyint(x);
+        case 't':
+                return tanh(x);
         default:
                 return isnan(x);
         }
@@ -58,6 +68,12 @@ static double fold_binary(char code, double x, double y)
                 return x >= y;
         case '&':
                 return x != 0 && y != 0;
+        case 'x':
+                return (x != 0) != (y != 0);
+        case 'M':
+                return x > y ? x : y;
+        case 'm':
+                return x < y ? x : y;
         default:
                 return x != 0 || y != 0;
         }
@@ -111,7 +127,12 @@ static const struct {
         {"Cast", OTHER, 0, SAME}, {"CastLike", OTHER, 0, SAME}, {"Shape", OTHER, 0, SAME},
         {"Size", OTHER, 0, SAME}, {"Concat", OTHER, 0, SAME}, {"ConstantOfShape", OTHER, 0, SAME},
         {"Range", OTHER, 0, SAME}, {"Where", OTHER, 0, SAME}, {"Constant", OTHER, 0, SAME},
-        {"Trilu", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
+        {"Trilu", OTHER, 0, SAME}, {"Sin", UNARY, 'S', FLOAT_ONLY}, {"Cos", UNARY, 'C', FLOAT_ONLY},
+        {"Sign", UNARY, 'g', SAME}, {"Round", UNARY, 'R', SAME}, {"Tanh", UNARY, 't', FLOAT_ONLY},
+        {"Max", BINARY, 'M', SAME}, {"Min", BINARY, 'm', SAME}, {"Xor", BINARY, 'x', TRUTH},
+        {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
+        {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME}, {"ReduceMax", OTHER, 0, SAME},
+        {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
 
 static int fold_of(const struct onnx *o)
 {
@@ -136,7 +157,7 @@ bool mfl_onnx_is_fold(const struct onnx *o)
         return fold_of(o) >= 0;
 }
 
-static int new_tensor(
+int mfl_onnx_fold_new(
         struct onnx *o, const struct onnx_shape *shape, bool is_float, struct onnx_tensor **ret_tensor)
 {
         struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
@@ -150,7 +171,7 @@ static int new_tensor(
         return 0;
 }
 
-static void put(struct onnx_tensor *t, int64_t i, double v)
+void mfl_onnx_fold_put(struct onnx_tensor *t, int64_t i, double v)
 {
         if (t->f)
                 ((float *)(uintptr_t)t->f)[i] = (float)v;
@@ -166,7 +187,7 @@ static void put_whole(struct onnx_tensor *t, int64_t i, int64_t v)
         ((int64_t *)(uintptr_t)t->i)[i] = v;
 }
 
-static int output(struct onnx *o, struct onnx_tensor *t)
+int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t)
 {
         struct onnx_value *v;
         int r = mfl_onnx_new_value(o, &t->shape, &v);
@@ -190,6 +211,8 @@ static int fold_elements(struct onnx *o, int which)
         struct onnx_tensor *t;
         struct onnx_shape shape;
         int r = need(o, binary ? 2 : 1);
+        if (!r && binary && mfl_onnx_node(o)->n_input != 2)
+                r = mfl_onnx_fail(o, "has %zu inputs; two are supported", mfl_onnx_node(o)->n_input);
         if (r)
                 return r;
         const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor,
@@ -198,7 +221,7 @@ static int fold_elements(struct onnx *o, int which)
                 return r;
         enum result kind = folds[which].result;
         bool is_float = kind == FLOAT_ONLY || (kind == SAME && (a->f || b->f));
-        if ((r = new_tensor(o, &shape, is_float, &t)))
+        if ((r = mfl_onnx_fold_new(o, &shape, is_float, &t)))
                 return r;
         t->is_bool = kind == TRUTH;
         for (int64_t i = 0; i < t->count; i++) {
@@ -207,13 +230,13 @@ static int fold_elements(struct onnx *o, int which)
                 if (binary && a->i && b->i)
                         put_whole(t, i, fold_whole(folds[which].code, a->i[ia], b->i[ib]));
                 else if (binary)
-                        put(t, i,
+                        mfl_onnx_fold_put(t, i,
                                 fold_binary(
                                         folds[which].code, mfl_onnx_number(a, ia), mfl_onnx_number(b, ib)));
                 else
-                        put(t, i, fold_unary(folds[which].code, mfl_onnx_number(a, ia)));
+                        mfl_onnx_fold_put(t, i, fold_unary(folds[which].code, mfl_onnx_number(a, ia)));
         }
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_cast(struct onnx *o)
@@ -231,17 +254,17 @@ static int fold_cast(struct onnx *o)
                 return mfl_onnx_fail(
                         o, "the element type %lld is not supported", (long long)mfl_onnx_int(o, "to", 0));
         if (is_float && a->f)
-                return output(o, (struct onnx_tensor *)(uintptr_t)a);
-        if ((r = new_tensor(o, &a->shape, is_float, &t)))
+                return mfl_onnx_fold_output(o, (struct onnx_tensor *)(uintptr_t)a);
+        if ((r = mfl_onnx_fold_new(o, &a->shape, is_float, &t)))
                 return r;
         t->is_bool = truth;
         for (int64_t i = 0; i < a->count; i++) {
                 if (!is_float && a->i)
                         put_whole(t, i, truth ? a->i[i] != 0 : a->i[i]);
                 else
-                        put(t, i, truth ? mfl_onnx_number(a, i) != 0 : mfl_onnx_number(a, i));
+                        mfl_onnx_fold_put(t, i, truth ? mfl_onnx_number(a, i) != 0 : mfl_onnx_number(a, i));
         }
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_shape(struct onnx *o, bool size)
@@ -256,11 +279,11 @@ static int fold_shape(struct onnx *o, bool size)
         end = end < 0 ? end + s->rank : MFL_MIN(end, s->rank);
         int64_t n = size ? 1 : MFL_MAX(end - start, 0);
         struct onnx_shape shape = {size ? 0 : 1, {n}};
-        if ((r = new_tensor(o, &shape, false, &t)))
+        if ((r = mfl_onnx_fold_new(o, &shape, false, &t)))
                 return r;
         for (int64_t i = 0; i < n; i++)
                 put_whole(t, i, size ? mfl_onnx_count(s) : s->dim[start + i]);
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 /* If one of the inputs is a parameter, the result's elements are told one by one. */
@@ -306,14 +329,14 @@ static int fold_concat(struct onnx *o)
                 outer *= d < axis ? shape.dim[d] : 1;
                 inner *= d > axis ? shape.dim[d] : 1;
         }
-        if ((r = new_tensor(o, &shape, first->f, &t)) || (r = start_ids(o, t, &ids)))
+        if ((r = mfl_onnx_fold_new(o, &shape, first->f, &t)) || (r = start_ids(o, t, &ids)))
                 return r;
         for (int64_t out = 0; out < outer; out++) {
                 for (size_t k = 0; k < n; k++) {
                         const struct onnx_tensor *a = mfl_onnx_input(o, k)->tensor;
                         int64_t run = a->shape.dim[axis] * inner;
                         for (int64_t i = 0; i < run; i++, at++) {
-                                a->f ? put(t, at, (double)a->f[out * run + i])
+                                a->f ? mfl_onnx_fold_put(t, at, (double)a->f[out * run + i])
                                      : put_whole(t, at, a->i[out * run + i]);
                                 if (ids)
                                         ids[at] = mfl_onnx_element(a, out * run + i);
@@ -321,7 +344,7 @@ static int fold_concat(struct onnx *o)
                         t->origin = t->origin ? t->origin : a->origin;
                 }
         }
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_constant_of_shape(struct onnx *o)
@@ -343,11 +366,11 @@ static int fold_constant_of_shape(struct onnx *o)
                         return mfl_onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
                 shape.dim[shape.rank++] = dims[d];
         }
-        if ((r = new_tensor(o, &shape, !value || value->f, &t)))
+        if ((r = mfl_onnx_fold_new(o, &shape, !value || value->f, &t)))
                 return r;
         for (int64_t i = 0; value && i < t->count; i++)
-                put(t, i, mfl_onnx_number(value, 0));
-        return output(o, t);
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(value, 0));
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_range(struct onnx *o)
@@ -361,10 +384,10 @@ static int fold_range(struct onnx *o)
         if (!(n < (double)ONNX_ELEMENTS_MAX))
                 return mfl_onnx_fail(o, "the range is too long");
         struct onnx_shape shape = {1, {n > 0 ? (int64_t)n : 0}};
-        int r = new_tensor(o, &shape, mfl_onnx_input(o, 0)->tensor->f, &t);
+        int r = mfl_onnx_fold_new(o, &shape, mfl_onnx_input(o, 0)->tensor->f, &t);
         for (int64_t i = 0; !r && i < t->count; i++)
-                put(t, i, start + (double)i * step);
-        return r ? r : output(o, t);
+                mfl_onnx_fold_put(t, i, start + (double)i * step);
+        return r ? r : mfl_onnx_fold_output(o, t);
 }
 
 static int fold_where(struct onnx *o)
@@ -378,14 +401,15 @@ static int fold_where(struct onnx *o)
                                  *b = mfl_onnx_input(o, 2)->tensor;
         if ((r = mfl_onnx_broadcast(o, &a->shape, &b->shape, &shape)) ||
                 (r = mfl_onnx_broadcast(o, &shape, &c->shape, &shape)) ||
-                (r = new_tensor(o, &shape, a->f || b->f, &t)))
+                (r = mfl_onnx_fold_new(o, &shape, a->f || b->f, &t)))
                 return r;
         for (int64_t i = 0; i < t->count; i++) {
                 bool first = mfl_onnx_number(c, mfl_onnx_broadcast_at(&shape, i, &c->shape)) != 0;
                 const struct onnx_tensor *from = first ? a : b;
-                put(t, i, mfl_onnx_number(from, mfl_onnx_broadcast_at(&shape, i, &from->shape)));
+                mfl_onnx_fold_put(
+                        t, i, mfl_onnx_number(from, mfl_onnx_broadcast_at(&shape, i, &from->shape)));
         }
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_constant(struct onnx *o)
@@ -394,7 +418,7 @@ static int fold_constant(struct onnx *o)
         struct onnx_tensor *t = NULL;
         int r;
         if (a && a->t)
-                return (r = mfl_onnx_read_tensor(o, a->t, &t)) ? r : output(o, t);
+                return (r = mfl_onnx_read_tensor(o, a->t, &t)) ? r : mfl_onnx_fold_output(o, t);
         const Onnx__AttributeProto *vi = mfl_onnx_attribute(o, "value_int"),
                                    *vf = mfl_onnx_attribute(o, "value_float"),
                                    *vis = mfl_onnx_attribute(o, "value_ints"),
@@ -403,12 +427,12 @@ static int fold_constant(struct onnx *o)
                 return mfl_onnx_fail(o, "this kind of constant is not supported");
         size_t n = vis ? vis->n_ints : vfs ? vfs->n_floats : 1;
         struct onnx_shape shape = {vis || vfs ? 1 : 0, {(int64_t)n}};
-        if ((r = new_tensor(o, &shape, vf || vfs, &t)))
+        if ((r = mfl_onnx_fold_new(o, &shape, vf || vfs, &t)))
                 return r;
         for (size_t i = 0; i < n; i++)
-                t->f ? put(t, (int64_t)i, (double)(vf ? vf->f : vfs->floats[i]))
+                t->f ? mfl_onnx_fold_put(t, (int64_t)i, (double)(vf ? vf->f : vfs->floats[i]))
                      : put_whole(t, (int64_t)i, vi ? vi->i : vis->ints[i]);
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 static int fold_trilu(struct onnx *o)
@@ -422,33 +446,14 @@ static int fold_trilu(struct onnx *o)
         bool upper = mfl_onnx_int(o, "upper", 1) != 0;
         if (a->shape.rank < 2 || (mfl_onnx_input(o, 1) && !mfl_onnx_scalar(mfl_onnx_input(o, 1), &k)))
                 return mfl_onnx_fail(o, "needs a matrix and a number");
-        if ((r = new_tensor(o, &a->shape, a->f, &t)))
+        if ((r = mfl_onnx_fold_new(o, &a->shape, a->f, &t)))
                 return r;
         int64_t rows = a->shape.dim[a->shape.rank - 2], columns = a->shape.dim[a->shape.rank - 1];
         for (int64_t i = 0; i < a->count; i++) {
                 double off = (double)(i % columns - i / columns % rows);
-                put(t, i, (upper ? off >= k : off <= k) ? mfl_onnx_number(a, i) : 0);
+                mfl_onnx_fold_put(t, i, (upper ? off >= k : off <= k) ? mfl_onnx_number(a, i) : 0);
         }
-        return output(o, t);
-}
-
-static int fold_product(struct onnx *o)
-{
-        struct onnx_tensor *t;
-        struct onnx_shape shape = {mfl_onnx_int(o, "keepdims", 1) ? 1 : 0, {1}};
-        int r = need(o, 1);
-        if (r)
-                return r;
-        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
-        if (a->shape.rank > 1)
-                return mfl_onnx_fail(o, "only 1-dimensional constants are supported");
-        if ((r = new_tensor(o, &shape, a->f, &t)))
-                return r;
-        double p = 1;
-        for (int64_t i = 0; i < a->count; i++)
-                p *= mfl_onnx_number(a, i);
-        put(t, 0, p);
-        return output(o, t);
+        return mfl_onnx_fold_output(o, t);
 }
 
 int mfl_onnx_fold(struct onnx *o)
@@ -471,5 +476,14 @@ int mfl_onnx_fold(struct onnx *o)
                 return fold_where(o);
         if (!strcmp(op, "Trilu"))
                 return fold_trilu(o);
-        return !strcmp(op, "ReduceProd") ? fold_product(o) : fold_constant(o);
+        if (!strcmp(op, "Constant"))
+                return fold_constant(o);
+        int r = need(o, !strncmp(op, "Reduce", 6) ? 1 : 2);
+        if (r)
+                return r;
+        if (!strcmp(op, "CumSum"))
+                return mfl_onnx_fold_cumsum(o);
+        if (!strcmp(op, "GatherND"))
+                return mfl_onnx_fold_gather_nd(o);
+        return !strcmp(op, "GatherElements") ? mfl_onnx_fold_gather_elements(o) : mfl_onnx_fold_reduce(o);
 }

@@ -70,7 +70,8 @@ enum onnx_pending {
         ONNX_UNIFORM, /* random numbers, without a base; then whether each is kept; then that divided by the
                        * share */
         ONNX_KEPT,
-        ONNX_NOISE
+        ONNX_NOISE,
+        ONNX_LIST /* a SplitToSequence of the base */
 };
 
 struct onnx_value {
@@ -93,7 +94,8 @@ struct onnx_value {
         int groups;
         float eps, rate;
         double scale; /* factor of the scores */
-        bool causal;
+        const struct onnx_value
+                *mask;             /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
         struct onnx_value *narrow; /* the value that this one repeats (Expand); NULL: none */
         struct onnx_value *made;   /* the view that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
@@ -137,6 +139,7 @@ struct onnx {
         int n_layers;
         int node;    /* the current node */
         int parents; /* depth of nested views in view.c */
+        bool narrow; /* view.c: only with reshapes, slices and transpositions */
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
@@ -260,6 +263,16 @@ int mfl_onnx_check_params(struct onnx *o);
 /* fold.c: nodes whose inputs are all constants */
 bool mfl_onnx_is_fold(const struct onnx *o);
 int mfl_onnx_fold(struct onnx *o);
+/* A constant of zeros; element i; the node's result. */
+int mfl_onnx_fold_new(
+        struct onnx *o, const struct onnx_shape *shape, bool is_float, struct onnx_tensor **ret_tensor);
+void mfl_onnx_fold_put(struct onnx_tensor *t, int64_t i, double v);
+int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t);
+/* fold_index.c; all inputs that are needed are there */
+int mfl_onnx_fold_cumsum(struct onnx *o);
+int mfl_onnx_fold_gather_nd(struct onnx *o);
+int mfl_onnx_fold_gather_elements(struct onnx *o);
+int mfl_onnx_fold_reduce(struct onnx *o);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
 int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,
@@ -268,6 +281,10 @@ int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx
  * pending step and no function. */
 int mfl_onnx_view_layer(
         struct onnx *o, const struct onnx_value *view, const struct mfl_shape *shape, int *ret_layer);
+
+/* strided.c: a view's elements as one layer, a strided view or a gather, in this shape. */
+int mfl_onnx_make_strided(
+        struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 
 /* function.c: functions of one variable. The numbers at which they are sampled, in ascending order: */
 double mfl_onnx_sample_at(int i);
@@ -323,6 +340,15 @@ int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const 
 int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
         const struct onnx_tensor *bias, struct onnx_value **ret_view);
 
+/* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
+bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
+/* Scores, or weights, that no attention layer takes, as layers. */
+int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+/* The product of weights and values, both resolved. */
+int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struct onnx_value *values,
+        struct onnx_value **ret_value);
+
 /* resolve.c. A view without a pending step: */
 int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* A view without a pending step and without a function: */
@@ -342,6 +368,8 @@ int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
 int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
+/* sequence.c */
+int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
@@ -352,6 +380,16 @@ int mfl_onnx_move(struct onnx *o);
 /* elementwise.c */
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
+
+/* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
+int mfl_onnx_convert_pad(struct onnx *o);
+bool mfl_onnx_pads_nothing(const struct onnx *o);
+int mfl_onnx_convert_resize(struct onnx *o);
+int mfl_onnx_convert_cumsum(struct onnx *o);
+/* The sum or the mean over the dimensions of x that have a bit in `over`. *ret_done is false if the dimensions lie too
+ * far apart for a layer. */
+int mfl_onnx_add_sum(
+        struct onnx *o, struct onnx_value *x, unsigned over, bool mean, int *ret_layer, bool *ret_done);
 
 /* dense.c. The initializer at an input, which must have this rank: */
 int mfl_onnx_weight_of(struct onnx *o, size_t i, int rank, const struct onnx_tensor **ret_tensor);

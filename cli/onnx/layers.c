@@ -237,6 +237,8 @@ int mfl_onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *
                                have->end == layer->end;
                 if (same && layer->op == MFL_OP_CONCAT)
                         same = have->input2 == layer->input2 && have->axis == layer->axis;
+                if (same && layer->op == MFL_OP_MAP)
+                        same = !memcmp(&have->map, &layer->map, sizeof have->map);
                 if (same && layer->op == MFL_OP_TRANSPOSE)
                         same = !memcmp(have->order, layer->order, sizeof have->order);
                 if (same) {

@@ -106,9 +106,13 @@ int mfl_onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value *
         if ((r = mfl_onnx_sample_shape(o, base, &in)) || (r = mfl_onnx_view_layer(o, base, &in, &from)))
                 return r;
         struct mfl_layer l = {.op = MFL_OP_MEAN, .input = from, .axis = in.rank - 1, .out = in};
-        l.out.rank--;
-        if (!l.out.rank)
-                return mfl_onnx_fail(o, "the mean of a vector is not supported");
+        if (in.rank == 1) { /* {n} to {1} */
+                l.op = MFL_OP_MAP;
+                l.map = (struct mfl_map_spec){.kind = MFL_MAP_MEAN, .axes = 1, .keepdim = true};
+                l.out.dim[0] = 1;
+        } else {
+                l.out.rank--;
+        }
         r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer);
         return r ? r : mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
 }

@@ -218,8 +218,8 @@ int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value
 static bool keeps_tensors(const char *op)
 {
         static const char *const kept[] = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze",
-                "Transpose", "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Concat", "Shape",
-                "Size", "Dropout", NULL};
+                "Transpose", "Slice", "Split", "Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+                "Cast", "CastLike", "Concat", "Shape", "Size", "Dropout", NULL};
         for (int i = 0; kept[i]; i++)
                 if (!strcmp(kept[i], op))
                         return true;

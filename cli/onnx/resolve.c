@@ -20,10 +20,12 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                 o->node = v->node;
                 if (v->pending == ONNX_PRODUCT)
                         r = mfl_onnx_make_product(o, v, NULL, &v->made);
-                else if (v->pending == ONNX_SCORES || v->pending == ONNX_WEIGHTS)
-                        r = mfl_onnx_fail(o,
-                                "is part of an attention that mfl does not recognise; supported is softmax(q "
-                                "k^T / sqrt(d)) v with heads of equal width, with a causal mask or none");
+                else if (v->pending == ONNX_LIST)
+                        r = mfl_onnx_fail(o, "makes a list; only the elements of a list can be used");
+                else if (v->pending == ONNX_SCORES)
+                        r = mfl_onnx_make_scores(o, v, &v->made);
+                else if (v->pending == ONNX_WEIGHTS)
+                        r = mfl_onnx_make_weights(o, v, &v->made);
                 else if (v->pending == ONNX_UNIFORM || v->pending == ONNX_KEPT || v->pending == ONNX_NOISE)
                         r = mfl_onnx_fail(o, ONNX_RANDOM);
                 else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
@@ -57,12 +59,24 @@ static int cut_out(struct onnx *o, struct onnx_value *v)
         return 0;
 }
 
+/* A node that only moves elements: the function is made before the move. */
+static int make_before_move(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+{
+        bool same = !v->step || v->parent != mfl_onnx_input(o, 0); /* a reshape keeps the move before it */
+        struct onnx_value *from = mfl_onnx_input(o, 0), *view;
+        int r = mfl_onnx_resolve(o, from, &view);
+        return r ? r : mfl_onnx_view(o, view, &v->shape, same ? NULL : v->step, ret_view);
+}
+
 /* If no known function matches the whole, makes the last step by itself. */
 static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         const char *op = mfl_onnx_node(o)->op_type;
         struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
         double c;
+        bool computes = mfl_onnx_is_unary(op) || mfl_onnx_is_binary(op) || mfl_onnx_is_choice(o);
+        if (!computes && a && !a->tensor && a->samples && mfl_onnx_node(o)->n_output == 1)
+                return make_before_move(o, v, ret_view);
         if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return mfl_onnx_join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
@@ -87,7 +101,7 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
 }
 
 /* A function that was moved since: the function of the value before, then the moves. */
-static int make_unmoved(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+static int make_unmoved(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         struct onnx_value *from = v->unmoved, *made, *view;
         const int32_t *map = from->map;
@@ -98,7 +112,7 @@ static int make_unmoved(struct onnx *o, const struct onnx_value *v, struct onnx_
                         mfl_shape_count(mfl_onnx_layer_shape(o, made->layer)) ==
                                 mfl_shape_count(mfl_onnx_layer_shape(o, layer));
         if (!in_place)
-                return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
+                return make_step(o, v, ret_view);
         if ((r = mfl_onnx_view(o, v, &v->shape, NULL, &view)))
                 return r;
         view->layer = made->layer;

@@ -177,7 +177,7 @@ static void share_weight(struct onnx *o, int i, int with, bool turned)
                 !mfl_onnx_name_is_taken(o, scope))
                 mfl_strcpy(layer->layer.name, sizeof layer->layer.name, scope);
         mfl_onnx_note(o, "%.60s uses the tensor %.60s again: it is trained as one tensor",
-                layer->layer.name[0] ? layer->layer.name : mfl_op_name(layer->layer.op),
+                layer->layer.name[0] ? layer->layer.name : mfl_layer_kind(&layer->layer),
                 layer->tensors[0]->origin);
 }
 

@@ -253,11 +253,13 @@ static int find_cut(struct onnx *o, const struct onnx_value *v, int *ret_layer)
 
 #define PARENTS_MAX 64 /* each level uses some of the stack */
 
-static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer);
+static int find_layer(
+        struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 
 /* Makes the parent a layer first, then its last move. If there was a function, v's layer already includes it.
  */
-static int find_by_parent(struct onnx *o, const struct onnx_value *v, int *ret_layer)
+static int find_by_parent(
+        struct onnx *o, const struct onnx_value *v, const struct mfl_shape *wanted, int *ret_layer)
 {
         struct onnx_value parent = *v->parent, child = *v;
         const struct onnx_shape *all = &parent.shape;
@@ -278,19 +280,33 @@ static int find_by_parent(struct onnx *o, const struct onnx_value *v, int *ret_l
                 return r;
         child.map = v->step;
         child.parent = NULL;
-        return find_layer(o, &child, ret_layer);
+        return find_layer(o, &child, wanted, ret_layer);
 }
 
-static int find_layer(struct onnx *o, const struct onnx_value *v, int *ret_layer)
+/* Slices and transpositions come first, those of the moves before too; then one strided view. */
+static int find_layer(
+        struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
 {
-        int layer, r = find_transposed(o, v, &layer);
+        bool narrow = o->narrow, tries = v->parent && v->parent->map;
+        int layer, n_layers = o->n_layers, r = find_transposed(o, v, &layer);
         if (!r && layer < 0)
                 r = find_cut(o, v, &layer);
-        if (!r && layer < 0 && v->parent && v->parent->map)
-                return find_by_parent(o, v, ret_layer);
-        if (!r && layer < 0)
+        if (r || layer >= 0) {
+                *ret_layer = r ? *ret_layer : layer;
+                return r;
+        }
+        if (tries) {
+                o->narrow = true;
+                r = find_by_parent(o, v, shape, &layer);
+                o->narrow = narrow;
+        } else {
                 r = mfl_onnx_fail(o, "reads an earlier layer in an order that is neither a slice nor a "
                                      "transposition of up to three dimensions");
+        }
+        if (r && r != -ENOMEM && !narrow) {
+                o->n_layers = n_layers;
+                r = mfl_onnx_make_strided(o, v, shape, &layer);
+        }
         if (!r)
                 *ret_layer = layer;
         return r;
@@ -304,7 +320,7 @@ int mfl_onnx_view_layer(
         if (mfl_shape_count(shape) != mfl_onnx_count(&view->shape))
                 return mfl_onnx_fail(o, "a value has %lld numbers where %lld are expected",
                         (long long)mfl_onnx_count(&view->shape), (long long)mfl_shape_count(shape));
-        if (view->map && (r = find_layer(o, view, &layer)))
+        if (view->map && (r = find_layer(o, view, shape, &layer)))
                 return r;
         return reshape_to(o, layer, shape, ret_layer);
 }

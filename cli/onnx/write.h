@@ -8,6 +8,8 @@
 
 #define WRITER_NAME_BYTES 96
 
+enum { WRITER_TYPE_FLOAT = 1, WRITER_TYPE_INT64 = 7 }; /* TensorProto.DataType */
+
 /* A failed allocation is remembered in `failed`, and later calls do nothing. */
 struct onnx_writer {
         const struct mfl_graph *graph;
@@ -22,6 +24,9 @@ struct onnx_writer {
 
 void *mfl_onnx_writer_alloc(
         struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL after a failure */
+/* Appends a zeroed element of `size` bytes to a list of pointers; NULL after a failure. */
+void *mfl_onnx_writer_append(struct onnx_writer *w, size_t *n, void ***list, size_t size);
+char *mfl_onnx_writer_copy(struct onnx_writer *w, const char *text);
 /* "/LAYER/what"; "" is the layer's own output. */
 const char *mfl_onnx_writer_name(struct onnx_writer *w, const char *what);
 /* Adds a node with n inputs; returns the output's name, so that calls nest. */
@@ -30,6 +35,7 @@ const char *mfl_onnx_writer_node(
 void mfl_onnx_writer_int(
         struct onnx_writer *w, const char *name, int64_t v); /* attributes of the last node */
 void mfl_onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n);
+void mfl_onnx_writer_string(struct onnx_writer *w, const char *name, const char *v);
 void mfl_onnx_writer_float(struct onnx_writer *w, const char *name, float v);
 void mfl_onnx_writer_output(struct onnx_writer *w, const char *name); /* adds an output to the last node */
 /* Constants for one use: whole numbers, and one float. */
@@ -45,6 +51,14 @@ const char *mfl_onnx_writer_param(
         struct onnx_writer *w, int param); /* adds one of the graph's tensors under its
                                                                   * name */
 
+/* Constants with dimensions; the data is copied. */
+const char *mfl_onnx_writer_indices(
+        struct onnx_writer *w, const char *what, const int64_t *v, const int64_t *dims, int n_dims);
+const char *mfl_onnx_writer_numbers(
+        struct onnx_writer *w, const char *what, const float *v, const int64_t *dims, int n_dims);
+
+/* write_map.c: the nodes of layer i, a sparse linear map. -ENOMEM. */
+int mfl_onnx_write_map(struct onnx_writer *w, int i, const char *in, const char *out, struct mfl_error *err);
 /* write_ops.c: the nodes of layer i. */
 int mfl_onnx_write_layer(struct onnx_writer *w, int i, struct mfl_error *err);
 

@@ -561,6 +561,8 @@ int mfl_onnx_write_layer(struct onnx_writer *w, int i, struct mfl_error *err)
         out = w->names[i];
         if (l->op == MFL_OP_MAXPOOL2D || l->op == MFL_OP_AVGPOOL2D)
                 return write_pool(w, l, in, out, err);
+        if (l->op == MFL_OP_MAP)
+                return mfl_onnx_write_map(w, i, in, out, err);
         if (!writers[l->op])
                 return mfl_fail(err, MFL_INVALID, "layer %s: %s can't be written as ONNX", l->name,
                         mfl_op_name(l->op));

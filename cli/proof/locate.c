@@ -118,7 +118,7 @@ static int judge_layer(struct mfl_described *d, const struct mfl_layer *layer, i
                         "parameter is "
                         "computed into a constant there. Use the parameter as it is, or set "
                         "requires_grad=False",
-                        d->path, o->trained->name, layer->name, mfl_op_name(layer->op));
+                        d->path, o->trained->name, layer->name, mfl_layer_kind(layer));
         if (o->constant)
                 return mfl_fail(err, MFL_INVALID,
                         "%.120s: %.80s is trained, but %.80s of the same layer is a buffer or a constant in "

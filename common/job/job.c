@@ -405,6 +405,8 @@ void mfl_job_free(struct mfl_job *job)
 {
         if (!job)
                 return;
+        for (int i = 0; i < job->model.n_layers; i++)
+                free((void *)job->model.layers[i].map.index);
         free(job->model.layers);
         free(job->model.initial);
         free(job->model.from.prefix);

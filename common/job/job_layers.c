@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a job's list of layers: one table of keys for each operator. */
 #include "common/job/job.h"
+#include "common/job/job_layers.h"
 #include "common/job/job_model.h"
-
-#include <stdio.h>
 
 #define SIZE_LIMIT 65536
 
 const char *const mfl_job_init_names[] = {"he", "glorot", "torch", "zero", "gpt2", NULL};
-
-/* The values of a layer's mapping; without a key, ints stay -1 and names empty. */
-struct layer_reader {
-        struct mfl_layer layer;
-        int init;
-        char inputs[2][MFL_NAME_BYTES]; /* names of the layers that it reads */
-        char shares[3][MFL_NAME_BYTES]; /* by enum mfl_sharing: the layer whose tensors it uses */
-};
 
 static int read_pair(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, int pair[2],
         double min, struct mfl_error *err)
@@ -41,7 +32,7 @@ static int read_pair(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node 
         return 0;
 }
 
-static int read_window(
+int mfl_job_read_window(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         return read_pair(doc, node, value, 1, err);
@@ -61,7 +52,7 @@ static int read_layer_name(const struct mfl_yaml_doc *doc, const struct mfl_yaml
         return mfl_yaml_read_value(doc, node, &field, name, err);
 }
 
-static int read_input_name(
+int mfl_job_read_input(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         return read_layer_name(doc, node, value, err);
@@ -81,7 +72,7 @@ static const struct mfl_yaml_field size_field = {
         .kind = MFL_YAML_I64, .size = sizeof(int64_t), .min = 1, .max = INT32_MAX};
 
 /* A list of 1 to 3 sizes. */
-static int read_shape(
+int mfl_job_read_shape(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         struct mfl_shape shape = {0};
@@ -117,27 +108,27 @@ static int read_order(
         return 0;
 }
 
-#define AT(kind, member) MFL_YAML_AT(kind, struct layer_reader, member)
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_layer_reader, member)
 #define CALL_AT(member, read_)                                                                               \
-        .kind = MFL_YAML_CALL, .offset = offsetof(struct layer_reader, member), .read = read_
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_layer_reader, member), .read = read_
 #define NAME                                                                                                 \
         {                                                                                                    \
                 .key = "name", AT(STRING, layer.name)                                                        \
         }
 #define INPUT                                                                                                \
         {                                                                                                    \
-                .key = "input", CALL_AT(inputs[0], read_input_name)                                          \
+                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                       \
         }
 #define EPS                                                                                                  \
         {                                                                                                    \
                 .key = "eps", AT(F32, layer.eps), .min = 0, .min_open = true, .max = 1                       \
         }
 #define WINDOW                                                                                               \
-        {.key = "kernel", CALL_AT(layer.kernel, read_window), .required = true},                             \
-                {.key = "stride", CALL_AT(layer.stride, read_window)},                                       \
+        {.key = "kernel", CALL_AT(layer.kernel, mfl_job_read_window), .required = true},                     \
+                {.key = "stride", CALL_AT(layer.stride, mfl_job_read_window)},                               \
                 {.key = "padding", CALL_AT(layer.padding, read_padding)},                                    \
         {                                                                                                    \
-                .key = "dilation", CALL_AT(layer.dilation, read_window)                                      \
+                .key = "dilation", CALL_AT(layer.dilation, mfl_job_read_window)                              \
         }
 #define WEIGHTS                                                                                              \
         {.key = "bias", AT(BOOL, layer.bias)},                                                               \
@@ -150,15 +141,15 @@ static int read_order(
         }
 #define SHARES                                                                                               \
         {                                                                                                    \
-                .key = "shares", CALL_AT(shares[MFL_SHARES_ALL], read_input_name)                            \
+                .key = "shares", CALL_AT(shares[MFL_SHARES_ALL], mfl_job_read_input)                         \
         }
 #define SHARES_WEIGHT                                                                                        \
         {                                                                                                    \
-                .key = "shares_weight", CALL_AT(shares[MFL_SHARES_WEIGHT], read_input_name)                  \
+                .key = "shares_weight", CALL_AT(shares[MFL_SHARES_WEIGHT], mfl_job_read_input)               \
         }
 #define SHARES_TRANSPOSED                                                                                    \
         {                                                                                                    \
-                .key = "shares_transposed", CALL_AT(shares[MFL_SHARES_TRANSPOSED], read_input_name)          \
+                .key = "shares_transposed", CALL_AT(shares[MFL_SHARES_TRANSPOSED], mfl_job_read_input)       \
         }
 #define INPUTS                                                                                               \
         {                                                                                                    \
@@ -185,7 +176,9 @@ static const struct mfl_yaml_field dense_fields[] = {NAME, OUTPUTS("units"), WEI
         SHARES_WEIGHT, SHARES_TRANSPOSED,
         {.key = "lora_rank", AT(U32, layer.lora_rank), .min = 1, .max = SIZE_LIMIT},
         {.key = "lora_alpha", AT(F32, layer.lora_alpha), .min = 0, .min_open = true, .max = 1e6}, INPUT, {0}};
-static const struct mfl_yaml_field pool_fields[] = {NAME, WINDOW, INPUT, {0}};
+static const struct mfl_yaml_field pool_fields[] = {NAME, WINDOW,
+        {.key = "ceil_mode", AT(BOOL, layer.ceil_mode)},
+        {.key = "count_include_pad", AT(BOOL, count_include_pad)}, INPUT, {0}};
 static const struct mfl_yaml_field maxpool_fields[] = {
         NAME, WINDOW, {.key = "ceil_mode", AT(BOOL, layer.ceil_mode)}, INPUT, {0}};
 static const struct mfl_yaml_field dropout_fields[] = {NAME,
@@ -207,22 +200,21 @@ static const struct mfl_yaml_field rmsnorm_fields[] = {NAME, EPS, FROZEN, SHARES
 static const struct mfl_yaml_field gelu_fields[] = {
         NAME, {.key = "approximate", AT(BOOL, layer.approximate)}, INPUT, {0}};
 static const struct mfl_yaml_field reshape_fields[] = {
-        NAME, {.key = "shape", CALL_AT(layer.shape, read_shape), .required = true}, INPUT, {0}};
+        NAME, {.key = "shape", CALL_AT(layer.shape, mfl_job_read_shape), .required = true}, INPUT, {0}};
 static const struct mfl_yaml_field weight_fields[] = {NAME,
-        {.key = "shape", CALL_AT(layer.shape, read_shape), .required = true},
+        {.key = "shape", CALL_AT(layer.shape, mfl_job_read_shape), .required = true},
         {.key = "init", AT(ENUM, init), .names = mfl_job_init_names}, FROZEN, SHARES, SHARES_WEIGHT, {0}};
 static const struct mfl_yaml_field transpose_fields[] = {
         NAME, {.key = "order", CALL_AT(layer.order, read_order), .required = true}, INPUT, {0}};
 static const struct mfl_yaml_field slice_fields[] = {NAME, AXIS,
         {.key = "start", AT(U32, layer.start), .max = INT32_MAX},
         {.key = "end", AT(U32, layer.end), .min = 1, .max = INT32_MAX}, INPUT, {0}};
-static const struct mfl_yaml_field mean_fields[] = {NAME, AXIS, INPUT, {0}};
 static const struct mfl_yaml_field embedding_fields[] = {NAME, OUTPUTS("features"),
         {.key = "vocabulary", AT(U32, layer.vocabulary), .required = true, .min = 1, .max = SIZE_LIMIT},
         {.key = "padding_idx",
                 AT(U32, layer.padding_idx),
                 .max = SIZE_LIMIT - 1,
-                .seen = offsetof(struct layer_reader, layer.has_padding)},
+                .seen = offsetof(struct mfl_layer_reader, layer.has_padding)},
         {.key = "init", AT(ENUM, init), .names = mfl_job_init_names}, FROZEN, SHARES, SHARES_WEIGHT, INPUT,
         {0}};
 static const struct mfl_yaml_field mask_fields[] = {
@@ -231,7 +223,7 @@ static const struct mfl_yaml_field attention_fields[] = {NAME,
         {.key = "heads", AT(U32, layer.heads), .required = true, .min = 1, .max = SIZE_LIMIT},
         {.key = "causal", AT(BOOL, layer.causal)},
         {.key = "dropout", AT(F32, layer.rate), .min = 0, .max = 1, .max_open = true},
-        {.key = "mask", CALL_AT(inputs[1], read_input_name)}, INPUT, {0}};
+        {.key = "mask", CALL_AT(inputs[1], mfl_job_read_input)}, INPUT, {0}};
 static const struct mfl_yaml_field recurrent_fields[] = {
         NAME, OUTPUTS("units"), WEIGHTS, FROZEN, SHARES, INPUT, {0}};
 static const struct mfl_yaml_field plain_fields[] = {NAME, INPUT, {0}};
@@ -276,7 +268,7 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
         [MFL_OP_WEIGHT] = weight_fields,
         [MFL_OP_TRANSPOSE] = transpose_fields,
         [MFL_OP_SLICE] = slice_fields,
-        [MFL_OP_MEAN] = mean_fields,
+        [MFL_OP_MEAN] = mfl_job_mean_fields,
         [MFL_OP_EMBEDDING] = embedding_fields,
         [MFL_OP_PADDING_MASK] = mask_fields,
         [MFL_OP_ATTENTION] = attention_fields,
@@ -286,9 +278,11 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
 #include "common/model/unary.def"
 };
 
-static const struct mfl_yaml_field *op_fields(enum mfl_op op)
+static const struct mfl_yaml_field *layer_fields(const struct mfl_layer *layer)
 {
-        return fields_of[op] ? fields_of[op] : plain_fields;
+        if (layer->op == MFL_OP_MAP)
+                return mfl_job_map_fields[layer->map.kind];
+        return fields_of[layer->op] ? fields_of[layer->op] : plain_fields;
 }
 
 /* The operators whose `bias` is true by default. */
@@ -298,19 +292,33 @@ static bool has_bias(enum mfl_op op)
                op == MFL_OP_LAYERNORM || op == MFL_OP_LSTM || op == MFL_OP_GRU;
 }
 
-static int read_op(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, const char *name,
-        enum mfl_op *ret_op, struct mfl_error *err)
+#define KINDS_MAX (MFL_OP_COUNT_ + MFL_MAP_COUNT_)
+
+/* The words for layers: operators, and the kinds of maps that are layers of their own. */
+static int list_kinds(const char *names[KINDS_MAX], struct mfl_layer kinds[KINDS_MAX])
 {
-        const char *names[MFL_OP_COUNT_] = {NULL};
-        char list[512] = "";
-        size_t len = 0;
-        for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++) {
-                names[op - 1] = mfl_op_name(op);
-                if (!mfl_op_info(op)->unary)
-                        len += (size_t)snprintf(
-                                list + len, sizeof list - len, "%s%s", op > 1 ? ", " : "", names[op - 1]);
-                if (!strcmp(names[op - 1], name)) {
-                        *ret_op = op;
+        int n = 0;
+        for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++)
+                if (op != MFL_OP_MAP)
+                        kinds[n++].op = (enum mfl_op)op;
+        for (int kind = 0; kind < MFL_MAP_COUNT_; kind++)
+                if (mfl_job_map_fields[kind])
+                        kinds[n++] =
+                                (struct mfl_layer){.op = MFL_OP_MAP, .map.kind = (enum mfl_map_kind)kind};
+        for (int i = 0; i < n; i++)
+                names[i] = mfl_layer_kind(&kinds[i]);
+        return n;
+}
+
+static int read_op(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, const char *name,
+        struct mfl_layer *layer, struct mfl_error *err)
+{
+        const char *names[KINDS_MAX + 1] = {NULL};
+        struct mfl_layer kinds[KINDS_MAX] = {{0}};
+        for (int i = 0, n = list_kinds(names, kinds); i < n; i++) {
+                if (!strcmp(names[i], name)) {
+                        layer->op = kinds[i].op;
+                        layer->map.kind = kinds[i].map.kind;
                         return 0;
                 }
         }
@@ -318,14 +326,12 @@ static int read_op(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *n
         if (nearest)
                 return mfl_yaml_fail(
                         doc, node, err, "there is no layer '%.64s'; did you mean '%s'?", name, nearest);
-        return mfl_yaml_fail(doc, node, err,
-                "there is no layer '%.64s'; the layers are %s, and functions of one variable: see 'mfl help "
-                "job'",
-                name, list);
+        return mfl_yaml_fail(
+                doc, node, err, "there is no layer '%.64s'; `mfl help job` lists the layers", name);
 }
 
 static int read_layer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        struct layer_reader *reader, struct mfl_error *err)
+        struct mfl_layer_reader *reader, struct mfl_error *err)
 {
         struct mfl_layer *layer = &reader->layer;
         const struct mfl_yaml_node *value = NULL;
@@ -337,18 +343,18 @@ static int read_layer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         }
         if (!op_name)
                 return mfl_yaml_fail(doc, node, err, "a layer is a name, or one name with its settings");
-        if ((r = read_op(doc, node, op_name, &layer->op, err)))
+        if ((r = read_op(doc, node, op_name, layer, err)))
                 return r;
         layer->bias = has_bias(layer->op);
-        if (!value && op_fields(layer->op)[1].required)
+        if (!value && layer_fields(layer)[1].required)
                 return mfl_yaml_fail(doc, node, err, "%s needs settings: {%s: {%s: ...}}", op_name, op_name,
-                        op_fields(layer->op)[1].key);
-        if (value && (r = mfl_yaml_read(doc, value, op_fields(layer->op), reader, err)))
+                        layer_fields(layer)[1].key);
+        if (value && (r = mfl_yaml_read(doc, value, layer_fields(layer), reader, err)))
                 return r;
         bool is_pool = layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_AVGPOOL2D;
         if (is_pool && !layer->stride[0])
                 memcpy(layer->stride, layer->kernel, sizeof layer->stride);
-        return 0;
+        return mfl_job_finish_map(doc, node, reader, err);
 }
 
 /* The layer of that name before the next one, -1 for none; "input" is the model's input, in a graph's numbering. */
@@ -364,7 +370,7 @@ static int find_layer(const struct mfl_job *job, const char *name)
 
 /* Turns names into numbers; a layer that names no input reads the one before it. */
 static int find_inputs(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        const struct mfl_job *job, struct layer_reader *reader, struct mfl_error *err)
+        const struct mfl_job *job, struct mfl_layer_reader *reader, struct mfl_error *err)
 {
         int *const found[] = {&reader->layer.input, &reader->layer.input2};
         for (int k = 0; k < 2; k++) {
@@ -382,7 +388,7 @@ static int find_inputs(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
 }
 
 static int find_shared(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        const struct mfl_job *job, struct layer_reader *reader, struct mfl_error *err)
+        const struct mfl_job *job, struct mfl_layer_reader *reader, struct mfl_error *err)
 {
         static const char *const keys[] = {[MFL_SHARES_ALL] = "shares",
                 [MFL_SHARES_WEIGHT] = "shares_weight",
@@ -417,12 +423,15 @@ int mfl_job_read_layers(
         if (!job->model.layers)
                 return mfl_fail_memory(err, node->n_children * sizeof *job->model.layers, "a job's layers");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                struct layer_reader reader = {.layer = {.input = job->model.n_layers, .input2 = -1},
-                        .init = MFL_JOB_INIT_NOT_GIVEN};
+                struct mfl_layer_reader reader = {.layer = {.input = job->model.n_layers, .input2 = -1},
+                        .init = MFL_JOB_INIT_NOT_GIVEN,
+                        .count_include_pad = true};
                 int r;
                 if ((r = read_layer(doc, n, &reader, err)) || (r = find_inputs(doc, n, job, &reader, err)) ||
-                        (r = find_shared(doc, n, job, &reader, err)))
+                        (r = find_shared(doc, n, job, &reader, err))) {
+                        free((void *)reader.layer.map.index);
                         return r;
+                }
                 reader.layer.init = (enum mfl_init)reader.init;
                 job->model.layers[job->model.n_layers++] = reader.layer;
         }
@@ -437,5 +446,5 @@ const struct mfl_yaml_field *const mfl_job_layer_tables[] = {conv_fields, dense_
 #define TABLE_2(body) TABLE_1(body)
 #define UNARY(symbol, body, stem, reads, n, ...) TABLE_##n(body)
 #include "common/model/unary.def"
-        reshape_fields, weight_fields, transpose_fields, slice_fields, mean_fields, embedding_fields,
+        reshape_fields, weight_fields, transpose_fields, slice_fields, mfl_job_mean_fields, embedding_fields,
         mask_fields, attention_fields, recurrent_fields, plain_fields, NULL};

@@ -35,14 +35,17 @@ static void generate_name(const struct mfl_graph *graph, struct mfl_layer *layer
 {
         char name[MFL_NAME_BYTES];
         do
-                snprintf(name, sizeof name, "%s%d", mfl_op_info(layer->op)->stem, ++*counter);
+                snprintf(name, sizeof name, "%s%d",
+                        layer->op == MFL_OP_MAP ? mfl_map_name(layer->map.kind)
+                                                : mfl_op_info(layer->op)->stem,
+                        ++*counter);
         while (find_name(graph, graph->n_layers, name) >= 0);
         mfl_strcpy(layer->name, sizeof layer->name, name);
 }
 
 static int name_layers(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
-        int counter[MFL_OP_COUNT_] = {0};
+        int counter[MFL_OP_COUNT_ + MFL_MAP_COUNT_] = {0};
         if (!graph->layers[0].name[0])
                 mfl_strcpy(graph->layers[0].name, sizeof graph->layers[0].name, "input");
         for (int i = 0; i < graph->n_layers; i++) {
@@ -57,8 +60,10 @@ static int name_layers(struct mfl_graph *graph, int *ret_at, struct mfl_error *e
         }
         for (int i = 1; i < graph->n_layers; i++) {
                 struct mfl_layer *layer = &graph->layers[i];
+                int kind =
+                        layer->op == MFL_OP_MAP ? (int)MFL_OP_COUNT_ + (int)layer->map.kind : (int)layer->op;
                 if (!layer->name[0])
-                        generate_name(graph, layer, &counter[layer->op]);
+                        generate_name(graph, layer, &counter[kind]);
         }
         return 0;
 }
@@ -85,7 +90,7 @@ static int check_inputs(const struct mfl_graph *graph, int i, struct mfl_error *
 {
         struct mfl_layer *layer = &graph->layers[i];
         int n = mfl_op_inputs(layer->op);
-        const char *op = mfl_op_name(layer->op);
+        const char *op = mfl_layer_kind(layer);
         if (n == 0) {
                 layer->input = layer->input2 = -1;
                 return 0;
@@ -136,7 +141,7 @@ static int infer_layer(struct mfl_graph *graph, int i, struct mfl_error *err)
                 count = mfl_graph_multiply(count, (uint64_t)layer->out.dim[d]);
         if (count > MFL_PARAMS_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): its output %s is larger than %llu numbers",
-                        layer->name, mfl_op_name(layer->op), mfl_shape_text(&layer->out, text, sizeof text),
+                        layer->name, mfl_layer_kind(layer), mfl_shape_text(&layer->out, text, sizeof text),
                         (unsigned long long)MFL_PARAMS_MAX);
         return 0;
 }
@@ -157,7 +162,7 @@ static int check_readers(const struct mfl_graph *graph, int *ret_at, struct mfl_
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s) is not read by any other layer; every layer except the last "
                                 "must be read",
-                                graph->layers[j].name, mfl_op_name(graph->layers[j].op));
+                                graph->layers[j].name, mfl_layer_kind(&graph->layers[j]));
         }
         return 0;
 }
@@ -198,7 +203,7 @@ static int check_tokens(struct mfl_graph *graph, int *ret_at, struct mfl_error *
                 if (other && graph->vocabulary)
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s): the input is tokens, which only embeddings can read",
-                                layer->name, mfl_op_name(layer->op));
+                                layer->name, mfl_layer_kind(layer));
         }
         *ret_at = mask;
         if (mask && graph->layers[mask].padding_idx >= graph->vocabulary)
@@ -256,9 +261,29 @@ static int check_classes(struct mfl_graph *graph, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (%s): the last layer gives %s; it must give one number for each of the %d "
                         "classes",
-                        last->name, mfl_op_name(last->op), mfl_shape_text(out, text, sizeof text),
+                        last->name, mfl_layer_kind(last), mfl_shape_text(out, text, sizeof text),
                         graph->classes);
         return 0;
+}
+
+/* Lists of indices belong to the graph. */
+static int copy_indices(struct mfl_graph *graph, struct mfl_error *err)
+{
+        int r = 0;
+        for (int i = 0; i < graph->n_layers; i++) {
+                struct mfl_map_spec *map = &graph->layers[i].map;
+                const int32_t *from = map->index;
+                size_t bytes = (size_t)map->n_index * sizeof *from;
+                map->index = NULL;
+                if (r || !from || graph->layers[i].op != MFL_OP_MAP)
+                        continue;
+                int32_t *own = mfl_malloc(bytes + 1);
+                if (own)
+                        map->index = memcpy(own, from, bytes);
+                else
+                        r = mfl_fail_memory(err, bytes, "the indices of a layer");
+        }
+        return r;
 }
 
 static int fill_graph(
@@ -270,11 +295,16 @@ static int fill_graph(
         if (!graph->layers)
                 return mfl_fail_memory(err, bytes, "the graph's layers");
         memcpy(graph->layers, layers, bytes);
+        if ((r = copy_indices(graph, err)))
+                return r;
         for (int i = 0; i < graph->n_layers; i++) {
                 *ret_at = i;
                 if ((unsigned)layers[i].op >= MFL_OP_COUNT_)
                         return mfl_fail(err, MFL_INVALID, "layer %d: there is no operator number %u", i,
                                 (unsigned)layers[i].op);
+                if (layers[i].op == MFL_OP_MAP && (unsigned)layers[i].map.kind >= MFL_MAP_COUNT_)
+                        return mfl_fail(err, MFL_INVALID, "layer %d: there is no map number %u", i,
+                                (unsigned)layers[i].map.kind);
         }
         *ret_at = 0;
         if (layers[0].op != MFL_OP_INPUT)
@@ -377,6 +407,8 @@ void mfl_graph_free(struct mfl_graph *graph)
 {
         if (!graph)
                 return;
+        for (int i = 0; graph->layers && i < graph->n_layers; i++)
+                free((void *)graph->layers[i].map.index);
         free(graph->layers);
         free(graph->params);
         free(graph->aliases);

@@ -16,6 +16,7 @@
 
 #include "common/base/base.h"
 #include "common/base/fixed.h"
+#include "common/model/graph_map.h"
 
 #define MFL_SHAPE_RANK_MAX 4
 #define MFL_LAYERS_MAX 1024
@@ -60,6 +61,9 @@ struct mfl_op_info {
 const struct mfl_op_info *mfl_op_info(enum mfl_op op);
 const char *mfl_op_name(enum mfl_op op); /* "?" for a number that is no operator */
 int mfl_op_inputs(enum mfl_op op);
+struct mfl_layer;
+/* The layer's word in job files: mfl_op_name, or the kind of a map. */
+const char *mfl_layer_kind(const struct mfl_layer *layer);
 
 #define MFL_MASKED (-1e9f)
 
@@ -102,7 +106,8 @@ struct mfl_layer {
         int axis;                      /* concat, slice, mean: a dimension of the sample */
         int start, end;                /* slice; end 0: to the end */
         int order[MFL_SHAPE_RANK_MAX]; /* transpose */
-        struct mfl_shape shape;        /* reshape, weight: the output's */
+        struct mfl_shape shape;        /* reshape, weight, map (view, gather): the output's */
+        struct mfl_map_spec map;       /* map; an avgpool2d has its window above */
         int vocabulary;                /* embedding */
         bool has_padding;              /* embedding */
         int padding_idx;               /* embedding with has_padding; padding_mask */

@@ -172,30 +172,11 @@ static int infer_concat(struct mfl_layer *layer, const struct mfl_shape *in, con
         return 0;
 }
 
-/* Checks the shape in a description: each dimension 1 to 2^31 - 1, and together at most the size of a tensor.
- */
-static int check_shape(const struct mfl_layer *layer, struct mfl_error *err)
-{
-        const struct mfl_shape *shape = &layer->shape;
-        uint64_t count = 1;
-        bool fits = shape->rank >= 1 && shape->rank <= 3;
-        for (int d = 0; fits && d < shape->rank; d++) {
-                fits = shape->dim[d] >= 1 && shape->dim[d] <= INT32_MAX;
-                count = fits ? mfl_graph_multiply(count, (uint64_t)shape->dim[d]) : count;
-        }
-        if (!fits || count > MFL_PARAMS_MAX)
-                return mfl_fail(err, MFL_INVALID,
-                        "layer %s (%s): a shape has 1 to 3 dimensions of at least 1, and at most %llu "
-                        "numbers",
-                        layer->name, mfl_op_name(layer->op), (unsigned long long)MFL_PARAMS_MAX);
-        return 0;
-}
-
 static int infer_reshape(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
         char text[96], text2[96];
-        int r = check_shape(layer, err);
+        int r = mfl_graph_check_shape(layer, err);
         if (r)
                 return r;
         if (mfl_shape_count(&layer->shape) != mfl_shape_count(in))
@@ -212,7 +193,7 @@ static int infer_weight(struct mfl_layer *layer, const struct mfl_shape *in, con
         struct mfl_error *err)
 {
         layer->out = layer->shape;
-        return check_shape(layer, err);
+        return mfl_graph_check_shape(layer, err);
 }
 
 static int infer_transpose(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
@@ -263,6 +244,12 @@ static int infer_mean(struct mfl_layer *layer, const struct mfl_shape *in, const
                 if (d != layer->axis)
                         layer->out.dim[to++] = in->dim[d];
         return 0;
+}
+
+static int infer_map(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
+        struct mfl_error *err)
+{
+        return mfl_graph_infer_map(layer, in, err);
 }
 
 static int infer_embedding(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,

@@ -100,6 +100,13 @@ static uint64_t cost_weighted(const struct mfl_graph *graph, const struct mfl_la
         return add(flops, layer->bias ? (uint64_t)mfl_shape_count(out) : 0);
 }
 
+/* Copies cost nothing; each term of a sum is a product and a sum. */
+static uint64_t cost_map(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        uint64_t terms = mfl_map_terms(layer, &graph->layers[layer->input].out);
+        return terms > (uint64_t)mfl_shape_count(&layer->out) ? mfl_graph_multiply(2, terms) : 0;
+}
+
 typedef uint64_t cost_fn(const struct mfl_graph *graph, const struct mfl_layer *layer);
 static cost_fn *const costs[MFL_OP_COUNT_] = {
         [MFL_OP_INPUT] = cost_nothing,
@@ -151,7 +158,7 @@ static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, s
         else if (layer->input >= 0 && layer->input != i - 1)
                 snprintf(reads, sizeof reads, "  reads %s", graph->layers[layer->input].name);
         return (size_t)snprintf(text, bytes, "%-20s %-16s %-14s %12llu%s%s\n", layer->name,
-                mfl_op_name(layer->op), mfl_shape_text(&layer->out, shape, sizeof shape),
+                mfl_layer_kind(layer), mfl_shape_text(&layer->out, shape, sizeof shape),
                 (unsigned long long)count, reads, shares);
 }
 

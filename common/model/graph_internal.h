@@ -19,6 +19,9 @@ static inline uint64_t mfl_graph_multiply(uint64_t a, uint64_t b)
 int mfl_graph_infer(struct mfl_graph *graph, int i, struct mfl_error *err);
 int mfl_graph_infer_conv(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err);
 int mfl_graph_infer_pool(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err);
+int mfl_graph_infer_map(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err);
+/* Checks layer->shape: the sizes of 1 to 3 dimensions. MFL_INVALID. */
+int mfl_graph_check_shape(const struct mfl_layer *layer, struct mfl_error *err);
 /* Checks out_channels, which the message calls `what`, and init. */
 int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, struct mfl_error *err);
 

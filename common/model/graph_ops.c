@@ -55,6 +55,28 @@ const char *mfl_op_name(enum mfl_op op)
         return (unsigned)op < MFL_OP_COUNT_ ? infos[op].name : "?";
 }
 
+static const char *const map_names[MFL_MAP_COUNT_] = {
+        [MFL_MAP_VIEW] = "view",
+        [MFL_MAP_GATHER] = "gather",
+        [MFL_MAP_PAD] = "pad",
+        [MFL_MAP_RESIZE] = "resize",
+        [MFL_MAP_SUM] = "sum",
+        [MFL_MAP_MEAN] = "mean",
+        [MFL_MAP_CUMSUM] = "cumsum",
+        [MFL_MAP_AVGPOOL2D] = "avgpool2d",
+        [MFL_MAP_ADAPTIVE_AVGPOOL2D] = "adaptive_avgpool2d",
+};
+
+const char *mfl_map_name(enum mfl_map_kind kind)
+{
+        return (unsigned)kind < MFL_MAP_COUNT_ ? map_names[kind] : "?";
+}
+
+const char *mfl_layer_kind(const struct mfl_layer *layer)
+{
+        return layer->op == MFL_OP_MAP ? mfl_map_name(layer->map.kind) : mfl_op_name(layer->op);
+}
+
 int mfl_op_inputs(enum mfl_op op)
 {
         return infos[op].n_inputs;
@@ -64,9 +86,28 @@ int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, str
 {
         if (layer->out_channels < 1 || layer->out_channels > MFL_GRAPH_SIZE_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %d is outside 1 to %d", layer->name,
-                        mfl_op_name(layer->op), what, layer->out_channels, MFL_GRAPH_SIZE_MAX);
+                        mfl_layer_kind(layer), what, layer->out_channels, MFL_GRAPH_SIZE_MAX);
         if (layer->init > MFL_INIT_GPT2)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): there is no initialisation number %u",
                         layer->name, mfl_op_name(layer->op), (unsigned)layer->init);
+        return 0;
+}
+
+/* Checks the shape in a description: each dimension 1 to 2^31 - 1, and together at most the size of a tensor.
+ */
+int mfl_graph_check_shape(const struct mfl_layer *layer, struct mfl_error *err)
+{
+        const struct mfl_shape *shape = &layer->shape;
+        uint64_t count = 1;
+        bool fits = shape->rank >= 1 && shape->rank <= 3;
+        for (int d = 0; fits && d < shape->rank; d++) {
+                fits = shape->dim[d] >= 1 && shape->dim[d] <= INT32_MAX;
+                count = fits ? mfl_graph_multiply(count, (uint64_t)shape->dim[d]) : count;
+        }
+        if (!fits || count > MFL_PARAMS_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s (%s): a shape has 1 to 3 dimensions of at least 1, and at most %llu "
+                        "numbers",
+                        layer->name, mfl_layer_kind(layer), (unsigned long long)MFL_PARAMS_MAX);
         return 0;
 }

@@ -7,7 +7,7 @@ static int check_pair(
 {
         if (pair[0] < min || pair[1] < min || pair[0] > MFL_GRAPH_SIZE_MAX || pair[1] > MFL_GRAPH_SIZE_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %dx%d is outside %d to %d", layer->name,
-                        mfl_op_name(layer->op), what, pair[0], pair[1], min, MFL_GRAPH_SIZE_MAX);
+                        mfl_layer_kind(layer), what, pair[0], pair[1], min, MFL_GRAPH_SIZE_MAX);
         return 0;
 }
 
@@ -33,14 +33,14 @@ static int check_pool(const struct mfl_layer *layer, const struct mfl_shape *in,
                 if (layer->padding[axis] > layer->kernel[axis] / 2)
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s): padding %dx%d is more than half of the kernel %dx%d",
-                                layer->name, mfl_op_name(layer->op), layer->padding[0], layer->padding[1],
+                                layer->name, mfl_layer_kind(layer), layer->padding[0], layer->padding[1],
                                 layer->kernel[0], layer->kernel[1]);
                 if (layer->op == MFL_OP_MAXPOOL2D &&
                         has_empty_window(layer, axis, in->dim[1 + axis], layer->out.dim[1 + axis]))
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s): a window of dilation %dx%d contains only padding; use a "
                                 "smaller dilation",
-                                layer->name, mfl_op_name(layer->op), layer->dilation[0], layer->dilation[1]);
+                                layer->name, mfl_layer_kind(layer), layer->dilation[0], layer->dilation[1]);
         }
         return 0;
 }
@@ -61,7 +61,7 @@ static int check_window(struct mfl_layer *layer, const struct mfl_shape *in, str
         if (in->rank != 3)
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (%s): needs an image (channels x height x width); its input is %s",
-                        layer->name, mfl_op_name(layer->op), mfl_shape_text(in, text, sizeof text));
+                        layer->name, mfl_layer_kind(layer), mfl_shape_text(in, text, sizeof text));
         return 0;
 }
 
@@ -82,7 +82,7 @@ static int infer_window(struct mfl_layer *layer, const struct mfl_shape *in, str
                                 "layer %s (%s): the %s of its input %s with padding %d is %lld, less than "
                                 "the "
                                 "kernel's reach of %lld; use a smaller kernel or padding of at least %lld",
-                                layer->name, mfl_op_name(layer->op), axis ? "width" : "height",
+                                layer->name, mfl_layer_kind(layer), axis ? "width" : "height",
                                 mfl_shape_text(in, text, sizeof text), layer->padding[axis],
                                 (long long)padded, (long long)reach,
                                 (long long)(reach - in->dim[1 + axis] + 1) / 2);
@@ -108,13 +108,13 @@ static int infer_transposed(struct mfl_layer *layer, const struct mfl_shape *in,
                         return mfl_fail(err, MFL_INVALID,
                                 "layer %s (%s): output_padding %d is outside 0 to %d, less than the stride "
                                 "or dilation",
-                                layer->name, mfl_op_name(layer->op), more, most);
+                                layer->name, mfl_layer_kind(layer), more, most);
                 int64_t out = (in->dim[1 + axis] - 1) * layer->stride[axis] -
                               2 * (int64_t)layer->padding[axis] +
                               (int64_t)layer->dilation[axis] * (layer->kernel[axis] - 1) + more + 1;
                 if (out < 1)
                         return mfl_fail(err, MFL_INVALID, "layer %s (%s): padding %dx%d leaves no output",
-                                layer->name, mfl_op_name(layer->op), layer->padding[0], layer->padding[1]);
+                                layer->name, mfl_layer_kind(layer), layer->padding[0], layer->padding[1]);
                 layer->out.dim[1 + axis] = out;
         }
         return 0;
@@ -127,7 +127,7 @@ static int check_groups(struct mfl_layer *layer, const struct mfl_shape *in, str
                 layer->out_channels % layer->conv_groups)
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (%s): groups %d does not divide both its %lld channels and its %d filters",
-                        layer->name, mfl_op_name(layer->op), layer->conv_groups, (long long)in->dim[0],
+                        layer->name, mfl_layer_kind(layer), layer->conv_groups, (long long)in->dim[0],
                         layer->out_channels);
         return 0;
 }
@@ -147,8 +147,9 @@ int mfl_graph_infer_conv(struct mfl_layer *layer, const struct mfl_shape *in, st
 int mfl_graph_infer_pool(struct mfl_layer *layer, const struct mfl_shape *in, struct mfl_error *err)
 {
         int r = infer_window(layer, in, err);
-        if (!r && layer->ceil_mode && layer->op != MFL_OP_MAXPOOL2D)
-                r = mfl_fail(err, MFL_INVALID, "layer %s (%s): only maxpool2d has ceil_mode", layer->name,
-                        mfl_op_name(layer->op));
+        if (!r && layer->ceil_mode && layer->op == MFL_OP_AVGPOOL2D)
+                r = mfl_fail(err, MFL_INVALID,
+                        "layer %s (%s): maxpool2d has ceil_mode, and avgpool2d with count_include_pad: false",
+                        layer->name, mfl_layer_kind(layer));
         return r ? r : check_pool(layer, in, err);
 }

@@ -165,14 +165,25 @@ static const struct conf_case image_cases[] = {
 
 const struct conf_case *mfl_conf_case_at(int i)
 {
-        int n = MFL_ARRAY_SIZE(image_cases), n_more = n + mfl_conf_n_more_cases,
-            n_unary = n_more + mfl_conf_n_unary_cases;
-        return i < n                                   ? &image_cases[i]
-               : i < n_more                            ? &mfl_conf_more_cases[i - n]
-               : i < n_unary                           ? &mfl_conf_unary_cases[i - n_more]
-               : i < n_unary + mfl_conf_n_shared_cases ? &mfl_conf_shared_cases[i - n_unary]
-                                                       : NULL;
+        const struct {
+                const struct conf_case *cases;
+                int n;
+        } tables[] = {{image_cases, MFL_ARRAY_SIZE(image_cases)},
+                {mfl_conf_more_cases, mfl_conf_n_more_cases}, {mfl_conf_unary_cases, mfl_conf_n_unary_cases},
+                {mfl_conf_shared_cases, mfl_conf_n_shared_cases}, {mfl_conf_map_cases, mfl_conf_n_map_cases}};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(tables); i -= tables[k++].n)
+                if (i < tables[k].n)
+                        return &tables[k].cases[i];
+        return NULL;
 }
+
+#define TWICE(from, mode_)                                                                                   \
+        {                                                                                                    \
+                .op = MFL_OP_MAP, .input = from,                                                             \
+                .map = {.kind = MFL_MAP_RESIZE,                                                              \
+                        .mode = mode_,                                                                       \
+                        .scale_factor = {2, 2} }                                                             \
+        }
 
 const struct conf_case mfl_conf_perf_cases[] = {
         {"conv 5x5 1->32 28x28", IMAGE(1, 28, 28), {SAME(32, 5)}, .batch = 32},
@@ -218,6 +229,23 @@ const struct conf_case mfl_conf_perf_cases[] = {
         {"lstm 80x256->256", SEQUENCE(80, 256), {RECURRENT(MFL_OP_LSTM, 256)}, .batch = 10},
         {"lstm 80x64->64", SEQUENCE(80, 64), {RECURRENT(MFL_OP_LSTM, 64)}, .batch = 10},
         {"gru 80x256->256", SEQUENCE(80, 256), {RECURRENT(MFL_OP_GRU, 256)}, .batch = 10},
+        {"resize nearest 16 32x32", IMAGE(16, 32, 32), {TWICE(0, MFL_MAP_NEAREST)}, .batch = 8},
+        {"resize bilinear 16 32x32", IMAGE(16, 32, 32), {TWICE(0, MFL_MAP_BILINEAR)}, .batch = 8},
+        {"pixel shuffle 64 32x32", IMAGE(64, 32, 32),
+                {{.op = MFL_OP_MAP,
+                        .shape = IMAGE(16, 64, 64),
+                        .map = {.kind = MFL_MAP_VIEW,
+                                .n_digits = 5,
+                                .size = {16, 32, 2, 32, 2},
+                                .stride = {4096, 32, 2048, 1, 1024}}}},
+                .batch = 8},
+        {"unet joint 32 32x32", IMAGE(3, 32, 32),
+                {SAME(32, 3), RELU, MAX2, SAME(64, 3), RELU, TWICE(5, MFL_MAP_BILINEAR),
+                        JOIN(MFL_OP_CONCAT, 2, 6), SAME(32, 3)},
+                .batch = 8},
+        {"unet up 32 32x32", IMAGE(3, 32, 32),
+                {SAME(32, 3), RELU, MAX2, SAME(64, 3), RELU, TWICE(5, MFL_MAP_BILINEAR), SAME(32, 3)},
+                .batch = 8},
         {"dropout 9216", VECTOR(9216), {{.op = MFL_OP_DROPOUT, .rate = 0.25f}}, .batch = 10},
 };
 const int mfl_conf_n_perf_cases = MFL_ARRAY_SIZE(mfl_conf_perf_cases);

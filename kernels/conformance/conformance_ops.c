@@ -237,6 +237,15 @@ static double longest_product(const struct mfl_graph *graph, const struct mfl_la
         return fmax(from, fmax(to, batch * area));
 }
 
+static double longest_row(const struct mfl_graph *graph, const struct mfl_layer *l)
+{
+        struct mfl_map *map = NULL;
+        double n =
+                mfl_map_new(graph, (int)(l - graph->layers), &map, NULL) ? 1 : (double)mfl_map_longest(map);
+        mfl_map_free(map);
+        return n;
+}
+
 /* The number of terms in the longest sum of a layer, gradients included. */
 static double longest_sum_of(const struct mfl_graph *graph, const struct mfl_layer *l, int batch)
 {
@@ -262,6 +271,8 @@ static double longest_sum_of(const struct mfl_graph *graph, const struct mfl_lay
                 return in / in2;
         case MFL_OP_MEAN:
                 return in / out;
+        case MFL_OP_MAP:
+                return longest_row(graph, l);
         case MFL_OP_WEIGHT:
                 return batch;
         case MFL_OP_EMBEDDING:

@@ -37,6 +37,7 @@ static const char *const smoke[] = {
         "transpose of all",
         "slices of one tensor",
         "mean of features",
+        "unet joint",
         "embedding mean dense",
         "dense of sequences",
         "layernorm wide",

@@ -80,6 +80,10 @@ static bool works_plain(const struct mfl_net *net, int i)
         if (layer->op == MFL_OP_MULTIPLY)
                 return !joins_equals(graph, i) ||
                        net->layers[layer->input].layout.tag != net->layers[layer->input2].layout.tag;
+        if (layer->op == MFL_OP_MAP)
+                return !mfl_cpu_map_keeps_layout(net, i);
+        if (layer->op == MFL_OP_CONCAT)
+                return !mfl_cpu_concat_keeps_layout(net, i);
         return mfl_cpu_has(layer->op, MFL_CPU_PLAIN) || is_product(graph, i);
 }
 
@@ -302,7 +306,9 @@ static int build(struct mfl_net *net, struct mfl_error *err)
         /* The library divides its work by this number when primitives are made. */
         omp_set_num_threads(net->options.threads);
         find_fusions(net);
-        int rc = choose_layouts(net, err);
+        int rc = mfl_maps_new(net->graph, &net->maps, err);
+        if (!rc)
+                rc = choose_layouts(net, err);
         if (rc)
                 return rc;
         describe_needs(net, needs);
@@ -362,6 +368,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         if (net->stream)
                 dnnl_stream_destroy(net->stream);
         mfl_plan_free(net->plan);
+        mfl_maps_free(net->graph, net->maps);
         free(net->layers);
         free(net->wide);
         free(net->edges);

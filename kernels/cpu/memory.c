@@ -228,6 +228,8 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                                         groups +
                                 4 + (options->accumulate > 1)) *
                         wide;
+        for (int i = 0; i < graph->n_layers; i++)
+                floats += mfl_map_bytes(graph, i) / sizeof(float);
         for (int i = 0; i < graph->n_params; i++)
                 floats += graph->params[i].count * (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
         if (options->precision == MFL_PRECISION_BF16)

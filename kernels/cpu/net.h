@@ -58,6 +58,7 @@ struct mfl_net {
         enum mfl_cpu_bf16 bf16;
         dnnl_stream_t stream;
         struct mfl_plan *plan;
+        struct mfl_map **maps; /* of MFL_OP_MAP layers */
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
         uint64_t n_wide, n_extra;
@@ -126,6 +127,10 @@ static inline bool mfl_cpu_is_conv(enum mfl_op op)
         return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D;
 }
 
+/* shape.c: whether concatenation i works in the layout of its inputs. */
+bool mfl_cpu_concat_keeps_layout(const struct mfl_net *net, int i);
+/* map.c: whether map i works in the layout of its input. */
+bool mfl_cpu_map_keeps_layout(const struct mfl_net *net, int i);
 /* Whether flatten or reshape i puts elements into another order. */
 bool mfl_cpu_moves(const struct mfl_net *net, int i);
 

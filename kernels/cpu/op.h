@@ -53,7 +53,8 @@ struct mfl_cpu_op {
         X(ATTENTION, attention)                                                                              \
         X(LSTM, lstm)                                                                                        \
         X(GRU, gru)                                                                                          \
-        X(PADDING_MASK, padding_mask)
+        X(PADDING_MASK, padding_mask)                                                                        \
+        X(MAP, map)
 /* clang-format on */
 #define MFL_CPU_DECLARE(symbol, name) extern const struct mfl_cpu_op mfl_cpu_op_##name;
 MFL_CPU_OPS(MFL_CPU_DECLARE)

@@ -29,7 +29,7 @@ static struct mfl_join join_of(const struct mfl_net *net, int i)
         return v;
 }
 
-/* What layer i reads of its input, as the join sees it. */
+/* What layer i reads of its input, as the join or concatenation sees it. */
 static const float *joined(const struct mfl_net *net, int i, int which)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -103,15 +103,47 @@ static int join_backward(const struct pass *pass, int i, float *dx, float *dx2)
         return 0;
 }
 
+/* Channels behind each other stay behind each other in blocks, where no block holds channels of both. Only in networks
+ * with maps: the convolutions behind a concatenation sum in another order in another layout, and other networks keep
+ * the bits that they had. */
+bool mfl_cpu_concat_keeps_layout(const struct mfl_net *net, int i)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const struct mfl_layout *in = &net->layers[layer->input].layout,
+                                *in2 = &net->layers[layer->input2].layout;
+        bool maps = false;
+        for (int k = 1; k < net->graph->n_layers; k++)
+                maps = maps || net->graph->layers[k].op == MFL_OP_MAP;
+        if (!maps || layer->out.rank != 3 || layer->axis != 0 || in->tag != in2->tag || in->tag == dnnl_nchw)
+                return false;
+        return in->tag == dnnl_nhwc || in->c % in->block == 0;
+}
+
+/* The concatenated tensor from its axis, and the part of the first input. */
+static struct mfl_axis concat_axis(const struct mfl_net *net, int i, int64_t *ret_first)
+{
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        const struct mfl_layout *l = &net->layers[i].layout, *in = &net->layers[layer->input].layout;
+        if (net->layers[i].plain) {
+                *ret_first = net->graph->layers[layer->input].out.dim[layer->axis];
+                return axis_of(net, &layer->out, layer->axis);
+        }
+        if (l->tag == dnnl_nhwc) {
+                *ret_first = in->c;
+                return (struct mfl_axis){.outer = net->options.batch * l->h * l->w, .n = l->c, .inner = 1};
+        }
+        *ret_first = in->n_blocks;
+        return (struct mfl_axis){.outer = net->options.batch, .n = l->n_blocks, .inner = l->stride_block};
+}
+
 static int concat_forward(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        struct mfl_axis axis = axis_of(net, &layer->out, layer->axis);
-        int64_t first = net->graph->layers[layer->input].out.dim[layer->axis];
+        int64_t first;
+        struct mfl_axis axis = concat_axis(net, i, &first);
         float *y = mfl_cpu_act(net, i);
-        copy_part(&axis, 0, first, false, mfl_cpu_plain(net, layer->input, 0), y);
-        copy_part(&axis, first, axis.n - first, false, mfl_cpu_plain(net, layer->input2, 1), y);
+        copy_part(&axis, 0, first, false, joined(net, i, 0), y);
+        copy_part(&axis, first, axis.n - first, false, joined(net, i, 1), y);
         return 0;
 }
 
@@ -119,9 +151,8 @@ static int concat_backward(const struct pass *pass, int i, float *dx, float *dx2
 {
         const struct mfl_net *net = pass->net;
         const float *dy = mfl_cpu_grad(net, i);
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        struct mfl_axis axis = axis_of(net, &layer->out, layer->axis);
-        int64_t first = net->graph->layers[layer->input].out.dim[layer->axis];
+        int64_t first;
+        struct mfl_axis axis = concat_axis(net, i, &first);
         if (dx)
                 copy_part(&axis, 0, first, true, dy, dx);
         if (dx2)

@@ -54,7 +54,8 @@ struct mfl_ref_op {
         X(ATTENTION, attention)                                                                              \
         X(LSTM, lstm)                                                                                        \
         X(GRU, gru)                                                                                          \
-        X(PADDING_MASK, padding_mask)
+        X(PADDING_MASK, padding_mask)                                                                        \
+        X(MAP, map)
 /* clang-format on */
 #define MFL_REF_DECLARE(symbol, name) extern const struct mfl_ref_op mfl_ref_op_##name;
 MFL_REF_OPS(MFL_REF_DECLARE)

@@ -53,6 +53,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         if (make_plan(graph, options, &plan, NULL))
                 return 0; /* net_new reports the error */
         uint64_t bytes = plan->arena_bytes + floats * sizeof(float);
+        for (int i = 0; i < graph->n_layers; i++)
+                bytes += mfl_map_bytes(graph, i);
         mfl_plan_free(plan);
         return bytes;
 }
@@ -68,6 +70,7 @@ static void net_free(struct mfl_net *net)
         if (!net)
                 return;
         mfl_plan_free(net->plan);
+        mfl_maps_free(net->graph, net->maps);
         free(net->arena);
         free(net->params);
         free(net->params_first);
@@ -89,6 +92,8 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         size_t groups = (size_t)net->options.groups, n = (size_t)graph->n * groups;
         size_t input = (size_t)mfl_shape_count(&graph->input) * (size_t)net->options.batch;
         int rc = make_plan(graph, &net->options, &net->plan, err);
+        if (!rc)
+                rc = mfl_maps_new(graph, &net->maps, err);
         if (rc)
                 return rc;
         net->arena = mfl_alloc_aligned(net->plan->arena_bytes);

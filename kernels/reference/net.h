@@ -10,6 +10,7 @@ struct mfl_net {
         const struct mfl_graph *graph;
         struct mfl_net_options options;
         struct mfl_plan *plan;
+        struct mfl_map **maps; /* of MFL_OP_MAP layers */
         char *arena;
         float *params, *params_first, *momentum; /* G * n; momentum: SGD's, or Adam's first moment */
         float *second;                           /* G * n: Adam's and Adagrad's sum of squares. Both are

@@ -166,3 +166,32 @@ void mfl_ref_global_maxpool_backward(
                         dx[p * plane + i] = (add ? dx[p * plane + i] : 0.0f) + (i == best ? dy[p] : 0.0f);
         }
 }
+
+/* The sum of row r's terms; `from` is the block's first element of the right lane. */
+static double map_sum(const struct mfl_map_rows *rows, int64_t r, int64_t inner, const float *from)
+{
+        int64_t t = rows->first ? rows->first[r] : r, end = rows->first ? rows->first[r + 1] : r + 1;
+        double sum = 0;
+        for (; t < end; t++)
+                sum += (rows->weight ? (double)rows->weight[t] : 1.0) * (double)from[rows->index[t] * inner];
+        return sum;
+}
+
+void mfl_ref_map_forward(const struct mfl_map *map, int64_t rows, const float *x, float *y)
+{
+        const int32_t *first = map->y.first;
+        for (int64_t a = 0; a < rows * map->outer; a++, x += map->n_in * map->inner)
+                for (int64_t o = 0; o < map->n_out; o++)
+                        for (int64_t b = 0; b < map->inner; b++)
+                                *y++ = first && first[o] == first[o + 1]
+                                               ? map->fill
+                                               : (float)map_sum(&map->y, o, map->inner, x + b);
+}
+
+void mfl_ref_map_backward(const struct mfl_map *map, int64_t rows, const float *dy, bool add, float *dx)
+{
+        for (int64_t a = 0; a < rows * map->outer; a++, dy += map->n_out * map->inner)
+                for (int64_t i = 0; i < map->n_in; i++)
+                        for (int64_t b = 0; b < map->inner; b++, dx++)
+                                *dx = (add ? *dx : 0.0f) + (float)map_sum(&map->x, i, map->inner, dy + b);
+}

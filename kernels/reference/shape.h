@@ -37,6 +37,10 @@ void mfl_ref_transpose(const struct mfl_shape *in, const int *order, int64_t row
 void mfl_ref_mean_forward(const struct mfl_ref_axis *v, const float *x, float *y);
 void mfl_ref_mean_backward(const struct mfl_ref_axis *v, const float *dy, bool add, float *dx);
 
+/* y = the map of each sample; dx = its transpose of dy. */
+void mfl_ref_map_forward(const struct mfl_map *map, int64_t rows, const float *x, float *y);
+void mfl_ref_map_backward(const struct mfl_map *map, int64_t rows, const float *dy, bool add, float *dx);
+
 /* {c, plane} -> {c}: the largest of each of rows * c planes. */
 void mfl_ref_global_maxpool_forward(int64_t planes, int64_t plane, const float *x, float *y);
 void mfl_ref_global_maxpool_backward(

@@ -46,7 +46,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 const struct mfl_layer *layer = &job->spec->model.layers[i];
                 const struct mfl_op_info *op = mfl_op_info(layer->op);
                 if (op->since > demand.version)
-                        demand = (struct core_demand){op->since, op->name, " layers"};
+                        demand = (struct core_demand){op->since, mfl_layer_kind(layer), " layers"};
                 if (layer->has_padding && MFL_PROTOCOL_FUNCTIONS > demand.version)
                         demand = (struct core_demand){
                                 MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};

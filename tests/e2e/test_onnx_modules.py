@@ -309,7 +309,7 @@ class LastStates(Base):
         return self.fc(torch.cat([h[0], h[1]], 1))
 
 
-@of((12, 3), refused=["module r: ", "runs backward or in both directions"])
+@of((12, 3))
 class BothDirections(Base):
     def build(self):
         self.r, self.fc = nn.LSTM(3, 7, batch_first=True, bidirectional=True), nn.Linear(14, 5)
@@ -318,7 +318,7 @@ class BothDirections(Base):
         return self.fc(self.r(x)[0][:, 0])
 
 
-@of((12, 3), refused=["module r: ", "runs backward or in both directions"])
+@of((12, 3))
 class LastStatesOfBoth(Base):
     def build(self):
         self.r, self.fc = nn.GRU(3, 7, batch_first=True, bidirectional=True), nn.Linear(14, 5)

@@ -1,25 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recognises scaled dot-product attention that is written out: softmax(q k^T * scale + mask) v, with heads by
- * reshapes and transpositions. */
+ * reshapes and transpositions. What differs from that is left to scores.c. */
 #include <math.h>
 
 #include "cli/onnx/internal.h"
-
-#define SUPPORTED                                                                                            \
-        "supported is softmax(q k^T / sqrt(d)) v with heads of equal width, with a causal mask or none"
-
-/* The heads of a value: {.., heads, rows, columns}; all other dimensions are 1. */
-static bool heads_of(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns)
-{
-        if (s->rank < 2)
-                return false;
-        *rows = s->dim[s->rank - 2];
-        *columns = s->dim[s->rank - 1];
-        *heads = 1;
-        for (int d = 0; d < s->rank - 2; d++)
-                *heads *= s->dim[d];
-        return *rows > 0 && *columns > 0 && *heads > 0;
-}
 
 static int start_scores(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
 {
@@ -41,10 +25,11 @@ static int start_scores(struct onnx *o, struct onnx_value *a, struct onnx_value 
                         return r;
                 sk = 1;
         }
-        if (!heads_of(&q->shape, &h, &t, &d) || !heads_of(&k->shape, &hk, &dk, &tk) || h != hk || d != dk ||
-                t != tk)
+        if (!mfl_onnx_heads(&q->shape, &h, &t, &d) || !mfl_onnx_heads(&k->shape, &hk, &dk, &tk) || h != hk ||
+                d != dk)
                 return mfl_onnx_fail(o,
-                        "the product of two values must be queries times keys of one sequence; " SUPPORTED);
+                        "the two matrices can't be multiplied: as many of them, and rows as long as the "
+                        "other's columns");
         struct onnx_shape shape = q->shape;
         shape.dim[shape.rank - 1] = tk;
         if ((r = mfl_onnx_new_value(o, &shape, &v)))
@@ -68,44 +53,71 @@ static int copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx
         return 0;
 }
 
-/* The mask of the scores: 0 where a position may look; elsewhere a number so low that exp makes it 0. */
-static int read_mask(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask,
-        bool kept_if_zero, bool added, bool *ret_causal)
+/* The sum of the masks so far and of another: 0 where a position may look; elsewhere a number so low that exp makes it
+ * 0. */
+static int add_mask(
+        struct onnx *o, struct onnx_value *scores, const struct onnx_value *mask, bool kept_if_zero)
 {
-        int64_t t = scores->shape.dim[scores->shape.rank - 1], n = mfl_onnx_count(&scores->shape);
-        bool all = true, causal = true;
-        struct onnx_shape out;
-        int r = mfl_onnx_broadcast(o, &scores->shape, &mask->shape, &out);
-        if (r)
+        struct onnx_shape shape = mask->shape;
+        struct onnx_value *v;
+        struct onnx_tensor *t;
+        const struct onnx_value *old = scores->mask;
+        int r = old ? mfl_onnx_broadcast(o, &mask->shape, &old->shape, &shape) : 0;
+        if (r || (r = mfl_onnx_fold_new(o, &shape, true, &t)) || (r = mfl_onnx_new_value(o, &shape, &v)))
                 return r;
-        if (mfl_onnx_count(&out) != n)
-                return mfl_onnx_fail(o, "the mask is larger than the scores; " SUPPORTED);
-        for (int64_t i = 0; i < n; i++) {
-                double m = mfl_onnx_number(mask->tensor, mfl_onnx_broadcast_at(&out, i, &mask->shape));
-                if (added && m != 0 && !(m <= -1e4))
-                        return mfl_onnx_fail(o, "what it adds to the scores is not a mask; " SUPPORTED);
-                bool may = (m == 0) == kept_if_zero;
-                all = all && may;
-                causal = causal && may == (i % t <= i / t % t);
+        for (int64_t i = 0; i < t->count; i++) {
+                double m = mfl_onnx_number(mask->tensor, mfl_onnx_broadcast_at(&shape, i, &mask->shape));
+                bool hidden = (m == 0) != kept_if_zero;
+                hidden = hidden || (old && mfl_onnx_number(old->tensor,
+                                                   mfl_onnx_broadcast_at(&shape, i, &old->shape)) != 0);
+                mfl_onnx_fold_put(t, i, hidden ? -INFINITY : 0);
         }
-        if (!all && !causal)
-                return mfl_onnx_fail(o, "the mask is not causal; " SUPPORTED);
-        *ret_causal = !all;
+        v->tensor = t;
+        scores->mask = v;
         return 0;
 }
 
-static int mask_scores(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask,
-        bool kept_if_zero, bool added)
+/* Whether a constant that is added to scores is a mask. */
+static bool is_mask(const struct onnx_value *constant)
+{
+        for (int64_t i = 0; i < constant->tensor->count; i++) {
+                double m = mfl_onnx_number(constant->tensor, i);
+                if (m != 0 && !(m <= -1e4))
+                        return false;
+        }
+        return true;
+}
+
+static int mask_scores(
+        struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask, bool kept_if_zero)
 {
         struct onnx_value *v;
-        bool causal = false;
-        int r = read_mask(o, scores, mask, kept_if_zero, added, &causal);
+        struct onnx_shape out;
+        int r = mfl_onnx_broadcast(o, &scores->shape, &mask->shape, &out);
+        if (!r && mfl_onnx_count(&out) != mfl_onnx_count(&scores->shape))
+                r = mfl_onnx_fail(o, "the mask is larger than the scores");
         if (!r)
                 r = copy_pending(o, scores, &v);
-        if (r)
-                return r;
-        v->causal = scores->causal || causal;
-        return mfl_onnx_output(o, 0, v);
+        if (!r)
+                r = add_mask(o, v, mask, kept_if_zero);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+enum looks { LOOKS_ALL, LOOKS_BACK, LOOKS_OTHERWISE };
+
+/* Where positions may look. */
+static enum looks looks_of(const struct onnx_value *scores)
+{
+        const struct onnx_value *mask = scores->mask;
+        int64_t t = scores->shape.dim[scores->shape.rank - 1], n = mfl_onnx_count(&scores->shape);
+        bool all = true, causal = true;
+        for (int64_t i = 0; mask && i < n; i++) {
+                int64_t at = mfl_onnx_broadcast_at(&scores->shape, i, &mask->shape);
+                bool may = mfl_onnx_number(mask->tensor, at) == 0;
+                all = all && may;
+                causal = causal && may == (i % t <= i / t % t);
+        }
+        return all ? LOOKS_ALL : causal ? LOOKS_BACK : LOOKS_OTHERWISE;
 }
 
 static int scale_scores(struct onnx *o, const struct onnx_value *scores, double scale)
@@ -143,15 +155,12 @@ static int where_step(struct onnx *o, bool *ret_taken)
         if (!mfl_onnx_scalar(other, &c) || !(c <= -1e4))
                 return mfl_onnx_fail(o, "puts %g where the mask is; expected -inf or a large negative number",
                         other->tensor && other->tensor->count ? mfl_onnx_number(other->tensor, 0) : 0);
-        return mask_scores(o, scores, mask, !first, false);
+        return mask_scores(o, scores, mask, !first);
 }
 
 static int softmax_step(struct onnx *o, const struct onnx_value *scores)
 {
         struct onnx_value *v;
-        int64_t axis = mfl_onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
-        if (axis != -1 && axis != scores->shape.rank - 1)
-                return mfl_onnx_fail(o, "must be over the last dimension of the scores");
         int r = copy_pending(o, scores, &v);
         if (r)
                 return r;
@@ -236,19 +245,33 @@ static int spread_heads(struct onnx *o, int layer, int64_t h, int64_t t, int64_t
         return mfl_onnx_view(o, &whole, shape, map, ret_value);
 }
 
-static int finish(struct onnx *o, const struct onnx_value *weights, struct onnx_value *values)
+/* Whether one layer computes it: heads of equal width, scores scaled by 1/sqrt(d), a causal mask or none. */
+static bool is_one_layer(const struct onnx_value *weights, const struct onnx_value *v, enum looks looks)
+{
+        int64_t h = 1, t = 1, d = 1, hv, tv, dv, hk, dk, tk;
+        bool fits = mfl_onnx_heads(&weights->base->shape, &h, &t, &d) &&
+                    mfl_onnx_heads(&v->shape, &hv, &tv, &dv) &&
+                    mfl_onnx_heads(&weights->other->shape, &hk, &dk, &tk);
+        return fits && hv == h && tv == t && tk == t && dv == d && looks != LOOKS_OTHERWISE &&
+               fabs(weights->scale * sqrt((double)d) - 1) <= 1e-5;
+}
+
+static int finish(struct onnx *o, struct onnx_value *weights, struct onnx_value *values)
 {
         struct onnx_value *v, *part[3], *result;
-        int64_t h = 1, t = 1, d = 1, hv, tv, dv;
+        enum looks looks = looks_of(weights);
+        int64_t h, t, d;
         int packed, layer, r = mfl_onnx_resolve(o, values, &v);
         if (r)
                 return r;
-        bool shaped = heads_of(&weights->base->shape, &h, &t, &d);
-        if (!shaped || !heads_of(&v->shape, &hv, &tv, &dv) || hv != h || tv != t || dv != d)
-                return mfl_onnx_fail(o, "the values and the queries differ in shape; " SUPPORTED);
-        if (fabs(weights->scale * sqrt((double)d) - 1) > 1e-5)
-                return mfl_onnx_fail(o, "scores are scaled by %g, expected 1/sqrt(%lld) = %g; " SUPPORTED,
-                        weights->scale, (long long)d, 1 / sqrt((double)d));
+        if (!is_one_layer(weights, v, looks)) {
+                struct onnx_value *settled;
+                r = mfl_onnx_resolve(o, weights, &settled);
+                if (!r)
+                        r = mfl_onnx_weigh(o, settled, v, &result);
+                return r ? r : mfl_onnx_output(o, 0, result);
+        }
+        mfl_onnx_heads(&weights->base->shape, &h, &t, &d);
         if ((r = as_rows(o, weights->base, h, t, d, false, &part[0])) ||
                 (r = as_rows(o, weights->other, h, t, d, true, &part[1])) ||
                 (r = as_rows(o, v, h, t, d, false, &part[2])) || (r = pack(o, part, t, h * d, &packed)))
@@ -256,7 +279,7 @@ static int finish(struct onnx *o, const struct onnx_value *weights, struct onnx_
         struct mfl_layer l = {.op = MFL_OP_ATTENTION,
                 .input = packed,
                 .heads = (int)h,
-                .causal = weights->causal,
+                .causal = looks == LOOKS_BACK,
                 .rate = weights->rate,
                 .out = {2, {t, h * d}}};
         struct onnx_shape shape = v->shape;
@@ -293,6 +316,19 @@ static bool is_learned(struct onnx *o, const struct onnx_tensor *t)
         return true;
 }
 
+static bool is_last(const struct onnx *o, const struct onnx_value *scores)
+{
+        int64_t axis = mfl_onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
+        return axis == -1 || axis == scores->shape.rank - 1;
+}
+
+static bool stays_float(struct onnx *o)
+{
+        enum onnx_kind kind = ONNX_KIND_FLOAT;
+        return mfl_onnx_node(o)->op_type[0] == 'I' ||
+               (!mfl_onnx_cast_kind(o, &kind) && kind == ONNX_KIND_FLOAT);
+}
+
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -310,8 +346,13 @@ int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
                 return finish(o, a, b);
         if (!strcmp(op, "MatMul") && b && !a->tensor && !b->tensor)
                 return start_scores(o, a, b);
-        if (!strcmp(op, "Softmax") && scores)
+        if (!strcmp(op, "Softmax") && scores && is_last(o, a))
                 return softmax_step(o, a);
+        if ((!strncmp(op, "Cast", 4) || !strcmp(op, "Identity")) && (scores || weights) && stays_float(o)) {
+                struct onnx_value *v;
+                int r = copy_pending(o, a, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         if (!strcmp(op, "Dropout") && weights)
                 return drop_step(o, a);
         if (!strcmp(op, "IsNaN") && weights) {
@@ -320,12 +361,12 @@ int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
         if ((!strcmp(op, "Mul") || !strcmp(op, "Div")) && b && (scores || late)) {
-                if (mfl_onnx_scalar(scores ? b : a, &c) && (op[0] == 'M' || scores))
+                if (mfl_onnx_scalar(scores ? b : a, &c) && (op[0] == 'M' || scores) && c != 0)
                         return scale_scores(o, scores ? a : b, op[0] == 'M' ? c : 1 / c);
         }
         if (!strcmp(op, "Add") && b && (scores || late) && (scores ? b : a)->tensor &&
-                !is_learned(o, (scores ? b : a)->tensor))
-                return mask_scores(o, scores ? a : b, scores ? b : a, true, true);
+                !is_learned(o, (scores ? b : a)->tensor) && is_mask(scores ? b : a))
+                return mask_scores(o, scores ? a : b, scores ? b : a, true);
         *ret_taken = false;
         return 0;
 }

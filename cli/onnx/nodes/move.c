@@ -4,7 +4,8 @@
 #include "cli/onnx/internal.h"
 
 static const char *const moves[] = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
-        "Slice", "Split", "Gather", "Expand", "Cast", "CastLike", "Pad", NULL};
+        "Slice", "Split", "Gather", "Expand", "Tile", "Cast", "CastLike", "DepthToSpace", "SpaceToDepth",
+        "Pad", NULL};
 
 bool mfl_onnx_is_move(const struct onnx *o)
 {
@@ -12,6 +13,8 @@ bool mfl_onnx_is_move(const struct onnx *o)
         const struct onnx_value *v = mfl_onnx_input(o, 0), *index = mfl_onnx_input(o, 1);
         if (!strcmp(op, "Gather"))
                 return v && index && index->tensor && (!v->tensor || v->tensor->count);
+        if (!strcmp(op, "Pad"))
+                return v && (v->tensor || mfl_onnx_pads_nothing(o));
         for (int i = 0; moves[i]; i++)
                 if (!strcmp(moves[i], op))
                         return true;
@@ -279,9 +282,7 @@ static int move_pad(struct onnx *o, struct move *m)
         m->out = m->in->shape;
         for (int i = 0; i < n; i++)
                 if (pads[i])
-                        return mfl_onnx_fail(o,
-                                "a separate node of padding is not supported; use the padding of "
-                                "convolutions and pools");
+                        return mfl_onnx_fail(o, "padding of a constant is not supported");
         return 0;
 }
 
@@ -309,6 +310,61 @@ static int move_expand(struct onnx *o, struct move *m)
         for (int64_t i = 0; i < total; i++)
                 m->map[i] = (int32_t)mfl_onnx_broadcast_at(&m->out, i, &m->in->shape);
         return 0;
+}
+
+/* Each dimension, repeated as a whole. */
+static int move_tile(struct onnx *o, struct move *m)
+{
+        const struct onnx_shape *in = &m->in->shape;
+        const int64_t *repeats;
+        int64_t step[2 * ONNX_RANK_MAX] = {0}, stride[ONNX_RANK_MAX];
+        struct onnx_shape whole = {.rank = in->rank};
+        int n, r = mfl_onnx_ints(o, NULL, 1, &repeats, &n);
+        if (r)
+                return r;
+        if (n != in->rank || 2 * n > ONNX_RANK_MAX)
+                return mfl_onnx_fail(o, "%d numbers of repetitions for %d dimensions; the limit is %d", n,
+                        in->rank, ONNX_RANK_MAX / 2);
+        strides_of(in, stride);
+        m->out = (struct onnx_shape){.rank = 2 * n};
+        for (int d = 0; d < n; d++) {
+                if (repeats[d] < 1 || repeats[d] > ONNX_ELEMENTS_MAX)
+                        return mfl_onnx_fail(o, "%lld repetitions", (long long)repeats[d]);
+                m->out.dim[2 * d] = repeats[d];
+                m->out.dim[2 * d + 1] = in->dim[d];
+                step[2 * d + 1] = stride[d];
+                whole.dim[d] = repeats[d] * in->dim[d];
+        }
+        r = fill_strided(o, m, 0, step);
+        m->out = whole;
+        return r;
+}
+
+/* Blocks of size x size pixels become channels, or channels become blocks. CRD counts the output's channels first, as
+ * PixelShuffle; DCR counts the pixels of a block first. */
+static int move_depth(struct onnx *o, struct move *m, bool to_space)
+{
+        const struct onnx_shape *in = &m->in->shape;
+        int64_t k = mfl_onnx_int(o, "blocksize", 0), n = in->dim[0], c = in->dim[1], h = in->dim[2],
+                w = in->dim[3];
+        bool crd = to_space && mfl_onnx_string_is(o, "mode", "DCR", "CRD");
+        if (in->rank != 4 || k < 1 || k > 65536 || (to_space ? c % (k * k) : h % k || w % k))
+                return mfl_onnx_fail(o, "blocksize %lld does not fit the image", (long long)k);
+        int64_t plane = h * w;
+        if (to_space) {
+                c /= k * k;
+                m->out = (struct onnx_shape){6, {n, c, h, k, w, k}};
+                int64_t own = crd ? k * k * plane : plane, pixel = crd ? plane : c * plane;
+                const int64_t step[] = {in->dim[1] * plane, own, w, k * pixel, 1, pixel};
+                int r = fill_strided(o, m, 0, step);
+                m->out = (struct onnx_shape){4, {n, c, h * k, w * k}};
+                return r;
+        }
+        m->out = (struct onnx_shape){6, {n, k, k, c, h / k, w / k}};
+        const int64_t step[] = {c * plane, w, 1, plane, k * w, k};
+        int r = fill_strided(o, m, 0, step);
+        m->out = (struct onnx_shape){4, {n, c * k * k, h / k, w / k}};
+        return r;
 }
 
 /* Whether only embeddings read what this node gives: columns of a table that hold codes, which a data set must have as
@@ -381,6 +437,10 @@ static int repeat(struct onnx *o, const struct move *m, struct onnx_value *v)
         int r = m->map && v->tensor->param ? mfl_onnx_is_simple(o, v->tensor, &simple) : 0;
         if (r || simple)
                 return r;
+        const struct onnx_value *own = in.tensor->origin ? mfl_onnx_find(o, in.tensor->origin) : NULL;
+        if (own && own->tensor &&
+                own->tensor->f == in.tensor->f) /* only reshaped: the layer has its own shape */
+                in.shape = own->shape;
         if ((r = mfl_onnx_lift(o, &in, &lifted)) || (r = mfl_onnx_view(o, lifted, &m->out, m->map, &view)))
                 return r;
         int uses = v->uses;
@@ -462,6 +522,10 @@ int mfl_onnx_move(struct onnx *o)
                 r = move_cast(o, &m);
         else if (!strcmp(op, "Pad"))
                 r = move_pad(o, &m);
+        else if (!strcmp(op, "Tile"))
+                r = move_tile(o, &m);
+        else if (!strcmp(op, "DepthToSpace") || !strcmp(op, "SpaceToDepth"))
+                r = move_depth(o, &m, op[0] == 'D');
         else if (!strcmp(op, "Expand"))
                 r = move_expand(o, &m);
         return r ? r : finish(o, &m, 0);

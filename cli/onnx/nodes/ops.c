@@ -178,9 +178,7 @@ static int convert_pool(struct onnx *o)
         if (r)
                 return r;
         bool padded = l.padding[0] || l.padding[1];
-        if (average && padded && !mfl_onnx_int(o, "count_include_pad", 0))
-                return mfl_onnx_fail(o, "padding that is not counted is not supported; use "
-                                        "AvgPool1d or 2d(count_include_pad=True)");
+        bool inside = average && padded && !mfl_onnx_int(o, "count_include_pad", 0);
         l.out = (struct mfl_shape){3, {in.dim[0]}};
         for (int d = 0; d < 2; d++) {
                 l.out.dim[1 + d] = windows(&l, d, in.dim[1 + d]);
@@ -188,12 +186,16 @@ static int convert_pool(struct onnx *o)
                                (int64_t)l.dilation[d] * (l.kernel[d] - 1) - 1;
                 bool beyond = mfl_onnx_int(o, "ceil_mode", 0) && room % l.stride[d] &&
                               l.out.dim[1 + d] * l.stride[d] - l.padding[d] < in.dim[1 + d];
-                if (beyond && average)
-                        return mfl_onnx_fail(o,
-                                "ceil_mode with windows that reach beyond the image is supported only for "
-                                "MaxPool; use AvgPool2d(ceil_mode=False) or another input size");
+                if (beyond && average && padded && !inside)
+                        return mfl_onnx_fail(o, "ceil_mode with a counted padding is not supported; use "
+                                                "AvgPool2d(ceil_mode=False), or count_include_pad=False");
+                inside = inside || (beyond && average);
                 l.ceil_mode |= beyond;
                 l.out.dim[1 + d] += beyond;
+        }
+        if (inside) {
+                l.op = MFL_OP_MAP;
+                l.map.kind = MFL_MAP_AVGPOOL2D;
         }
         return add_image(o, &l, NULL);
 }
@@ -508,7 +510,9 @@ static const struct {
         {"Softmax", convert_softmax, OF_SAMPLES}, {"LogSoftmax", convert_softmax, OF_SAMPLES},
         {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES},
-        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY}};
+        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
+        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
+        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

@@ -119,14 +119,6 @@ static int flip(struct onnx *o, const struct onnx_value *of, int64_t rows, int64
         return mfl_onnx_view(o, of, &shape, map, ret_view);
 }
 
-static int fail_backward(struct onnx *o, int r)
-{
-        return r < 0 ? r
-                     : mfl_onnx_fail(o, "runs backward or in both directions, but mfl supports only forward. "
-                                        "Export the "
-                                        "model without bidirectional=True");
-}
-
 /* *ret_layer gives the positions in the order in which they were read. */
 static int add_direction(struct onnx *o, const struct recurrent *rnn, int *ret_layer)
 {
@@ -151,7 +143,7 @@ static int add_direction(struct onnx *o, const struct recurrent *rnn, int *ret_l
                 return r;
         name_layer(o, &l, w, rnn->backward);
         if ((r = mfl_onnx_view_layer(o, x, &in, &l.input)))
-                return rnn->backward ? fail_backward(o, r) : r;
+                return r;
         return mfl_onnx_add_layer(o, &l, t, o->node, ret_layer);
 }
 

@@ -113,9 +113,22 @@ static int mean_over(
         return 0;
 }
 
-static int mean(struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer)
+/* Over any dimensions: if they lie apart in too many groups, they are moved to the end first. */
+static int sum(struct onnx *o, struct onnx_value *x, const struct reduction *d, bool is_mean, int *ret_layer)
 {
         struct onnx_value *view;
+        struct onnx_shape rows = {2, {mfl_onnx_count(&x->shape) / d->n, d->n}};
+        bool done;
+        int r = mfl_onnx_add_sum(o, x, d->over, is_mean, ret_layer, &done);
+        if (r || done)
+                return r;
+        if ((r = reduced_last(o, x, d->over, &view)) || (r = mfl_onnx_view(o, view, &rows, NULL, &view)))
+                return r;
+        return mfl_onnx_add_sum(o, view, 2, is_mean, ret_layer, &done);
+}
+
+static int mean(struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer)
+{
         bool done;
         if (x->shape.rank == 4 && d->over == 12 && x->shape.dim[0] == 1) {
                 struct mfl_layer l = {.op = MFL_OP_GLOBAL_AVGPOOL2D};
@@ -125,14 +138,7 @@ static int mean(struct onnx *o, struct onnx_value *x, const struct reduction *d,
                 return r ? r : mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
         }
         int r = mean_over(o, x, d, ret_layer, &done);
-        if (r || done)
-                return r;
-        int64_t rows = mfl_onnx_count(&x->shape) / d->n;
-        struct mfl_layer l = {.op = MFL_OP_MEAN, .axis = 1, .out = {1, {rows}}};
-        struct mfl_shape in = {2, {rows, d->n}};
-        if ((r = reduced_last(o, x, d->over, &view)) || (r = mfl_onnx_view_layer(o, view, &in, &l.input)))
-                return r;
-        return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+        return r || done ? r : sum(o, x, d, true, ret_layer);
 }
 
 static int maximum(struct onnx *o, struct onnx_value *x, const struct reduction *d, int *ret_layer)
@@ -162,13 +168,17 @@ int mfl_onnx_reduce(struct onnx *o)
         bool length = !strcmp(op, "ReduceL2");
         if (length && (r = mfl_onnx_make_power(o, x, 2, 1, &x)))
                 return r;
-        r = strcmp(op, "ReduceMax") ? mean(o, x, &d, &layer) : maximum(o, x, &d, &layer);
-        if (!r)
-                r = mfl_onnx_layer_value(o, layer, &d.out, &v);
-        if (!r && !strcmp(op, "ReduceSum"))
-                r = mfl_onnx_make_affine(o, v, (double)d.n, 0, &v);
+        if (d.n == 1) { /* nothing to add */
+                r = mfl_onnx_view(o, x, &d.out, NULL, &v);
+        } else {
+                r = !strcmp(op, "ReduceMax")    ? maximum(o, x, &d, &layer)
+                    : !strcmp(op, "ReduceMean") ? mean(o, x, &d, &layer)
+                                                : sum(o, x, &d, false, &layer);
+                if (!r)
+                        r = mfl_onnx_layer_value(o, layer, &d.out, &v);
+        }
         /* The slope of the root at 0 is infinite; a vector of zeros shall have the gradient 0. */
-        if (!r && length && !(r = mfl_onnx_make_affine(o, v, (double)d.n, 1e-24, &v)))
+        if (!r && length && !(r = mfl_onnx_make_affine(o, v, 1, 1e-24, &v)))
                 r = mfl_onnx_make_power(o, v, 0.5, 1, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }

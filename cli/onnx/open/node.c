@@ -85,6 +85,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return mfl_onnx_fold(o);
         if ((r = mfl_onnx_noise_step(o, &taken)) || taken)
                 return r;
+        if ((r = mfl_onnx_sequence_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
@@ -109,6 +111,7 @@ int mfl_onnx_convert_node(struct onnx *o)
                 "this operator is not supported. Supported are Conv, ConvTranspose, Gemm, MatMul, "
                 "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
                 "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
-                "ReduceMean, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, LSTM, GRU, "
+                "Pad, Resize, reductions, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, "
+                "LSTM, GRU, "
                 "embeddings and attention");
 }

@@ -10,7 +10,7 @@
 
 struct line {
         char *text;
-        size_t n;
+        size_t n, room;
 };
 
 static void say(struct line *line, const char *fmt, ...) MFL_PRINTF(2, 3);
@@ -18,7 +18,7 @@ static void say(struct line *line, const char *fmt, ...)
 {
         va_list ap;
         va_start(ap, fmt);
-        line->n += (size_t)mfl_vsnprintf(line->text + line->n, LINE_BYTES - line->n, fmt, ap);
+        line->n += (size_t)mfl_vsnprintf(line->text + line->n, line->room - line->n, fmt, ap);
         va_end(ap);
 }
 
@@ -32,7 +32,7 @@ static void say_pair(struct line *line, const char *key, const int pair[2], int 
 
 static void say_window(struct line *line, const struct mfl_layer *l)
 {
-        bool pool = l->op == MFL_OP_MAXPOOL2D || l->op == MFL_OP_AVGPOOL2D;
+        bool pool = l->op == MFL_OP_MAXPOOL2D || l->op == MFL_OP_AVGPOOL2D || l->op == MFL_OP_MAP;
         say_pair(line, "kernel", l->kernel, 0);
         if (pool ? memcmp(l->stride, l->kernel, sizeof l->stride) != 0
                  : l->stride[0] != 1 || l->stride[1] != 1)
@@ -80,6 +80,103 @@ static void say_order(struct line *line, const struct mfl_layer *l, int rank)
         for (int d = 0; d < rank; d++)
                 say(line, "%s%d", d ? ", " : ", order: [", l->order[d]);
         say(line, "]");
+}
+
+static void say_list(struct line *line, const char *key, const int64_t *v, int n)
+{
+        say(line, ", %s: [", key);
+        for (int d = 0; d < n; d++)
+                say(line, "%s%" PRId64, d ? ", " : "", v[d]);
+        say(line, "]");
+}
+
+static void say_counts(struct line *line, const char *key, const int *v, int n)
+{
+        int64_t all[MFL_SHAPE_RANK_MAX];
+        for (int d = 0; d < n; d++)
+                all[d] = v[d];
+        say_list(line, key, all, n);
+}
+
+static void say_view(struct line *line, const struct mfl_layer *l)
+{
+        const struct mfl_map_spec *v = &l->map;
+        bool shifted = false;
+        say_shape(line, &l->shape);
+        say_list(line, "sizes", v->size, v->n_digits);
+        say_list(line, "strides", v->stride, v->n_digits);
+        if (v->offset)
+                say(line, ", offset: %" PRId64, v->offset);
+        for (int d = 0; d < v->n_digits; d++)
+                shifted = shifted || v->shift[d];
+        if (shifted)
+                say_list(line, "shifts", v->shift, v->n_digits);
+}
+
+static void say_axes(struct line *line, const struct mfl_map_spec *v)
+{
+        int64_t axes[MFL_SHAPE_RANK_MAX];
+        int n = 0;
+        for (int d = 0; d < MFL_SHAPE_RANK_MAX; d++)
+                if (v->axes >> d & 1)
+                        axes[n++] = d;
+        say_list(line, "axis", axes, n);
+        say(line, "%s", v->keepdim ? ", keepdim: true" : "");
+}
+
+static const char *const map_modes[] = {[MFL_MAP_CONSTANT] = "constant",
+        [MFL_MAP_REFLECT] = "reflect",
+        [MFL_MAP_REPLICATE] = "replicate",
+        [MFL_MAP_CIRCULAR] = "circular",
+        [MFL_MAP_NEAREST] = "nearest",
+        [MFL_MAP_NEAREST_EXACT] = "nearest-exact",
+        [MFL_MAP_BILINEAR] = "bilinear",
+        [MFL_MAP_BICUBIC] = "bicubic"};
+
+static void say_map(struct line *line, const struct mfl_layer *l)
+{
+        const struct mfl_map_spec *v = &l->map;
+        switch (v->kind) {
+        case MFL_MAP_VIEW:
+                say_view(line, l);
+                break;
+        case MFL_MAP_GATHER:
+                say_shape(line, &l->shape);
+                for (int e = 0; e < v->n_index; e++)
+                        say(line, "%s%d", e ? ", " : ", index: [", v->index[e]);
+                say(line, "]");
+                break;
+        case MFL_MAP_PAD:
+                say_counts(line, "before", v->before, l->out.rank);
+                say_counts(line, "after", v->after, l->out.rank);
+                say(line, ", mode: %s", map_modes[v->mode]);
+                if (v->value != 0)
+                        say(line, ", value: %.9g", (double)v->value);
+                break;
+        case MFL_MAP_RESIZE:
+                if (v->to[0])
+                        say_counts(line, "size", v->to, 2);
+                else
+                        say(line, ", scale_factor: [%.17g, %.17g]", v->scale_factor[0], v->scale_factor[1]);
+                say(line, ", mode: %s%s", map_modes[v->mode],
+                        v->align_corners ? ", align_corners: true" : "");
+                break;
+        case MFL_MAP_AVGPOOL2D:
+                say_window(line, l);
+                say(line, ", count_include_pad: false%s", l->ceil_mode ? ", ceil_mode: true" : "");
+                break;
+        case MFL_MAP_ADAPTIVE_AVGPOOL2D:
+                say_counts(line, "size", v->to, 2);
+                break;
+        default:
+                say_axes(line, v);
+        }
+}
+
+/* The bytes that the layer's line may have. */
+static size_t line_bytes(const struct mfl_layer *l)
+{
+        return LINE_BYTES + (l->op == MFL_OP_MAP ? (size_t)l->map.n_index * 12 : 0);
 }
 
 static void say_params(struct line *line, const struct mfl_layer *l)
@@ -169,15 +266,20 @@ static void say_shared(struct line *line, const struct mfl_graph *graph, const s
 
 int mfl_onnx_text(struct onnx *o, const struct mfl_graph *graph, char **ret_text)
 {
-        char *text = mfl_onnx_alloc(o, (size_t)graph->n_layers, LINE_BYTES);
-        size_t n = 0;
+        size_t n = 0, room = 1;
+        for (int i = 1; i < graph->n_layers; i++)
+                room += line_bytes(&graph->layers[i]);
+        char *text = mfl_onnx_alloc(o, room, 1);
         if (!text)
                 return onnx_memory(o);
         for (int i = 1; i < graph->n_layers; i++) {
                 const struct mfl_layer *l = &graph->layers[i];
-                struct line line = {text + n, 0};
-                say(&line, "    - %s: {name: '%s'", mfl_op_name(l->op), l->name);
-                say_settings(&line, l, l->input < 0 ? NULL : &graph->layers[l->input].out);
+                struct line line = {text + n, 0, line_bytes(l)};
+                say(&line, "    - %s: {name: '%s'", mfl_layer_kind(l), l->name);
+                if (l->op == MFL_OP_MAP)
+                        say_map(&line, l);
+                else
+                        say_settings(&line, l, l->input < 0 ? NULL : &graph->layers[l->input].out);
                 say_shared(&line, graph, l);
                 if (mfl_op_inputs(l->op) == 2)
                         say(&line, ", inputs: ['%s', '%s']", graph->layers[l->input].name,

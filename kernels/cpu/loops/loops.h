@@ -172,6 +172,14 @@ struct mfl_axis {
         int64_t outer, n, inner;
 };
 
+/* A sparse linear map of `blocks` blocks; backward has the transposed table, and no fill. */
+struct mfl_map_loop {
+        int64_t blocks, n_in, inner;
+        const struct mfl_map_rows *rows;
+        float fill;
+        int threads;
+};
+
 /* Matrix products and what uses them: all that differs in a bfloat16 network. */
 struct mfl_products {
         void (*gemm)(const struct mfl_gemm *g, float *work);
@@ -246,6 +254,7 @@ struct mfl_loops {
         void (*join_grad2)(const struct mfl_join *v, const float *x, const float *dy, float *dx2);
         void (*mean)(const struct mfl_axis *v, const float *x, float *y);
         void (*mean_grad)(const struct mfl_axis *v, const float *dy, float *dx);
+        void (*map)(const struct mfl_map_loop *v, const float *x, float *y);
         /* Softmax cross entropy of one position, for many classes: bodies.h in vectors, with label smoothing
          * too. dz may be NULL. */
         float (*cross_entropy)(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit);

@@ -450,6 +450,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops/loops_sequence.h"
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_shape.h"
+#include "kernels/cpu/loops/loops_map.h"
 
 #define SQUARES 16
 
@@ -512,6 +513,7 @@ const struct mfl_loops LOOPS = {
         .join_grad2 = join_grad2,
         .mean = mean_axis,
         .mean_grad = mean_axis_grad,
+        .map = map_rows,
         .cross_entropy = cross_entropy,
         .squares = squares,
         .scale = scale,

@@ -129,6 +129,8 @@ static int send_constants(struct mfl_net *net, struct mfl_error *err)
                         "copy weights of classes", err);
         if (!rc)
                 rc = mfl_cuda_send_ties(net, err);
+        if (!rc)
+                rc = mfl_cuda_maps_send(net, err);
         return rc ? rc : send_permutation(net, err);
 }
 

@@ -75,6 +75,7 @@ struct mfl_cuda_layer {
         struct mfl_cuda_conv conv2; /* LSTM, GRU: the product with the previous output, as a convolution of
                                        the output */
         struct mfl_cuda_conv_plan *weights2;
+        uint64_t map_at; /* maps: offset of the tables in their region */
 };
 
 /* Parts of the one allocation. */
@@ -97,6 +98,7 @@ enum mfl_cuda_region {
         MFL_CUDA_EVAL,        /* [stride] floats: the group that eval uses; G > 1 */
         MFL_CUDA_EVAL_LOW,    /* [stride] of the element type */
         MFL_CUDA_WORKSPACE,
+        MFL_CUDA_MAPS,          /* tables of sparse linear maps: run_map.c */
         MFL_CUDA_PLACE,         /* [n] uint32 */
         MFL_CUDA_TIES,          /* [n_tie_tables] uint32 */
         MFL_CUDA_FLAT,          /* [n] floats: params on their way; or a piece of the sum, int64 */
@@ -144,6 +146,7 @@ struct mfl_cuda_model {
         struct mfl_net_options options;
         enum mfl_cuda_type type;
         struct mfl_cuda_layer *layers;
+        struct mfl_map **maps; /* of MFL_OP_MAP layers, in the order of the device's tensors */
         struct mfl_plan *plan;
         uint64_t *at; /* [n_params] first element of a tensor in a wide vector */
         uint64_t n_trained, n_own,
@@ -203,6 +206,9 @@ void mfl_cuda_model_deinit(struct mfl_cuda_model *model); /* with the plans of c
 int mfl_cuda_model_fuse(struct mfl_cuda_model *model, struct mfl_error *err); /* -ENOMEM */
 /* Params, control and regions; called again when workspace_bytes are known more exactly. */
 int mfl_cuda_model_place_params(struct mfl_cuda_model *model, struct mfl_error *err); /* MFL_INVALID */
+/* run_map.c: makes the tables of maps, and sizes their region. MFL_INVALID; -ENOMEM. Then sends them. */
+int mfl_cuda_model_maps(struct mfl_cuda_model *model, struct mfl_error *err);
+int mfl_cuda_maps_send(struct mfl_net *net, struct mfl_error *err);
 /* The tensor that normalisation i works on. */
 struct mfl_cuda_tensor mfl_cuda_norm_tensor(const struct mfl_cuda_model *model, int i);
 /* Layer i's output as vectors, one for each row of the batch. */

@@ -80,6 +80,7 @@ bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i)
         case MFL_OP_SLICE:
         case MFL_OP_MEAN:
         case MFL_OP_WEIGHT:
+        case MFL_OP_MAP:
                 return true;
         case MFL_OP_RESHAPE:
                 return !is_copy(model, i);

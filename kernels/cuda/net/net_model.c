@@ -36,6 +36,7 @@ static const unsigned char traits[MFL_OP_COUNT_] = {
         [MFL_OP_TRANSPOSE] = KNOWN,
         [MFL_OP_SLICE] = KNOWN,
         [MFL_OP_MEAN] = KNOWN,
+        [MFL_OP_MAP] = KNOWN,
         [MFL_OP_WEIGHT] = KNOWN,
         [MFL_OP_EMBEDDING] = KNOWN | READS_INPUT,
         [MFL_OP_MATMUL] = KNOWN | READS_INPUT | READS_INPUT2,
@@ -387,6 +388,8 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
         if (!rc)
                 rc = describe_layers(model, err);
         if (!rc)
+                rc = mfl_cuda_model_maps(model, err);
+        if (!rc)
                 rc = mfl_cuda_model_fuse(model, err);
         if (!rc) {
                 describe_needs(model, needs);
@@ -414,6 +417,7 @@ void mfl_cuda_model_deinit(struct mfl_cuda_model *model)
                 mfl_cuda_conv_plan_free(model->layers[i].weights2);
         }
         mfl_plan_free(model->plan);
+        mfl_maps_free(model->graph, model->maps);
         free(model->layers);
         free(model->at);
         free(model->ties);

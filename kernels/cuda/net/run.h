@@ -44,6 +44,9 @@ cudaError_t mfl_cuda_attention_layer_backward(const struct mfl_cuda_run *pass, i
 void *mfl_cuda_lstm_gates(const struct mfl_net *net, int i, bool hidden);
 cudaError_t mfl_cuda_lstm_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_lstm_backward(const struct mfl_cuda_run *pass, int i);
+/* run_map.c */
+cudaError_t mfl_cuda_map_forward(const struct mfl_cuda_run *pass, int i);
+cudaError_t mfl_cuda_map_backward(const struct mfl_cuda_run *pass, int i);
 /* run_direct.c */
 cudaError_t mfl_cuda_direct_layer_forward(const struct mfl_cuda_run *pass, int i);
 cudaError_t mfl_cuda_direct_layer_backward(const struct mfl_cuda_run *pass, int i);

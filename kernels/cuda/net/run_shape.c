@@ -201,6 +201,8 @@ cudaError_t mfl_cuda_shape_forward(const struct mfl_cuda_run *pass, int i)
         void *y = mfl_cuda_act_at(net, i);
         if (layer->op == MFL_OP_WEIGHT)
                 return weight_forward(pass, i);
+        if (layer->op == MFL_OP_MAP)
+                return mfl_cuda_map_forward(pass, i);
         struct mfl_cuda_move a = move_of(pass, mfl_cuda_act_at(net, layer->input), y, false);
         struct mfl_cuda_unary unary;
         struct mfl_cuda_join join;
@@ -274,6 +276,8 @@ cudaError_t mfl_cuda_shape_backward(const struct mfl_cuda_run *pass, int i)
         struct mfl_cuda_mean mean;
         if (layer->op == MFL_OP_WEIGHT)
                 return weight_backward(pass, i);
+        if (layer->op == MFL_OP_MAP)
+                return mfl_cuda_map_backward(pass, i);
         if (!want.dx && !want.dx2)
                 return cudaSuccess;
         switch (layer->op) {

@@ -499,7 +499,9 @@ static void bad_layers_are_refused(void **state)
         l[1] = (struct mfl_layer){.op = MFL_OP_ELU, .input = 0, .alpha = INFINITY};
         assert_refused(l, 3, 4, "layer elu1 (elu): alpha inf is outside (0, 1000]");
         l[1] = (struct mfl_layer){.op = MFL_OP_AVGPOOL2D, .input = 0, .kernel = {2, 2}, .ceil_mode = true};
-        assert_refused(l, 3, 4, "layer avgpool1 (avgpool2d): only maxpool2d has ceil_mode");
+        assert_refused(l, 3, 4,
+                "layer avgpool1 (avgpool2d): maxpool2d has ceil_mode, and avgpool2d with count_include_pad: "
+                "false");
         l[1] = (struct mfl_layer){.op = MFL_OP_MAXPOOL2D, .input = 0, .kernel = {2, 2}, .padding = {2, 1}};
         assert_refused(
                 l, 3, 4, "layer maxpool1 (maxpool2d): padding 2x1 is more than half of the kernel 2x2");

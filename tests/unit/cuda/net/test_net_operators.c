@@ -48,6 +48,10 @@ struct op_case {
         {                                                                                                    \
                 .op = MFL_OP_CONV2D, .out_channels = o, .kernel = {3, 3}, .padding = {1, 1}, .bias = true    \
         }
+#define MAP(kind_, ...)                                                                                      \
+        {                                                                                                    \
+                .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_##kind_, __VA_ARGS__ }                             \
+        }
 #define WEIGHT(...)                                                                                          \
         {                                                                                                    \
                 .op = MFL_OP_WEIGHT, .shape = __VA_ARGS__                                                    \
@@ -126,6 +130,41 @@ static const struct op_case cases[] = {
         {"mean of an image", IMAGE(3, 4, 5), {SAME(3), {.op = MFL_OP_MEAN, .axis = 1}}},
         {"mean of channels", IMAGE(3, 4, 5), {{.op = MFL_OP_MEAN, .axis = 0}}},
         {"global maxpool", IMAGE(5, 4, 3), {SAME(8), OP(MFL_OP_GLOBAL_MAXPOOL2D), DENSE(4)}},
+        {"pad", IMAGE(3, 4, 5),
+                {SAME(6), MAP(PAD, .before = {0, 1, 2}, .after = {0, 2, 0}, .value = 0.5f), SAME(3)}},
+        {"pad channels", IMAGE(3, 4, 5), {MAP(PAD, .before = {1, 0, 2}, .after = {2, 1, 0}), SAME(3)}},
+        {"pad rows", SEQUENCE(5, 6),
+                {DENSE(4), MAP(PAD, .mode = MFL_MAP_REFLECT, .before = {3}, .after = {1, 2})}},
+        {"resize", IMAGE(3, 4, 5),
+                {SAME(6), OP(MFL_OP_RELU), MAP(RESIZE, .mode = MFL_MAP_BILINEAR, .to = {7, 9}), SAME(3)}},
+        {"resize twice read", IMAGE(3, 4, 4),
+                {SAME(6), MAP(RESIZE, .mode = MFL_MAP_NEAREST, .scale_factor = {2, 2}),
+                        MAP(ADAPTIVE_AVGPOOL2D, .to = {4, 4}), JOIN(MFL_OP_ADD, 1, 3)}},
+        {"resize to a pixel", IMAGE(3, 4, 4), {SAME(6), MAP(ADAPTIVE_AVGPOOL2D, .to = {1, 1}), SAME(3)}},
+        {"resize of a pixel", IMAGE(3, 4, 4),
+                {SAME(5), OP(MFL_OP_GLOBAL_AVGPOOL2D), MAP(RESIZE, .mode = MFL_MAP_BILINEAR, .to = {3, 2}),
+                        SAME(3)}},
+        {"pixel shuffle", IMAGE(3, 3, 5),
+                {SAME(12),
+                        {.op = MFL_OP_MAP,
+                                .shape = IMAGE(3, 6, 10),
+                                .map = {.kind = MFL_MAP_VIEW,
+                                        .n_digits = 5,
+                                        .size = {3, 3, 2, 5, 2},
+                                        .stride = {60, 5, 30, 1, 15}}},
+                        SAME(2)}},
+        {"view of channels", IMAGE(3, 5, 4),
+                {SAME(4),
+                        {.op = MFL_OP_MAP,
+                                .shape = SEQUENCE(8, 3),
+                                .map = {.kind = MFL_MAP_VIEW,
+                                        .n_digits = 2,
+                                        .size = {8, 3},
+                                        .stride = {4, 1},
+                                        .offset = 7}},
+                        DENSE(3)}},
+        {"sum of planes", IMAGE(5, 4, 3), {SAME(6), MAP(SUM, .axes = 6), DENSE(4)}},
+        {"mean of rows and channels", IMAGE(5, 4, 3), {SAME(6), MAP(MEAN, .axes = 3), DENSE(4)}},
         {"matmul", SEQUENCE(5, 7),
                 {DENSE(6), {.op = MFL_OP_TRANSPOSE, .input = 1, .order = {1, 0}}, JOIN(MFL_OP_MATMUL, 1, 2)}},
         {"matmul transposed", SEQUENCE(35, 7),

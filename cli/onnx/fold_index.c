@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Evaluates constant nodes that add along dimensions, or pick elements by their places: positions of tokens, and masks. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+static int axis_of(struct onnx *o, int64_t axis, int rank, int *ret_axis)
+{
+        axis += axis < 0 ? rank : 0;
+        if (axis < 0 || axis >= rank)
+                return mfl_onnx_fail(o, "axis %lld: the constant has no such dimension", (long long)axis);
+        *ret_axis = (int)axis;
+        return 0;
+}
+
+/* Elements from one index of dimension d to the next. */
+static int64_t stride_of(const struct onnx_shape *s, int d)
+{
+        int64_t n = 1;
+        for (int k = d + 1; k < s->rank; k++)
+                n *= s->dim[k];
+        return n;
+}
+
+static int64_t place_of(struct onnx *o, const struct onnx_tensor *index, int64_t i, int64_t n)
+{
+        int64_t at = index->i ? index->i[i] : -n - 1;
+        at += at < 0 ? n : 0;
+        if (at < 0 || at >= n) {
+                mfl_onnx_fail(o, "an index is outside the dimension of %lld", (long long)n);
+                return -1;
+        }
+        return at;
+}
+
+int mfl_onnx_fold_cumsum(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        bool reverse = mfl_onnx_int(o, "reverse", 0), exclusive = mfl_onnx_int(o, "exclusive", 0);
+        struct onnx_tensor *t;
+        double number;
+        int axis = 0, r;
+        if (!mfl_onnx_scalar(mfl_onnx_input(o, 1), &number))
+                return mfl_onnx_fail(o, "needs one axis");
+        if ((r = axis_of(o, (int64_t)number, a->shape.rank, &axis)) ||
+                (r = mfl_onnx_fold_new(o, &a->shape, a->f, &t)))
+                return r;
+        int64_t n = a->shape.dim[axis], step = stride_of(&a->shape, axis);
+        for (int64_t line = 0; n && line < a->count / n; line++) {
+                double sum = 0;
+                for (int64_t k = 0; k < n; k++) {
+                        int64_t at = line / step * n * step + (reverse ? n - 1 - k : k) * step + line % step;
+                        double before = sum;
+                        sum += mfl_onnx_number(a, at);
+                        mfl_onnx_fold_put(t, at, exclusive ? before : sum);
+                }
+        }
+        return mfl_onnx_fold_output(o, t);
+}
+
+/* out[i..][k..] = data[index[i..][0]][index[i..][1]]..[k..] */
+int mfl_onnx_fold_gather_nd(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor, *index = mfl_onnx_input(o, 1)->tensor;
+        int rank = index->shape.rank, r;
+        int64_t parts = rank ? index->shape.dim[rank - 1] : 0;
+        struct onnx_shape shape = {0};
+        struct onnx_tensor *t;
+        if (mfl_onnx_int(o, "batch_dims", 0) || parts < 1 || parts > a->shape.rank ||
+                rank - 1 + a->shape.rank - parts > ONNX_RANK_MAX)
+                return mfl_onnx_fail(o, "only indices of whole elements are supported, without batch_dims");
+        for (int d = 0; d < rank - 1; d++)
+                shape.dim[shape.rank++] = index->shape.dim[d];
+        for (int d = (int)parts; d < a->shape.rank; d++)
+                shape.dim[shape.rank++] = a->shape.dim[d];
+        if ((r = mfl_onnx_fold_new(o, &shape, a->f, &t)))
+                return r;
+        int64_t run = stride_of(&a->shape, (int)parts - 1);
+        t->is_bool = a->is_bool;
+        for (int64_t i = 0; i * parts < index->count; i++) {
+                int64_t from = 0;
+                for (int d = 0; d < parts; d++) {
+                        int64_t at = place_of(o, index, i * parts + d, a->shape.dim[d]);
+                        if (at < 0)
+                                return MFL_INVALID;
+                        from += at * stride_of(&a->shape, d);
+                }
+                for (int64_t k = 0; k < run; k++)
+                        mfl_onnx_fold_put(t, i * run + k, mfl_onnx_number(a, from + k));
+        }
+        return mfl_onnx_fold_output(o, t);
+}
+
+/* out[i][j] = data[index[i][j]][j] for axis 0; of the same rank. */
+int mfl_onnx_fold_gather_elements(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor, *index = mfl_onnx_input(o, 1)->tensor;
+        struct onnx_tensor *t;
+        int axis = 0, r = axis_of(o, mfl_onnx_int(o, "axis", 0), a->shape.rank, &axis);
+        if (r)
+                return r;
+        bool fits = index->shape.rank == a->shape.rank;
+        for (int d = 0; fits && d < a->shape.rank; d++)
+                fits = d == axis || index->shape.dim[d] <= a->shape.dim[d];
+        if (!fits)
+                return mfl_onnx_fail(o, "the indices do not fit the constant");
+        if ((r = mfl_onnx_fold_new(o, &index->shape, a->f, &t)))
+                return r;
+        t->is_bool = a->is_bool;
+        for (int64_t i = 0; i < t->count; i++) {
+                int64_t from = 0;
+                for (int d = 0; d < a->shape.rank; d++) {
+                        int64_t at = i / stride_of(&t->shape, d) % t->shape.dim[d];
+                        if (d == axis && (at = place_of(o, index, i, a->shape.dim[d])) < 0)
+                                return MFL_INVALID;
+                        from += at * stride_of(&a->shape, d);
+                }
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(a, from));
+        }
+        return mfl_onnx_fold_output(o, t);
+}
+
+static double reduce(char code, double sum, double x)
+{
+        switch (code) {
+        case 'a': /* ReduceMax */
+                return x > sum ? x : sum;
+        case 'i': /* ReduceMin */
+                return x < sum ? x : sum;
+        case 'r': /* ReduceProd */
+                return sum * x;
+        default:
+                return sum + x;
+        }
+}
+
+/* ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd. */
+int mfl_onnx_fold_reduce(struct onnx *o)
+{
+        const char *op = mfl_onnx_node(o)->op_type + strlen("Reduce");
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        char code = op[0] == 'M' && op[1] == 'e' ? 'm' : op[1]; /* Sum: 'u' */
+        bool keep = mfl_onnx_int(o, "keepdims", 1), over[ONNX_RANK_MAX] = {false};
+        struct onnx_shape shape = a->shape, out = {0};
+        struct onnx_tensor *t;
+        const int64_t *axes;
+        int n, axis = 0, r = mfl_onnx_ints(o, "axes", 1, &axes, &n);
+        for (int k = 0; !r && k < n; k++)
+                if (!(r = axis_of(o, axes[k], a->shape.rank, &axis)))
+                        over[axis] = true;
+        if (r)
+                return r;
+        for (int d = 0; d < a->shape.rank; d++) {
+                over[d] = over[d] || n < 0 || (n == 0 && !mfl_onnx_int(o, "noop_with_empty_axes", 0));
+                shape.dim[d] = over[d] ? 1 : a->shape.dim[d];
+                if (keep || !over[d])
+                        out.dim[out.rank++] = shape.dim[d];
+        }
+        if ((r = mfl_onnx_fold_new(o, &out, a->f, &t)))
+                return r;
+        MFL_CLEANUP_FREE double *sum = mfl_calloc((size_t)t->count + 1, sizeof *sum);
+        if (!sum)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < t->count; i++)
+                sum[i] = code == 'a' ? -INFINITY : code == 'i' ? INFINITY : code == 'r' ? 1 : 0;
+        for (int64_t i = 0; i < a->count; i++) {
+                double *to = &sum[mfl_onnx_broadcast_at(&a->shape, i, &shape)];
+                *to = reduce(code, *to, mfl_onnx_number(a, i));
+        }
+        for (int64_t i = 0; i < t->count; i++)
+                mfl_onnx_fold_put(t, i, code == 'm' ? sum[i] * (double)t->count / (double)a->count : sum[i]);
+        return mfl_onnx_fold_output(o, t);
+}

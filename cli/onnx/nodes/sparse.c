@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that are sparse linear maps: Pad, Resize and Upsample, CumSum, and sums and means over dimensions. */
+#include <math.h>
+
+#include "cli/onnx/internal.h"
+
+/* Dimensions of the node, with neighbours that are treated alike joined, as a layer sees them. */
+struct groups {
+        struct mfl_shape shape;
+        unsigned over; /* bit d: shape's dimension d is one of the selected */
+};
+
+/* false: there are more than three. */
+static bool group_dims(const struct onnx_shape *in, unsigned over, struct groups *ret_groups)
+{
+        struct groups g = {0};
+        bool last = false;
+        for (int d = 0; d < in->rank; d++) {
+                bool selected = over >> d & 1;
+                if (in->dim[d] == 1)
+                        continue;
+                if (g.shape.rank && selected == last) {
+                        g.shape.dim[g.shape.rank - 1] *= in->dim[d];
+                        continue;
+                }
+                if (g.shape.rank == 3)
+                        return false;
+                g.over |= selected ? 1u << g.shape.rank : 0;
+                g.shape.dim[g.shape.rank++] = in->dim[d];
+                last = selected;
+        }
+        if (!g.shape.rank)
+                g.shape = (struct mfl_shape){1, {1}};
+        *ret_groups = g;
+        return true;
+}
+
+static int add_map(struct onnx *o, const struct mfl_layer *l, const struct onnx_shape *shape)
+{
+        struct onnx_value *v = NULL;
+        int layer, r = mfl_onnx_add_layer(o, l, NULL, o->node, &layer);
+        if (!r)
+                r = mfl_onnx_layer_value(o, layer, shape, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+static struct mfl_shape reduced(const struct groups *g)
+{
+        struct mfl_shape s = {0};
+        for (int d = 0; d < g->shape.rank; d++)
+                if (!(g->over >> d & 1))
+                        s.dim[s.rank++] = g->shape.dim[d];
+        return s.rank ? s : (struct mfl_shape){1, {1}};
+}
+
+int mfl_onnx_add_sum(
+        struct onnx *o, struct onnx_value *x, unsigned over, bool mean, int *ret_layer, bool *ret_done)
+{
+        struct groups g;
+        *ret_done = group_dims(&x->shape, over, &g);
+        if (!*ret_done)
+                return 0;
+        struct mfl_layer l = {.op = MFL_OP_MAP,
+                .map = {.kind = mean ? MFL_MAP_MEAN : MFL_MAP_SUM, .axes = g.over},
+                .out = reduced(&g)};
+        l.map.keepdim = g.shape.rank == 1;                          /* {n} to {1} */
+        if (mean && g.shape.rank > 1 && !(g.over & (g.over - 1))) { /* one dimension */
+                l.op = MFL_OP_MEAN;
+                while (!(g.over >> l.axis & 1))
+                        l.axis++;
+        }
+        int r = mfl_onnx_layer_of(o, x, &g.shape, &l.input);
+        return r ? r : mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+}
+
+int mfl_onnx_convert_cumsum(struct onnx *o)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0);
+        double axis = 0;
+        struct groups g;
+        if (!mfl_onnx_input(o, 1) || !mfl_onnx_scalar(mfl_onnx_input(o, 1), &axis) || axis < -x->shape.rank ||
+                axis >= x->shape.rank)
+                return mfl_onnx_fail(o, "the axis is not a constant");
+        if (mfl_onnx_int(o, "exclusive", 0) || mfl_onnx_int(o, "reverse", 0))
+                return mfl_onnx_fail(o, "exclusive and reverse are not supported");
+        int at = (int)axis + (axis < 0 ? x->shape.rank : 0), r;
+        group_dims(&x->shape, 1u << at, &g); /* one dimension gives at most three groups */
+        struct mfl_layer l = {
+                .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_CUMSUM, .axes = g.over}, .out = g.shape};
+        if (!g.over)
+                return mfl_onnx_output(o, 0, x);
+        r = mfl_onnx_layer_of(o, x, &g.shape, &l.input);
+        return r ? r : add_map(o, &l, &x->shape);
+}
+
+/* ---- padding ---- */
+
+/* pads[d]: before and after dimension d. */
+static int read_pads(struct onnx *o, int rank, int64_t pads[ONNX_RANK_MAX][2])
+{
+        const int64_t *v, *axes;
+        int n, n_axes, r = mfl_onnx_ints(o, "pads", 1, &v, &n);
+        if (!r)
+                r = mfl_onnx_ints(o, NULL, 3, &axes, &n_axes);
+        if (r)
+                return r;
+        int count = n_axes < 0 ? rank : n_axes;
+        memset(pads, 0, ONNX_RANK_MAX * sizeof *pads);
+        if (n != 2 * count || count > rank)
+                return mfl_onnx_fail(o, "%d pads for %d dimensions", n, count);
+        for (int k = 0; k < count; k++) {
+                int64_t d = n_axes < 0 ? k : axes[k] < 0 ? axes[k] + rank : axes[k];
+                if (d < 0 || d >= rank)
+                        return mfl_onnx_fail(o, "axis %lld; there are %d dimensions", (long long)d, rank);
+                pads[d][0] = v[k];
+                pads[d][1] = v[k + count];
+        }
+        return 0;
+}
+
+bool mfl_onnx_pads_nothing(const struct onnx *o)
+{
+        const struct onnx_value *pads = mfl_onnx_input(o, 1);
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "pads");
+        if (a) {
+                for (size_t i = 0; i < a->n_ints; i++)
+                        if (a->ints[i])
+                                return false;
+                return true;
+        }
+        if (!pads || !pads->tensor || !pads->tensor->i)
+                return false;
+        for (int64_t i = 0; i < pads->tensor->count; i++)
+                if (pads->tensor->i[i])
+                        return false;
+        return true;
+}
+
+static int pad_mode(struct onnx *o, enum mfl_map_mode *ret_mode)
+{
+        static const char *const names[] = {[MFL_MAP_CONSTANT] = "constant",
+                [MFL_MAP_REFLECT] = "reflect",
+                [MFL_MAP_REPLICATE] = "edge",
+                [MFL_MAP_CIRCULAR] = "wrap"};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(names); k++)
+                if (mfl_onnx_string_is(o, "mode", "constant", names[k])) {
+                        *ret_mode = (enum mfl_map_mode)k;
+                        return 0;
+                }
+        return mfl_onnx_fail(o, "the mode is not one of constant, reflect, edge, wrap");
+}
+
+int mfl_onnx_convert_pad(struct onnx *o)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0);
+        struct onnx_shape shape = x->shape;
+        struct mfl_layer l = {.op = MFL_OP_MAP, .map.kind = MFL_MAP_PAD};
+        struct mfl_shape in;
+        int64_t pads[ONNX_RANK_MAX][2];
+        double value = (double)mfl_onnx_float(o, "value", 0);
+        int batch = 0, to = 0, r = read_pads(o, shape.rank, pads);
+        if (!r)
+                r = pad_mode(o, &l.map.mode);
+        if (!r)
+                r = mfl_onnx_sample_shape(o, x, &in);
+        if (r)
+                return r;
+        if (mfl_onnx_input(o, 2) && !mfl_onnx_scalar(mfl_onnx_input(o, 2), &value))
+                return mfl_onnx_fail(o, "the value of the padding is not a constant");
+        if (!(fabs(value) <= 1e30))
+                return mfl_onnx_fail(o, "pads with %g; values up to 1e30 are supported", value);
+        while (batch < shape.rank && shape.dim[batch] != 1)
+                batch++;
+        batch = shape.rank > 1 ? batch : shape.rank;
+        for (int d = 0; d < shape.rank; d++) {
+                if (pads[d][0] < 0 || pads[d][1] < 0 || pads[d][0] > 65536 || pads[d][1] > 65536)
+                        return mfl_onnx_fail(
+                                o, "negative padding is not supported: write a slice, x[..., a:b]");
+                if (d == batch && (pads[d][0] || pads[d][1]))
+                        return mfl_onnx_fail(o, "pads the batch");
+                shape.dim[d] += pads[d][0] + pads[d][1];
+                if (d == batch)
+                        continue;
+                l.map.before[to] = (int)pads[d][0];
+                l.map.after[to] = (int)pads[d][1];
+                l.out.dim[to++] = shape.dim[d];
+        }
+        l.out.rank = to;
+        l.map.value = l.map.mode == MFL_MAP_CONSTANT ? (float)value : 0;
+        r = mfl_onnx_layer_of(o, x, &in, &l.input);
+        return r ? r : add_map(o, &l, &shape);
+}
+
+/* ---- interpolation ---- */
+
+/* The coordinates that PyTorch writes; others are refused by name. */
+static int read_mode(struct onnx *o, struct mfl_map_spec *map)
+{
+        bool upsample = !strcmp(mfl_onnx_node(o)->op_type, "Upsample");
+        bool nearest = mfl_onnx_string_is(o, "mode", "nearest", "nearest");
+        const char *otherwise = upsample ? "asymmetric" : "half_pixel";
+        bool corners = mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "align_corners");
+        bool half = mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "half_pixel") ||
+                    mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "pytorch_half_pixel");
+        bool plain = mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "asymmetric");
+        if (mfl_onnx_int(o, "antialias", 0) || mfl_onnx_int(o, "exclude_outside", 0))
+                return mfl_onnx_fail(o, "antialias and exclude_outside are not supported");
+        map->align_corners = corners;
+        if (nearest) {
+                bool lower = upsample || mfl_onnx_string_is(o, "nearest_mode", "round_prefer_floor", "floor");
+                map->mode = lower ? MFL_MAP_NEAREST : MFL_MAP_NEAREST_EXACT;
+                if ((plain && lower) || (half && mfl_onnx_string_is(o, "nearest_mode", "round_prefer_floor",
+                                                         "round_prefer_ceil")))
+                        return 0;
+                return mfl_onnx_fail(o,
+                        "nearest neighbours are supported as PyTorch's mode 'nearest' (asymmetric, "
+                        "floor) and 'nearest-exact'");
+        }
+        if (!half && !corners)
+                return mfl_onnx_fail(o,
+                        "is supported with the coordinates half_pixel, pytorch_half_pixel and "
+                        "align_corners");
+        if (mfl_onnx_string_is(o, "mode", "nearest", "linear"))
+                map->mode = MFL_MAP_BILINEAR;
+        else if (mfl_onnx_string_is(o, "mode", "nearest", "cubic") &&
+                 mfl_onnx_float(o, "cubic_coeff_a", -0.75f) == -0.75f)
+                map->mode = MFL_MAP_BICUBIC;
+        else
+                return mfl_onnx_fail(
+                        o, "is supported in the modes nearest, linear, and cubic with coefficient -0.75");
+        return 0;
+}
+
+/* Sizes or factors of all dimensions; those of the batch and the channels change nothing. */
+static int read_sizes(
+        struct onnx *o, const struct onnx_shape *in, struct mfl_map_spec *map, int64_t to[ONNX_RANK_MAX])
+{
+        bool upsample = !strcmp(mfl_onnx_node(o)->op_type, "Upsample");
+        const struct onnx_value *scales = mfl_onnx_input(o, upsample || o->opset < 11 ? 1 : 2),
+                                *sizes = mfl_onnx_input(o, 3);
+        bool sized = sizes && sizes->tensor && sizes->tensor->i && sizes->tensor->count == in->rank;
+        bool scaled = scales && scales->tensor && scales->tensor->f && scales->tensor->count == in->rank;
+        if (!sized && !scaled)
+                return mfl_onnx_fail(o,
+                        "needs constant sizes or scales for all dimensions; export the model with fixed "
+                        "sizes of images");
+        for (int d = 0; d < in->rank; d++) {
+                double factor = sized ? 1 : (double)scales->tensor->f[d];
+                to[d] = sized ? sizes->tensor->i[d] : 0;
+                if (!sized && !(factor > 0 && factor <= 65536))
+                        return mfl_onnx_fail(o, "a scale of %g", factor);
+                if (!sized)
+                        to[d] = (int64_t)floor((double)in->dim[d] * factor);
+                if (d < 2 ? to[d] != in->dim[d] && !(sized && d == 0) : to[d] < 1 || to[d] > 65536)
+                        return mfl_onnx_fail(o, "dimension %d becomes %lld", d, (long long)to[d]);
+                if (d == 0)
+                        to[d] = in->dim[d];
+                if (d < 2)
+                        continue;
+                /* A whole factor says no more than the size. */
+                if (sized || factor == floor(factor))
+                        map->to[d - 2] = (int)to[d];
+                else
+                        map->scale_factor[d - 2] = factor;
+        }
+        return 0;
+}
+
+int mfl_onnx_convert_resize(struct onnx *o)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0);
+        struct onnx_shape shape = x->shape;
+        struct mfl_layer l = {.op = MFL_OP_MAP, .map.kind = MFL_MAP_RESIZE};
+        int64_t to[ONNX_RANK_MAX];
+        if (shape.rank < 3 || shape.rank > 4 || shape.dim[0] != 1)
+                return mfl_onnx_fail(o, "is supported for images and for {channels, positions}");
+        int line = shape.rank == 3, r = read_mode(o, &l.map);
+        if (!r)
+                r = read_sizes(o, &shape, &l.map, to);
+        if (r)
+                return r;
+        bool center = mfl_onnx_string_is(o, "coordinate_transformation_mode", "", "pytorch_half_pixel");
+        for (int d = 2; d < shape.rank; d++)
+                if (center && to[d] == 1 && shape.dim[d] > 1)
+                        return mfl_onnx_fail(o,
+                                "makes a single row or column, for which ONNX and PyTorch differ: use "
+                                "an average pool");
+        if (line) { /* {C, T} is an image of one row */
+                if (l.map.mode == MFL_MAP_BICUBIC)
+                        return mfl_onnx_fail(o, "cubic interpolation is supported for images");
+                l.map.to[1] = l.map.to[0];
+                l.map.scale_factor[1] = l.map.scale_factor[0];
+                l.map.to[0] = l.map.scale_factor[1] > 0 ? 0 : 1;
+                l.map.scale_factor[0] = l.map.scale_factor[1] > 0 ? 1 : 0;
+        }
+        struct mfl_shape in = {3, {shape.dim[1], line ? 1 : shape.dim[2], shape.dim[shape.rank - 1]}};
+        l.out = (struct mfl_shape){3, {shape.dim[1], line ? 1 : to[2], to[shape.rank - 1]}};
+        if (!line && (l.map.to[0] == 0) != (l.map.to[1] == 0)) { /* one of both kinds for both */
+                for (int k = 0; k < 2; k++)
+                        if (l.map.to[k]) {
+                                l.map.scale_factor[k] = (double)l.map.to[k] / (double)in.dim[1 + k];
+                                l.map.to[k] = 0;
+                        }
+        }
+        for (int d = 0; d < shape.rank; d++)
+                shape.dim[d] = to[d];
+        r = mfl_onnx_layer_of(o, x, &in, &l.input);
+        return r ? r : add_map(o, &l, &shape);
+}

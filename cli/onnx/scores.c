@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of two values, and the attention that no single layer computes: other scales and masks, a learned bias, queries
+ * and keys of different lengths. Layers of their own: matmul, a scale, a mask that is added, softmax, dropout. */
+#include "cli/onnx/internal.h"
+
+/* In place of -inf, in the range of every precision: exp makes it 0. */
+#define HIDDEN (-1e4f)
+
+bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns)
+{
+        if (s->rank < 2)
+                return false;
+        *rows = s->dim[s->rank - 2];
+        *columns = s->dim[s->rank - 1];
+        *heads = 1;
+        for (int d = 0; d < s->rank - 2; d++)
+                *heads *= s->dim[d];
+        return *rows > 0 && *columns > 0 && *heads > 0;
+}
+
+/* The layer of {heads, rows, columns}; with `turned` of {heads, columns, rows}. A scale of v was taken into that of the
+ * scores. */
+static int layer_of(
+        struct onnx *o, const struct onnx_value *v, bool turned, struct mfl_shape *ret_shape, int *ret_layer)
+{
+        int64_t h, rows, columns, n;
+        struct onnx_shape shape = v->shape;
+        struct onnx_value *view;
+        int32_t *map = NULL;
+        if (!mfl_onnx_heads(&v->shape, &h, &rows, &columns))
+                return mfl_onnx_fail(o, "multiplies a vector; two matrices are supported");
+        *ret_shape = (struct mfl_shape){3, {h, turned ? columns : rows, turned ? rows : columns}};
+        n = rows * columns;
+        if (turned) {
+                shape = (struct onnx_shape){3, {h, columns, rows}};
+                map = mfl_onnx_alloc(o, (size_t)(h * n) + 1, sizeof *map);
+                if (!map)
+                        return onnx_memory(o);
+        }
+        for (int64_t i = 0; turned && i < h * n; i++)
+                map[i] = (int32_t)(i / n * n + i % rows * columns + i % n / rows);
+        int r = mfl_onnx_view(o, v, &shape, map, &view);
+        if (r)
+                return r;
+        view->samples = NULL;
+        return mfl_onnx_view_layer(o, view, ret_shape, ret_layer);
+}
+
+/* a b, or a (b turned)^T, which is the same. */
+static int multiply(struct onnx *o, const struct onnx_value *a, const struct onnx_value *b, bool turned,
+        struct onnx_value **ret_value)
+{
+        struct mfl_layer l = {.op = MFL_OP_MATMUL, .transposed = turned};
+        struct mfl_shape sa, sb;
+        struct onnx_shape shape = a->shape;
+        int layer, r = layer_of(o, a, false, &sa, &l.input);
+        if (!r)
+                r = layer_of(o, b, turned, &sb, &l.input2);
+        if (r)
+                return r;
+        if (l.input == l.input2)
+                return mfl_onnx_fail(o, "multiplies a value by itself; give each side a layer of its own");
+        shape.dim[shape.rank - 1] = b->shape.dim[b->shape.rank - 1];
+        l.out = (struct mfl_shape){3, {sa.dim[0], sa.dim[1], shape.dim[shape.rank - 1]}};
+        if ((r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)))
+                return r;
+        return mfl_onnx_layer_value(o, layer, &shape, ret_value);
+}
+
+/* The mask as a constant that is added, the same for all heads or one for each. A row in which nothing may be seen has no
+ * softmax. */
+static int add_mask(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *mask,
+        struct onnx_value **ret_value)
+{
+        int64_t h = 1, t = 1, columns = 1, heads = 1, rows, mask_columns;
+        mfl_onnx_heads(&scores->shape, &h, &t, &columns);
+        bool alike = !mfl_onnx_heads(&mask->shape, &heads, &rows, &mask_columns) || heads == 1;
+        struct onnx_shape whole = scores->shape, shape = {3, {alike ? 1 : h, t, columns}};
+        struct mfl_shape sm = {3, {shape.dim[0], t, columns}}, ss = {3, {h, t, columns}};
+        struct onnx_value *constant;
+        struct onnx_tensor *tensor;
+        int from, layer, r = mfl_onnx_fold_new(o, &shape, true, &tensor);
+        for (int64_t i = 0; !r && i < tensor->count; i += columns) {
+                bool any = false;
+                for (int64_t k = i; k < i + columns; k++) {
+                        int64_t at = mfl_onnx_broadcast_at(&whole, k, &mask->shape);
+                        bool hidden = mfl_onnx_number(mask->tensor, at) <= (double)HIDDEN;
+                        mfl_onnx_fold_put(tensor, k, hidden ? (double)HIDDEN : 0);
+                        any = any || !hidden;
+                }
+                if (!any)
+                        r = mfl_onnx_fail(o, "its mask hides everything from a position");
+        }
+        if (r || (r = mfl_onnx_new_value(o, &shape, &constant)))
+                return r;
+        constant->tensor = tensor;
+        if ((r = mfl_onnx_weight_layer(o, constant, &sm, &layer)) ||
+                (r = layer_of(o, scores, false, &ss, &from)))
+                return r;
+        return mfl_onnx_join(o, MFL_OP_ADD, from, layer, &ss, &sm, &whole, ret_value);
+}
+
+int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *s;
+        int r = multiply(o, v->base, v->other, true, &s);
+        if (!r && v->scale != 1)
+                r = mfl_onnx_make_affine(o, s, v->scale, 0, &s);
+        if (!r && v->mask)
+                r = add_mask(o, s, v->mask, &s);
+        if (!r)
+                *ret_view = s;
+        return r;
+}
+
+int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct mfl_layer soft = {.op = MFL_OP_SOFTMAX}, drop = {.op = MFL_OP_DROPOUT, .rate = v->rate};
+        struct onnx_value *s;
+        int layer, r = mfl_onnx_make_scores(o, v, &s);
+        if (!r)
+                r = layer_of(o, s, false, &soft.out, &soft.input);
+        if (!r)
+                r = mfl_onnx_add_layer(o, &soft, NULL, o->node, &layer);
+        if (!r && v->rate > 0) {
+                drop.input = layer;
+                drop.out = soft.out;
+                r = mfl_onnx_add_layer(o, &drop, NULL, o->node, &layer);
+        }
+        return r ? r : mfl_onnx_layer_value(o, layer, &v->shape, ret_view);
+}
+
+int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struct onnx_value *values,
+        struct onnx_value **ret_value)
+{
+        int64_t h, t, tk, hv, tv, dv;
+        if (!mfl_onnx_heads(&weights->shape, &h, &t, &tk) || !mfl_onnx_heads(&values->shape, &hv, &tv, &dv) ||
+                h != hv || tk != tv)
+                return mfl_onnx_fail(o, "the weights and the values of an attention do not fit");
+        return multiply(o, weights, values, false, ret_value);
+}
