@@ -317,22 +317,24 @@ static int move_tile(struct onnx *o, struct move *m)
 {
         const struct onnx_shape *in = &m->in->shape;
         const int64_t *repeats;
-        int64_t step[2 * ONNX_RANK_MAX] = {0}, stride[ONNX_RANK_MAX];
+        int64_t step[ONNX_RANK_MAX] = {0}, stride[ONNX_RANK_MAX];
         struct onnx_shape whole = {.rank = in->rank};
         int n, r = mfl_onnx_ints(o, NULL, 1, &repeats, &n);
         if (r)
                 return r;
-        if (n != in->rank || 2 * n > ONNX_RANK_MAX)
-                return mfl_onnx_fail(o, "%d numbers of repetitions for %d dimensions; the limit is %d", n,
-                        in->rank, ONNX_RANK_MAX / 2);
+        if (n != in->rank)
+                return mfl_onnx_fail(o, "%d numbers of repetitions for %d dimensions", n, in->rank);
         strides_of(in, stride);
-        m->out = (struct onnx_shape){.rank = 2 * n};
+        m->out = (struct onnx_shape){0};
         for (int d = 0; d < n; d++) {
                 if (repeats[d] < 1 || repeats[d] > ONNX_ELEMENTS_MAX)
                         return mfl_onnx_fail(o, "%lld repetitions", (long long)repeats[d]);
-                m->out.dim[2 * d] = repeats[d];
-                m->out.dim[2 * d + 1] = in->dim[d];
-                step[2 * d + 1] = stride[d];
+                if (m->out.rank + 1 + (repeats[d] > 1) > ONNX_RANK_MAX)
+                        return mfl_onnx_fail(o, "repeats too many dimensions");
+                if (repeats[d] > 1)
+                        m->out.dim[m->out.rank++] = repeats[d];
+                step[m->out.rank] = stride[d];
+                m->out.dim[m->out.rank++] = in->dim[d];
                 whole.dim[d] = repeats[d] * in->dim[d];
         }
         r = fill_strided(o, m, 0, step);

@@ -50,43 +50,79 @@ static int pair(struct onnx *o, const char *name, int otherwise, int alone, int 
         return 0;
 }
 
-/* The padding, which must be equal at both ends. */
-static int padding(struct onnx *o, int ret_pair[2])
+/* What `same` pads, as PyTorch and TensorFlow do: the output has a window for each stride, and an odd number is longer at
+ * the end (upper) or at the begin. */
+static void pad_same(const struct mfl_layer *l, int d, int64_t size, bool lower, int64_t ret_pads[2])
+{
+        int64_t n = (size + l->stride[d] - 1) / l->stride[d];
+        int64_t all = (n - 1) * l->stride[d] + (int64_t)l->dilation[d] * (l->kernel[d] - 1) + 1 - size;
+        all = MFL_MAX(all, 0);
+        ret_pads[lower] = all / 2;
+        ret_pads[!lower] = all - all / 2;
+}
+
+/* The padding of both ends, and in `more` what one end has beyond that. */
+static int padding(struct onnx *o, struct mfl_layer *l, const struct mfl_shape *in, int more[2][2])
 {
         const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "pads");
-        ret_pair[0] = ret_pair[1] = 0;
-        if (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
-                !mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
-                return mfl_onnx_fail(o, "auto_pad is not supported; use explicit pads");
-        if (!a)
-                return 0;
+        bool upper = mfl_onnx_string_is(o, "auto_pad", "NOTSET", "SAME_UPPER"),
+             lower = mfl_onnx_string_is(o, "auto_pad", "NOTSET", "SAME_LOWER"),
+             transposed = l->op == MFL_OP_CONVTRANSPOSE2D;
         int n = spatial(o);
-        if (a->n_ints != (size_t)(2 * n))
+        if (!upper && !lower && !mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
+                !mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
+                return mfl_onnx_fail(o, "this auto_pad is not known");
+        if ((upper || lower) && transposed)
+                return mfl_onnx_fail(o, "auto_pad is not supported; use padding and output_padding");
+        if (a && a->n_ints != (size_t)(2 * n))
                 return mfl_onnx_fail(o, "pads: expected %d numbers", 2 * n);
-        for (int d = 0; d < n; d++) {
-                if (a->ints[d] != a->ints[d + n] || a->ints[d] < 0 || a->ints[d] > 65536)
+        for (int d = 2 - n; d < 2; d++) {
+                int64_t pads[2] = {a ? a->ints[d - (2 - n)] : 0, a ? a->ints[d - (2 - n) + n] : 0};
+                if (upper || lower)
+                        pad_same(l, d, in->dim[1 + d], lower, pads);
+                int64_t both = MFL_MIN(pads[0], pads[1]);
+                if (both < 0 || pads[0] > 65536 || pads[1] > 65536)
+                        return mfl_onnx_fail(o, "pads: expected numbers from 0 to 65536");
+                if (pads[0] != pads[1] && l->op != MFL_OP_CONV2D)
                         return mfl_onnx_fail(o, "pads must be equal at both ends");
-                ret_pair[2 - n + d] = (int)a->ints[d];
+                l->padding[d] = (int)both;
+                more[d][0] = (int)(pads[0] - both);
+                more[d][1] = (int)(pads[1] - both);
         }
         return 0;
 }
 
-static int window(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *weight)
+static int window(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *weight,
+        const struct mfl_shape *in, int more[2][2])
 {
         int r = pair(o, "kernel_shape", 0, 1, l->kernel);
         if (!r)
                 r = pair(o, "strides", 1, 1, l->stride);
         if (!r)
                 r = pair(o, "dilations", 1, 1, l->dilation);
-        if (!r)
-                r = padding(o, l->padding);
         for (int d = 0; !r && d < 2; d++) {
                 if (weight && !l->kernel[d])
                         l->kernel[d] = (int)weight->shape.dim[weight->shape.rank - 2 + d];
                 if (l->kernel[d] < 1 || l->stride[d] < 1 || l->dilation[d] < 1)
                         return mfl_onnx_fail(o, "kernel_shape, strides and dilations must be at least 1");
         }
-        return r;
+        return r ? r : padding(o, l, in, more);
+}
+
+/* Zeros that only one end has, as a layer before the convolution. */
+static int pad_more(struct onnx *o, struct mfl_layer *l, struct mfl_shape *in, int more[2][2])
+{
+        struct mfl_layer pad = {
+                .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_PAD, .mode = MFL_MAP_CONSTANT}, .input = l->input};
+        if (!more[0][0] && !more[0][1] && !more[1][0] && !more[1][1])
+                return 0;
+        for (int d = 0; d < 2; d++) {
+                pad.map.before[1 + d] = more[d][0];
+                pad.map.after[1 + d] = more[d][1];
+                in->dim[1 + d] += more[d][0] + more[d][1];
+        }
+        pad.out = *in;
+        return mfl_onnx_add_layer(o, &pad, NULL, o->node, &l->input);
 }
 
 static int64_t windows(const struct mfl_layer *l, int d, int64_t size)
@@ -136,6 +172,7 @@ static int convert_conv(struct onnx *o)
         struct mfl_layer l = {.op = transposed ? MFL_OP_CONVTRANSPOSE2D : MFL_OP_CONV2D};
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
         struct mfl_shape in;
+        int more[2][2] = {{0}};
         int64_t groups = mfl_onnx_int(o, "group", 1);
         double scale = 1;
         int r = conv_weights(o, t, &scale);
@@ -143,7 +180,9 @@ static int convert_conv(struct onnx *o)
         if (!r)
                 r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
         if (!r)
-                r = window(o, &l, t[0]);
+                r = window(o, &l, t[0], &in, more);
+        if (!r)
+                r = pad_more(o, &l, &in, more);
         if (!r && transposed)
                 r = pair(o, "output_padding", 0, 0, l.output_padding);
         if (r)
@@ -172,9 +211,9 @@ static int convert_pool(struct onnx *o)
         bool average = mfl_onnx_node(o)->op_type[0] == 'A';
         struct mfl_layer l = {.op = average ? MFL_OP_AVGPOOL2D : MFL_OP_MAXPOOL2D};
         struct mfl_shape in;
-        int r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
+        int more[2][2], r = mfl_onnx_image(o, mfl_onnx_input(o, 0), &l.input, &in);
         if (!r)
-                r = window(o, &l, NULL);
+                r = window(o, &l, NULL, &in, more);
         if (r)
                 return r;
         bool padded = l.padding[0] || l.padding[1];
