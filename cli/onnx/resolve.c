@@ -236,6 +236,17 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
         return mfl_onnx_join(o, op, la, lb, &sa, &sb, &out, ret_view);
 }
 
+/* A square or a double. */
+static int with_itself(struct onnx *o, struct onnx_value *v, bool multiplies, struct onnx_value **ret_view)
+{
+        struct onnx_value *view;
+        int r = mfl_onnx_resolve(o, v, &view);
+        if (r)
+                return r;
+        return multiplies ? mfl_onnx_make_power(o, view, 2, 1, ret_view)
+                          : mfl_onnx_make_affine(o, view, 2, 0, ret_view);
+}
+
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)
 {
@@ -245,6 +256,8 @@ int mfl_onnx_join_views(
         int r = 0;
         if (!mfl_onnx_is_arithmetic(op))
                 return mfl_onnx_fail(o, "is not supported for two values; only Add, Sub, Mul and Div are");
+        if (a == b && (op[0] == 'M' || op[0] == 'A'))
+                return with_itself(o, a, op[0] == 'M', ret_view);
         if (op[0] == 'S' && !(r = mfl_onnx_resolve(o, b, &vb)))
                 r = mfl_onnx_add_constant(o, vb, MFL_OP_MULTIPLY, -1, &vb);
         if (op[0] == 'D' && !(r = mfl_onnx_resolve(o, b, &vb)))
