@@ -254,8 +254,10 @@ int mfl_map_new(const struct mfl_graph *graph, int i, struct mfl_map **ret_map, 
 
 void mfl_map_free(struct mfl_map *map)
 {
+        if (!map)
+                return;
         const struct mfl_map_rows *rows[] = {&map->y, &map->x};
-        for (size_t k = 0; map && k < MFL_ARRAY_SIZE(rows); k++) {
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(rows); k++) {
                 free((void *)rows[k]->first);
                 free((void *)rows[k]->index);
                 free((void *)rows[k]->weight);
