@@ -130,18 +130,53 @@ static int scale_scores(struct onnx *o, const struct onnx_value *scores, double 
         return mfl_onnx_output(o, 0, v);
 }
 
+/* Of a constant condition and two numbers: which of them, element by element. */
+static int choose(struct onnx *o, const struct onnx_shape *shape, const struct onnx_value *mask,
+        bool kept_if_true, const struct onnx_tensor *other, struct onnx_value **ret_view)
+{
+        struct onnx_value *v;
+        struct onnx_tensor *t;
+        int r = mfl_onnx_fold_new(o, shape, true, &t);
+        for (int64_t i = 0; !r && i < t->count; i++) {
+                bool is = mfl_onnx_number(mask->tensor, mfl_onnx_broadcast_at(shape, i, &mask->shape)) != 0;
+                double c = other ? mfl_onnx_number(other, mfl_onnx_broadcast_at(shape, i, &other->shape)) : 0;
+                c = fmax(fmin(c, 1e30), -1e30); /* in place of infinity, which no weight is */
+                mfl_onnx_fold_put(t, i, is == kept_if_true ? other ? 0 : 1 : other ? c : 0);
+        }
+        if (r || (r = mfl_onnx_new_value(o, shape, &v)))
+                return r;
+        v->tensor = t;
+        return mfl_onnx_lift(o, v, ret_view);
+}
+
+/* A constant where the condition says so: the value times 1 or 0, and the constant added. */
+static int replace(struct onnx *o, const struct onnx_value *mask, struct onnx_value *v,
+        const struct onnx_tensor *constant, bool kept_if_true)
+{
+        struct onnx_shape whole;
+        struct onnx_value *kept, *added, *made;
+        int r = constant->param ? mfl_onnx_fail(o, "puts a parameter where a mask is; add it instead")
+                                : mfl_onnx_broadcast(o, &mask->shape, &constant->shape, &whole);
+        if (r || (r = choose(o, &mask->shape, mask, kept_if_true, NULL, &kept)) ||
+                (r = choose(o, &whole, mask, kept_if_true, constant, &added)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, v, kept, &made)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_ADD, made, added, &made)))
+                return r;
+        return mfl_onnx_output(o, 0, made);
+}
+
 /* Where(mask, scores, -inf) or Where(mask, -inf, scores). Exporters write the same after the softmax, against
  * rows of NaN; a causal mask has no such rows. */
 static int where_step(struct onnx *o, bool *ret_taken)
 {
-        const struct onnx_value *mask = mfl_onnx_input(o, 0), *a = mfl_onnx_input(o, 1),
-                                *b = mfl_onnx_input(o, 2);
+        const struct onnx_value *mask = mfl_onnx_input(o, 0);
+        struct onnx_value *a = mfl_onnx_input(o, 1), *b = mfl_onnx_input(o, 2);
         double c;
         if (!mask || !a || !b)
                 return 0;
         bool first = !a->tensor;
-        const struct onnx_value *scores = first ? a : b, *other = first ? b : a;
-        if (scores->tensor || scores->pending == ONNX_NONE)
+        struct onnx_value *scores = first ? a : b, *other = first ? b : a;
+        if (scores->tensor)
                 return 0;
         if (scores->pending == ONNX_WEIGHTS && mask->pending == ONNX_WEIGHTS) {
                 struct onnx_value *v;
@@ -149,13 +184,12 @@ static int where_step(struct onnx *o, bool *ret_taken)
                 int r = copy_pending(o, scores, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
-        if (scores->pending != ONNX_SCORES || !mask->tensor)
+        if (!mask->tensor || !other->tensor)
                 return 0;
         *ret_taken = true;
-        if (!mfl_onnx_scalar(other, &c) || !(c <= -1e4))
-                return mfl_onnx_fail(o, "puts %g where the mask is; expected -inf or a large negative number",
-                        other->tensor && other->tensor->count ? mfl_onnx_number(other->tensor, 0) : 0);
-        return mask_scores(o, scores, mask, !first);
+        if (scores->pending == ONNX_SCORES && mfl_onnx_scalar(other, &c) && c <= -1e4)
+                return mask_scores(o, scores, mask, !first);
+        return replace(o, mask, scores, other->tensor, first);
 }
 
 static int softmax_step(struct onnx *o, const struct onnx_value *scores)
