@@ -34,7 +34,7 @@ def torchvision_models():
         if name == "googlenet":
             options["init_weights"] = False
         entries[name] = Entry(lambda name=name, options=options: models.get_model(name, weights=None, **options), (3, size, size),
-                              lr=1e-3,
+                              lr=1e-4, batch=4,
                               logits=lambda out: out[0] if isinstance(out, tuple) else out)
     return entries
 
