@@ -237,11 +237,13 @@ int mfl_array_to_label_maps(const struct mfl_array *array, const uint8_t *bytes,
         bool fits = shape->rank == 3 && (array->rank == 3 || (array->rank == 4 && array->dim[1] == 1)) &&
                     array->dim[first] == (uint64_t)shape->dim[1] &&
                     array->dim[first + 1] == (uint64_t)shape->dim[2];
+        fits = fits || (shape->rank <= 2 && array->rank == 2 && array->dim[1] == (uint64_t)shape->dim[0]);
         if (!fits)
                 return mfl_fail(err, MFL_INVALID,
                         "%s: labels of %d dimensions, the samples are %s; labels are (n), or (n, height, "
-                        "width) with "
-                        "one for each pixel of images (n, channels, height, width)",
+                        "width) with one for each pixel of images (n, channels, height, width), or (n, "
+                        "positions) "
+                        "with one for each token or row",
                         path, array->rank, mfl_shape_text(shape, text, sizeof text));
         int32_t *labels = mfl_calloc(array->count, sizeof *labels);
         if (!labels)

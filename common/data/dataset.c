@@ -235,9 +235,9 @@ static int settle_pixels(
         size_t each = (size_t)dataset->train.labels_each;
         if (!each && config->has_ignore_index)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s: ignore_index is given, but it does not have a label per pixel: y of "
-                        "the shape "
-                        "(n, height, width)",
+                        "data set %s: ignore_index is given, but it does not have a label per pixel, y of "
+                        "the "
+                        "shape (n, height, width), or per token or row, (n, positions)",
                         config->name);
         if (!each)
                 return 0;

@@ -60,8 +60,8 @@ int mfl_array_to_samples(const struct mfl_array *array, uint8_t *bytes, const st
 /* Copies a rank 1 integer array; labels are checked to be in [0, MFL_CLASSES_MAX). The caller frees. */
 int mfl_array_to_labels(const struct mfl_array *array, const uint8_t *bytes, const char *path,
         int32_t **ret_labels, uint32_t *ret_n, struct mfl_error *err);
-/* A label for each pixel of samples of this shape {C, H, W}: integers (n, H, W) or (n, 1, H, W). Their values are not
- * checked. */
+/* A label for each pixel of samples of this shape {C, H, W}: integers (n, H, W) or (n, 1, H, W); or for each position of
+ * {T} or {T, F}: (n, T). Their values are not checked. */
 int mfl_array_to_label_maps(const struct mfl_array *array, const uint8_t *bytes, const char *path,
         const struct mfl_shape *shape, int32_t **ret_labels, int *ret_each, uint32_t *ret_n,
         struct mfl_error *err);

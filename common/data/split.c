@@ -11,6 +11,14 @@ size_t mfl_dtype_bytes(enum mfl_dtype dtype)
         return dtype == MFL_U8 ? 1 : 4;
 }
 
+/* A label for each token, or for each row of a series. Tokens are whole numbers: floats are one row of features. */
+static bool has_labels_of_positions(
+        const struct mfl_array *x, const struct mfl_array *y, const struct mfl_shape *shape)
+{
+        return y->rank == 2 && y->dim[1] > 1 && y->dim[1] == (uint64_t)shape->dim[0] &&
+               (shape->rank == 2 || (shape->rank == 1 && !mfl_array_is_float(x)));
+}
+
 int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, const char *x_path,
         struct mfl_data_bytes *y, const struct mfl_array *y_array, const char *y_path,
         const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
@@ -23,7 +31,7 @@ int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, c
         if (!r && mfl_array_is_float(y_array))
                 r = mfl_array_to_targets(
                         y_array, y->data, y_path, &split->targets, &n_targets, &n_labels, err);
-        else if (!r && y_array->rank > 2)
+        else if (!r && (y_array->rank > 2 || has_labels_of_positions(x_array, y_array, ret_shape)))
                 r = mfl_array_to_label_maps(y_array, y->data, y_path, ret_shape, &split->labels,
                         &split->labels_each, &n_labels, err);
         else if (!r)

@@ -109,6 +109,37 @@ static char *put_npy(const char *name, const char *header, const void *data, siz
         return path;
 }
 
+/* One label for each token: the next one, say. One-hot rows beside floats are still no labels. */
+static void labels_of_tokens_are_loaded(void **state)
+{
+        static const int32_t x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {2, 3, 4, 5, 6, 0};
+        static const float f[6] = {1, 2, 3, 4, 5, 6};
+        static const char shape[] = "{'descr': '<%s', 'fortran_order': False, 'shape': (2, 3), }";
+        char whole[96], floats[96];
+        struct mfl_dataset_config config = {.name = "n", .format = MFL_FORMAT_NPY};
+        struct mfl_dataset *d;
+        struct mfl_error err;
+        snprintf(whole, sizeof whole, shape, "i4");
+        snprintf(floats, sizeof floats, shape, "f4");
+        config.train_x = put_npy("tx", whole, x, sizeof x);
+        config.train_y = put_npy("ty", whole, y, sizeof y);
+        config.test_x = put_npy("vx", whole, x, sizeof x);
+        config.test_y = put_npy("vy", whole, y, sizeof y);
+        if (mfl_dataset_load(&config, &d, &err))
+                fail_msg("%s", err.text);
+        assert_true(d->classes == 7 && d->labels_per_sample == 3 && d->train.n == 2);
+        assert_memory_equal(d->train.labels, y, sizeof y);
+        mfl_dataset_free(d);
+        free(config.train_x);
+        config.train_x = put_npy("tx", floats, f, sizeof f);
+        expect(&config, "ty: labels of 2 dimensions; labels have 1");
+        char *paths[] = {config.train_x, config.train_y, config.test_x, config.test_y};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(paths); i++) {
+                unlink(paths[i]);
+                free(paths[i]);
+        }
+}
+
 /* One label for each pixel of images of 2 x 2; 255 says that there is none. */
 static void labels_of_pixels_are_loaded(void **state)
 {
@@ -372,6 +403,7 @@ int main(void)
                 cmocka_unit_test(idx_folder_is_loaded_and_scaled),
                 cmocka_unit_test(wrong_folders_are_told_what_is_wrong),
                 cmocka_unit_test(npy_files_are_loaded),
+                cmocka_unit_test(labels_of_tokens_are_loaded),
                 cmocka_unit_test(labels_of_pixels_are_loaded),
                 cmocka_unit_test(cifar_batches_are_loaded_in_order),
                 cmocka_unit_test(every_failed_allocation_is_reported),

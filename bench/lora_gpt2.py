@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA of a GPT-2 of 124 M parameters, two daemons of one host, beside PyTorch with peft in two processes.
+
+    TORCH_PYTHON bench/lora_gpt2.py [--layers 12] [--positions 64] [--rounds 3] [--steps 4] [--rank 8]
+
+Needs an interpreter with torch, transformers and peft. Weights are drawn from a seed, tokens too; nothing is downloaded. Adapters are on
+the attention's projections (c_attn). In each of `--turns` turns mfl trains all rounds, and then both PyTorch processes train as many steps
+at once, each with one thread. A round's time is from its begin to its commit, with what travels; the first round, which also sends the
+frozen params, is left out. Samples/s is of both daemons, or both processes, together."""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+
+import benchlib as bench
+
+sys.path.insert(0, str(bench.HERE.parent / "python"))
+VOCABULARY = 50257
+
+
+def model(options):
+    import torch
+    import transformers
+    torch.manual_seed(1)
+    config = transformers.GPT2Config(n_layer=options.layers, n_positions=options.positions, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0,
+                                     use_cache=False)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def tokens(options, n):
+    import torch
+    torch.manual_seed(2)
+    return torch.randint(0, VOCABULARY, (n, options.positions + 1))
+
+
+def torch_child(options):
+    """One PyTorch process: waits for a line, trains, prints the seconds."""
+    import peft
+    import torch
+    torch.set_num_threads(1)
+    net = peft.get_peft_model(model(options), peft.LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=["c_attn"]))
+    data = tokens(options, options.batch * options.steps)
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.05)
+
+    def train(steps):
+        for s in range(steps):
+            rows = data[s % options.steps * options.batch:][:options.batch]
+            out = net(input_ids=rows[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(out.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    train(1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begin = time.monotonic()
+        train(options.steps)
+        print(time.monotonic() - begin, bench.memory("self")[1], flush=True)
+
+
+class Torch:
+    def __init__(self, argv):
+        command = [sys.executable, __file__, *argv, "--child"]
+        self.children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for child in self.children:
+            assert child.stdout.readline().strip() == "ready"
+
+    def turn(self):
+        """Seconds, and the highest memory of a process."""
+        for child in self.children:
+            child.stdin.write("\n")
+            child.stdin.flush()
+        found = [child.stdout.readline().split() for child in self.children]
+        return max(float(f[0]) for f in found), max(int(f[1]) for f in found)
+
+    def close(self):
+        for child in self.children:
+            child.stdin.close()
+            child.wait()
+
+
+def job_text(folder, options):
+    return f"""name: lora-gpt2
+seed: 5
+rounds: {options.rounds}
+model: {{onnx: {folder}/model.onnx, lora: {{rank: {options.rank}, layers: ["*c_attn*"]}}}}
+data: {{name: text, partition: iid, clients: 2}}
+training: {{lr: 0.05, steps: {options.steps}, batch: {options.batch}}}
+evaluation: {{every: 0}}
+selection: {{daemons: {{min: 2}}, assign: modulo}}
+"""
+
+
+def write_inputs(folder, options):
+    import mfl_export
+    import numpy as np
+    net = model(options)
+    mfl_export.save(net, tokens(options, 1)[:, :-1], folder / "model.onnx")
+    data = tokens(options, max(4 * options.batch, 8)).numpy()
+    np.savez(folder / "text.npz", x_train=data[:, :-1], y_train=data[:, 1:], x_test=data[:2, :-1], y_test=data[:2, 1:])
+    return sum(p.numel() for p in net.parameters())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--positions", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4, help="of a client in a round")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        torch_child(options)
+        return
+    argv = [a for key in ("layers", "positions", "steps", "batch", "rank") for a in (f"--{key}", str(getattr(options, key)))]
+    with bench.Server(config="memory_max: 12GiB\n") as server:
+        folder = pathlib.Path(server.folder)
+        n = write_inputs(folder, options)
+        data = f"text=npz:{folder}/text.npz,vocabulary={VOCABULARY},classes={VOCABULARY}"
+        torch, theirs, memory = Torch(argv), [], 0
+        with bench.Daemons(server.address, 2, "solo", data) as daemons:
+            bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 120, "the daemons")
+            job = server.submit(job_text(folder, options))
+            server.mfl("wait", job)
+            rounds = server.mfl("show", job)["rounds"]
+            peak = max(bench.memory(pid)[1] for pid in daemons.pids)
+        for _ in range(options.rounds):
+            seconds, most = torch.turn()
+            theirs.append(seconds)
+            memory = max(memory, most)
+        torch.close()
+    ours = [r["seconds"] for r in rounds if r["round"] > 1]
+    samples = 2 * options.steps * options.batch
+    rate, their_rate = samples / bench.median(ours), samples / bench.median(theirs[1:])
+    print(f"{n / 1e6:.1f} M parameters, {options.positions} positions, rank {options.rank}, batch {options.batch}")
+    bench.table(["", "samples/s", "ratio", "MB up", "MB down", "GB of a process"], [
+        ["mfl", f"{rate:.2f}", f"{rate / their_rate:.2f}", f"{bench.median(r['bytes_up'] for r in rounds[1:]) / 1e6:.3f}",
+         f"{bench.median(r['bytes_down'] for r in rounds[1:]) / 1e6:.3f}", f"{peak / 1e9:.2f}"],
+        ["PyTorch, peft", f"{their_rate:.2f}", "1.00", "-", "-", f"{memory / 1e9:.2f}"]])
+
+
+if __name__ == "__main__":
+    main()
