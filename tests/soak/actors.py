@@ -252,12 +252,8 @@ class Chaos:
         """kills: times, as `until`, at which the server is killed, and from the second on ended."""
         kills = sorted(kills)
         while time.monotonic() < until:
-            now = time.monotonic()
-            for at, end in sorted(self.later, key=lambda x: x[0]):
-                if at <= now:
-                    self.later.remove((at, end))
-                    end()
-            if kills and kills[0] <= now:
+            self.end_due()
+            if kills and kills[0] <= time.monotonic():
                 kills.pop(0)
                 self.restart()
             else:
@@ -265,6 +261,13 @@ class Chaos:
                 self.stage.count(name.replace('_', ' '))
                 getattr(self, name)()
             time.sleep(self.rng.uniform(0.1, 1.2))
+
+    def end_due(self):
+        now = time.monotonic()
+        for at, end in sorted(self.later, key=lambda x: x[0]):
+            if at <= now:
+                self.later.remove((at, end))
+                end()
 
     def end_all(self):
         for _, end in sorted(self.later, key=lambda x: x[0]):
@@ -286,7 +289,7 @@ class Chaos:
         self.stage.count('server ' + how)
         self.stage.down(how)
         time.sleep(self.rng.choice((0, 0.3, 2)))
-        self.stage.up()
+        self.stage.up(self.end_due)
 
     # -- daemons --
 

@@ -119,8 +119,8 @@ class Stage(h.Cluster):
         except (OSError, http.client.HTTPException):
             return 0, ''
 
-    def up(self):
-        """Starts the server, again and again while the disk is full, as a service manager would."""
+    def up(self, meanwhile=lambda: None):
+        """Starts the server, again and again while the disk is full, as a service manager would; `meanwhile` may free it."""
         for _ in range(200):
             env = {}
             self.n_life += 1
@@ -137,6 +137,7 @@ class Stage(h.Cluster):
                 self.fault('the server did not start: status %d, %s' % (status, self.server.log()[-600:]))
                 raise SystemExit(1)
             self.log('server', 'did not start: the disk is full')
+            meanwhile()
             time.sleep(0.2)
         raise SystemExit('the server does not start')
 
