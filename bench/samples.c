@@ -44,24 +44,36 @@ static int32_t *random_classes(struct mfl_rng *rng, size_t n, int classes)
         return labels;
 }
 
+/* vocabulary 0: bytes; each: labels of a sample. */
+static void fill(const struct mfl_shape *shape, int classes, int vocabulary, int each, uint32_t n,
+        struct mfl_dataset *ret_set)
+{
+        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
+        size_t count = n * (size_t)mfl_shape_count(shape);
+        *ret_set = (struct mfl_dataset){.shape = *shape,
+                .classes = classes,
+                .vocabulary = vocabulary,
+                .labels_per_sample = each > 1 ? each : 0};
+        if (vocabulary)
+                ret_set->train = (struct mfl_split){n, MFL_I32, random_classes(&rng, count, vocabulary)};
+        else
+                ret_set->train = (struct mfl_split){n, MFL_U8, random_bytes(&rng, count)};
+        ret_set->train.labels = random_classes(&rng, n * (size_t)each, classes);
+        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
+                ret_set->scale[c] = 1.0f / 255.0f;
+}
+
 void bench_samples_init(const char *model, uint32_t n, struct mfl_dataset *ret_set)
 {
         int classes;
         struct mfl_shape shape = bench_shape(model, &classes);
-        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        size_t count = n * (size_t)mfl_shape_count(&shape);
-        *ret_set = (struct mfl_dataset){.shape = shape, .classes = classes};
-        if (shape.rank == 1) {
-                ret_set->vocabulary = classes;
-                ret_set->labels_per_sample = TEXT_LENGTH;
-                ret_set->train = (struct mfl_split){n, MFL_I32, random_classes(&rng, count, classes)};
-                ret_set->train.labels = random_classes(&rng, count, classes);
-                return;
-        }
-        ret_set->train = (struct mfl_split){n, MFL_U8, random_bytes(&rng, count)};
-        ret_set->train.labels = random_classes(&rng, n, classes);
-        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
-                ret_set->scale[c] = 1.0f / 255.0f;
+        bool text = shape.rank == 1;
+        fill(&shape, classes, text ? classes : 0, text ? TEXT_LENGTH : 1, n, ret_set);
+}
+
+void bench_samples_of(const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *ret_set)
+{
+        fill(&graph->input, graph->classes, graph->vocabulary, graph->positions, n, ret_set);
 }
 
 void bench_samples_deinit(struct mfl_dataset *set)

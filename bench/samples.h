@@ -12,6 +12,8 @@ struct mfl_shape bench_shape(const char *model, int *ret_classes);
  * with a label for each. Ends the process where there is no memory. The caller frees with
  * bench_samples_deinit. */
 void bench_samples_init(const char *model, uint32_t n, struct mfl_dataset *ret_set);
+/* The same for a network: samples of its input, with as many labels as it has positions. */
+void bench_samples_of(const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *ret_set);
 void bench_samples_deinit(struct mfl_dataset *set);
 
 #endif

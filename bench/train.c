@@ -4,6 +4,7 @@
  *     mfl-bench-train BACKEND MODEL BATCH THREADS STEPS [PRECISION]
  *                                                          median microseconds of a training step: by the
  *                                                          clock, and of processor time (of all threads)
+ *                                                          MODEL: a preset, or an ONNX file
  *     mfl-bench-train peak THREADS                         measured GFLOP/s of fused multiply-adds
  *     mfl-bench-train flops MODEL                          operations of one sample's training step
  * The data, 60 random samples for each row of a batch, are resident; each step gathers a batch, computes loss
@@ -15,6 +16,9 @@
 #include <time.h>
 
 #include "bench/samples.h"
+#include "cli/onnx/onnx.h"
+#include "common/base/fs.h"
+#include "common/job/job.h"
 #include "kernels/backend.h"
 #include "kernels/host.h"
 
@@ -77,6 +81,34 @@ static void time_steps(const struct mfl_backend_ops *ops, struct mfl_net *net,
         free(index);
 }
 
+/* A network and its data: of a preset, or of an ONNX file, as jobs have it. */
+static void open_model(
+        const char *model, uint32_t n, struct mfl_graph **ret_graph, struct mfl_dataset *ret_set)
+{
+        struct mfl_error err;
+        struct mfl_onnx_model onnx;
+        struct mfl_job *job;
+        size_t end = strlen(model);
+        if (end < 6 || strcmp(model + end - 5, ".onnx") != 0) {
+                bench_samples_init(model, n, ret_set);
+                must(mfl_graph_preset(model, &ret_set->shape, ret_set->classes, ret_graph, &err), &err);
+                return;
+        }
+        MFL_CLEANUP_FREE char *bytes = NULL;
+        must(mfl_fs_read(model, (size_t)1 << 30, &bytes, &end, &err), &err);
+        must(mfl_onnx_convert((uint8_t *)bytes, end, model, NULL, &onnx, &err), &err);
+        MFL_CLEANUP_FREE char *text = mfl_asprintf("name: bench\nrounds: 1\nmodel:\n  layers:\n%s"
+                                                   "data: {name: d, partition: iid, clients: 1}\n"
+                                                   "training: {lr: 0.05}\n",
+                onnx.text);
+        mfl_assert(text);
+        must(mfl_job_parse(text, strlen(text), model, &job, &err), &err);
+        must(mfl_job_graph(job, &onnx.input, onnx.classes, ret_graph, &err), &err);
+        mfl_job_free(job);
+        mfl_onnx_model_deinit(&onnx);
+        bench_samples_of(*ret_graph, n, ret_set);
+}
+
 static int train(const char *backend, const char *model, int batch, int threads, uint32_t n_steps,
         enum mfl_precision precision)
 {
@@ -89,10 +121,9 @@ static int train(const char *backend, const char *model, int batch, int threads,
         struct mfl_dataset set;
         struct mfl_net_options options = {
                 .batch = batch, .groups = 1, .threads = threads, .training = true, .precision = precision};
-        bench_samples_init(model, BATCHES * (uint32_t)batch, &set);
+        open_model(model, BATCHES * (uint32_t)batch, &graph, &set);
         must(mfl_backend_open(backend, &ops, &err), &err);
         must(ops->device_open(&device, &err), &err);
-        must(mfl_graph_preset(model, &set.shape, set.classes, &graph, &err), &err);
         must(ops->net_new(device, graph, &options, &net, &err), &err);
         must(ops->data_new(device, &set, &set.train, true, &data, &err), &err);
         float *params = mfl_malloc((size_t)graph->n * sizeof *params);

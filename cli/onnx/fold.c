@@ -131,8 +131,8 @@ static const struct {
         {"Sign", UNARY, 'g', SAME}, {"Round", UNARY, 'R', SAME}, {"Tanh", UNARY, 't', FLOAT_ONLY},
         {"Max", BINARY, 'M', SAME}, {"Min", BINARY, 'm', SAME}, {"Xor", BINARY, 'x', TRUTH},
         {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
-        {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME}, {"ReduceMax", OTHER, 0, SAME},
-        {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
+        {"ScatterND", OTHER, 0, SAME}, {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME},
+        {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
 
 static int fold_of(const struct onnx *o)
 {
@@ -478,9 +478,12 @@ int mfl_onnx_fold(struct onnx *o)
                 return fold_trilu(o);
         if (!strcmp(op, "Constant"))
                 return fold_constant(o);
-        int r = need(o, !strncmp(op, "Reduce", 6) ? 1 : 2);
+        bool scatter = !strcmp(op, "ScatterND");
+        int r = need(o, scatter ? 3 : !strncmp(op, "Reduce", 6) ? 1 : 2);
         if (r)
                 return r;
+        if (scatter)
+                return mfl_onnx_fold_scatter_nd(o);
         if (!strcmp(op, "CumSum"))
                 return mfl_onnx_fold_cumsum(o);
         if (!strcmp(op, "GatherND"))

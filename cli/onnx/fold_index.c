@@ -91,6 +91,38 @@ int mfl_onnx_fold_gather_nd(struct onnx *o)
         return mfl_onnx_fold_output(o, t);
 }
 
+/* out = data, but out[index[i..][0]][index[i..][1]]..[k..] = updates[i..][k..] */
+int mfl_onnx_fold_scatter_nd(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor, *index = mfl_onnx_input(o, 1)->tensor,
+                                 *updates = mfl_onnx_input(o, 2)->tensor;
+        int rank = index->shape.rank, r;
+        int64_t parts = rank ? index->shape.dim[rank - 1] : 0;
+        struct onnx_tensor *t;
+        if (!mfl_onnx_string_is(o, "reduction", "none", "none") || parts < 1 || parts > a->shape.rank)
+                return mfl_onnx_fail(o, "only indices of whole elements are supported, without a reduction");
+        int64_t run = stride_of(&a->shape, (int)parts - 1);
+        if (updates->count != index->count / parts * run)
+                return mfl_onnx_fail(o, "the indices and the updates do not fit");
+        if ((r = mfl_onnx_fold_new(o, &a->shape, a->f, &t)))
+                return r;
+        t->is_bool = a->is_bool;
+        for (int64_t i = 0; i < a->count; i++)
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(a, i));
+        for (int64_t i = 0; i * parts < index->count; i++) {
+                int64_t to = 0;
+                for (int d = 0; d < parts; d++) {
+                        int64_t at = place_of(o, index, i * parts + d, a->shape.dim[d]);
+                        if (at < 0)
+                                return MFL_INVALID;
+                        to += at * stride_of(&a->shape, d);
+                }
+                for (int64_t k = 0; k < run; k++)
+                        mfl_onnx_fold_put(t, to + k, mfl_onnx_number(updates, i * run + k));
+        }
+        return mfl_onnx_fold_output(o, t);
+}
+
 /* out[i][j] = data[index[i][j]][j] for axis 0; of the same rank. */
 int mfl_onnx_fold_gather_elements(struct onnx *o)
 {

@@ -272,6 +272,7 @@ int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t);
 int mfl_onnx_fold_cumsum(struct onnx *o);
 int mfl_onnx_fold_gather_nd(struct onnx *o);
 int mfl_onnx_fold_gather_elements(struct onnx *o);
+int mfl_onnx_fold_scatter_nd(struct onnx *o);
 int mfl_onnx_fold_reduce(struct onnx *o);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */

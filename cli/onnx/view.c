@@ -283,7 +283,7 @@ static int find_by_parent(
         return find_layer(o, &child, wanted, ret_layer);
 }
 
-/* Slices and transpositions come first, those of the moves before too; then one strided view. */
+/* Slices and transpositions come first, those of the moves before too; then one strided view; then one for a move. */
 static int find_layer(
         struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
 {
@@ -306,6 +306,11 @@ static int find_layer(
         if (r && r != -ENOMEM && !narrow) {
                 o->n_layers = n_layers;
                 r = mfl_onnx_make_strided(o, v, shape, &layer);
+        }
+        if (r && r != -ENOMEM && !narrow &&
+                tries) { /* several strided views, as of windows that overlap the edge */
+                o->n_layers = n_layers;
+                r = find_by_parent(o, v, shape, &layer);
         }
         if (!r)
                 *ret_layer = layer;

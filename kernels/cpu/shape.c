@@ -103,18 +103,13 @@ static int join_backward(const struct pass *pass, int i, float *dx, float *dx2)
         return 0;
 }
 
-/* Channels behind each other stay behind each other in blocks, where no block holds channels of both. Only in networks
- * with maps: the convolutions behind a concatenation sum in another order in another layout, and other networks keep
- * the bits that they had. */
+/* Channels behind each other stay behind each other in blocks, where no block holds channels of both. */
 bool mfl_cpu_concat_keeps_layout(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_layout *in = &net->layers[layer->input].layout,
                                 *in2 = &net->layers[layer->input2].layout;
-        bool maps = false;
-        for (int k = 1; k < net->graph->n_layers; k++)
-                maps = maps || net->graph->layers[k].op == MFL_OP_MAP;
-        if (!maps || layer->out.rank != 3 || layer->axis != 0 || in->tag != in2->tag || in->tag == dnnl_nchw)
+        if (layer->out.rank != 3 || layer->axis != 0 || in->tag != in2->tag || in->tag == dnnl_nchw)
                 return false;
         return in->tag == dnnl_nhwc || in->c % in->block == 0;
 }
