@@ -105,7 +105,7 @@ def _export(net, inputs, path):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    with _only_torch(), _plain_forward(net), _plain_pools(), _quiet():
+    with _only_torch(), _plain_forward(net), _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
             try:
@@ -169,8 +169,9 @@ def _plain_forward(net):
 
 
 @contextlib.contextmanager
-def _plain_pools():
-    """Adaptive pools whose windows differ, as means of slices: no exporter writes them in another way that has a gradient."""
+def _plain_functions():
+    """Adaptive pools whose windows differ, as means of slices, bags of tokens, as reductions of their embeddings, and norms over
+    neighbouring channels, as sums: no exporter writes them in another way that has a gradient, or without loops and volumes."""
     functional, patches = torch.nn.functional, []
     for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean")):
         def pool(x, output_size, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
@@ -183,6 +184,23 @@ def _plain_pools():
                 x = torch.cat([getattr(x.narrow(d, a, b - a), reduce)(d, keepdim=True) for a, b in ends], d)
             return x
         patches.append(unittest.mock.patch.object(functional, name, pool))
+    plain_bag, parameters = functional.embedding_bag, inspect.signature(functional.embedding_bag)
+
+    def bag(*args, **kwargs):
+        a = parameters.bind(*args, **kwargs)
+        a.apply_defaults()
+        a = a.arguments
+        special = ("offsets", "max_norm", "scale_grad_by_freq", "per_sample_weights", "include_last_offset")
+        if a["input"].dim() != 2 or a["padding_idx"] is not None or a["mode"] not in ("mean", "sum") or any(a[key] for key in special):
+            return plain_bag(*args, **kwargs)
+        return getattr(functional.embedding(a["input"], a["weight"]), a["mode"])(1)
+    patches.append(unittest.mock.patch.object(functional, "embedding_bag", bag))
+
+    def response_norm(x, size, alpha=1e-4, beta=0.75, k=1.0):
+        padded = functional.pad(x * x, (0, 0) * (x.dim() - 2) + (size // 2, (size - 1) // 2))
+        near = sum(padded.narrow(1, i, x.shape[1]) for i in range(1, size)) + padded.narrow(1, 0, x.shape[1])
+        return x * (near * (alpha / size) + k).pow(-beta)
+    patches.append(unittest.mock.patch.object(functional, "local_response_norm", response_norm))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)

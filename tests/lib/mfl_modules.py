@@ -229,6 +229,62 @@ class Scores(nn.Module):
         return self.fc((s.softmax(-1) @ v).transpose(1, 2).flatten(2).mean(1))
 
 
+class Shifted(nn.Module):
+    """Windows of 4 x 4 of an image of 10 x 10 that is padded and shifted, with a mask that is assigned, as Swin's."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.q, self.kv, self.fc = nn.Conv2d(3, 8, 1), nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x, n = self.conv(x).permute(0, 2, 3, 1), x.shape[0]
+        y = torch.roll(F.pad(x, (0, 0, 0, 2, 0, 2)), (-2, -2), (1, 2))
+        w = y.view(n, 3, 4, 3, 4, 8).permute(0, 1, 3, 2, 4, 5).reshape(n * 9, 16, 8)
+        mask = torch.zeros(12, 12)
+        for i, rows in enumerate(((0, 8), (8, 10), (10, 12))):
+            for k, columns in enumerate(((0, 8), (8, 10), (10, 12))):
+                mask[rows[0]:rows[1], columns[0]:columns[1]] = 3 * i + k
+        mask = mask.view(3, 4, 3, 4).permute(0, 2, 1, 3).reshape(9, 16)
+        mask = (mask[:, None] - mask[:, :, None]).ne(0).float() * -100.0
+        q = self.q(w).view(n * 9, 16, 2, 4).transpose(1, 2)
+        k, v = (p.view(n * 9, 16, 2, 4).transpose(1, 2) for p in self.kv(w).chunk(2, 2))
+        a = ((q @ k.transpose(-2, -1)) / 2).view(n, 9, 2, 16, 16) + mask[:, None]
+        y = (a.view(n * 9, 2, 16, 16).softmax(-1) @ v).transpose(1, 2).reshape(n, 3, 3, 4, 4, 8)
+        y = torch.roll(y.permute(0, 1, 3, 2, 4, 5).reshape(n, 12, 12, 8), (2, 2), (1, 2))[:, :10, :10]
+        return self.fc((x + y).mean((1, 2)))
+
+
+class Positions(nn.Module):
+    """Rotated positions from a buffer, and a mask from sums of constants, as the current Llama."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.fc = nn.Embedding(TOKENS, 8), nn.Linear(8, 24), nn.Linear(8, 4)
+        self.register_buffer("rates", torch.tensor([1.0, 0.1]))
+
+    def forward(self, x):
+        n, t = x.shape
+        at = torch.arange(t)
+        angles = torch.cat([at[:, None] * self.rates] * 2, 1)
+        q, k, v = (p.view(n, t, 2, 4).transpose(1, 2) for p in self.qkv(self.embed(x)).chunk(3, 2))
+        q, k = (p * angles.cos() + torch.cat([-p[..., 2:], p[..., :2]], 3) * angles.sin() for p in (q, k))
+        part = torch.cumsum((at == 4).long(), 0)
+        seen = (part[:, None] == part) & (at[:, None] >= at)
+        a = (q @ k.transpose(-2, -1) / 2 + torch.where(seen, 0.0, float("-inf"))).softmax(-1) @ v
+        return self.fc(a.transpose(1, 2).flatten(2))
+
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.sum, self.fc = nn.EmbeddingBag(TOKENS, 6), nn.EmbeddingBag(TOKENS, 6, mode="sum"), nn.Linear(12, 4)
+        self.near = nn.LocalResponseNorm(3, 0.5, 0.75, 2.0)
+
+    def forward(self, x):
+        x = torch.cat([self.mean(x), self.sum(x)], 1)
+        return self.fc(self.near(x[:, :, None]).flatten(1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -238,6 +294,7 @@ PROVED = {
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
+    "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }
