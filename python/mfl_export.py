@@ -190,8 +190,8 @@ def _plain_functions():
         a = parameters.bind(*args, **kwargs)
         a.apply_defaults()
         a = a.arguments
-        special = ("offsets", "max_norm", "scale_grad_by_freq", "per_sample_weights", "include_last_offset")
-        if a["input"].dim() != 2 or a["padding_idx"] is not None or a["mode"] not in ("mean", "sum") or any(a[key] for key in special):
+        special = ("offsets", "max_norm", "scale_grad_by_freq", "per_sample_weights", "include_last_offset", "padding_idx")
+        if a["input"].dim() != 2 or a["mode"] not in ("mean", "sum") or any(a[key] is not None and a[key] is not False for key in special):
             return plain_bag(*args, **kwargs)
         return getattr(functional.embedding(a["input"], a["weight"]), a["mode"])(1)
     patches.append(unittest.mock.patch.object(functional, "embedding_bag", bag))
