@@ -33,6 +33,20 @@ static int64_t place_of(struct onnx *o, const struct onnx_tensor *index, int64_t
         return at;
 }
 
+/* Where the run of elements begins that row i of the indices names; -1: outside. */
+static int64_t run_of(
+        struct onnx *o, const struct onnx_tensor *index, int64_t i, int parts, const struct onnx_shape *s)
+{
+        int64_t from = 0;
+        for (int d = 0; d < parts; d++) {
+                int64_t at = place_of(o, index, i * parts + d, s->dim[d]);
+                if (at < 0)
+                        return -1;
+                from += at * stride_of(s, d);
+        }
+        return from;
+}
+
 int mfl_onnx_fold_cumsum(struct onnx *o)
 {
         const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
@@ -78,13 +92,9 @@ int mfl_onnx_fold_gather_nd(struct onnx *o)
         int64_t run = stride_of(&a->shape, (int)parts - 1);
         t->is_bool = a->is_bool;
         for (int64_t i = 0; i * parts < index->count; i++) {
-                int64_t from = 0;
-                for (int d = 0; d < parts; d++) {
-                        int64_t at = place_of(o, index, i * parts + d, a->shape.dim[d]);
-                        if (at < 0)
-                                return MFL_INVALID;
-                        from += at * stride_of(&a->shape, d);
-                }
+                int64_t from = run_of(o, index, i, (int)parts, &a->shape);
+                if (from < 0)
+                        return MFL_INVALID;
                 for (int64_t k = 0; k < run; k++)
                         mfl_onnx_fold_put(t, i * run + k, mfl_onnx_number(a, from + k));
         }
@@ -110,13 +120,9 @@ int mfl_onnx_fold_scatter_nd(struct onnx *o)
         for (int64_t i = 0; i < a->count; i++)
                 mfl_onnx_fold_put(t, i, mfl_onnx_number(a, i));
         for (int64_t i = 0; i * parts < index->count; i++) {
-                int64_t to = 0;
-                for (int d = 0; d < parts; d++) {
-                        int64_t at = place_of(o, index, i * parts + d, a->shape.dim[d]);
-                        if (at < 0)
-                                return MFL_INVALID;
-                        to += at * stride_of(&a->shape, d);
-                }
+                int64_t to = run_of(o, index, i, (int)parts, &a->shape);
+                if (to < 0)
+                        return MFL_INVALID;
                 for (int64_t k = 0; k < run; k++)
                         mfl_onnx_fold_put(t, to + k, mfl_onnx_number(updates, i * run + k));
         }

@@ -108,17 +108,6 @@ static int read_order(
         return 0;
 }
 
-#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_layer_reader, member)
-#define CALL_AT(member, read_)                                                                               \
-        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_layer_reader, member), .read = read_
-#define NAME                                                                                                 \
-        {                                                                                                    \
-                .key = "name", AT(STRING, layer.name)                                                        \
-        }
-#define INPUT                                                                                                \
-        {                                                                                                    \
-                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                       \
-        }
 #define EPS                                                                                                  \
         {                                                                                                    \
                 .key = "eps", AT(F32, layer.eps), .min = 0, .min_open = true, .max = 1                       \

@@ -25,6 +25,19 @@ int mfl_job_read_shape(
 int mfl_job_read_input(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 
+/* What the tables of keys are made of. */
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_layer_reader, member)
+#define CALL_AT(member, read_)                                                                               \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_layer_reader, member), .read = read_
+#define NAME                                                                                                 \
+        {                                                                                                    \
+                .key = "name", AT(STRING, layer.name)                                                        \
+        }
+#define INPUT                                                                                                \
+        {                                                                                                    \
+                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                       \
+        }
+
 /* job_layers_map.c: the keys of maps by kind, and of `mean`, which is a map where it has several dimensions. */
 extern const struct mfl_yaml_field mfl_job_mean_fields[];
 extern const struct mfl_yaml_field *const mfl_job_map_fields[MFL_MAP_COUNT_]; /* NULL: no layer of its own */

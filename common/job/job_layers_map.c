@@ -131,18 +131,7 @@ static int read_axes(
 static const char *const pad_modes[] = {"constant", "reflect", "replicate", "circular", NULL};
 static const char *const resize_modes[] = {"nearest", "nearest-exact", "bilinear", "bicubic", NULL};
 
-#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_layer_reader, member)
-#define CALL_AT(member, read_)                                                                               \
-        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_layer_reader, member), .read = read_
 #define CALL(read_) .kind = MFL_YAML_CALL, .read = read_
-#define NAME                                                                                                 \
-        {                                                                                                    \
-                .key = "name", AT(STRING, layer.name)                                                        \
-        }
-#define INPUT                                                                                                \
-        {                                                                                                    \
-                .key = "input", CALL_AT(inputs[0], mfl_job_read_input)                                       \
-        }
 #define SHAPE                                                                                                \
         {                                                                                                    \
                 .key = "shape", CALL_AT(layer.shape, mfl_job_read_shape), .required = true                   \
