@@ -87,7 +87,7 @@ static int tie_param(struct mfl_cuda_model *model, int p, int first, struct mfl_
 {
         const struct mfl_param *param = &model->graph->params[p];
         struct mfl_cuda_tie *tie = &model->ties[model->n_ties];
-        bool same;
+        bool same = false;
         *tie = (struct mfl_cuda_tie){.count = param->count,
                 .own = model->at[first],
                 .copy = model->stride,
