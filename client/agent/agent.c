@@ -112,6 +112,8 @@ static void on_welcome(struct mfl_agent *agent, const struct mfl_msg *msg)
         agent->heartbeat_ms = msg->welcome.heartbeat_ms;
         agent->dead_ms = msg->welcome.dead_ms;
         agent->n_failures = 0;
+        agent->n_named = 0;
+        agent->welcome_ms = agent->now_ms;
         mfl_agent_trace(agent, "online");
         if (agent->leaving)
                 tell_leaving(agent);
@@ -214,8 +216,10 @@ static void run_timers(struct mfl_agent *agent)
                 close_connection(agent, "no Welcome in time");
         else if (agent->now_ms - agent->heard_ms >= agent->dead_ms)
                 close_connection(agent, "nothing heard from the server");
-        else
+        else {
+                mfl_agent_forget_unnamed(agent);
                 mfl_agent_send(agent, MFL_MSG_PING)->cookie = agent->now_ms;
+        }
 }
 
 /* A daemon that was suspended has heard nothing, which says nothing about the server. */

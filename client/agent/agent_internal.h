@@ -18,6 +18,7 @@
 #define AGENT_BACKOFF_MAX_MS 10000
 #define AGENT_CONNECT_MS 10000 /* for the connection and the Welcome together */
 #define AGENT_JOBS_MAX 32      /* JobSpecs remembered; a server runs 16 at once */
+#define AGENT_UNNAMED_MS 10000 /* of a new connection, in which the server names the jobs that go on */
 #define AGENT_EVALS_MAX 8      /* evaluation results kept in case the server asks again */
 
 enum agent_state {
@@ -136,6 +137,8 @@ struct mfl_agent {
         uint32_t boot; /* upper half of the last task's number: which start of the server */
         char jobs[AGENT_JOBS_MAX][MFL_JOB_ID_BYTES]; /* newest first */
         uint32_t n_jobs;
+        uint32_t n_named; /* the first ones, which this connection's JobSpecs named */
+        uint64_t welcome_ms;
         uint64_t communicator;       /* of the last order to open one */
         uint64_t early_communicator; /* whose id came last, perhaps before its task */
         uint8_t early_id[MFL_COMMUNICATOR_ID_BYTES];
@@ -189,6 +192,8 @@ void mfl_agent_abort_all(struct mfl_agent *agent);
 /* The id now means another job: what is here of the old one is dropped. */
 void mfl_agent_job_changed(struct mfl_agent *agent, const char *job);
 void mfl_agent_job_over(struct mfl_agent *agent, const char *job);
+/* Idle, some time after Welcome. */
+void mfl_agent_forget_unnamed(struct mfl_agent *agent);
 /* A task is at work, or a result waits for the server. */
 bool mfl_agent_busy(const struct mfl_agent *agent);
 void mfl_agent_tasks_check(const struct mfl_agent *agent);

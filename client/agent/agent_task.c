@@ -58,6 +58,7 @@ static void forget_job(struct mfl_agent *agent, const char *job)
         if (i == agent->n_jobs)
                 return;
         memmove(agent->jobs[i], agent->jobs[i + 1], (--agent->n_jobs - i) * sizeof agent->jobs[0]);
+        agent->n_named -= i < agent->n_named;
         struct mfl_agent_action *action = mfl_agent_act(agent, MFL_AGENT_ACT_JOB_FORGET);
         mfl_strcpy(action->job, sizeof action->job, job);
 }
@@ -296,6 +297,20 @@ static bool in_use(const struct mfl_agent *agent, const char *job)
         return false;
 }
 
+/* JobOver does not reach a daemon that is away. A server names each job anew to a new connection before its first task,
+ * so what it has not named for a while may go. */
+void mfl_agent_forget_unnamed(struct mfl_agent *agent)
+{
+        if (agent->now_ms - agent->welcome_ms < AGENT_UNNAMED_MS)
+                return;
+        for (uint32_t i = agent->n_jobs; i-- > agent->n_named;) {
+                char job[MFL_JOB_ID_BYTES];
+                mfl_strcpy(job, sizeof job, agent->jobs[i]);
+                if (!in_use(agent, job))
+                        forget_job(agent, job);
+        }
+}
+
 /* Moves the job to the front. If the list is full, the job that was named longest ago is forgotten. */
 static void on_job_spec(struct mfl_agent *agent, const char *job)
 {
@@ -310,6 +325,7 @@ static void on_job_spec(struct mfl_agent *agent, const char *job)
                 mfl_strcpy(action->job, sizeof action->job, agent->jobs[i]);
         } else if (i == agent->n_jobs)
                 agent->n_jobs++;
+        agent->n_named += i >= agent->n_named;
         memmove(agent->jobs[1], agent->jobs[0], i * sizeof agent->jobs[0]);
         mfl_strcpy(agent->jobs[0], sizeof agent->jobs[0], job);
 }

@@ -328,6 +328,37 @@ static void test_job_over(void **state)
         end();
 }
 
+/* The job ended while the daemon was away: the server names another one to the new connection, and never this one. */
+static void test_unnamed(void **state)
+{
+        uint32_t seconds = 0;
+        (void)state;
+        begin();
+        message(task_of(1, 1, 5, 0));
+        uint64_t part = arriving.part;
+        computed(1, false);
+        message((struct mfl_msg){.kind = MFL_MSG_ACCEPTED, .update = {.task = 1}});
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED, .reason = "cut"});
+        tick(mfl_agent_next_ms(agent));
+        go_online();
+        message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000002"});
+        for (; seconds < 30; seconds++) {
+                tick(now_ms + 1000);
+                if (action(MFL_AGENT_ACT_JOB_FORGET))
+                        break;
+                message((struct mfl_msg){.kind = MFL_MSG_PONG});
+        }
+        assert_true(seconds >= 9 && seconds < 12);
+        assert_string_equal(action(MFL_AGENT_ACT_JOB_FORGET)->job, JOB);
+        assert_int_equal(action(MFL_AGENT_ACT_PARAMS_FREE)->part, part);
+        for (seconds = 0; seconds < 20; seconds++) {
+                message((struct mfl_msg){.kind = MFL_MSG_PONG});
+                tick(now_ms + 1000);
+                assert_null(action(MFL_AGENT_ACT_JOB_FORGET)); /* the other one was named */
+        }
+        end();
+}
+
 static void download(void)
 {
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
@@ -366,6 +397,7 @@ int main(void)
                 cmocka_unit_test(test_share),
                 cmocka_unit_test(test_evict),
                 cmocka_unit_test(test_job_over),
+                cmocka_unit_test(test_unnamed),
                 cmocka_unit_test(test_no_memory),
         };
         return cmocka_run_group_tests_name("agent_params", tests, NULL, NULL);
