@@ -42,7 +42,8 @@ SAMPLES, SAMPLES_TOTAL = 64, 20000  # of gradients: per parameter, and of all
 OUTPUTS = 4096  # stored elements of a batch's outputs
 MODULES = 2000
 DOUBLE_MAX = 1_000_000  # parameters; larger modules are computed in float32
-TRIES, GOOD_NOISE, SLOW_S = 3, 1e-3, 3.0
+TRIES, GOOD_NOISE, SLOW_S = 6, 1e-3, 20.0  # seeds at most; seconds after which no other one is tried
+ROWS_MAX, NUMBERS_NORMED = 16, 64  # of a batch of the proof; that each batch norm's statistics are of
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 
@@ -270,10 +271,9 @@ def _prove(net, examples, model):
     if not trained:
         return None, "no parameter requires a gradient"
     inputs = [_input_kind(net, e) for e in examples]
-    rows = [3, 5] if n_elements < 10_000_000 else [2, 3]
-    best = None
+    rows = _rows(net, examples, [3, 5] if n_elements < 10_000_000 else [2, 3])
+    best, start = None, time.monotonic()
     for seed in range(1, TRIES + 1):
-        start = time.monotonic()
         try:
             runs = _runs(net, inputs, rows, seed, [name for _, name in trained], n_elements <= DOUBLE_MAX)
         except ExportError as e:
@@ -294,6 +294,25 @@ def _prove(net, examples, model):
         "activations": [{"module": name, "norm": [run["norms"][name] for run in runs]} for name in runs[0]["norms"]
                         if all(math.isfinite(run["norms"].get(name, math.inf)) for run in runs)],
     }, None
+
+
+def _rows(net, examples, least):
+    """More rows where batch norm would divide by the deviation of a handful of numbers: that multiplies what rounding changes."""
+    sizes = []
+
+    def hook(module, args, out):
+        sizes.append(out.numel() // (len(out) * module.num_features))
+    handles = [m.register_forward_hook(hook) for m in net.modules() if isinstance(m, BATCH_NORMS)]
+    try:
+        with torch.no_grad():
+            net(*(torch.cat([e[:1], e[:1]]) for e in examples))
+    except Exception:  # noqa: BLE001
+        return least
+    finally:
+        for handle in handles:
+            handle.remove()
+    wanted = -(-NUMBERS_NORMED // min(sizes)) if sizes and min(sizes) else 0
+    return [min(max(n, wanted), ROWS_MAX - 1 + i) for i, n in enumerate(least)]
 
 
 def _input_kind(net, example):
