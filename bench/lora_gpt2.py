@@ -5,8 +5,8 @@
     TORCH_PYTHON bench/lora_gpt2.py [--layers 12] [--positions 64] [--rounds 3] [--steps 4] [--rank 8]
 
 Needs an interpreter with torch, transformers and peft. Weights are drawn from a seed, tokens too; nothing is downloaded. Adapters are on
-the attention's projections (c_attn). In each of `--turns` turns mfl trains all rounds, and then both PyTorch processes train as many steps
-at once, each with one thread. A round's time is from its begin to its commit, with what travels; the first round, which also sends the
+the attention's projections (c_attn). mfl trains all rounds, and then both PyTorch processes train as many steps as often, at once, each
+with one thread. A round's time is from its begin to its commit, with what travels; the first round, which also sends the
 frozen params, is left out. Samples/s is of both daemons, or both processes, together."""
 
 import argparse

@@ -54,7 +54,7 @@ int mfl_onnx_fold_cumsum(struct onnx *o)
         struct onnx_tensor *t;
         double number;
         int axis = 0, r;
-        if (!mfl_onnx_scalar(mfl_onnx_input(o, 1), &number))
+        if (!mfl_onnx_scalar(mfl_onnx_input(o, 1), &number) || !(fabs(number) <= ONNX_RANK_MAX))
                 return mfl_onnx_fail(o, "needs one axis");
         if ((r = axis_of(o, (int64_t)number, a->shape.rank, &axis)) ||
                 (r = mfl_onnx_fold_new(o, &a->shape, a->f, &t)))

@@ -77,15 +77,21 @@ static int add_mask(
         return 0;
 }
 
+/* Whether a constant has no dimensions that the scores lack. */
+static bool lies_in(const struct onnx_value *constant, const struct onnx_value *scores)
+{
+        return constant->shape.rank <= scores->shape.rank;
+}
+
 /* Whether a constant that is added to scores is a mask. */
-static bool is_mask(const struct onnx_value *constant)
+static bool is_mask(const struct onnx_value *constant, const struct onnx_value *scores)
 {
         for (int64_t i = 0; i < constant->tensor->count; i++) {
                 double m = mfl_onnx_number(constant->tensor, i);
                 if (m != 0 && !(m <= -1e4))
                         return false;
         }
-        return true;
+        return lies_in(constant, scores);
 }
 
 static int mask_scores(
@@ -187,7 +193,8 @@ static int where_step(struct onnx *o, bool *ret_taken)
         if (!mask->tensor || !other->tensor)
                 return 0;
         *ret_taken = true;
-        if (scores->pending == ONNX_SCORES && mfl_onnx_scalar(other, &c) && c <= -1e4)
+        if (scores->pending == ONNX_SCORES && lies_in(mask, scores) && mfl_onnx_scalar(other, &c) &&
+                c <= -1e4)
                 return mask_scores(o, scores, mask, !first);
         return replace(o, mask, scores, other->tensor, first);
 }
@@ -399,7 +406,7 @@ int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
                         return scale_scores(o, scores ? a : b, op[0] == 'M' ? c : 1 / c);
         }
         if (!strcmp(op, "Add") && b && (scores || late) && (scores ? b : a)->tensor &&
-                !is_learned(o, (scores ? b : a)->tensor) && is_mask(scores ? b : a))
+                !is_learned(o, (scores ? b : a)->tensor) && is_mask(scores ? b : a, scores ? a : b))
                 return mask_scores(o, scores ? a : b, scores ? b : a, true);
         *ret_taken = false;
         return 0;

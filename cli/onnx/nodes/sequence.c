@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of tensors: PyTorch's current exporter writes torch.split as one, and takes its elements by number. */
+#include <math.h>
+
 #include "cli/onnx/internal.h"
 
 /* Element i of the list that the current node, a SplitToSequence, makes: [*ret_at, *ret_at + *ret_size) of *ret_axis. */
@@ -13,7 +15,7 @@ static int part_of(struct onnx *o, const struct onnx_shape *in, int64_t i, int *
         if (r || axis < 0 || axis >= in->rank)
                 return r ? r : mfl_onnx_fail(o, "has no dimension %lld", (long long)axis);
         const struct onnx_value *split = mfl_onnx_input(o, 1);
-        int64_t length = in->dim[axis], each = n < 0 ? 1 : n ? sizes[0] : 0;
+        int64_t length = in->dim[axis], each = n < 0 ? 1 : n ? MFL_MIN(sizes[0], length) : 0;
         bool equal = n < 0 || (split && split->shape.rank == 0);
         int64_t count = equal ? each > 0 ? (length + each - 1) / each : 0 : n;
         i += i < 0 ? count : 0;
@@ -58,7 +60,7 @@ static int at_step(struct onnx *o, const struct onnx_value *list)
         double i;
         int64_t at = 0, size = 0, inner = 1;
         int axis = 0, node = o->node, r;
-        if (!mfl_onnx_scalar(mfl_onnx_input(o, 1), &i))
+        if (!mfl_onnx_scalar(mfl_onnx_input(o, 1), &i) || !(fabs(i) <= ONNX_ELEMENTS_MAX))
                 return mfl_onnx_fail(o, "needs a constant number");
         o->node = list->node;
         r = part_of(o, &in->shape, (int64_t)i, &axis, &at, &size);
