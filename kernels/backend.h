@@ -29,8 +29,9 @@
 #include "common/job/losses.h"
 #include "common/model/graph.h"
 #include "common/base/rng.h"
+#include "kernels/grad.h"
 
-#define MFL_BACKEND_ABI 11
+#define MFL_BACKEND_ABI 12
 
 struct mfl_device;
 struct mfl_net;
@@ -158,6 +159,10 @@ struct mfl_net_options {
         bool input_grad; /* training: has room for the gradient of the input, which `backward` may be asked
                             for */
         enum mfl_moments moments; /* training; for Adam and AdamW ANY */
+        /* Training, where the backend has `grad`, one group: the network uses the params, the start and the optimizer's
+         * state of this one, which has the same graph and options, is used by other threads meanwhile only as
+         * kernels/team/team.h says, and is freed later. params_set is for the other one alone. NULL: its own. */
+        struct mfl_net *sibling;
 };
 
 static inline bool mfl_net_has_first(const struct mfl_net_options *options)
@@ -424,6 +429,8 @@ struct mfl_backend_ops {
         /* n_steps optimizer steps for every group; groups has G entries. n_steps <= MFL_STEPS_MAX. */
         int (*step)(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
                 uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
+        /* One client over several networks. NULL: this backend trains a client by one network alone. */
+        const struct mfl_grad_ops *grad;
         /* Score of rows index[0 .. n) under group g's params, without dropout, by mfl_loss_plain, in
          * batches of the net's size from index[0] on. ret_score->by_class is the caller's, and is set before. Callers cut work at multiples of that size, so that
          * batches are always the same. */

@@ -266,6 +266,14 @@ static inline struct mfl_rate mfl_rate_of(const struct mfl_optimizer *opt, uint6
         return rate;
 }
 
+/* Running statistics take those of some rows. */
+static inline void mfl_running_update(uint64_t n, float momentum, const float *of_rows, float *running)
+{
+        double share = (double)momentum;
+        for (uint64_t i = 0; i < n; i++)
+                running[i] = (float)((1 - share) * (double)running[i] + share * (double)of_rows[i]);
+}
+
 /* The factor that clips a gradient with this norm. */
 static inline MFL_HD float mfl_clip_factor(float clip_norm, float norm)
 {

@@ -6,8 +6,6 @@
 
 #include "kernels/conformance/conformance_train.h"
 
-#define CLASSES_MAX 1100
-
 static void results_init(
         struct conf_training *t, const struct conf_train_case *kase, size_t first, size_t groups)
 {
@@ -81,15 +79,11 @@ static void take_results(const struct conf_backend *b, struct conf_training *t, 
         mfl_conf_must(b->ops->eval(net, 0, data, all, CONF_SAMPLES, &t->eval, &err), &err);
 }
 
-void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const struct conf_train_case *kase,
-        size_t first, size_t groups)
+struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, const struct conf_training *t,
+        const struct conf_train_case *kase, float *weights)
 {
-        struct mfl_error err = {""};
-        struct mfl_net *net = NULL;
-        struct mfl_device_data *data = NULL;
-        float weights[CLASSES_MAX];
         struct mfl_net_options options = {.batch = CONF_BATCH,
-                .groups = (int)groups,
+                .groups = 1,
                 .threads = MFL_MAX(1, t->threads),
                 .training = true,
                 .augment = kase->augment,
@@ -98,14 +92,26 @@ void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const
                 .segments = t->segments,
                 .input_grad = t->input_grad,
                 .precision = b->precision};
-        size_t n = (size_t)t->graph->n;
-        mfl_assert(kase->classes <= CLASSES_MAX);
+        mfl_assert(kase->classes <= CONF_CLASSES_MAX);
         for (int c = 0; c < kase->classes; c++) /* some are 0 */
                 weights[c] = (float)(c * 7 % 5) * 0.5f;
         if (kase->weighted) {
                 options.loss.weights = weights;
                 options.loss.n_weights = kase->classes;
         }
+        return options;
+}
+
+void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const struct conf_train_case *kase,
+        size_t first, size_t groups)
+{
+        struct mfl_error err = {""};
+        struct mfl_net *net = NULL;
+        struct mfl_device_data *data = NULL;
+        float weights[CONF_CLASSES_MAX];
+        struct mfl_net_options options = mfl_conf_train_options(b, t, kase, weights);
+        size_t n = (size_t)t->graph->n;
+        options.groups = (int)groups;
         results_init(t, kase, first, groups);
         int rc = b->ops->net_new(b->device, t->graph, &options, &net, &err);
         t->refused = rc && mfl_conf_refused(rc, &err, "%s: train %s", b->label, kase->name);
@@ -125,16 +131,21 @@ void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const
         b->ops->net_free(net);
 }
 
-/* Largest |a - b| over the largest move that training made. */
-static double params_distance(const struct conf_training *a, const struct conf_training *b, size_t n)
+double mfl_conf_params_distance(const float *a, const float *b, const float *first, size_t n)
 {
         double most = 0, moved = 1e-30;
         for (size_t i = 0; i < n; i++) {
-                double d = fabs((double)a->params[i] - b->params[i]);
+                double d = fabs((double)a[i] - b[i]);
                 most = isfinite(d) ? fmax(most, d) : INFINITY;
-                moved = fmax(moved, fabs((double)b->params[i] - b->first[i]));
+                moved = fmax(moved, fabs((double)b[i] - first[i]));
         }
         return most / moved;
+}
+
+/* Over the largest move that training made. */
+static double params_distance(const struct conf_training *a, const struct conf_training *b, size_t n)
+{
+        return mfl_conf_params_distance(a->params, b->params, b->first, n);
 }
 
 static double loss_distance(int64_t a, int64_t b)
@@ -321,6 +332,8 @@ static void test_training(const struct conf_backend *b, const struct conf_train_
         if (b->ops->sum_new)
                 mfl_conf_report(seven.moved, "%s: train %s: a sum that is moved is the sum that is taken",
                         b->label, kase->name);
+        if (b->ops->grad)
+                mfl_conf_test_team(b, kase);
         mfl_conf_training_deinit(&seven);
 }
 

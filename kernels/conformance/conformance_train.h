@@ -10,6 +10,7 @@
 #define CONF_BATCH 7
 #define CONF_PARTS 3 /* batches of a step, at most */
 #define CONF_GROUPS 7
+#define CONF_CLASSES_MAX 1100
 #define CONF_COUNTED 8 /* classes of a case with a label per position, at most */
 
 struct conf_train_case {
@@ -59,6 +60,13 @@ void mfl_conf_training_deinit(struct conf_training *t);
  * reported. */
 void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const struct conf_train_case *kase,
         size_t first, size_t groups);
+/* The options of a network that trains the case. weights: CONF_CLASSES_MAX, written, and used by the network. */
+struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, const struct conf_training *t,
+        const struct conf_train_case *kase, float *weights);
+/* Largest |a - b| over the largest |b - first|: n floats each. */
+double mfl_conf_params_distance(const float *a, const float *b, const float *first, size_t n);
+/* conformance_team.c */
+void mfl_conf_test_team(const struct conf_backend *b, const struct conf_train_case *kase);
 /* Whether groups [0, groups) of `a` have the bits of groups [first, first + groups) of `b`. */
 bool mfl_conf_training_same(
         const struct conf_training *a, const struct conf_training *b, size_t first, size_t groups);

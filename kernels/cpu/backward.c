@@ -67,6 +67,7 @@ int mfl_cpu_run_backward(const struct pass *pass)
         struct pass again = *pass;
         int rc = 0;
         again.running = false;
+        again.statistics = NULL;
         for (int k = 0; !rc && k < plan->n_backward; k++) {
                 int i = plan->backward[k].layer;
                 rc = plan->backward[k].again ? mfl_cpu_layer_forward(&again, i) : layer_backward(pass, i);

@@ -321,7 +321,10 @@ static int build(struct mfl_net *net, struct mfl_error *err)
                 rc = mfl_cpu_allocate(net, err);
         if (!rc)
                 rc = bind_convolutions(net, err);
-        return rc ? rc : mfl_cpu_places_new(net, err);
+        if (!rc && net->options.training)
+                rc = mfl_cpu_grad_new(net, err);
+        /* A sibling's params are set and read through the other network. */
+        return rc || net->options.sibling ? rc : mfl_cpu_places_new(net, err);
 }
 
 int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
@@ -372,18 +375,21 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->layers);
         free(net->wide);
         free(net->edges);
+        free(net->tensors);
         free(net->arena);
         free(net->scratch);
         free(net->staging);
-        free(net->params);
-        free(net->first);
-        if (net->base != net->first)
-                free(net->base);
+        if (!net->options.sibling) {
+                free(net->params);
+                free(net->first);
+                if (net->base != net->first)
+                        free(net->base);
+                free(net->momentum);
+                free(net->second);
+        }
         free(net->sum);
         free(net->place);
-        free(net->momentum);
         free(net->grads);
-        free(net->second);
         free(net->part);
         free(net->extra);
         free(net->work);

@@ -57,6 +57,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .sum_add = mfl_cpu_sum_add,
         .sum_take = mfl_cpu_sum_take,
         .step = mfl_cpu_step,
+        .grad = &mfl_cpu_grad_ops,
         .eval = mfl_cpu_eval,
         .gather_ns = mfl_cpu_gather_ns,
         .forward = mfl_cpu_forward,

@@ -32,8 +32,9 @@ static int conv_backward(const struct pass *pass, int i, float *dx, float *dx2)
 
 static int norm_forward(const struct pass *pass, int i)
 {
+        float *statistics = pass->statistics ? pass->statistics + pass->net->layers[i].statistics : NULL;
         mfl_cpu_norm_forward(pass->net, i, pass->rows, pass->dropout != NULL, pass->running,
-                mfl_cpu_group_params(pass->net, pass->group));
+                mfl_cpu_group_params(pass->net, pass->group), statistics);
         return 0;
 }
 

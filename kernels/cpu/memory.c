@@ -69,17 +69,30 @@ static size_t find_work(struct mfl_net *net)
         return (size_t)(net->work_floats * net->options.threads + recurrent);
 }
 
+/* The params, what clients start from, and the optimizer's state: `wide` bytes each, or the sibling's. */
+static bool allocate_params(struct mfl_net *net, size_t wide)
+{
+        const struct mfl_net *sibling = net->options.sibling;
+        size_t one = (size_t)net->n_wide * sizeof(float);
+        bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
+        net->params = sibling ? sibling->params : tensors_new(wide);
+        if (!net->options.training)
+                return net->params;
+        net->first = sibling ? sibling->first : tensors_new(net->options.shared_start ? one : wide);
+        /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
+        net->base = sibling                     ? sibling->base
+                    : net->options.shared_start ? net->first
+                                                : mfl_calloc(1, one + 1);
+        net->momentum = sibling ? sibling->momentum : first ? tensors_new(wide) : NULL;
+        net->second = sibling ? sibling->second : second ? tensors_new(wide) : NULL;
+        return net->params && net->first && net->base && (net->momentum || !first) && (net->second || !second);
+}
+
 /* Tensors that training needs beside the params. */
-static bool allocate_training(struct mfl_net *net, size_t wide, const size_t share[2], const size_t plain[2])
+static bool allocate_training(struct mfl_net *net, const size_t share[2], const size_t plain[2])
 {
         bool ok = true;
-        size_t one = (size_t)net->n_wide * sizeof(float);
-        net->first = tensors_new(net->options.shared_start ? one : wide);
-        /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
-        net->base = net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
         net->sum = mfl_calloc((size_t)net->n_wide + 1, sizeof *net->sum);
-        net->momentum = mfl_net_has_first(&net->options) ? tensors_new(wide) : NULL;
-        net->second = mfl_net_has_second(&net->options) ? tensors_new(wide) : NULL;
         net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
         net->extra = tensors_new((size_t)net->n_extra * sizeof(float));
         if (net->options.accumulate > 1) {
@@ -91,9 +104,7 @@ static bool allocate_training(struct mfl_net *net, size_t wide, const size_t sha
                 net->plain_grad[k] = tensors_new(plain[k] * sizeof(float));
                 ok = ok && net->share[k] && net->plain_grad[k];
         }
-        return ok && net->extra && net->first && net->base && net->sum && net->grads &&
-               (net->momentum || !mfl_net_has_first(&net->options)) &&
-               (net->second || !mfl_net_has_second(&net->options));
+        return ok && net->extra && net->sum && net->grads;
 }
 
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
@@ -108,7 +119,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         net->work = tensors_new(find_work(net) * sizeof(float));
         net->scratch = tensors_new(net->scratch_bytes);
         net->staging = tensors_new(net->staging_bytes);
-        net->params = tensors_new(wide);
+        bool has_params = allocate_params(net, wide);
         net->logits = tensors_new(outputs);
         net->dlogits = tensors_new(outputs);
         net->plain[0] = tensors_new(plain[0] * sizeof(float));
@@ -116,9 +127,9 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         /* Only the conformance program uses this one; untouched pages cost nothing. */
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
-        bool ok = net->arena && net->work && net->scratch && net->staging && net->params && net->logits &&
+        bool ok = net->arena && net->work && net->scratch && net->staging && has_params && net->logits &&
                   net->dlogits && net->plain[0] && net->plain[1] && net->x && net->keys;
-        if (ok && (!net->options.training || allocate_training(net, wide, share, plain)))
+        if (ok && (!net->options.training || allocate_training(net, share, plain)))
                 return 0;
         return mfl_fail_memory(err, (size_t)mfl_cpu_net_bytes(net->graph, &net->options), "network");
 }

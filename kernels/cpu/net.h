@@ -35,10 +35,12 @@ struct mfl_device {
  * that all of them can read it; each use but the last one has its gradient at `extra` of net->extra, and adds it. */
 struct mfl_cpu_param {
         uint64_t at, count, extra;
+        int tensor; /* of the gradient's layout; -1: not trained */
 };
 
 struct mfl_cpu_layer {
         struct mfl_layout layout; /* of the output */
+        uint64_t statistics;      /* batch norm: where its floats begin among those that a grain leaves */
         bool plain;               /* reads its inputs in plain order, however they lie */
         bool gemm;                /* dense: by matrix products, with weights as in the flat vector */
         struct mfl_cpu_conv conv; /* conv2d, convtranspose2d only */
@@ -62,6 +64,9 @@ struct mfl_net {
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
         uint64_t n_wide, n_extra;
+        struct mfl_grad_tensor *tensors;   /* training: the trained ones; grad.c */
+        int n_tensors;
+        uint64_t grad_first, n_statistics; /* the gradient is the wide vector from there on */
         uint64_t *edges;                   /* of statistics */
         struct mfl_fixed_parts statistics; /* running statistics in a wide vector */
         uint32_t *place;       /* graph->n: where the flat vector's elements lie in the wide one */
@@ -97,8 +102,9 @@ void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 /* norm.c: batch and group norm of layer i, and what they keep between forward and backward. `params` and
  * `grads` are wide vectors; running: whether to update the running statistics, which are params. */
 uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i);
-void mfl_cpu_norm_forward(
-        struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params);
+/* statistics: where mean and unbiased variance of the rows go; NULL: not wanted. */
+void mfl_cpu_norm_forward(struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params,
+        float *statistics);
 /* grads: of weight and bias. dx may be NULL. */
 void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
         float *dx, float *const grads[2]);
@@ -153,6 +159,10 @@ static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
 /* Converts the wide layout into the flat vector, tensor by tensor. */
 int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err);
 
+/* grad.c */
+extern const struct mfl_grad_ops mfl_cpu_grad_ops;
+int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err);
+
 /* sum.c: the places of the flat vector's elements, and the functions that need only these. */
 int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err);
 int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
@@ -163,6 +173,8 @@ int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const ui
         uint64_t *n_bad, struct mfl_error *err);
 int mfl_cpu_sum_take(
         struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err);
+int mfl_cpu_check_step(
+        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 uint64_t mfl_cpu_gather_ns(struct mfl_net *net);

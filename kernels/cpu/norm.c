@@ -88,8 +88,8 @@ static void update_running(
         }
 }
 
-void mfl_cpu_norm_forward(
-        struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params)
+void mfl_cpu_norm_forward(struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params,
+        float *statistics)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_loops *loops = net->device->loops;
@@ -104,6 +104,8 @@ void mfl_cpu_norm_forward(
                 take_running(&v, mean, var, kept);
         if (!v.groups && training && running)
                 update_running(&v, layer->momentum, kept, mean, var);
+        if (!v.groups && training && statistics) /* zeros become what the rows have */
+                update_running(&v, 1.0f, kept, statistics, statistics + v.logical);
         struct mfl_norm_vectors p = vectors_of(net, i, &v, params);
         loops->norm_forward(&v, x, &p, net->layers[i].relu, y);
         clear_missing(net, i, rows, y);

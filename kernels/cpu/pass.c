@@ -51,7 +51,11 @@ void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
 void mfl_cpu_step_tensor(const struct pass *pass, int param)
 {
         const struct mfl_net *net = pass->net;
-        if (!pass->opt || !mfl_cpu_is_trained(net->graph, param))
+        if (!mfl_cpu_is_trained(net->graph, param))
+                return;
+        if (pass->sink)
+                mfl_cpu_round_tensor(pass, param);
+        if (!pass->opt)
                 return;
         struct mfl_apply apply = mfl_cpu_apply(pass, param);
         apply.grad = NULL;

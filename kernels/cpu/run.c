@@ -148,6 +148,23 @@ static int step_part(struct pass *pass, const struct mfl_device_data *data, stru
         return rc;
 }
 
+int mfl_cpu_run_grain(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_grain *grain,
+        struct mfl_score *score)
+{
+        struct mfl_net *net = pass->net;
+        struct mfl_rng_key key = mfl_rng_augment_key(grain->augment, grain->step);
+        int rc = mfl_cpu_check_step(net, data, pass->err);
+        if (rc)
+                return rc;
+        omp_set_num_threads(net->options.threads);
+        gather(net, data, &key, grain->index, grain->first_row, grain->rows);
+        rc = mfl_cpu_run_forward(pass);
+        if (rc)
+                return rc;
+        take_loss(net, data, &net->options.loss, grain->index, grain->rows, grain->share, score);
+        return mfl_cpu_run_backward(pass);
+}
+
 static int step_group(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *steps,
         int group, uint32_t t, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
@@ -178,14 +195,21 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
         return rc;
 }
 
-int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
+int mfl_cpu_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
 {
         struct mfl_shape image;
         int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
-        mfl_assert(net->options.training && mfl_moments_hold(net->options.moments, opt));
+        mfl_assert(net->options.training);
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
+        return rc;
+}
+
+int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
+{
+        int rc = mfl_cpu_check_step(net, data, err);
+        mfl_assert(mfl_moments_hold(net->options.moments, opt));
         omp_set_num_threads(net->options.threads);
         /* All steps of one client come before the next client's, so that its params stay in the cache. */
         for (int g = 0; g < net->options.groups; g++)

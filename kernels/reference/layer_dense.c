@@ -83,6 +83,10 @@ static void norm_forward(const struct pass *pass, int i, const float *x, float *
                 mfl_ref_norm_running(&v, pass->rows, x, layer->momentum,
                         pass->running + graph->params[layer->param_mean].offset,
                         pass->running + graph->params[layer->param_var].offset);
+        if (pass->dropout && pass->statistics && layer->param_mean >= 0) {
+                float *kept = pass->statistics + mfl_ref_statistics_at(graph, i);
+                mfl_ref_norm_running(&v, pass->rows, x, 1.0f, kept, kept + graph->params[layer->param_mean].count);
+        }
 }
 
 static void norm_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)

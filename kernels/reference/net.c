@@ -69,13 +69,16 @@ static void net_free(struct mfl_net *net)
 {
         if (!net)
                 return;
+        free(net->tensors);
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->arena);
-        free(net->params);
-        free(net->params_first);
-        free(net->momentum);
-        free(net->second);
+        if (!net->options.sibling) {
+                free(net->params);
+                free(net->params_first);
+                free(net->momentum);
+                free(net->second);
+        }
         free(net->part);
         free(net->extra);
         free(net->turned);
@@ -84,6 +87,18 @@ static void net_free(struct mfl_net *net)
         free(net->x);
         free(net->keys);
         free(net);
+}
+
+/* The params of n floats and the optimizer's state, or the sibling's. */
+static bool allocate_params(struct mfl_net *net, size_t n)
+{
+        const struct mfl_net *sibling = net->options.sibling;
+        bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
+        net->params = sibling ? sibling->params : mfl_calloc(n, sizeof(float));
+        net->params_first = sibling ? sibling->params_first : mfl_calloc(n, sizeof(float));
+        net->momentum = sibling ? sibling->momentum : first ? mfl_calloc(n, sizeof(float)) : NULL;
+        net->second = sibling ? sibling->second : second ? mfl_calloc(n, sizeof(float)) : NULL;
+        return net->params && net->params_first && (net->momentum || !first) && (net->second || !second);
 }
 
 static int allocate(struct mfl_net *net, struct mfl_error *err)
@@ -97,13 +112,13 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         if (rc)
                 return rc;
         net->arena = mfl_alloc_aligned(net->plan->arena_bytes);
-        net->params = mfl_calloc(n, sizeof(float));
-        net->params_first = mfl_calloc(n, sizeof(float));
+        bool has_params = allocate_params(net, n);
         net->x = mfl_calloc(input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
-                net->momentum = mfl_net_has_first(&net->options) ? mfl_calloc(n, sizeof(float)) : NULL;
-                net->second = mfl_net_has_second(&net->options) ? mfl_calloc(n, sizeof(float)) : NULL;
+                rc = mfl_ref_grad_tensors_new(net, err);
+                if (rc)
+                        return rc;
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->part = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
@@ -114,11 +129,8 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
                 if (!net->extra || !net->turned)
                         return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         }
-        bool training_memory =
-                !net->options.training || ((net->momentum || !mfl_net_has_first(&net->options)) &&
-                                                  (net->second || !mfl_net_has_second(&net->options)) &&
-                                                  net->grads && net->part && net->sum);
-        if (!net->arena || !net->params || !net->params_first || !net->x || !net->keys || !training_memory)
+        bool training_memory = !net->options.training || (net->grads && net->part && net->sum);
+        if (!net->arena || !has_params || !net->x || !net->keys || !training_memory)
                 return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         return 0;
 }
@@ -231,6 +243,17 @@ static void add_prox(struct mfl_net *net, size_t at, float mu)
         }
 }
 
+void mfl_ref_update(
+        struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt, const struct mfl_rate *rate, float g)
+{
+        float *p = &net->params[at], *m = net->momentum ? &net->momentum[at] : NULL,
+              *v = net->second ? &net->second[at] : NULL;
+        if (opt->kind == MFL_OPTIMIZER_SGD)
+                mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at], g);
+        else
+                mfl_adaptive_update(opt, rate, p, m, v, &net->params_first[at], g);
+}
+
 static void update(
         struct mfl_net *net, int group, const struct mfl_optimizer *options, const struct mfl_rate *rate)
 {
@@ -244,20 +267,13 @@ static void update(
         for (int t = 0; t < net->graph->n_params; t++) {
                 const struct mfl_param *param = &net->graph->params[t];
                 size_t end = (size_t)(param->offset + param->count);
-                for (size_t i = (size_t)param->offset; param->trained && i < end; i++) {
-                        float *p = &net->params[at + i], *m = net->momentum ? &net->momentum[at + i] : NULL,
-                              *v = net->second ? &net->second[at + i] : NULL;
-                        float g = factor == 1.0f ? net->grads[i] : net->grads[i] * factor;
-                        if (opt->kind == MFL_OPTIMIZER_SGD)
-                                mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at + i], g);
-                        else
-                                mfl_adaptive_update(opt, rate, p, m, v, &net->params_first[at + i], g);
-                }
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                        mfl_ref_update(net, at + i, opt, rate,
+                                factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
         }
 }
 
-/* key: the step's; NULL: samples as they are. */
-static void gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
+void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
         const uint32_t *index)
 {
         struct mfl_net *net = pass->net;
@@ -281,7 +297,7 @@ static void step_part(struct pass *pass, const struct mfl_device_data *data, str
         struct mfl_net *net = pass->net;
         int last = net->graph->n_layers - 1;
         struct mfl_rng_key key = mfl_rng_augment_key(steps->augment, pass->step);
-        gather(pass, data, &key, index);
+        mfl_ref_gather(pass, data, &key, index);
         mfl_ref_forward(pass);
         struct mfl_host_loss loss = {
                 data, net->graph, &net->options.loss, index, (uint32_t)pass->rows, share, NULL, NULL};
@@ -322,14 +338,21 @@ static void step_group(struct mfl_net *net, const struct mfl_device_data *data, 
                 update(net, group, opt, &rate);
 }
 
-static int step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
-        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
+int mfl_ref_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
 {
         struct mfl_shape image;
         int rc = mfl_check_data(net->graph, &net->options.loss, data->dataset, err);
-        mfl_assert(net->options.training && mfl_moments_hold(net->options.moments, opt));
+        mfl_assert(net->options.training);
         if (!rc && mfl_host_augments(&net->options.augment))
                 rc = mfl_host_image_shape(net->graph, data, &image, err);
+        return rc;
+}
+
+static int step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
+        uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
+{
+        int rc = mfl_ref_check_step(net, data, err);
+        mfl_assert(mfl_moments_hold(net->options.moments, opt));
         for (uint32_t t = 0; !rc && t < n_steps; t++)
                 for (int g = 0; g < net->options.groups; g++)
                         step_group(net, data, &groups[g], g, t, opt);
@@ -349,7 +372,7 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
                 rows = MFL_MIN(n - at, (uint32_t)net->options.batch);
                 struct pass pass = {
                         .net = net, .params = net->params + net->graph->n * (uint64_t)group, .rows = rows};
-                gather(&pass, data, NULL, index + at);
+                mfl_ref_gather(&pass, data, NULL, index + at);
                 mfl_ref_forward(&pass);
                 struct mfl_host_loss batch = {data, net->graph, &loss, index + at, rows, NULL, NULL, NULL};
                 mfl_host_loss(&batch, mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
@@ -429,6 +452,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .sum_add = sum_add,
         .sum_take = sum_take,
         .step = step,
+        .grad = &mfl_ref_grad_ops,
         .eval = eval,
         .gather_ns = gather_ns,
         .forward = forward,

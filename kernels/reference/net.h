@@ -25,6 +25,8 @@ struct mfl_net {
         struct mfl_rng_key *keys;                /* G: what forward was given */
         bool dropout;                            /* forward was given keys */
         uint64_t gather_ns;                      /* spent on batches so far */
+        struct mfl_grad_tensor *tensors;         /* training: those that are trained */
+        int n_tensors;
 };
 
 /* One group's pass through the arena. */
@@ -32,6 +34,7 @@ struct pass {
         struct mfl_net *net;
         const float *params;
         float *running;          /* params whose running statistics a forward updates, once; NULL: none */
+        float *statistics;       /* those of the rows, layer by layer, instead of running ones; NULL: not wanted */
         int64_t rows, first_row; /* the rows of the step that pass now */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
@@ -48,5 +51,18 @@ void mfl_ref_layer_forward(const struct pass *pass, int i);
 /* From the gradient of the last layer's output, in the arena, to grads (n floats). Params that are not
  * trained have gradient 0. Call it once for each forward. */
 void mfl_ref_backward(const struct pass *pass, float *grads);
+
+/* Copies samples into the first layer. key: the step's; NULL: samples as they are. */
+void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
+        const uint32_t *index);
+/* Whether the network can train on the data. */
+int mfl_ref_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
+/* The optimizer's step of element `at` of all groups' params. */
+void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt, const struct mfl_rate *rate, float g);
+
+/* grad.c */
+extern const struct mfl_grad_ops mfl_ref_grad_ops;
+int mfl_ref_grad_tensors_new(struct mfl_net *net, struct mfl_error *err);
+uint64_t mfl_ref_statistics_at(const struct mfl_graph *graph, int i);
 
 #endif

@@ -98,6 +98,7 @@ void mfl_ref_backward(const struct pass *pass, float *grads)
         const struct mfl_net *net = pass->net;
         struct pass again = *pass;
         again.running = NULL;
+        again.statistics = NULL;
         memset(grads, 0, (size_t)net->graph->n * sizeof(float));
         for (int k = 0; k < net->plan->n_backward; k++) {
                 int i = net->plan->backward[k].layer;

@@ -260,6 +260,11 @@ struct mfl_loops {
         float (*cross_entropy)(const struct mfl_logits *v, const float *z, float *dz, bool *ret_hit);
         /* The sum of squares, in double. */
         double (*squares)(int64_t n, const float *x);
+        /* sum[i] += (first: =) g[i] * factor, a power of two, rounded to an integer; the largest |g[i]|, infinity for
+         * what is not finite. */
+        float (*round_add)(int64_t n, const float *g, double factor, bool first, int64_t *sum);
+        /* g[i] = sum[i] * factor, a power of two */
+        void (*unround)(int64_t n, const int64_t *sum, double factor, float *g);
         /* x[i] *= factor */
         void (*scale)(int64_t n, float factor, float *x);
 

@@ -468,6 +468,34 @@ static double squares(int64_t n, const float *x)
         return sum;
 }
 
+INLINE float round_range(int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
+{
+        uint32_t most = 0; /* sizes of floats have the order of their bits */
+        float largest;
+        for (int64_t i = 0; i < n; i++) {
+                uint32_t bits;
+                memcpy(&bits, g + i, sizeof bits);
+                bits &= 0x7fffffffu;
+                most = bits > most ? bits : most;
+                uint64_t rounded = mfl_fixed_round((double)g[i] * factor);
+                sum[i] = (int64_t)(first ? rounded : (uint64_t)sum[i] + rounded);
+        }
+        most = most > 0x7f800000u ? 0x7f800000u : most;
+        memcpy(&largest, &most, sizeof largest);
+        return largest;
+}
+
+static float round_add(int64_t n, const float *g, double factor, bool first, int64_t *sum)
+{
+        return first ? round_range(n, g, factor, true, sum) : round_range(n, g, factor, false, sum);
+}
+
+static void unround(int64_t n, const int64_t *restrict sum, double factor, float *restrict g)
+{
+        for (int64_t i = 0; i < n; i++)
+                g[i] = (float)((double)sum[i] * factor);
+}
+
 static void scale(int64_t n, float factor, float *x)
 {
         for (int64_t i = 0; i < n; i++)
@@ -516,6 +544,8 @@ const struct mfl_loops LOOPS = {
         .map = map_rows,
         .cross_entropy = cross_entropy,
         .squares = squares,
+        .round_add = round_add,
+        .unround = unround,
         .scale = scale,
         .add = add,
         .join_grad = join_grad,

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams: each training case by 1, 2, 3 and 5 workers, with params of their own and with one network's. All have the same
+ * bits, and are near what one network gives with the grains as batches that it accumulates. */
+#include <math.h>
+#include <pthread.h>
+
+#include "kernels/conformance/conformance_train.h"
+#include "kernels/team/team.h"
+
+#define GRAIN 4
+#define ROWS 12
+#define RANKS_MAX 5
+#define DEADLINE_MS 120000
+
+static const uint32_t rows_of_step[CONF_STEPS] = {ROWS, 2 * GRAIN, ROWS, GRAIN, ROWS};
+
+struct team_run {
+        const struct conf_backend *b;
+        const struct conf_train_case *kase;
+        struct conf_training *t;
+        struct mfl_net_options options;
+        const struct mfl_device_data *data;
+        float weights[CONF_CLASSES_MAX];
+        uint32_t index[CONF_STEPS * ROWS];
+        float *params; /* n */
+        struct mfl_score score;
+};
+
+struct worker {
+        struct team_run *run;
+        struct mfl_mesh *mesh;
+        struct mfl_net *net;
+        struct mfl_team *team;
+        struct mfl_group_steps steps;
+        struct mfl_error err;
+        int rc;
+};
+
+static void steps_init(const struct team_run *run, struct mfl_group_steps *steps)
+{
+        *steps = (struct mfl_group_steps){.index = run->index,
+                .count = rows_of_step,
+                .dropout = mfl_rng_derive(21, MFL_RNG_DROPOUT, 1, 3),
+                .augment = mfl_rng_derive(21, MFL_RNG_AUGMENT, 1, 3),
+                .lr_scale = run->kase->scheduled ? run->t->lr_scale[0] : NULL,
+                .step_first = 4};
+}
+
+static void *work(void *arg)
+{
+        struct worker *w = arg;
+        struct team_run *run = w->run;
+        w->rc = mfl_team_step(w->team, &run->t->set, &run->t->set.train, run->data, &w->steps, CONF_STEPS,
+                &run->kase->opt, NULL, &w->err);
+        if (w->rc)
+                w->mesh->ops->abort(w->mesh, "a rank has failed");
+        return NULL;
+}
+
+/* The params after the steps, by `n` workers. */
+static void train_by(struct team_run *run, uint32_t n, bool shared)
+{
+        struct mfl_mesh *ranks[RANKS_MAX];
+        struct worker workers[RANKS_MAX] = {0};
+        pthread_t threads[RANKS_MAX];
+        struct mfl_error err;
+        struct mfl_team_options options = {
+                .grain = GRAIN, .step_rows = ROWS, .shared = shared, .deadline_ms = DEADLINE_MS};
+        mfl_conf_must(mfl_mesh_threads_new(n, ranks, &err), &err);
+        for (uint32_t r = 0; r < n; r++) {
+                struct worker *w = &workers[r];
+                struct mfl_net_options own = run->options;
+                own.sibling = shared && r ? workers[0].net : NULL;
+                w->run = run;
+                w->mesh = ranks[r];
+                steps_init(run, &w->steps);
+                mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &own, &w->net, &err), &err);
+                if (!own.sibling)
+                        mfl_conf_must(mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err), &err);
+                mfl_conf_must(
+                        mfl_team_new(run->b->ops, w->net, &run->options.loss, w->mesh, &options, &w->team, &err), &err);
+        }
+        for (uint32_t r = 0; r < n; r++)
+                mfl_assert(!pthread_create(&threads[r], NULL, work, &workers[r]));
+        for (uint32_t r = 0; r < n; r++)
+                pthread_join(threads[r], NULL);
+        for (uint32_t r = 0; r < n; r++)
+                mfl_conf_must(workers[r].rc, &workers[r].err);
+        uint32_t from = shared ? 0 : n - 1; /* a sibling's params are read through the first network */
+        mfl_conf_must(run->b->ops->params_get(workers[from].net, 0, 0, run->params, &err), &err);
+        run->score = workers[n - 1].steps.score;
+        for (uint32_t r = n; r-- > 0;) {
+                mfl_team_free(workers[r].team);
+                run->b->ops->net_free(workers[r].net);
+                mfl_mesh_close(ranks[r]);
+        }
+}
+
+/* By one network, with the grains as batches. */
+static void train_plain(const struct team_run *run, float *params)
+{
+        struct mfl_error err;
+        struct mfl_net *net;
+        struct mfl_group_steps steps;
+        struct mfl_net_options options = run->options;
+        options.accumulate = ROWS / GRAIN;
+        steps_init(run, &steps);
+        mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &options, &net, &err), &err);
+        mfl_conf_must(mfl_backend_set(run->b->ops, net, run->t->graph, 0, run->t->first, &err), &err);
+        mfl_conf_must(run->b->ops->step(net, run->data, &steps, CONF_STEPS, &run->kase->opt, &err), &err);
+        mfl_conf_must(run->b->ops->params_get(net, 0, 0, params, &err), &err);
+        run->b->ops->net_free(net);
+}
+
+static bool same_score(const struct mfl_score *a, const struct mfl_score *b)
+{
+        return a->loss_sum == b->loss_sum && a->n_correct == b->n_correct && a->n_scored == b->n_scored;
+}
+
+static void compare(struct team_run *run)
+{
+        size_t n = (size_t)run->t->graph->n;
+        bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep, same = true;
+        double bound = plain ? 1e-4 : run->kase->deep && run->b->precision == MFL_PRECISION_FP32 ? 0.1 : 2;
+        MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one), *accumulated = mfl_calloc(n, sizeof *accumulated);
+        mfl_assert(one && accumulated);
+        train_by(run, 1, false);
+        struct mfl_score score = run->score;
+        memcpy(one, run->params, n * sizeof *one);
+        static const uint32_t n_workers[] = {2, 3, RANKS_MAX};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(n_workers); i++)
+                for (int shared = 0; shared < 2; shared++) {
+                        train_by(run, n_workers[i], shared);
+                        same = same && !memcmp(one, run->params, n * sizeof *one) && same_score(&score, &run->score);
+                }
+        mfl_conf_report(same, "%s: train %s: 1, 2, 3 and 5 workers give the same bits", run->b->label, run->kase->name);
+        train_plain(run, accumulated);
+        double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);
+        mfl_conf_report(distance < bound, "%s: train %s: workers are near one that accumulates: %.1e (bound %.0e)",
+                run->b->label, run->kase->name, distance, bound);
+}
+
+void mfl_conf_test_team(const struct conf_backend *b, const struct conf_train_case *kase)
+{
+        struct mfl_error err;
+        struct conf_training t;
+        struct mfl_device_data *data;
+        struct team_run run = {.b = b, .kase = kase, .t = &t};
+        mfl_conf_training_init(&t, kase);
+        MFL_CLEANUP_FREE float *params = mfl_calloc((size_t)t.graph->n, sizeof *params);
+        mfl_assert(params);
+        mfl_conf_must(b->ops->data_new(b->device, &t.set, &t.set.train, true, &data, &err), &err);
+        run.options = mfl_conf_train_options(b, &t, kase, run.weights);
+        run.options.batch = GRAIN;
+        run.options.accumulate = 0;
+        run.data = data;
+        run.params = params;
+        for (uint32_t i = 0; i < CONF_STEPS * ROWS; i++)
+                run.index[i] = i * 17 % CONF_SAMPLES;
+        compare(&run);
+        b->ops->data_free(data);
+        mfl_conf_training_deinit(&t);
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients as integers: kernels/grad.h. The gradient is the wide vector from the first param that moves on. A tensor's
+ * gradient is rounded as soon as it exists, while it lies in the cache; the total becomes floats again block by block,
+ * right before the optimizer takes them. */
+#include "kernels/bodies.h"
+#include "kernels/cpu/pass.h"
+
+int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_graph *graph = net->graph;
+        net->tensors = mfl_calloc((size_t)graph->n_params + 1, sizeof *net->tensors);
+        if (!net->tensors)
+                return mfl_fail_memory(err, (size_t)graph->n_params * sizeof *net->tensors, "network");
+        net->grad_first = net->n_wide;
+        for (int t = 0; t < graph->n_params; t++) {
+                net->wide[t].tensor = -1;
+                if (graph->params[t].moves)
+                        net->grad_first = MFL_MIN(net->grad_first, net->wide[t].at);
+        }
+        for (int t = 0; t < graph->n_params; t++) {
+                if (!graph->params[t].trained)
+                        continue;
+                net->wide[t].tensor = net->n_tensors;
+                net->tensors[net->n_tensors++] =
+                        (struct mfl_grad_tensor){t, net->wide[t].at - net->grad_first, net->wide[t].count};
+        }
+        for (int i = 0; i < graph->n_layers; i++) {
+                int mean = graph->layers[i].param_mean;
+                net->layers[i].statistics = net->n_statistics;
+                net->n_statistics += mean < 0 ? 0 : 2 * graph->params[mean].count;
+        }
+        return 0;
+}
+
+static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
+{
+        *ret_layout = (struct mfl_grad_layout){.n = net->n_wide - net->grad_first,
+                .n_tensors = net->n_tensors,
+                .tensors = net->tensors,
+                .params = net->params + net->grad_first,
+                .n_statistics = net->n_statistics};
+}
+
+void mfl_cpu_round_tensor(const struct pass *pass, int param)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_cpu_param *wide = &net->wide[param];
+        const struct mfl_grad_sink *sink = pass->sink;
+        float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
+                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at - net->grad_first);
+        sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
+}
+
+static int grain(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *g,
+        const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err)
+{
+        struct pass pass = {.net = net,
+                .rows = g->rows,
+                .first_row = g->first_row,
+                .dropout = &g->dropout,
+                .step = g->step,
+                .sink = sink,
+                .statistics = sink->statistics,
+                .grads = net->grads,
+                .err = err};
+        mfl_assert(g->rows <= (uint32_t)net->options.batch);
+        if (sink->statistics)
+                memset(sink->statistics, 0, (size_t)net->n_statistics * sizeof(float));
+        return mfl_cpu_run_grain(&pass, data, g, score);
+}
+
+/* A part of a tensor within one block. */
+struct piece {
+        int tensor;
+        uint64_t at, n; /* in the gradient */
+};
+
+/* The next piece of [total->first, + n) from *at on; pieces of a tensor come in order, and so do the tensors. */
+static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *total, int *tensor, uint64_t *at,
+        struct piece *ret_piece)
+{
+        uint64_t end = total->first + total->n;
+        for (; *tensor < net->n_tensors; ++*tensor) {
+                const struct mfl_grad_tensor *t = &net->tensors[*tensor];
+                uint64_t first = MFL_MAX(MFL_MAX(t->at, total->first), *at), last = MFL_MIN(t->at + t->count, end);
+                if (first >= last)
+                        continue;
+                last = MFL_MIN(last, (first / MFL_GRAD_BLOCK + 1) * MFL_GRAD_BLOCK);
+                *ret_piece = (struct piece){*tensor, first, last - first};
+                *at = last;
+                return true;
+        }
+        return false;
+}
+
+static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total, const struct piece *piece,
+        const struct mfl_optimizer *opt, float *g)
+{
+        uint64_t at = net->grad_first + piece->at;
+        const float *p = net->params + at, *p0 = mfl_cpu_first(net, 0) + at;
+        net->device->loops->unround((int64_t)piece->n, total->sum + (piece->at - total->first),
+                ldexp(1.0, -total->bits[piece->tensor]), g);
+        if (mfl_optimizer_clips_prox(opt))
+                for (uint64_t i = 0; i < piece->n; i++)
+                        g[i] += opt->prox_mu * (p[i] - p0[i]);
+}
+
+static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
+        double *ret_squares, struct mfl_error *err)
+{
+        _Alignas(64) float g[MFL_GRAD_BLOCK];
+        struct piece piece;
+        uint64_t at = 0;
+        int tensor = 0;
+        memset(ret_squares, 0, (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
+        while (next_piece(net, total, &tensor, &at, &piece)) {
+                piece_floats(net, total, &piece, opt, g);
+                ret_squares[(piece.at - total->first) / MFL_GRAD_BLOCK] +=
+                        net->device->loops->squares((int64_t)piece.n, g);
+        }
+        return 0;
+}
+
+static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
+        const struct mfl_rate *rate, float factor, struct mfl_error *err)
+{
+        _Alignas(64) float g[MFL_GRAD_BLOCK];
+        struct mfl_optimizer rest = *opt;
+        struct pass pass = {.net = net, .opt = &rest, .rate = *rate, .grads = g};
+        struct piece piece;
+        uint64_t at = 0;
+        int tensor = 0;
+        if (mfl_optimizer_clips_prox(opt))
+                rest.prox_mu = 0;
+        while (next_piece(net, total, &tensor, &at, &piece)) {
+                piece_floats(net, total, &piece, opt, g);
+                if (factor != 1.0f)
+                        net->device->loops->scale((int64_t)piece.n, factor, g);
+                struct mfl_apply to = mfl_cpu_apply(&pass, net->tensors[piece.tensor].param);
+                uint64_t skip = piece.at - net->tensors[piece.tensor].at;
+                to.grad = NULL;
+                to.p += skip;
+                to.p0 += skip;
+                to.m = to.m ? to.m + skip : NULL;
+                to.v = to.v ? to.v + skip : NULL;
+                net->device->loops->update((int64_t)piece.n, g, &to, 1);
+        }
+        return 0;
+}
+
+static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_error *err)
+{
+        for (int i = 0; i < net->graph->n_layers; i++) {
+                const struct mfl_layer *layer = &net->graph->layers[i];
+                if (layer->param_mean < 0)
+                        continue;
+                uint64_t n = net->graph->params[layer->param_mean].count;
+                const float *of_layer = of_grain + net->layers[i].statistics;
+                mfl_running_update(n, layer->momentum, of_layer, net->params + net->wide[layer->param_mean].at);
+                mfl_running_update(n, layer->momentum, of_layer + n, net->params + net->wide[layer->param_var].at);
+        }
+        return 0;
+}
+
+const struct mfl_grad_ops mfl_cpu_grad_ops = {
+        .layout = layout,
+        .grain = grain,
+        .squares = squares,
+        .apply = apply,
+        .statistics = statistics,
+};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients as integers: how one client is trained by several networks, the workers of a team (kernels/team/team.h).
+ *
+ * A step's rows are cut into grains, and the gradient of each grain is taken by itself. Each element of it is rounded
+ * once, to round(g * 2^bits) with the bits of its tensor, and added as an integer; so the sum does not depend on who
+ * took which grain, nor on the order. From the whole sum the optimizer takes its step, range by range, and a range may
+ * be any worker's.
+ *
+ * The gradient has the order of the network's own vector of params that move: equal for networks of one graph, one
+ * backend, one processor kind and equal options. Running statistics are part of that vector; their gradient is 0. What
+ * they become is taken apart: each grain leaves the mean and the unbiased variance of its rows, and the statistics take
+ * them grain by grain, in the grains' order.
+ *
+ * Everything here belongs to a network of one group. No function allocates. */
+#ifndef MFL_KERNELS_GRAD_H
+#define MFL_KERNELS_GRAD_H
+
+#include "common/base/base.h"
+#include "common/base/rng.h"
+
+/* Elements of a block: the norm of a gradient is a sum over blocks, in order, and ranges of workers are whole blocks. */
+#define MFL_GRAD_BLOCK ((uint64_t)4096)
+
+struct mfl_device_data;
+struct mfl_error;
+struct mfl_loss_share;
+struct mfl_net;
+struct mfl_optimizer;
+struct mfl_rate;
+struct mfl_score;
+
+/* Where a tensor lies in the gradient. Those of untrained tensors and the places between tensors hold 0. */
+struct mfl_grad_tensor {
+        int param;          /* of the graph; it is trained */
+        uint64_t at, count; /* ascending, and apart from each other */
+};
+
+struct mfl_grad_layout {
+        uint64_t n; /* elements */
+        int n_tensors;
+        const struct mfl_grad_tensor *tensors; /* the network's */
+        float *params;         /* n: the params in the same order, where the network reads them */
+        uint64_t n_statistics; /* floats that a grain leaves for running statistics */
+};
+
+/* Rows of a step: index[0] is its row first_row. */
+struct mfl_grain {
+        const uint32_t *index;
+        uint32_t rows, first_row;
+        uint32_t step; /* of the local training, for dropout and augmentation */
+        struct mfl_rng_key dropout, augment; /* as in struct mfl_group_steps */
+        const struct mfl_loss_share *share;  /* of the whole step */
+};
+
+/* Where a grain's gradient goes. */
+struct mfl_grad_sink {
+        int64_t *sum;     /* n: += the rounded elements; meaningless after an element beyond its range */
+        bool first;       /* sum = instead. Places between tensors are never written: they hold 0 from the start */
+        const int *bits;  /* of each tensor */
+        float *largest;   /* of each tensor: becomes the largest of it and every |g|; infinity for what is not finite */
+        float *statistics; /* n_statistics floats, written; NULL where there are none */
+};
+
+/* A whole step's gradient: elements [first, first + n) are sum[0 .. n) * 2^-bits. */
+struct mfl_grad_total {
+        const int64_t *sum;
+        uint64_t first, n; /* from the start of a block to the end of one, or to that of the gradient */
+        const int *bits;   /* of each tensor */
+};
+
+struct mfl_grad_ops {
+        void (*layout)(const struct mfl_net *net, struct mfl_grad_layout *ret_layout);
+        /* Forward and backward of at most options.batch rows. Running statistics stay as they are. Adds to the score. */
+        int (*grain)(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *grain,
+                const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err);
+        /* The sum of squares of each block of the gradient that the optimizer clips: squares[0] is of block first /
+         * MFL_GRAD_BLOCK. */
+        int (*squares)(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
+                double *squares, struct mfl_error *err);
+        /* The optimizer's step of those params; the gradient is multiplied by `factor` first. */
+        int (*apply)(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
+                const struct mfl_rate *rate, float factor, struct mfl_error *err);
+        /* The running statistics take those of one grain. */
+        int (*statistics)(struct mfl_net *net, const float *statistics, struct mfl_error *err);
+};
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A mesh: the workers of a team, and the collectives by which they train one client together. One table; a mesh is the
+ * threads of a process, the processes of a node, or nodes, and who uses it does not know which.
+ *
+ * All ranks of a mesh start the same operations in the same order. An operation carries where in the training it stands
+ * (step, sequence): a rank that starts another one than its peers, or one of another epoch, breaks the mesh instead of
+ * adding what does not belong together.
+ *
+ * Reductions of integers and maxima have one result in any order. Sums of floats are taken in the order of the ranks,
+ * from rank 0 on; their bits depend on the number of ranks.
+ *
+ * Threads: a rank belongs to one thread at a time; `abort` may be called from any. Nothing blocks for longer than the
+ * caller says. Errors: MFL_MESH_BROKEN, with the reason, when another rank is gone, late, aborted, or does something
+ * else; from then on every call of every rank fails so, and the mesh can only be closed. Buffers belong to the caller,
+ * and may not be touched until the operation has ended. */
+#ifndef MFL_KERNELS_MESH_MESH_H
+#define MFL_KERNELS_MESH_MESH_H
+
+#include <stdatomic.h>
+
+#include "common/base/base.h"
+
+enum {
+        MFL_MESH_BROKEN = 18,  /* close it */
+        MFL_MESH_PENDING = 19, /* of progress: not ended yet */
+};
+
+#define MFL_MESH_RANKS_MAX 64u
+
+enum mfl_mesh_kind {
+        MFL_MESH_BARRIER,
+        MFL_MESH_ALL_REDUCE,     /* out[0 .. n) = the ranks' in[0 .. n) reduced; out may be in */
+        MFL_MESH_REDUCE_SCATTER, /* out[0 .. own) = the rank's slice of that; out may be in + the slice's first */
+        MFL_MESH_ALL_GATHER,     /* out[0 .. n) = the ranks' slices; in is the rank's own, and may lie in its place in out */
+        MFL_MESH_BROADCAST,      /* out[0 .. n) of every other rank = in[0 .. n) of `peer` */
+        MFL_MESH_ALL_TO_ALL,     /* slice r of out = the own slice of rank r's in; all slices of one size, out is not in */
+        MFL_MESH_SEND,           /* in[0 .. n) goes to `peer`, which receives it */
+        MFL_MESH_RECV,
+        MFL_MESH_KIND_COUNT_
+};
+
+enum mfl_mesh_type {
+        MFL_MESH_I64,
+        MFL_MESH_F32,
+        MFL_MESH_BF16,
+        MFL_MESH_U8,
+        MFL_MESH_TYPE_COUNT_
+};
+
+enum mfl_mesh_reduction {
+        MFL_MESH_SUM, /* integers wrap */
+        MFL_MESH_MAX, /* of floats: a NaN counts as infinity */
+};
+
+struct mfl_mesh_op {
+        enum mfl_mesh_kind kind;
+        enum mfl_mesh_type type;
+        enum mfl_mesh_reduction reduction;
+        uint32_t peer;           /* broadcast, send, recv */
+        uint32_t step, sequence; /* the same at all ranks, but for send and recv: at both ends */
+        const void *in;
+        void *out;
+        uint64_t n;           /* elements of the whole vector */
+        const uint64_t *edge; /* reduce-scatter, all-gather: slice r is [edge[r], edge[r + 1]); n_ranks + 1 numbers, the
+                                 same at all ranks. NULL: mfl_mesh_slice of n in units of 1 */
+};
+
+struct mfl_mesh;
+
+struct mfl_mesh_ops {
+        const char *name; /* "thread", "shm", "tcp", "nccl" */
+        /* Starts an operation; at most one at a time. The op itself may go away when this returns. */
+        int (*start)(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, struct mfl_error *err);
+        /* Does what can be done of it, waiting for others at most that long. 0: it has ended. */
+        int (*progress)(struct mfl_mesh *mesh, uint64_t wait_ns, struct mfl_error *err);
+        /* Breaks the mesh for all ranks that can be reached, with a reason. */
+        void (*abort)(struct mfl_mesh *mesh, const char *reason);
+        void (*close)(struct mfl_mesh *mesh); /* aborts what still runs */
+};
+
+struct mfl_mesh {
+        const struct mfl_mesh_ops *ops;
+        uint32_t rank, n_ranks;
+        uint64_t team;  /* a number that no other team of the ranks' processes has */
+        uint32_t epoch; /* of the team: grows when members are lost or come */
+        /* For figures: what went from this rank to others, what it took from them, and the time in mfl_mesh_run. */
+        uint64_t sent_bytes, received_bytes, run_ns;
+};
+
+uint64_t mfl_mesh_type_bytes(enum mfl_mesh_type type);
+/* Slice `rank` of n elements cut into n_ranks parts of whole units, as equal as possible: its first element; rank =
+ * n_ranks gives n. Slices are the same for all who ask. */
+uint64_t mfl_mesh_slice(uint64_t n, uint64_t unit, uint32_t n_ranks, uint32_t rank);
+/* The slice of a rank in an operation. */
+void mfl_mesh_op_slice(const struct mfl_mesh_op *op, uint32_t n_ranks, uint32_t rank, uint64_t *ret_first, uint64_t *ret_n);
+/* to[i] = the reduction of to[i] and from[i]. */
+void mfl_mesh_reduce(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
+
+/* Runs one operation to its end. MFL_MESH_BROKEN also when it has not ended after deadline_ms, or *cancel is set (NULL:
+ * nobody cancels); the mesh is aborted then. */
+int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms, const atomic_bool *cancel,
+        struct mfl_error *err);
+void mfl_mesh_close(struct mfl_mesh *mesh); /* NULL is fine */
+
+/* A mesh of n threads of this process; ret_ranks[n]. Each rank is closed by itself; the last one frees what they share. */
+int mfl_mesh_threads_new(uint32_t n, struct mfl_mesh **ret_ranks, struct mfl_error *err);
+
+#endif

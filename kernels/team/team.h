@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A team: workers that train one client together, step by step (data parallel over grains).
+ *
+ * A step's rows are cut into grains of `grain` rows, in their order. Each rank takes some of them; gradients are added as
+ * integers (kernels/grad.h), each rank takes the optimizer's step for a range of the params, and all get all params. So
+ * the params after a step are a function of the rows, the grain and the arithmetic of one network: not of the number of
+ * ranks, who took which grain, or how the mesh carries it. One rank alone gives the same bits.
+ *
+ * One step of rank r of W, with n params: its grains; then the largest elements (one number for each tensor) and, of batch
+ * norm, what its grains saw go to all; then 8 n (W - 1) / W bytes arrive by reduce-scatter and, unless params are shared,
+ * 4 n (W - 1) / W by all-gather.
+ *
+ * Scales: a tensor's elements have the bits that follow from the largest element of any grain in the step before (2^-10
+ * in the first), with 2^8 of headroom. Where an element is beyond that, or all of a tensor are below 2^-20 of it, the
+ * step's gradient is computed again with the bits that fit. Params have not moved and counters of random numbers are the
+ * same, so that is a pure repeat, and the second time always fits. With N grains in a step, 62 - 8 - log2 N bits stay for
+ * elements near the largest; a float has 24.
+ *
+ * Threads: each rank has a thread of its own; all call with the same arguments. Errors: as in backend.h, and
+ * MFL_MESH_BROKEN. After an error of one rank, the caller aborts the mesh. */
+#ifndef MFL_KERNELS_TEAM_TEAM_H
+#define MFL_KERNELS_TEAM_TEAM_H
+
+#include <stdatomic.h>
+
+#include "kernels/backend.h"
+#include "kernels/mesh/mesh.h"
+
+struct mfl_team_options {
+        uint32_t grain;       /* rows; the batch of the rank's network */
+        uint32_t step_rows;   /* of the largest step */
+        bool shared;          /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
+        uint32_t deadline_ms; /* of waiting for other ranks, once */
+};
+
+/* For people: where the time of the steps went, in nanoseconds. */
+struct mfl_team_times {
+        uint64_t compute, exchange, apply;
+        uint32_t repeats; /* steps whose gradient was computed again */
+};
+
+struct mfl_team;
+
+/* net: of one group, training, with batch = grain. Net and mesh belong to the caller, and live longer. MFL_INVALID where
+ * the backend has no such gradients. */
+int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
+        struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
+        struct mfl_error *err);
+void mfl_team_free(struct mfl_team *team); /* NULL is fine */
+/* What mfl_team_new allocates for such a graph, at most. */
+uint64_t mfl_team_bytes(const struct mfl_graph *graph, const struct mfl_team_options *options);
+
+/* Begins a local training: scales start anew. Params are those of the network, at every rank. */
+void mfl_team_begin(struct mfl_team *team);
+/* n_steps optimizer steps of the group, as backend's `step` with rows of at most step_rows. The score counts all rows, at
+ * every rank. cancel (NULL: nobody) breaks the mesh. */
+int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, const struct mfl_split *split,
+        const struct mfl_device_data *data, struct mfl_group_steps *steps, uint32_t n_steps,
+        const struct mfl_optimizer *opt, const atomic_bool *cancel, struct mfl_error *err);
+const struct mfl_team_times *mfl_team_times(const struct mfl_team *team);
+
+/* ---- scales: team_scale.c ---- */
+
+#define MFL_TEAM_HEADROOM 8
+#define MFL_TEAM_FALL 20
+#define MFL_TEAM_FIRST (-10) /* the exponent before the first step */
+
+/* The smallest e with largest <= 2^e; largest > 0 and finite. */
+int mfl_team_exponent(float largest);
+/* Whether elements of at most that size can be added with the scale of exponent e, and keep their precision. Zero and
+ * what is not finite always can. */
+bool mfl_team_fits(int exponent, float largest);
+/* The bits of a sum of n_grains such elements: it stays within 2^62. */
+int mfl_team_bits(int exponent, uint32_t n_grains);
+
+#endif
