@@ -369,9 +369,10 @@ struct mfl_backend_ops {
          * optimizer's state. params_base (NULL: not there) keeps one copy of params on the device; params_set
          * with moving NULL then starts the group from it, so that many clients with the same start cost one
          * transfer. With options.shared_start, groups start only this way, and the network keeps no copy for
-         * each group. params_get: floats [first, n) of the flat vector; pass n_frozen for those that can have
-         * changed. (Inside, a network keeps all params for each group, and as many numbers for gradients and
-         * sums.) */
+         * each group. `frozen` stays the caller's, unchanged, until the group (or the base) is set again or the
+         * network is not used any more: a backend may read it in place. params_get: floats [first, n) of the flat
+         * vector; pass n_frozen for those that can have changed. (Inside, a network keeps the params that move, or all, for
+         * each group, and as many numbers for gradients and sums.) */
         int (*params_base)(
                 struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
         int (*params_set)(struct mfl_net *net, int group, const float *frozen, const float *moving,

@@ -216,27 +216,46 @@ static bool needs_extra(const struct mfl_graph *graph, int param)
         return false;
 }
 
+/* Floats of a tensor in this backend's layout. */
+static uint64_t wide_count(const struct mfl_net *net, int param)
+{
+        const struct mfl_param *p = &net->graph->params[param];
+        const struct mfl_layer *layer = &net->graph->layers[p->layer];
+        if (p->n_uses > 1)
+                return shared_count(net, param);
+        if (is_norm(layer->op))
+                return MFL_MAX(padded_count(net, p->layer), p->count);
+        if (!p->is_bias && mfl_cpu_is_conv(layer->op))
+                return mfl_md_bytes(mfl_md_in(&net->layers[p->layer].conv.weights)) / sizeof(float);
+        if (!p->is_bias && layer->op == MFL_OP_DENSE && !net->layers[p->layer].gemm)
+                return (uint64_t)layer->out_channels * (uint64_t)net->layers[layer->input].layout.count;
+        return p->count;
+}
+
 static void place_params(struct mfl_net *net)
 {
         const struct mfl_graph *graph = net->graph;
+        net->n_placed = graph->n_moving;
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
-                const struct mfl_layer *layer = &graph->layers[param->layer];
-                uint64_t count = param->count;
-                if (param->n_uses > 1)
-                        count = shared_count(net, i);
-                else if (is_norm(layer->op))
-                        count = MFL_MAX(padded_count(net, param->layer), param->count);
-                else if (!param->is_bias && mfl_cpu_is_conv(layer->op))
-                        count = mfl_md_bytes(mfl_md_in(&net->layers[param->layer].conv.weights)) /
-                                sizeof(float);
-                else if (!param->is_bias && layer->op == MFL_OP_DENSE && !net->layers[param->layer].gemm)
-                        count = (uint64_t)layer->out_channels *
-                                (uint64_t)net->layers[layer->input].layout.count;
-                net->wide[i] =
-                        (struct mfl_cpu_param){.at = net->n_wide, .count = count, .extra = net->n_extra};
+                uint64_t count = wide_count(net, i);
+                struct mfl_cpu_param *own = &net->wide[i];
+                bool frozen = param->offset < graph->n_frozen;
+                bool lent = frozen && count == param->count && mfl_cpu_is_flat(net, param);
+                *own = (struct mfl_cpu_param){.count = count, .extra = net->n_extra};
+                own->home = lent ? MFL_CPU_LENT : frozen ? MFL_CPU_COPIED : MFL_CPU_WIDE;
+                if (is_norm(graph->layers[param->layer].op) && !param->trained)
+                        net->n_unused = MFL_MAX(net->n_unused, count);
+                if (lent) {
+                        own->at = param->offset;
+                        continue;
+                }
+                uint64_t *end = frozen ? &net->n_copied : &net->n_wide;
+                own->at = *end;
                 count = (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
-                net->n_wide += count;
+                *end += count;
+                if (frozen)
+                        net->n_placed += param->count;
                 if (needs_extra(graph, i))
                         net->n_extra += count;
         }
@@ -249,6 +268,7 @@ static void place_statistics(struct mfl_net *net)
         for (int i = 0, last = -2; i < net->graph->n_params; i++) {
                 if (!mfl_param_is_statistics(&net->graph->params[i]))
                         continue;
+                mfl_assert(net->wide[i].home == MFL_CPU_WIDE);
                 if (last == i - 1)
                         n--;
                 else
@@ -381,12 +401,15 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->staging);
         if (!net->options.sibling) {
                 free(net->params);
+                free(net->copies);
+                free(net->frozen);
                 free(net->first);
                 if (net->base != net->first)
                         free(net->base);
                 free(net->momentum);
                 free(net->second);
         }
+        free(net->unused);
         free(net->sum);
         free(net->place);
         free(net->grads);

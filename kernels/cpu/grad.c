@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients as integers: kernels/grad.h. The gradient is the wide vector from the first param that moves on. A tensor's
+/* Gradients as integers: kernels/grad.h. The gradient has the order of a wide vector. A tensor's
  * gradient is rounded as soon as it exists, while it lies in the cache; the total becomes floats again block by block,
  * right before the optimizer takes them. */
 #include "kernels/bodies.h"
@@ -11,18 +11,11 @@ int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
         net->tensors = mfl_calloc((size_t)graph->n_params + 1, sizeof *net->tensors);
         if (!net->tensors)
                 return mfl_fail_memory(err, (size_t)graph->n_params * sizeof *net->tensors, "network");
-        net->grad_first = net->n_wide;
         for (int t = 0; t < graph->n_params; t++) {
-                net->wide[t].tensor = -1;
-                if (graph->params[t].moves)
-                        net->grad_first = MFL_MIN(net->grad_first, net->wide[t].at);
-        }
-        for (int t = 0; t < graph->n_params; t++) {
-                if (!graph->params[t].trained)
-                        continue;
-                net->wide[t].tensor = net->n_tensors;
-                net->tensors[net->n_tensors++] =
-                        (struct mfl_grad_tensor){t, net->wide[t].at - net->grad_first, net->wide[t].count};
+                net->wide[t].tensor = graph->params[t].trained ? net->n_tensors : -1;
+                if (graph->params[t].trained)
+                        net->tensors[net->n_tensors++] =
+                                (struct mfl_grad_tensor){t, net->wide[t].at, net->wide[t].count};
         }
         for (int i = 0; i < graph->n_layers; i++) {
                 int mean = graph->layers[i].param_mean;
@@ -34,10 +27,10 @@ int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
 
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
 {
-        *ret_layout = (struct mfl_grad_layout){.n = net->n_wide - net->grad_first,
+        *ret_layout = (struct mfl_grad_layout){.n = net->n_wide,
                 .n_tensors = net->n_tensors,
                 .tensors = net->tensors,
-                .params = net->params + net->grad_first,
+                .params = net->params,
                 .n_statistics = net->n_statistics};
 }
 
@@ -47,7 +40,7 @@ void mfl_cpu_round_tensor(const struct pass *pass, int param)
         const struct mfl_cpu_param *wide = &net->wide[param];
         const struct mfl_grad_sink *sink = pass->sink;
         float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
-                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at - net->grad_first);
+                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at);
         sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
 }
 
@@ -96,8 +89,7 @@ static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *t
 static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total, const struct piece *piece,
         const struct mfl_optimizer *opt, float *g)
 {
-        uint64_t at = net->grad_first + piece->at;
-        const float *p = net->params + at, *p0 = mfl_cpu_first(net, 0) + at;
+        const float *p = net->params + piece->at, *p0 = mfl_cpu_first(net, 0) + piece->at;
         net->device->loops->unround((int64_t)piece->n, total->sum + (piece->at - total->first),
                 ldexp(1.0, -total->bits[piece->tensor]), g);
         if (mfl_optimizer_clips_prox(opt))

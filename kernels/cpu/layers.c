@@ -32,30 +32,25 @@ static int conv_backward(const struct pass *pass, int i, float *dx, float *dx2)
 
 static int norm_forward(const struct pass *pass, int i)
 {
-        float *statistics = pass->statistics ? pass->statistics + pass->net->layers[i].statistics : NULL;
-        mfl_cpu_norm_forward(pass->net, i, pass->rows, pass->dropout != NULL, pass->running,
-                mfl_cpu_group_params(pass->net, pass->group), statistics);
+        mfl_cpu_norm_forward(pass, i);
         return 0;
 }
 
-/* The loops always give the params' gradients; those of a frozen layer are cleared afterwards. */
+/* The loops always give the params' gradients. */
 static int norm_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
-        struct mfl_net *net = pass->net;
+        const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         const int params[] = {layer->param_weight, layer->param_bias};
         float *grads[2];
-        for (int k = 0; k < 2; k++)
-                grads[k] = mfl_cpu_is_trained(net->graph, params[k]) ? mfl_cpu_param_grad(pass, i, params[k])
-                                                                     : pass->grads + net->wide[params[k]].at;
-        mfl_cpu_norm_backward(
-                net, i, pass->rows, pass->dropout != NULL, mfl_cpu_group_params(net, pass->group), dx, grads);
         for (int k = 0; k < 2; k++) {
-                if (!mfl_cpu_is_trained(net->graph, params[k]))
-                        memset(pass->grads + net->wide[params[k]].at, 0,
-                                (size_t)net->wide[params[k]].count * sizeof(float));
-                mfl_cpu_take_grad(pass, i, params[k]);
+                grads[k] = mfl_cpu_param_grad(pass, i, params[k]);
+                if (!grads[k])
+                        grads[k] = net->unused;
         }
+        mfl_cpu_norm_backward(pass, i, dx, grads);
+        for (int k = 0; k < 2; k++)
+                mfl_cpu_take_grad(pass, i, params[k]);
         return 0;
 }
 

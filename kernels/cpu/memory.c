@@ -70,14 +70,18 @@ static size_t find_work(struct mfl_net *net)
 }
 
 /* The params, what clients start from, and the optimizer's state: `wide` bytes each, or the sibling's. */
-static bool allocate_params(struct mfl_net *net, size_t wide)
+static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
 {
         const struct mfl_net *sibling = net->options.sibling;
         size_t one = (size_t)net->n_wide * sizeof(float);
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
         net->params = sibling ? sibling->params : tensors_new(wide);
+        net->copies = sibling ? sibling->copies : tensors_new(copies);
+        net->frozen = sibling ? sibling->frozen : mfl_calloc((size_t)net->options.groups + 1, sizeof *net->frozen);
+        if (!net->params || !net->copies || !net->frozen)
+                return false;
         if (!net->options.training)
-                return net->params;
+                return true;
         net->first = sibling ? sibling->first : tensors_new(net->options.shared_start ? one : wide);
         /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
         net->base = sibling                     ? sibling->base
@@ -85,7 +89,7 @@ static bool allocate_params(struct mfl_net *net, size_t wide)
                                                 : mfl_calloc(1, one + 1);
         net->momentum = sibling ? sibling->momentum : first ? tensors_new(wide) : NULL;
         net->second = sibling ? sibling->second : second ? tensors_new(wide) : NULL;
-        return net->params && net->first && net->base && (net->momentum || !first) && (net->second || !second);
+        return net->first && net->base && (net->momentum || !first) && (net->second || !second);
 }
 
 /* Tensors that training needs beside the params. */
@@ -95,6 +99,7 @@ static bool allocate_training(struct mfl_net *net, const size_t share[2], const 
         net->sum = mfl_calloc((size_t)net->n_wide + 1, sizeof *net->sum);
         net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
         net->extra = tensors_new((size_t)net->n_extra * sizeof(float));
+        net->unused = tensors_new((size_t)net->n_unused * sizeof(float));
         if (net->options.accumulate > 1) {
                 net->part = tensors_new((size_t)net->n_wide * sizeof(float));
                 ok = net->part;
@@ -104,13 +109,14 @@ static bool allocate_training(struct mfl_net *net, const size_t share[2], const 
                 net->plain_grad[k] = tensors_new(plain[k] * sizeof(float));
                 ok = ok && net->share[k] && net->plain_grad[k];
         }
-        return ok && net->extra && net->sum && net->grads;
+        return ok && net->extra && net->unused && net->sum && net->grads;
 }
 
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
 {
         size_t groups = (size_t)net->options.groups, wide = (size_t)net->n_wide * groups * sizeof(float);
         size_t input = (size_t)net->layers[0].layout.count * (size_t)net->options.batch;
+        size_t copies = (size_t)net->n_copied * (net->options.shared_start ? 1 : groups + 1) * sizeof(float);
         const struct mfl_layout *last = &net->layers[net->graph->n_layers - 1].layout;
         size_t outputs = last->identity ? 0 : (size_t)(last->logical * net->options.batch) * sizeof(float);
         size_t share[2] = {0}, plain[2] = {0};
@@ -119,7 +125,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         net->work = tensors_new(find_work(net) * sizeof(float));
         net->scratch = tensors_new(net->scratch_bytes);
         net->staging = tensors_new(net->staging_bytes);
-        bool has_params = allocate_params(net, wide);
+        bool has_params = allocate_params(net, wide, copies);
         net->logits = tensors_new(outputs);
         net->dlogits = tensors_new(outputs);
         net->plain[0] = tensors_new(plain[0] * sizeof(float));
@@ -206,8 +212,8 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
  * three times; a plan, which includes gradients, counts one and a half times. */
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
-        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0,
-                 wide = 0;
+        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0;
+        uint64_t wide = 0, copied = 0; /* of frozen params, the caller's memory has the rest */
         uint64_t largest = 0, heaviest = 0, work = 0;
         for (int i = 0; i < graph->n_layers; i++) {
                 uint64_t own = 0;
@@ -220,18 +226,24 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 uint64_t rest = param->count;
-                bool conv = mfl_cpu_is_conv(graph->layers[param->layer].op) && !param->is_bias;
+                enum mfl_op op = graph->layers[param->layer].op;
+                bool conv = mfl_cpu_is_conv(op) && !param->is_bias, frozen = param->offset < graph->n_frozen;
                 if (conv) {
                         uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
                         rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
                         heaviest = MFL_MAX(heaviest, rest);
                 }
-                wide += rest + MFL_CPU_WIDE_ALIGN;
+                rest += MFL_CPU_WIDE_ALIGN;
+                if (!frozen)
+                        wide += rest;
+                else if (conv || op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
+                        copied += rest;
         }
         uint64_t tensors = activations * (options->training ? 3 : 1);
         if (options->training && (mfl_net_recomputes(options) || graph->n_frozen))
                 tensors = planned_floats(graph, options) / 2 * 3;
         uint64_t floats = tensors + 6 * largest + work + groups * wide +
+                          (options->shared_start ? 3 : groups + 3) * copied +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
         if (options->training)
                 floats +=
@@ -242,7 +254,9 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         for (int i = 0; i < graph->n_layers; i++)
                 floats += mfl_map_bytes(graph, i) / sizeof(float);
         for (int i = 0; i < graph->n_params; i++)
-                floats += graph->params[i].count * (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
+                if (graph->params[i].offset >= graph->n_frozen)
+                        floats += graph->params[i].count *
+                                  (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
         if (options->precision == MFL_PRECISION_BF16)
                 floats += 4 * largest + 3 * heaviest; /* copies of a convolution's operands */
         return floats * sizeof(float) + 8 * HUGE_PAGE;

@@ -7,6 +7,11 @@
  * and run one after another (a grouped convolution is slower on CPUs). Each group has its own wide params,
  * momentum and first params.
  *
+ * Frozen params have no part in that: no gradient, no sum, no copy for each group. A frozen tensor that lies
+ * in the flat vector as the primitives read it (weights of products, embeddings, vectors) is read from the
+ * caller's memory, so that all networks of a process share it. Only convolutions' weights and padded vectors
+ * are converted, once for all groups that start from the base.
+ *
  * Dense layers of several groups are not batched. From a client's second step on, its weights are its own,
  * and products with different weights share nothing. Only the forward of first steps could be shared: one
  * step of five in bench/pfl_clients.py. There, all dense forwards take 29% of a client's time (logistic) and
@@ -31,11 +36,24 @@ struct mfl_device {
         enum mfl_cpu_bf16 bf16; /* what its networks get */
 };
 
-/* Where a parameter tensor lies in a wide vector, in floats. One that several layers use lies as in the flat vector, so
+enum mfl_cpu_home {
+        MFL_CPU_WIDE,   /* in wide vectors */
+        MFL_CPU_LENT,   /* frozen: in the caller's frozen floats */
+        MFL_CPU_COPIED, /* frozen: in a group's copy of those that need another layout */
+};
+
+/* Where a parameter tensor lies in its home, in floats. One that several layers use lies as in the flat vector, so
  * that all of them can read it; each use but the last one has its gradient at `extra` of net->extra, and adds it. */
 struct mfl_cpu_param {
+        enum mfl_cpu_home home;
         uint64_t at, count, extra;
         int tensor; /* of the gradient's layout; -1: not trained */
+};
+
+/* A group's frozen params. */
+struct mfl_cpu_frozen {
+        const float *lent; /* the caller's; NULL: none */
+        float *copy;       /* n_copied */
 };
 
 struct mfl_cpu_layer {
@@ -63,13 +81,17 @@ struct mfl_net {
         struct mfl_map **maps; /* of MFL_OP_MAP layers */
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
-        uint64_t n_wide, n_extra;
+        uint64_t n_wide, n_extra, n_copied;
+        uint64_t n_placed;                 /* elements with an entry in `place` */
         struct mfl_grad_tensor *tensors;   /* training: the trained ones; grad.c */
         int n_tensors;
-        uint64_t grad_first, n_statistics; /* the gradient is the wide vector from there on */
+        uint64_t n_statistics;
         uint64_t *edges;                   /* of statistics */
         struct mfl_fixed_parts statistics; /* running statistics in a wide vector */
-        uint32_t *place;       /* graph->n: where the flat vector's elements lie in the wide one */
+        /* Where elements lie: those that move in a wide vector, and then the copied ones, in order, in a copy. */
+        uint32_t *place;
+        struct mfl_cpu_frozen *frozen; /* G, and the base's */
+        float *copies;         /* the groups' own and the base's; with options.shared_start the base's */
         char *arena, *scratch; /* scratch: the primitives' own */
         size_t scratch_bytes;
         char *staging; /* operands of a convolution in bfloat16 */
@@ -77,11 +99,13 @@ struct mfl_net {
         float *params, *momentum, *second; /* G * n_wide; the optimizer's are NULL where it keeps none */
         /* What clients started from: G * n_wide; with options.shared_start only n_wide, the base of all. */
         float *first, *base;
-        int64_t *sum;         /* n_wide: of updates, in the wide vector's order */
-        uint64_t gather_ns;   /* spent on batches so far */
-        float *grads;         /* n_wide */
-        float *part;          /* n_wide: of one batch of a step that accumulates */
-        float *extra;         /* n_extra: gradients of one use of shared tensors */
+        int64_t *sum;       /* n_wide: of updates, in the wide vector's order */
+        uint64_t gather_ns; /* spent on batches so far */
+        float *grads;       /* n_wide */
+        float *part;        /* n_wide: of one batch of a step that accumulates */
+        float *extra;       /* n_extra: gradients of one use of shared tensors */
+        float *unused;      /* gradients of a norm that is not trained, which its loops give all the same */
+        uint64_t n_unused;
         float *share[2];      /* an input's gradient, before it is added to what is there */
         float *plain[2];      /* an input in plain order, where it lies otherwise */
         float *plain_grad[2]; /* its gradient */
@@ -99,16 +123,8 @@ void mfl_cpu_net_free(struct mfl_net *net);
 uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options);
 void mfl_cpu_net_plan(const struct mfl_net *net, struct mfl_net_plan *ret_plan);
 
-/* norm.c: batch and group norm of layer i, and what they keep between forward and backward. `params` and
- * `grads` are wide vectors; running: whether to update the running statistics, which are params. */
+/* norm.c: what batch and group norm of layer i keep between forward and backward. */
 uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i);
-/* statistics: where mean and unbiased variance of the rows go; NULL: not wanted. */
-void mfl_cpu_norm_forward(struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params,
-        float *statistics);
-/* grads: of weight and bias. dx may be NULL. */
-void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
-        float *dx, float *const grads[2]);
-
 /* add.c: y = x + x2, and the gradients of both. */
 void mfl_cpu_add_forward(struct mfl_net *net, int i);
 /* first, second: whether its gradient is wanted. */
@@ -156,8 +172,16 @@ static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
         return net->options.shared_start ? net->base : net->first + net->n_wide * (uint64_t)group;
 }
 
-/* Converts the wide layout into the flat vector, tensor by tensor. */
-int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err);
+/* params.c: whether a tensor lies in the wide layout as in the flat vector. */
+bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param);
+/* Converts the tensors of one home, one after another, into floats in flat order. */
+int mfl_cpu_params_to_flat(
+        struct mfl_net *net, enum mfl_cpu_home home, const float *wide, float *flat, struct mfl_error *err);
+/* The frozen floats of a group become these, or with group options.groups those of the base; a group takes the base's
+ * with NULL. The caller's floats are read until the next call. */
+void mfl_cpu_frozen_set(struct mfl_net *net, int group, const float *frozen);
+/* Floats [first, graph->n_frozen). */
+void mfl_cpu_frozen_get(const struct mfl_net *net, int group, uint64_t first, float *flat);
 
 /* grad.c */
 extern const struct mfl_grad_ops mfl_cpu_grad_ops;

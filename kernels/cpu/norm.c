@@ -3,7 +3,7 @@
  * a partial batch are handled. */
 #include <math.h>
 
-#include "kernels/cpu/net.h"
+#include "kernels/cpu/pass.h"
 
 static bool is_batch_norm(const struct mfl_net *net, int i)
 {
@@ -45,20 +45,21 @@ static float *aux_of(const struct mfl_net *net, int i)
         return (float *)(net->arena + net->plan->layers[i].aux);
 }
 
-static float *vector_of(const struct mfl_net *net, float *wide, int param)
+/* Running statistics, which always move. */
+static float *statistics_of(const struct pass *pass, int param)
 {
-        return param < 0 ? NULL : wide + net->wide[param].at;
+        const struct mfl_net *net = pass->net;
+        return param < 0 ? NULL : mfl_cpu_group_params(net, pass->group) + net->wide[param].at;
 }
 
-static struct mfl_norm_vectors vectors_of(
-        const struct mfl_net *net, int i, const struct mfl_norm_loop *v, const float *params)
+static struct mfl_norm_vectors vectors_of(const struct pass *pass, int i, const struct mfl_norm_loop *v)
 {
-        const struct mfl_layer *layer = &net->graph->layers[i];
-        float *kept = aux_of(net, i);
+        const struct mfl_layer *layer = &pass->net->graph->layers[i];
+        float *kept = aux_of(pass->net, i);
         return (struct mfl_norm_vectors){.mean = kept,
                 .rstd = kept + vector_floats(v),
-                .weight = params + net->wide[layer->param_weight].at,
-                .bias = params + net->wide[layer->param_bias].at};
+                .weight = mfl_cpu_param(pass, layer->param_weight),
+                .bias = mfl_cpu_param(pass, layer->param_bias)};
 }
 
 /* The rows that a partial batch lacks are zero, so that they add nothing to any later gradient. */
@@ -88,39 +89,43 @@ static void update_running(
         }
 }
 
-void mfl_cpu_norm_forward(struct mfl_net *net, int i, int64_t rows, bool training, bool running, float *params,
-        float *statistics)
+void mfl_cpu_norm_forward(const struct pass *pass, int i)
 {
+        const struct mfl_net *net = pass->net;
+        int64_t rows = pass->rows;
+        bool training = pass->dropout != NULL;
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_loops *loops = net->device->loops;
         const float *x = mfl_cpu_act(net, layer->input);
         float *y = mfl_cpu_act(net, i), *kept = aux_of(net, i);
-        float *mean = vector_of(net, params, layer->param_mean),
-              *var = vector_of(net, params, layer->param_var);
+        float *mean = statistics_of(pass, layer->param_mean), *var = statistics_of(pass, layer->param_var);
         struct mfl_norm_loop v = loop_of(net, i, rows);
         if (v.groups || training)
                 loops->norm_moments(&v, x, kept, kept + vector_floats(&v), kept + 2 * vector_floats(&v));
         else
                 take_running(&v, mean, var, kept);
-        if (!v.groups && training && running)
+        if (!v.groups && training && pass->running)
                 update_running(&v, layer->momentum, kept, mean, var);
-        if (!v.groups && training && statistics) /* zeros become what the rows have */
-                update_running(&v, 1.0f, kept, statistics, statistics + v.logical);
-        struct mfl_norm_vectors p = vectors_of(net, i, &v, params);
+        if (!v.groups && training && pass->statistics) { /* zeros become what the rows have */
+                float *seen = pass->statistics + net->layers[i].statistics;
+                update_running(&v, 1.0f, kept, seen, seen + v.logical);
+        }
+        struct mfl_norm_vectors p = vectors_of(pass, i, &v);
         loops->norm_forward(&v, x, &p, net->layers[i].relu, y);
         clear_missing(net, i, rows, y);
 }
 
-void mfl_cpu_norm_backward(struct mfl_net *net, int i, int64_t rows, bool training, const float *params,
-        float *dx, float *const grads[2])
+void mfl_cpu_norm_backward(const struct pass *pass, int i, float *dx, float *const grads[2])
 {
+        const struct mfl_net *net = pass->net;
+        int64_t rows = pass->rows;
         const struct mfl_layer *layer = &net->graph->layers[i];
         struct mfl_norm_loop v = loop_of(net, i, rows);
-        struct mfl_norm_vectors p = vectors_of(net, i, &v, params);
+        struct mfl_norm_vectors p = vectors_of(pass, i, &v);
         struct mfl_norm_grad g = {.x = mfl_cpu_act(net, layer->input),
                 .y = net->layers[i].masked ? mfl_cpu_act(net, i) : NULL,
                 .dy = mfl_cpu_grad(net, i),
-                .constant = !v.groups && !training,
+                .constant = !v.groups && !pass->dropout,
                 .dx = dx,
                 .dweight = grads[0],
                 .dbias = grads[1],

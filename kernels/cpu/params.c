@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts parameters between the flat vector of the graph and the wide one of this backend. */
+/* Converts parameters between the flat vector of the graph and this backend's layouts, and keeps the frozen ones. */
 #include "kernels/cpu/net.h"
 
 /* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
@@ -19,8 +19,7 @@ static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const floa
         }
 }
 
-/* Whether a tensor lies as in the flat vector. */
-static bool is_flat(const struct mfl_net *net, const struct mfl_param *param)
+bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param)
 {
         const struct mfl_layer *layer = &net->graph->layers[param->layer];
         if (param->n_uses > 1)
@@ -30,21 +29,54 @@ static bool is_flat(const struct mfl_net *net, const struct mfl_param *param)
         return layer->op != MFL_OP_DENSE || net->layers[param->layer].gemm || param->shape.rank == 1;
 }
 
-int mfl_cpu_params_to_flat(struct mfl_net *net, const float *wide, float *flat, struct mfl_error *err)
+static int tensor_to_flat(struct mfl_net *net, int i, const float *from, float *to, struct mfl_error *err)
+{
+        const struct mfl_param *param = &net->graph->params[i];
+        const struct mfl_layer *layer = &net->graph->layers[param->layer];
+        if (mfl_cpu_is_flat(net, param))
+                memcpy(to, from, (size_t)param->count * sizeof *to);
+        else if (layer->op != MFL_OP_DENSE)
+                return mfl_cpu_conv_to_flat(&net->layers[param->layer].conv, net->stream, from, to, err);
+        else
+                dense_to_flat(&net->layers[layer->input].layout, layer->out_channels, from, to);
+        return 0;
+}
+
+int mfl_cpu_params_to_flat(
+        struct mfl_net *net, enum mfl_cpu_home home, const float *wide, float *flat, struct mfl_error *err)
 {
         int rc = 0;
         for (int i = 0; !rc && i < net->graph->n_params; i++) {
-                const struct mfl_param *param = &net->graph->params[i];
-                const struct mfl_layer *layer = &net->graph->layers[param->layer];
-                const float *from = wide + net->wide[i].at;
-                float *to = flat + param->offset;
-                if (is_flat(net, param))
-                        memcpy(to, from, (size_t)param->count * sizeof *to);
-                else if (layer->op != MFL_OP_DENSE)
-                        rc = mfl_cpu_conv_to_flat(
-                                &net->layers[param->layer].conv, net->stream, from, to, err);
-                else
-                        dense_to_flat(&net->layers[layer->input].layout, layer->out_channels, from, to);
+                if (net->wide[i].home != home)
+                        continue;
+                rc = tensor_to_flat(net, i, wide + net->wide[i].at, flat, err);
+                flat += net->graph->params[i].count;
         }
         return rc;
+}
+
+void mfl_cpu_frozen_set(struct mfl_net *net, int group, const float *frozen)
+{
+        struct mfl_cpu_frozen *own = &net->frozen[group];
+        const uint32_t *place = net->place + net->graph->n_moving;
+        if (!frozen) {
+                *own = net->frozen[net->options.groups];
+                return;
+        }
+        size_t at = net->options.shared_start ? 0 : (size_t)group;
+        *own = (struct mfl_cpu_frozen){frozen, net->copies + at * net->n_copied};
+        for (int i = 0; i < net->graph->n_params; i++) {
+                const struct mfl_param *param = &net->graph->params[i];
+                if (net->wide[i].home != MFL_CPU_COPIED)
+                        continue;
+                for (uint64_t k = 0; k < param->count; k++)
+                        own->copy[place[k]] = frozen[param->offset + k];
+                place += param->count;
+        }
+}
+
+void mfl_cpu_frozen_get(const struct mfl_net *net, int group, uint64_t first, float *flat)
+{
+        for (uint64_t i = first; i < net->graph->n_frozen; i++)
+                flat[i - first] = net->frozen[group].lent[i];
 }

@@ -36,7 +36,14 @@ static inline float *mfl_cpu_group_params(const struct mfl_net *net, int group)
 /* A tensor of params, NULL for none. */
 static inline const float *mfl_cpu_param(const struct pass *pass, int param)
 {
-        return param < 0 ? NULL : mfl_cpu_group_params(pass->net, pass->group) + pass->net->wide[param].at;
+        if (param < 0)
+                return NULL;
+        const struct mfl_cpu_param *own = &pass->net->wide[param];
+        const struct mfl_cpu_frozen *frozen = &pass->net->frozen[pass->group];
+        return own->at + (own->home == MFL_CPU_LENT ? frozen->lent
+                                 : own->home == MFL_CPU_COPIED
+                                         ? frozen->copy
+                                         : mfl_cpu_group_params(pass->net, pass->group));
 }
 
 /* Whether layer i's gradient of a shared tensor comes after that of a later layer. */
@@ -94,6 +101,10 @@ static inline float *mfl_cpu_work(const struct mfl_net *net, int t)
 
 /* Working floats of a recurrent layer besides the threads' own; 0 for other layers. */
 int64_t mfl_cpu_recurrent_work(const struct mfl_net *net, int i);
+
+/* norm.c: batch and group norm of layer i. `grads` are of weight and bias; dx may be NULL. */
+void mfl_cpu_norm_forward(const struct pass *pass, int i);
+void mfl_cpu_norm_backward(const struct pass *pass, int i, float *dx, float *const grads[2]);
 
 /* All layers. */
 int mfl_cpu_run_forward(const struct pass *pass);

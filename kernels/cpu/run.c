@@ -290,9 +290,11 @@ int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dpa
                 if (!rc && dx)
                         mfl_layout_to_plain(
                                 in, batch, mfl_cpu_grad(net, 0), dx + (int64_t)g * in->logical * batch);
+                float *flat = dparams + (uint64_t)g * net->graph->n;
+                memset(flat, 0, (size_t)net->graph->n_frozen * sizeof *flat);
                 if (!rc)
                         rc = mfl_cpu_params_to_flat(
-                                net, net->grads, dparams + (uint64_t)g * net->graph->n, err);
+                                net, MFL_CPU_WIDE, net->grads, flat + net->graph->n_frozen, err);
         }
         return rc;
 }
