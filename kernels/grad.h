@@ -23,8 +23,10 @@
 
 struct mfl_device_data;
 struct mfl_error;
+struct mfl_graph;
 struct mfl_loss_share;
 struct mfl_net;
+struct mfl_net_options;
 struct mfl_optimizer;
 struct mfl_rate;
 struct mfl_score;
@@ -69,6 +71,8 @@ struct mfl_grad_total {
 };
 
 struct mfl_grad_ops {
+        /* Elements of the gradient of such a network, at most. */
+        uint64_t (*elements)(const struct mfl_graph *graph, const struct mfl_net_options *options);
         void (*layout)(const struct mfl_net *net, struct mfl_grad_layout *ret_layout);
         /* Forward and backward of at most options.batch rows. Running statistics stay as they are. Adds to the score. */
         int (*grain)(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *grain,

@@ -115,9 +115,12 @@ struct trainer_lane {
         uint32_t *order; /* the client's samples, shuffled */
 };
 
+struct trainer_team;
+
 /* One worker's memory for one job. */
 struct trainer_slot {
         struct mfl_net *train, *eval;
+        struct trainer_team *team; /* trains the one lane's client; NULL: the network alone does */
         uint32_t n_lanes;  /* G, the training network's groups */
         uint32_t n_wanted; /* number of clients that it was made for */
         uint32_t n_fit;    /* largest G: the job's, or the largest that pays and fits */
@@ -192,6 +195,7 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 }
 
 /* Steps of a client of n samples. */
+struct trainer_run;
 uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The job of a request, made or found. */
@@ -204,6 +208,23 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples of an item: MFL_INVALID for an item that the job does not have. */
 int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
         const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
+
+/* trainer_team.c: how many workers each of a task's clients gets: all of the daemon's, shared among the clients that
+ * train side by side; 0: the job's clients have no teams. */
+uint32_t mfl_trainer_team_width(const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
+uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1; 0: it can only be freed */
+/* What a team of n takes besides the first network. */
+uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n);
+/* first: rank 0's network, of those options. It outlives the team. */
+int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
+        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team, struct mfl_error *err);
+void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *team); /* NULL is fine */
+/* A client's local training begins. */
+void mfl_trainer_team_begin(struct trainer_team *team);
+/* The backend's step, of lane 0. After an error the team can only be freed. */
+int mfl_trainer_team_step(struct trainer_run *run, struct trainer_slot *slot, uint32_t n_steps,
+        const struct mfl_optimizer *opt, struct mfl_error *err);
 
 /* trainer_advice.c: a training network of these options takes more than `room` bytes. Appends to the text of
  * the refusal, which may not be NULL, what could be changed in the job and how much it would take then. */

@@ -7,6 +7,7 @@
 
 static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
 {
+        mfl_trainer_team_free(trainer, slot->team);
         if (slot->train)
                 trainer->ops->net_free(slot->train);
         for (uint32_t i = 0; slot->lanes && i < slot->n_lanes; i++)
@@ -337,6 +338,10 @@ static struct mfl_net_options net_options(
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
                 options.accumulate = (int)spec->training.accumulate;
+                if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
+                        options.batch = (int)spec->parallel.grain;
+                        options.accumulate = 1;
+                }
                 options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
                         .crop = (int)spec->data.augment.crop, .flip = spec->data.augment.flip};
@@ -349,7 +354,7 @@ static int find_lanes(struct mfl_trainer *trainer, struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t wanted, uint32_t *ret_lanes, struct mfl_error *err)
 {
         const struct mfl_backend_ops *ops = trainer->ops;
-        uint32_t fuse = job->spec->training.fuse;
+        uint32_t fuse = job->spec->parallel.grain ? 1 : job->spec->training.fuse;
         int lanes = 1;
         if (fuse || !ops->fuse) {
                 *ret_lanes = fuse ? MFL_MIN(fuse, wanted) : 1;
@@ -425,6 +430,15 @@ static uint32_t balance(
         return job->spec->training.fuse ? most : mfl_trainer_balance(clients, workers, most);
 }
 
+/* The rest of a slot whose client is trained by a team; the first network is there. */
+static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
+{
+        int r = reserve(trainer, job, trainer->info.own_memory,
+                mfl_trainer_team_bytes(trainer, job, options, width), "a team of workers", err);
+        return r ? r : mfl_trainer_team_new(trainer, job, slot->train, options, width, &slot->team, err);
+}
+
 static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct trainer_clients *clients, uint32_t workers, struct mfl_error *err)
 {
@@ -441,6 +455,9 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
                 r = make_net(trainer, job, &options, &slot->train, err);
         if (!r && slot == job->slots)
                 log_network(trainer, job, &options, slot->train);
+        uint32_t width = mfl_trainer_team_width(trainer, job, workers);
+        if (!r && width)
+                r = prepare_team(trainer, job, slot, &options, width, err);
         slot->n_wanted = wanted;
         return r;
 }
@@ -494,6 +511,16 @@ static bool outgrown(struct trainer_job *job, const struct trainer_clients *clie
         return true;
 }
 
+/* Teams of a task of few clients are wider than those of one of many; a broken one has no use. */
+static bool misfits(const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t workers)
+{
+        uint32_t width = mfl_trainer_team_width(trainer, job, workers);
+        for (uint32_t i = 0; width && i < job->n_slots; i++)
+                if (job->slots[i].team && mfl_trainer_team_size(job->slots[i].team) != width)
+                        return true;
+        return false;
+}
+
 static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
@@ -518,6 +545,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer->no_room = false;
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
                 outgrown(job, clients, n))
+                empty_slots(trainer, job);
+        if (kind == MFL_TASK_TRAIN && misfits(trainer, job, n))
                 empty_slots(trainer, job);
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(trainer, job->data, kind, err);

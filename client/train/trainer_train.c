@@ -98,8 +98,11 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 n_active += slot->lanes[i].active;
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
-        int r = n ? run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err)
-                  : 0;
+        int r = 0;
+        if (n && slot->team)
+                r = mfl_trainer_team_step(run, slot, n, &opt, err);
+        else if (n)
+                r = run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
@@ -219,6 +222,8 @@ static int start_lane(
         begin_local(&lane->local, spec, task->items[item], samples, n);
         r = ops->params_set(slot->train, (int)i, run->request->frozen,
                 ops->params_base ? NULL : run->request->params, err);
+        if (slot->team)
+                mfl_trainer_team_begin(slot->team);
         lane->item = item;
         lane->weight = weight;
         lane->active = true;
@@ -350,7 +355,8 @@ void mfl_trainer_train_worker(void *arg, uint32_t worker)
         struct trainer_run *run = arg;
         struct trainer_slot *slot = &run->job->slots[worker];
         struct mfl_error err = {{0}};
-        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        uint32_t width = trainer_width(run) * mfl_trainer_team_size(slot->team);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         int r = begin_worker(run, slot, &err);
         while (!r && !mfl_trainer_run_stopped(run)) {
                 uint32_t n_active;
@@ -364,7 +370,7 @@ void mfl_trainer_train_worker(void *arg, uint32_t worker)
                 if (!r)
                         r = end_lanes(run, slot, worker, &err);
         }
-        trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);
 }

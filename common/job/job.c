@@ -158,12 +158,13 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "model", .kind = MFL_YAML_CALL, .read = mfl_job_read_model, .required = true},
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
+        {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, aggregation_fields, selection_fields,
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields, selection_fields,
         daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
@@ -313,6 +314,7 @@ static void set_defaults(struct mfl_job *job)
         job->data.sigma = 2;
         job->data.rescale = true;
         mfl_job_training_defaults(job);
+        job->parallel.exact = true;
         job->aggregation.server_lr = 1;
         job->aggregation.momentum = 0.9f;
         job->aggregation.beta1 = 0.9f;
@@ -349,6 +351,8 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
                 r = check_data(doc, job, err);
         if (!r)
                 r = mfl_job_check_training(doc, job, err);
+        if (!r)
+                r = mfl_job_check_parallel(doc, job, err);
         if (!r)
                 r = check_rest(doc, job, err);
         mfl_yaml_free(doc);

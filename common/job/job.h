@@ -96,6 +96,7 @@ struct mfl_job_floats {
         uint32_t n;
 };
 
+#define MFL_MEMBERS_MAX 64 /* workers of a client */
 struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
@@ -188,6 +189,13 @@ struct mfl_job {
                 int checkpointing;   /* segments whose activations are computed again
                                         (mfl_net_options.segments): 0: off (default), -1: auto */
         } training;
+        /* One client over several workers (kernels/team/team.h). The result depends on the grain alone. */
+        struct {
+                uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
+                uint32_t members; /* most workers of a client; 0: all of a daemon's */
+                int within;       /* 0: of one daemon; nothing else is supported */
+                bool exact;       /* true */
+        } parallel;
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;

@@ -8,6 +8,9 @@
 
 extern const struct mfl_yaml_field mfl_job_training_fields[];
 extern const struct mfl_yaml_field mfl_job_schedule_fields[];
+/* The `parallel` key: its table, and its rules, after those of `training`. */
+extern const struct mfl_yaml_field mfl_job_parallel_fields[];
+int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 void mfl_job_training_defaults(struct mfl_job *job);
 /* The rules between its keys, and the defaults that depend on other keys. MFL_INVALID with the line. */
 int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);

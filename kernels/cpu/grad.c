@@ -25,6 +25,11 @@ int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
         return 0;
 }
 
+static uint64_t elements(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        return mfl_cpu_wide_most(graph);
+}
+
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
 {
         *ret_layout = (struct mfl_grad_layout){.n = net->n_wide,
@@ -155,6 +160,7 @@ static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_err
 }
 
 const struct mfl_grad_ops mfl_cpu_grad_ops = {
+        .elements = elements,
         .layout = layout,
         .grain = grain,
         .squares = squares,

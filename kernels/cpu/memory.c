@@ -207,22 +207,15 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
         return floats;
 }
 
-/* An upper estimate that does not ask the library: channels padded to 16, activations and gradients side by
- * side, a scratchpad and the buffers between layers as large as the largest activation. Activations count
- * three times; a plan, which includes gradients, counts one and a half times. */
-uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
+/* Floats of a wide vector and of the copies of frozen params, at most, and of the largest weights of a convolution; of
+ * frozen params, the caller's memory has the rest. */
+struct most {
+        uint64_t wide, copied, heaviest;
+};
+
+static struct most params_most(const struct mfl_graph *graph)
 {
-        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0;
-        uint64_t wide = 0, copied = 0; /* of frozen params, the caller's memory has the rest */
-        uint64_t largest = 0, heaviest = 0, work = 0;
-        for (int i = 0; i < graph->n_layers; i++) {
-                uint64_t own = 0;
-                uint64_t count = padded_count(&graph->layers[i].out);
-                activations +=
-                        count * batch + extra_floats(graph, i, batch, (uint64_t)options->threads, &own);
-                work = MFL_MAX(work, own);
-                largest = MFL_MAX(largest, count * batch);
-        }
+        struct most most = {0};
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 uint64_t rest = param->count;
@@ -231,26 +224,56 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                 if (conv) {
                         uint64_t o = (uint64_t)param->shape.dim[0], c = (uint64_t)param->shape.dim[1];
                         rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
-                        heaviest = MFL_MAX(heaviest, rest);
+                        most.heaviest = MFL_MAX(most.heaviest, rest);
                 }
                 rest += MFL_CPU_WIDE_ALIGN;
                 if (!frozen)
-                        wide += rest;
+                        most.wide += rest;
                 else if (conv || op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
-                        copied += rest;
+                        most.copied += rest;
+        }
+        return most;
+}
+
+uint64_t mfl_cpu_wide_most(const struct mfl_graph *graph)
+{
+        return params_most(graph).wide;
+}
+
+/* Floats of the params and of what training keeps beside them; a sibling has only gradients and a sum. */
+static uint64_t params_floats(const struct most *most, const struct mfl_net_options *options)
+{
+        uint64_t groups = (uint64_t)options->groups;
+        uint64_t kept = !options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options);
+        uint64_t floats = groups * most->wide + (options->shared_start ? 3 : groups + 3) * most->copied;
+        if (options->sibling)
+                return 3 * most->wide;
+        if (options->training)
+                floats += (kept * groups + 4 + (options->accumulate > 1)) * most->wide;
+        return floats;
+}
+
+/* An upper estimate that does not ask the library: channels padded to 16, activations and gradients side by
+ * side, a scratchpad and the buffers between layers as large as the largest activation. Activations count
+ * three times; a plan, which includes gradients, counts one and a half times. */
+uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch, activations = 0;
+        uint64_t largest = 0, work = 0;
+        struct most most = params_most(graph);
+        for (int i = 0; i < graph->n_layers; i++) {
+                uint64_t own = 0;
+                uint64_t count = padded_count(&graph->layers[i].out);
+                activations +=
+                        count * batch + extra_floats(graph, i, batch, (uint64_t)options->threads, &own);
+                work = MFL_MAX(work, own);
+                largest = MFL_MAX(largest, count * batch);
         }
         uint64_t tensors = activations * (options->training ? 3 : 1);
         if (options->training && (mfl_net_recomputes(options) || graph->n_frozen))
                 tensors = planned_floats(graph, options) / 2 * 3;
-        uint64_t floats = tensors + 6 * largest + work + groups * wide +
-                          (options->shared_start ? 3 : groups + 3) * copied +
+        uint64_t floats = tensors + 6 * largest + work + params_floats(&most, options) +
                           groups * batch * (uint64_t)mfl_shape_count(&graph->input);
-        if (options->training)
-                floats +=
-                        ((!options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options)) *
-                                        groups +
-                                4 + (options->accumulate > 1)) *
-                        wide;
         for (int i = 0; i < graph->n_layers; i++)
                 floats += mfl_map_bytes(graph, i) / sizeof(float);
         for (int i = 0; i < graph->n_params; i++)
@@ -258,6 +281,6 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
                         floats += graph->params[i].count *
                                   (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
         if (options->precision == MFL_PRECISION_BF16)
-                floats += 4 * largest + 3 * heaviest; /* copies of a convolution's operands */
+                floats += 4 * largest + 3 * most.heaviest; /* copies of a convolution's operands */
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

@@ -143,6 +143,8 @@ static inline bool mfl_cpu_is_shared(const struct mfl_graph *graph, int param)
 
 /* memory.c: everything that net_new allocates, except what the library keeps; the plan exists already. */
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err);
+/* Floats of a wide vector, at most. */
+uint64_t mfl_cpu_wide_most(const struct mfl_graph *graph);
 
 static inline bool mfl_cpu_is_conv(enum mfl_op op)
 {

@@ -28,6 +28,11 @@ uint64_t mfl_ref_statistics_at(const struct mfl_graph *graph, int i)
         return at;
 }
 
+static uint64_t elements(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        return graph->n_moving;
+}
+
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
 {
         const struct mfl_graph *graph = net->graph;
@@ -140,6 +145,7 @@ static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_err
 }
 
 const struct mfl_grad_ops mfl_ref_grad_ops = {
+        .elements = elements,
         .layout = layout,
         .grain = grain,
         .squares = squares,

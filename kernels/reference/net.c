@@ -46,8 +46,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats = input + graph->n * groups * 2;
-        if (options->training)
+        uint64_t floats = input + (options->sibling ? 4 * graph->n : graph->n * groups * 2);
+        if (options->training && !options->sibling)
                 floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
                                              4); /* the sum counts double */
         if (make_plan(graph, options, &plan, NULL))

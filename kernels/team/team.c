@@ -11,7 +11,7 @@ struct mfl_team {
         struct mfl_net *net;
         struct mfl_mesh *mesh;
         struct mfl_team_options options;
-        const struct mfl_loss *loss;
+        struct mfl_loss loss;
         struct mfl_grad_layout layout;
         uint32_t n_grains;   /* of the largest step */
         uint64_t n_blocks;
@@ -45,9 +45,10 @@ static uint32_t grains_of(const struct mfl_team_options *options, uint32_t rows)
         return (rows + options->grain - 1) / options->grain;
 }
 
-uint64_t mfl_team_bytes(const struct mfl_graph *graph, const struct mfl_team_options *options)
+uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options)
 {
-        uint64_t n = graph->n_moving + (uint64_t)graph->n_params * MFL_GRAD_BLOCK / 64, statistics = 0;
+        uint64_t n = ops->grad ? ops->grad->elements(graph, net) : 0, statistics = 0;
         for (int i = 0; i < graph->n_params; i++)
                 if (mfl_param_is_statistics(&graph->params[i]))
                         statistics += graph->params[i].count;
@@ -84,7 +85,7 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         if (!team)
                 return mfl_fail_memory(err, sizeof *team, "a team");
         *team = (struct mfl_team){
-                .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = loss};
+                .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
         team->ops->layout(net, &team->layout);
         team->n_grains = grains_of(options, options->step_rows);
         team->n_blocks = (team->layout.n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
@@ -338,7 +339,7 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
                 mfl_assert(call.rows <= team->options.step_rows);
                 if (!call.rows)
                         continue;
-                call.share = mfl_loss_share_of(dataset, split, team->loss, call.index, call.rows);
+                call.share = mfl_loss_share_of(dataset, split, &team->loss, call.index, call.rows);
                 rc = take_gradient(&call);
                 if (!rc)
                         rc = take_statistics(&call);

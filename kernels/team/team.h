@@ -47,8 +47,9 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
         struct mfl_error *err);
 void mfl_team_free(struct mfl_team *team); /* NULL is fine */
-/* What mfl_team_new allocates for such a graph, at most. */
-uint64_t mfl_team_bytes(const struct mfl_graph *graph, const struct mfl_team_options *options);
+/* What mfl_team_new allocates for such a network, at most. */
+uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options);
 
 /* Begins a local training: scales start anew. Params are those of the network, at every rank. */
 void mfl_team_begin(struct mfl_team *team);

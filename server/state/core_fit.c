@@ -41,6 +41,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (job->spec->arithmetic >= MFL_ARITHMETIC_STATISTICS && job->spec->training.clip_norm > 0 &&
                 job->spec->aggregation.strategy == MFL_STRATEGY_FEDPROX)
                 return (struct core_demand){MFL_PROTOCOL_STATISTICS, "clip_norm with fedprox", ""};
+        if (job->spec->parallel.grain)
+                return (struct core_demand){MFL_PROTOCOL_PARALLEL, "parallel", ""};
         struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
         for (int i = 0; i < job->spec->model.n_layers; i++) {
                 const struct mfl_layer *layer = &job->spec->model.layers[i];
