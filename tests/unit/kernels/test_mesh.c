@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mesh of threads: each operation with several numbers of ranks; ranks that disagree, leave, are late or cancelled. */
+#include "tests/lib/test.h"
+#include "kernels/mesh/mesh.h"
+#include "kernels/team/team.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#define RANKS_MAX 5u
+#define LATE_MS 60000
+
+struct rank {
+        pthread_t thread;
+        struct mfl_mesh *mesh;
+        void (*body)(struct rank *rank);
+        uint64_t n;
+        struct mfl_error err;
+        int code, failures;
+};
+
+static void *run_rank(void *arg)
+{
+        struct rank *rank = arg;
+        rank->body(rank);
+        return NULL;
+}
+
+static void run_ranks(uint32_t n, uint64_t count, void (*body)(struct rank *rank), struct rank *ranks)
+{
+        struct mfl_mesh *meshes[RANKS_MAX];
+        assert_int_equal(mfl_mesh_threads_new(n, meshes, NULL), 0);
+        for (uint32_t r = 0; r < n; r++) {
+                ranks[r] = (struct rank){.mesh = meshes[r], .body = body, .n = count};
+                assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
+        }
+        for (uint32_t r = 0; r < n; r++)
+                pthread_join(ranks[r].thread, NULL);
+}
+
+static void must(struct rank *rank, struct mfl_mesh_op op)
+{
+        static _Thread_local uint32_t sequence;
+        op.step = 7;
+        op.sequence = sequence++;
+        rank->failures += mfl_mesh_run(rank->mesh, &op, LATE_MS, NULL, &rank->err) != 0;
+}
+
+/* Element i of rank r. */
+static int64_t whole(uint32_t r, uint64_t i)
+{
+        return (int64_t)(i * 1000003u) - (int64_t)r * 77777 * (int64_t)(i % 5);
+}
+
+static float real(uint32_t r, uint64_t i)
+{
+        return (float)(i % 13) * 0.1f - (float)r * 1.7f;
+}
+
+static void all_operations(struct rank *rank)
+{
+        struct mfl_mesh *mesh = rank->mesh;
+        uint64_t n = rank->n, own = mfl_mesh_slice(n, 1, mesh->n_ranks, mesh->rank),
+                 end = mfl_mesh_slice(n, 1, mesh->n_ranks, mesh->rank + 1);
+        int64_t *a = mfl_calloc(n + 1, sizeof *a), *b = mfl_calloc(n * mesh->n_ranks + 1, sizeof *b);
+        float *f = mfl_calloc(n + 1, sizeof *f);
+        mfl_assert(a && b && f);
+        for (int times = 0; times < 3; times++) {
+                for (uint64_t i = 0; i < n; i++) {
+                        a[i] = whole(mesh->rank, i);
+                        f[i] = real(mesh->rank, i);
+                }
+                must(rank, (struct mfl_mesh_op){
+                                   .kind = MFL_MESH_ALL_REDUCE, .type = MFL_MESH_I64, .in = a, .out = b, .n = n});
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_REDUCE_SCATTER, .in = a, .out = a + own, .n = n});
+                for (uint64_t i = 0; i < n; i++) {
+                        int64_t sum = 0;
+                        for (uint32_t r = 0; r < mesh->n_ranks; r++)
+                                sum += whole(r, i);
+                        rank->failures += b[i] != sum || (i >= own && i < end && a[i] != sum);
+                }
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER, .in = a + own, .out = a, .n = n});
+                rank->failures += memcmp(a, b, n * sizeof *a) != 0;
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE, .type = MFL_MESH_F32, .in = f, .out = f, .n = n});
+                for (uint64_t i = 0; i < n; i++) {
+                        float sum = real(0, i);
+                        for (uint32_t r = 1; r < mesh->n_ranks; r++)
+                                sum += real(r, i);
+                        rank->failures += f[i] != sum; /* in the ranks' order, so the same bits */
+                }
+                float most = mesh->rank == 1 ? NAN : (float)mesh->rank;
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
+                                   .type = MFL_MESH_F32,
+                                   .reduction = MFL_MESH_MAX,
+                                   .in = &most,
+                                   .out = &most,
+                                   .n = 1});
+                rank->failures += mesh->n_ranks > 1 ? !isinf(most) : most != 0;
+                uint8_t word[3] = {(uint8_t)mesh->rank, 2, 3};
+                uint32_t root = mesh->n_ranks - 1;
+                must(rank, (struct mfl_mesh_op){
+                                   .kind = MFL_MESH_BROADCAST, .type = MFL_MESH_U8, .peer = root, .in = word, .out = word, .n = 3});
+                rank->failures += word[0] != root;
+                uint8_t to[RANKS_MAX], from[RANKS_MAX];
+                for (uint32_t r = 0; r < mesh->n_ranks; r++)
+                        to[r] = (uint8_t)(mesh->rank * 10 + r);
+                must(rank, (struct mfl_mesh_op){
+                                   .kind = MFL_MESH_ALL_TO_ALL, .type = MFL_MESH_U8, .in = to, .out = from, .n = mesh->n_ranks});
+                for (uint32_t r = 0; r < mesh->n_ranks; r++)
+                        rank->failures += from[r] != r * 10 + mesh->rank;
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+        }
+        free(a);
+        free(b);
+        free(f);
+}
+
+static void operations_give_what_they_say(void **state)
+{
+        static const uint64_t counts[] = {1, 3, 4096, 20011};
+        struct rank ranks[RANKS_MAX];
+        for (uint32_t n = 1; n <= RANKS_MAX; n++)
+                for (size_t i = 0; i < MFL_ARRAY_SIZE(counts); i++) {
+                        run_ranks(n, counts[i], all_operations, ranks);
+                        for (uint32_t r = 0; r < n; r++) {
+                                assert_string_equal(ranks[r].err.text, "");
+                                assert_int_equal(ranks[r].failures, 0);
+                        }
+                        for (uint32_t r = 0; r < n; r++)
+                                mfl_mesh_close(ranks[r].mesh);
+                }
+}
+
+/* A number goes round the ring, and each rank adds one. */
+static void round_the_ring(struct rank *rank)
+{
+        struct mfl_mesh *mesh = rank->mesh;
+        uint32_t next = (mesh->rank + 1) % mesh->n_ranks, before = (mesh->rank + mesh->n_ranks - 1) % mesh->n_ranks;
+        for (uint32_t lap = 0; lap < 50; lap++) {
+                int64_t x = lap;
+                struct mfl_mesh_op send = {.kind = MFL_MESH_SEND, .peer = next, .step = lap, .in = &x, .n = 1};
+                struct mfl_mesh_op receive = {.kind = MFL_MESH_RECV, .peer = before, .step = lap, .out = &x, .n = 1};
+                if (mesh->rank)
+                        rank->failures += mfl_mesh_run(mesh, &receive, LATE_MS, NULL, &rank->err) != 0;
+                x++;
+                rank->failures += mfl_mesh_run(mesh, &send, LATE_MS, NULL, &rank->err) != 0;
+                if (!mesh->rank)
+                        rank->failures += mfl_mesh_run(mesh, &receive, LATE_MS, NULL, &rank->err) != 0 ||
+                                          x != (int64_t)(lap + mesh->n_ranks);
+        }
+}
+
+static void pairs_send_and_receive(void **state)
+{
+        struct rank ranks[RANKS_MAX];
+        run_ranks(RANKS_MAX, 0, round_the_ring, ranks);
+        for (uint32_t r = 0; r < RANKS_MAX; r++) {
+                assert_int_equal(ranks[r].failures, 0);
+                mfl_mesh_close(ranks[r].mesh);
+        }
+}
+
+static void one_is_a_step_ahead(struct rank *rank)
+{
+        int64_t x = 0;
+        struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE, .step = rank->mesh->rank == 1, .in = &x, .out = &x, .n = 1};
+        rank->code = mfl_mesh_run(rank->mesh, &op, LATE_MS, NULL, &rank->err);
+}
+
+static void ranks_that_disagree_break_the_mesh(void **state)
+{
+        struct rank ranks[RANKS_MAX];
+        run_ranks(3, 0, one_is_a_step_ahead, ranks);
+        for (uint32_t r = 0; r < 3; r++) {
+                assert_int_equal(ranks[r].code, MFL_MESH_BROKEN);
+                assert_non_null(strstr(ranks[r].err.text, "at step 1"));
+                struct mfl_mesh_op again = {.kind = MFL_MESH_BARRIER};
+                assert_int_equal(mfl_mesh_run(ranks[r].mesh, &again, LATE_MS, NULL, NULL), MFL_MESH_BROKEN);
+        }
+        for (uint32_t r = 0; r < 3; r++)
+                mfl_mesh_close(ranks[r].mesh);
+}
+
+static void one_leaves(struct rank *rank)
+{
+        struct mfl_mesh_op op = {.kind = MFL_MESH_BARRIER};
+        if (rank->mesh->rank == 2)
+                mfl_mesh_close(rank->mesh);
+        else
+                rank->code = mfl_mesh_run(rank->mesh, &op, LATE_MS, NULL, &rank->err);
+}
+
+static void who_leaves_breaks_the_mesh(void **state)
+{
+        struct rank ranks[RANKS_MAX];
+        run_ranks(3, 0, one_leaves, ranks);
+        for (uint32_t r = 0; r < 2; r++) {
+                assert_int_equal(ranks[r].code, MFL_MESH_BROKEN);
+                assert_non_null(strstr(ranks[r].err.text, "rank 2 has left"));
+                mfl_mesh_close(ranks[r].mesh);
+        }
+}
+
+static void lateness_and_cancelling_end_the_wait(void **state)
+{
+        struct mfl_mesh *meshes[2];
+        struct mfl_mesh_op op = {.kind = MFL_MESH_BARRIER, .step = 3, .sequence = 4};
+        struct mfl_error err;
+        atomic_bool cancel = true;
+        for (int cancelled = 0; cancelled < 2; cancelled++) {
+                assert_int_equal(mfl_mesh_threads_new(2, meshes, NULL), 0);
+                assert_int_equal(mfl_mesh_run(meshes[0], &op, cancelled ? LATE_MS : 1, cancelled ? &cancel : NULL, &err),
+                        MFL_MESH_BROKEN);
+                assert_non_null(strstr(err.text, cancelled ? "cancelled" : "waited 1 ms for the others in step 3, operation 4"));
+                assert_int_equal(mfl_mesh_run(meshes[1], &op, LATE_MS, NULL, &err), MFL_MESH_BROKEN);
+                mfl_mesh_close(meshes[0]);
+                mfl_mesh_close(meshes[1]);
+        }
+}
+
+static void slices_are_whole_units(void **state)
+{
+        for (uint64_t n = 0; n < 200; n += 7)
+                for (uint32_t ranks = 1; ranks <= 9; ranks++)
+                        for (uint64_t unit = 1; unit <= 16; unit *= 4) {
+                                assert_int_equal(mfl_mesh_slice(n, unit, ranks, 0), 0);
+                                assert_int_equal(mfl_mesh_slice(n, unit, ranks, ranks), n);
+                                for (uint32_t r = 0; r < ranks; r++) {
+                                        uint64_t first = mfl_mesh_slice(n, unit, ranks, r),
+                                                 end = mfl_mesh_slice(n, unit, ranks, r + 1);
+                                        assert_true(first <= end && (first % unit == 0 || first == n));
+                                        assert_true(end - first <= (n / unit / ranks + 1) * unit + unit - 1);
+                                }
+                        }
+}
+
+static void scales_keep_precision_and_never_overflow(void **state)
+{
+        assert_int_equal(mfl_team_exponent(1.0f), 0);
+        assert_int_equal(mfl_team_exponent(1.5f), 1);
+        assert_int_equal(mfl_team_exponent(0x1p-149f), -149);
+        for (int e = -140; e <= 100; e += 10) {
+                assert_true(mfl_team_fits(e, ldexpf(1, e)) && mfl_team_fits(e, ldexpf(1, e + MFL_TEAM_HEADROOM)));
+                assert_false(mfl_team_fits(e, ldexpf(1.01f, e + MFL_TEAM_HEADROOM)));
+                if (e - MFL_TEAM_FALL > -140)
+                        assert_false(mfl_team_fits(e, ldexpf(1, e - MFL_TEAM_FALL - 1)));
+                for (uint32_t grains = 1; grains <= 1000; grains += 37) {
+                        double largest = ldexp(1, e + MFL_TEAM_HEADROOM) * grains * ldexp(1, mfl_team_bits(e, grains));
+                        assert_true(largest <= 0x1p62 && largest > 0x1p60);
+                }
+        }
+        assert_true(mfl_team_fits(0, 0) && mfl_team_fits(0, INFINITY) && mfl_team_fits(0, NAN));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(operations_give_what_they_say),
+                cmocka_unit_test(pairs_send_and_receive),
+                cmocka_unit_test(ranks_that_disagree_break_the_mesh),
+                cmocka_unit_test(who_leaves_breaks_the_mesh),
+                cmocka_unit_test(lateness_and_cancelling_end_the_wait),
+                cmocka_unit_test(slices_are_whole_units),
+                cmocka_unit_test(scales_keep_precision_and_never_overflow),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `parallel` key: its defaults, and what is refused, with what to write instead. */
+#include "tests/lib/test.h"
+#include "common/job/job.h"
+
+#include <stdio.h>
+
+static const char *document(const char *training, const char *parallel)
+{
+        static char text[1024];
+        snprintf(text, sizeof text,
+                "name: t\nrounds: 1\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\ntraining: {lr: 1%s}\n"
+                "parallel: %s\n",
+                training, parallel);
+        return text;
+}
+
+static void assert_grain(const char *training, const char *parallel, uint32_t members, uint32_t grain)
+{
+        const char *text = document(training, parallel);
+        struct mfl_job *job;
+        struct mfl_error err = {""};
+        if (mfl_job_parse(text, strlen(text), "j.yaml", &job, &err))
+                fail_msg("%s", err.text);
+        assert_int_equal(job->parallel.members, members);
+        assert_int_equal(job->parallel.grain, grain);
+        mfl_job_free(job);
+}
+
+static void assert_refused(const char *training, const char *parallel, const char *want)
+{
+        const char *text = document(training, parallel);
+        struct mfl_job *job;
+        struct mfl_error err = {""};
+        assert_int_equal(mfl_job_parse(text, strlen(text), "j.yaml", &job, &err), MFL_INVALID);
+        assert_string_equal(err.text, want);
+}
+
+static void the_grain_follows_from_batch_and_members(void **state)
+{
+        assert_grain("", "{grain: 8}", 0, 8);
+        assert_grain("", "{members: auto, grain: 32}", 0, 32);
+        assert_grain("", "{members: 1}", 1, 32);
+        assert_grain("", "{members: 3}", 3, 8);
+        assert_grain("", "{members: 4, within: daemon, exact: true}", 4, 8);
+        assert_grain(", batch: 12", "{members: 64}", 64, 3);
+        assert_grain(", batch: 10, accumulate: 3", "{members: 2, grain: 2}", 2, 2);
+}
+
+static void what_cannot_be_done_is_refused(void **state)
+{
+        assert_refused("", "{}", "j.yaml:6: parallel: needs grain, the samples of one gradient, which decides the result; for example 8, "
+                                 "a quarter of training.batch");
+        assert_refused("", "{grain: 33}", "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
+        assert_refused("", "{grain: 5}", "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
+        assert_refused("", "{grain: 8, within: node}",
+                "j.yaml:6: parallel.within: teams over several daemons are not supported yet; write daemon: the workers of one "
+                "daemon");
+        assert_refused("", "{grain: 8, exact: false}",
+                "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
+        assert_refused(", fuse: 2", "{grain: 8}",
+                "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave fuse out, or write 1");
+        assert_refused(", backend: cuda", "{grain: 8}",
+                "j.yaml:5: training.backend: the cuda backend does not do parallel yet; leave parallel out, or write cpu");
+        assert_refused("", "{grain: 8, members: {min: 2, max: 4}}",
+                "j.yaml:6: parallel.members: a least number of workers is not supported yet; write the largest number, or auto: a "
+                "daemon with fewer workers trains the same model");
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(the_grain_follows_from_batch_and_members),
+                cmocka_unit_test(what_cannot_be_done_is_refused),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
