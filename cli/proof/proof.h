@@ -43,7 +43,8 @@ struct mfl_proof_output {
 struct mfl_proof_gradient {
         char name[MFL_PROOF_NAME_BYTES]; /* of the parameter in PyTorch */
         double largest[MFL_PROOF_BATCHES], noise[MFL_PROOF_BATCHES];
-        uint32_t first, n; /* its samples */
+        double spread[MFL_PROOF_BATCHES]; /* how much of its L2 norm rounding, and a little more, changes */
+        uint32_t first, n;                /* its samples */
 };
 
 struct mfl_proof_sample {
