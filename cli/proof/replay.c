@@ -38,6 +38,7 @@ struct replay {
         const struct mfl_proof *proof;
         struct mfl_graph *graph;
         const float *params;
+        size_t heads; /* the main output, and auxiliary ones, which the proof's loss has no part of */
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
         double worst; /* the largest difference so far, relative */
@@ -252,15 +253,20 @@ static bool has_classes_first(const struct replay *p)
                                   : shape[2] != own->dim[1] && shape[1] == own->dim[1];
 }
 
-/* mfl's place of PyTorch's output i. */
+/* mfl's place of PyTorch's output i. Auxiliary outputs come after the main one, as further positions, or as further rows
+ * of each channel of an image. */
 static size_t output_at(const struct replay *p, size_t i)
 {
         const struct mfl_shape *own = &p->graph->layers[p->graph->n_layers - 1].out;
-        if (!has_classes_first(p))
-                return i;
-        size_t n = output_count(p->graph), row = i / n, at = i % n;
-        size_t positions = (size_t)own->dim[0], classes = (size_t)own->dim[1];
-        return row * n + at % positions * classes + at / positions;
+        size_t all = output_count(p->graph), n = all / p->heads, row = i / n, at = i % n;
+        if (has_classes_first(p)) {
+                size_t positions = (size_t)own->dim[0] / p->heads, classes = (size_t)own->dim[1];
+                at = at % positions * classes + at / positions;
+        } else if (own->rank == 3) {
+                size_t channel = n / (size_t)own->dim[0];
+                at = at / channel * channel * p->heads + at % channel;
+        }
+        return row * all + at;
 }
 
 static int check_shapes(const struct replay *p, struct mfl_error *err)
@@ -275,10 +281,10 @@ static int check_shapes(const struct replay *p, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID,
                         "proof: a sample has %llu numbers in %u inputs, but %llu in mfl's model",
                         (unsigned long long)x, proof->n_inputs, (unsigned long long)own);
-        if (n != output_count(p->graph))
+        if (n * p->heads != output_count(p->graph))
                 return mfl_fail(err, MFL_INVALID,
                         "proof: the module has %llu outputs for a sample, but mfl's model has %zu",
-                        (unsigned long long)n, output_count(p->graph));
+                        (unsigned long long)n, output_count(p->graph) / p->heads);
         for (int b = 0; b < MFL_PROOF_BATCHES; b++)
                 for (uint32_t i = 0; i < proof->batch[b].n_outputs; i++)
                         if (mfl_proof_outputs(proof, b)[i].index >= n * proof->batch[b].rows)
@@ -425,7 +431,7 @@ static int replay_batch(struct replay *p, int b, struct mfl_error *err)
         int r = forward(p, p->graph, p->params, b, &pass, err);
         if (r)
                 return r;
-        for (size_t i = 0; i < output_count(p->graph) * pass.rows; i++)
+        for (size_t i = 0; i < output_count(p->graph) / p->heads * pass.rows; i++)
                 pass.dy[output_at(p, i)] =
                         (float)mfl_proof_uniform(p->proof->seed, MFL_PROOF_STREAM_WEIGHTS(b), i);
         r = check_outputs(p, b, &pass, err);
@@ -491,9 +497,9 @@ static int choose_backend(struct replay *p, const char *backend, struct mfl_erro
 }
 
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
-        const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
+        uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
 {
-        struct replay p = {.proof = proof, .params = params};
+        struct replay p = {.proof = proof, .params = params, .heads = 1 + (size_t)auxiliary};
         int r = build(graph, -1, &p.graph, err);
         if (r)
                 return r;
