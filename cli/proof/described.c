@@ -301,8 +301,7 @@ static int read_samples(struct mfl_described *d, const json_t *v, struct mfl_err
         if (r || !p->trained || !p->n)
                 return r;
         const json_t *value = json_object_get(v, "value"), *largest = json_object_get(v, "largest"),
-                     *noise = json_object_get(v, "noise"),
-                     *spread = json_object_get(v, "spread");
+                     *noise = json_object_get(v, "noise"), *spread = json_object_get(v, "spread");
         for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++) {
                 r = unpack_floats(d, json_array_get(value, (size_t)b), p->n, &p->value[b], err);
                 if (!r && (!get_size(json_array_get(largest, (size_t)b), &p->largest[b]) ||

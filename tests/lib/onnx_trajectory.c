@@ -45,7 +45,8 @@ static void write_file(const char *dir, const char *name, const void *bytes, siz
         }
 }
 
-static int map_nothing(void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *ret_err)
+static int map_nothing(
+        void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *ret_err)
 {
         (void)user;
         (void)ret_bytes;
