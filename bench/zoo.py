@@ -34,17 +34,20 @@ STEPS, TOLERANCE, ROUNDING = 10, 1e-3, 4
 
 
 def quiet(net):
-    """Without what draws random numbers."""
+    """Without what draws random numbers. Whether that changed anything."""
+    changed = False
     for m in net.modules():
         for key in ("p", "dropout_p", "dropout", "attention_dropout", "drop_prob"):
-            if isinstance(getattr(m, key, None), float):
+            if isinstance(getattr(m, key, None), float) and getattr(m, key):
                 setattr(m, key, 0.0)
-    return net
+                changed = True
+    return changed
 
 
-def job(path):
+def job(path, auxiliary=()):
     text = ("name: zoo\nrounds: 1\nmodel: {onnx: net.onnx}\n"
-            "data: {name: zoo, partition: iid, clients: 1}\ntraining: {optimizer: sgd, lr: 0.001, steps: 10, batch: 2}\n")
+            "data: {name: zoo, partition: iid, clients: 1}\ntraining: {optimizer: sgd, lr: 0.001, steps: 10, batch: 2"
+            + (f", auxiliary: {list(auxiliary)}" if auxiliary else "") + "}\n")
     with open(path, "w") as f:
         f.write(text)
 
@@ -73,7 +76,7 @@ def steps(build, folder, entry, net):
     y.int().numpy().tofile(os.path.join(folder, "y"))
     lr = entry.lr
     p = subprocess.run([os.path.join(build, "tests", "e2e", "mfl-onnx-trajectory"), "net.onnx", "x", "y", str(entry.batch), str(STEPS),
-                        str(lr), ".", "cpu", "outputs"], cwd=folder, text=True, capture_output=True,
+                        str(lr), ".", "cpu", "outputs", *map(str, entry.auxiliary)], cwd=folder, text=True, capture_output=True,
                        env=dict(os.environ, MFL_MODULE_DIR=os.path.join(build, "kernels", "cpu")))
     if p.returncode:
         return None, re.sub(r"\s+", " ", p.stderr.strip())[:400]
@@ -95,7 +98,10 @@ def losses(entry, net, x, y, classes):
     found, opt = [], torch.optim.SGD(net.parameters(), entry.lr)
     for s in range(STEPS):
         part = slice(s * entry.batch, (s + 1) * entry.batch)
-        loss = F.cross_entropy(entry.logits(net(x[part])).reshape(-1, classes), y[part].reshape(-1))
+        out = net(x[part])
+        loss = F.cross_entropy(entry.logits(out).reshape(-1, classes), y[part].reshape(-1))
+        for weight, other in zip(entry.auxiliary, out[1:] if entry.auxiliary else ()):
+            loss = loss + weight * F.cross_entropy(other, y[part].reshape(-1))
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -114,13 +120,13 @@ def one(build, family, name, limit):
     net = entry.make()
     result = {"family": family, "name": name, "params": sum(p.numel() for p in net.parameters())}
     with tempfile.TemporaryDirectory() as folder:
-        job(os.path.join(folder, "job.yaml"))
+        job(os.path.join(folder, "job.yaml"), entry.auxiliary)
         path = os.path.join(folder, "net.onnx")
         mfl_export.save(net.train(), (entry.example(1),), path)
         result["read"], result["proof"], result["why"] = read(build, folder)
         if result["read"] == "yes" and result["params"] <= limit:
-            quiet(net)
-            mfl_export.save(net.train(), (entry.example(1),), path)
+            if quiet(net):
+                mfl_export.save(net.train(), (entry.example(1),), path)
             result["steps"], why = steps(build, folder, entry, net)
             result["why"] = result["why"] or why
             result["rounding"] = bool(why and result["steps"] is not None)

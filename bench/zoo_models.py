@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 
 class Entry:
-    def __init__(self, make, shape, tokens=0, batch=2, logits=None, lr=0.05):
-        self.make, self.shape, self.tokens, self.batch, self.lr = make, shape, tokens, batch, lr
+    def __init__(self, make, shape, tokens=0, batch=2, logits=None, lr=0.05, auxiliary=()):
+        """auxiliary: the weights of the losses of the outputs after the first."""
+        self.make, self.shape, self.tokens, self.batch, self.lr, self.auxiliary = make, shape, tokens, batch, lr, auxiliary
         self.logits = logits or (lambda out: out)
 
     def example(self, n):
@@ -23,7 +24,7 @@ class Entry:
 def torchvision_models():
     from torchvision import models
     entries = {}
-    sizes = {"inception_v3": 96, "maxvit_t": 224}
+    sizes = {"inception_v3": 299, "maxvit_t": 224}  # the smallest for inception's auxiliary output; 224 for maxvit's partitions
     for name in models.list_models(module=models):
         options = {"num_classes": 10}
         size = sizes.get(name, 64)
@@ -34,7 +35,8 @@ def torchvision_models():
         if name == "googlenet":
             options["init_weights"] = False
         entries[name] = Entry(lambda name=name, options=options: models.get_model(name, weights=None, **options), (3, size, size),
-                              lr=1e-4, batch=4,
+                              lr=1e-4, batch=2 if size > 64 else 4,
+                              auxiliary={"googlenet": (0.3, 0.3), "inception_v3": (0.3,)}.get(name, ()),
                               logits=lambda out: out[0] if isinstance(out, tuple) else out)
     return entries
 

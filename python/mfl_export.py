@@ -41,8 +41,9 @@ __all__ = ["save"]
 SAMPLES, SAMPLES_TOTAL = 64, 20000  # of gradients: per parameter, and of all
 OUTPUTS = 4096  # stored elements of a batch's outputs
 MODULES = 2000
-DOUBLE_MAX = 1_000_000  # parameters; larger modules are computed in float32
-TRIES, GOOD_NOISE, SLOW_S = 6, 1e-3, 20.0  # seeds at most; seconds after which no other one is tried
+DOUBLE_MAX = 100_000_000  # parameters; larger modules are computed in float32
+TRIES, GOOD_NOISE, SLOW_S = 6, 1e-3, 4.0  # seeds at most; seconds after which no other one is tried
+ROUNDING_BITS, SPREAD_BITS = 22, 19  # relative changes of parameters: as large as rounding, and eight times
 ROWS_MAX, NUMBERS_NORMED = 16, 64  # of a batch of the proof; that each batch norm's statistics are of
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
@@ -286,6 +287,7 @@ def _prove(net, examples, model):
     noise, seed, runs = best
     if not math.isfinite(noise):
         return None, "outputs or gradients are not finite for seeded inputs; give an example with typical values"
+    _spread(net, inputs, rows, seed, runs)
     per = max(4, min(SAMPLES, SAMPLES_TOTAL // len(model["parameters"])))
     return {
         "format": 1, "seed": seed, "rows": rows, "inputs": inputs,
@@ -381,7 +383,7 @@ def _runs(net, inputs, rows, seed, names, in_double):
             in_double = False
             base = _copy(net)
     if not in_double:
-        _perturb(second)
+        _perturb(second, ROUNDING_BITS)
     results = []
     for b, n in enumerate(rows):
         x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
@@ -406,6 +408,21 @@ def _runs(net, inputs, rows, seed, names, in_double):
     return results
 
 
+def _spread(net, inputs, rows, seed, runs):
+    """How much of each gradient, by L2 norms, changes with parameters that change by a little more than rounding does. Flips of ReLUs
+    and of winners of max pools are rare events: one run with rounding alone may show none where the next one has some."""
+    changed = _copy(net)
+    _perturb(changed, SPREAD_BITS)
+    for b, (n, run) in enumerate(zip(rows, runs)):
+        x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
+        other = _run(changed, x, seed, b, list(run["grads"]), False)["grads"]
+        sizes = {k: float(g.double().norm()) for k, g in run["grads"].items()}
+        floor = 1e-3 * max(size / math.sqrt(run["grads"][k].numel()) for k, size in sizes.items())
+        run["spread"] = {k: float((other[k].double() - g.double()).norm()) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30)
+                         for k, g in run["grads"].items()}
+        run["spread"] = {k: v if math.isfinite(v) else 1.0 for k, v in run["spread"].items()}
+
+
 def _difference(a, b):
     return float((a.double() - b.double()).abs().max())
 
@@ -423,11 +440,11 @@ def _copy(net):
     return made
 
 
-def _perturb(net):
-    """As much as rounding, at random."""
+def _perturb(net, bits):
+    """By 2**-bits of each parameter, at random."""
     with torch.no_grad():
         for p in net.parameters():
-            p.mul_(torch.empty_like(p).bernoulli_(0.5).mul_(2.0 ** -21).add_(1 - 2.0 ** -22))
+            p.mul_(torch.empty_like(p).bernoulli_(0.5).mul_(2.0 ** (1 - bits)).add_(1 - 2.0 ** -bits))
 
 
 def _run(net, x, seed, batch, names, in_double):
@@ -503,7 +520,7 @@ def _samples(i, parameter, runs, per, seed):
     entry = {"parameter": i, "index": _pack(index, torch.int32)}
     if grads:
         entry.update(value=[_floats(g, index) for g in grads], largest=[float(g.abs().max()) for g in grads],
-                     noise=[run["grad_noise"][name] for run in runs])
+                     noise=[run["grad_noise"][name] for run in runs], spread=[run["spread"][name] for run in runs])
     return entry
 
 

@@ -52,7 +52,8 @@ int mfl_job_prove(struct mfl_submission *s, const struct mfl_onnx_model *model, 
         int r = build(s->job, model, &graph, err);
         if (r)
                 return r;
-        r = mfl_proof_replay(model->proof, graph, model->params, prover, s->proof, &why);
+        r = mfl_proof_replay(
+                model->proof, graph, model->params, s->job->training.auxiliary.n, prover, s->proof, &why);
         mfl_graph_free(graph);
         return r > 0 ? mfl_fail(err, r, "%s: %s", s->path, why.text)
                : r   ? mfl_fail(err, r, "%s", why.text)

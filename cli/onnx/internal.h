@@ -208,6 +208,8 @@ int mfl_onnx_layer_value(
 const struct mfl_shape *mfl_onnx_layer_shape(const struct onnx *o, int layer);
 /* The native shape of a value as an operator over images, or over rows of features, sees it. */
 int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
+/* The same where only the last dimension matters, or none: of a value of more dimensions, the first are joined. */
+int mfl_onnx_flat_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);
 /* The layer of an image, or of a row of positions as an image of height 1: {1, channels, positions}. */
 int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape);
 void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);

@@ -216,6 +216,21 @@ int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl
         return 0;
 }
 
+int mfl_onnx_flat_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape)
+{
+        int64_t n = mfl_onnx_count(&v->shape);
+        int rank = v->shape.rank;
+        bool drops = false;
+        for (int d = 0; d < rank; d++)
+                drops = drops || v->shape.dim[d] == 1;
+        if (rank - drops <= 3)
+                return mfl_onnx_sample_shape(o, v, ret_shape);
+        struct mfl_shape s = {3, {1, v->shape.dim[rank - 2], v->shape.dim[rank - 1]}};
+        s.dim[0] = n ? n / (s.dim[1] * s.dim[2]) : 0;
+        *ret_shape = s;
+        return 0;
+}
+
 void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape)
 {
         int64_t features = v->shape.dim[v->shape.rank - 1],

@@ -103,7 +103,7 @@ int mfl_onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value *
         const struct onnx_value *base = v->base;
         struct mfl_shape in;
         int from, layer, r;
-        if ((r = mfl_onnx_sample_shape(o, base, &in)) || (r = mfl_onnx_view_layer(o, base, &in, &from)))
+        if ((r = mfl_onnx_flat_shape(o, base, &in)) || (r = mfl_onnx_view_layer(o, base, &in, &from)))
                 return r;
         struct mfl_layer l = {.op = MFL_OP_MEAN, .input = from, .axis = in.rank - 1, .out = in};
         if (in.rank == 1) { /* {n} to {1} */

@@ -52,7 +52,7 @@ static int cut_out(struct onnx *o, struct onnx_value *v)
                 return 0;
         plain.samples = NULL;
         plain.pending = ONNX_NONE;
-        if ((r = mfl_onnx_sample_shape(o, v, &shape)) || (r = mfl_onnx_view_layer(o, &plain, &shape, &layer)))
+        if ((r = mfl_onnx_flat_shape(o, v, &shape)) || (r = mfl_onnx_view_layer(o, &plain, &shape, &layer)))
                 return r;
         v->layer = layer;
         v->map = NULL;

@@ -70,7 +70,7 @@ static bool has_parts(const struct mfl_proof *p, uint64_t n_params)
                 if (!is_name(g[i].name) || g[i].first > p->n_samples || g[i].n > p->n_samples - g[i].first)
                         return false;
                 for (int b = 0; b < MFL_PROOF_BATCHES; b++)
-                        if (!is_size(g[i].largest[b]) || !is_size(g[i].noise[b]))
+                        if (!is_size(g[i].largest[b]) || !is_size(g[i].noise[b]) || !is_size(g[i].spread[b]))
                                 return false;
         }
         for (uint32_t i = 0; i < p->n_samples; i++)

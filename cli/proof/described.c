@@ -301,11 +301,15 @@ static int read_samples(struct mfl_described *d, const json_t *v, struct mfl_err
         if (r || !p->trained || !p->n)
                 return r;
         const json_t *value = json_object_get(v, "value"), *largest = json_object_get(v, "largest"),
-                     *noise = json_object_get(v, "noise");
+                     *noise = json_object_get(v, "noise"), *spread = json_object_get(v, "spread");
         for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++) {
                 r = unpack_floats(d, json_array_get(value, (size_t)b), p->n, &p->value[b], err);
                 if (!r && (!get_size(json_array_get(largest, (size_t)b), &p->largest[b]) ||
                                   !get_size(json_array_get(noise, (size_t)b), &p->noise[b])))
+                        r = fail(d, "a gradient of the proof", err);
+                if (!r && !spread) /* of an earlier mfl_export */
+                        p->spread[b] = p->largest[b] > 0 ? p->noise[b] / p->largest[b] : 0;
+                else if (!r && !get_size(json_array_get(spread, (size_t)b), &p->spread[b]))
                         r = fail(d, "a gradient of the proof", err);
         }
         return r;

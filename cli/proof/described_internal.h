@@ -23,7 +23,7 @@ struct described_param {
         uint32_t n, first; /* samples, and the number of the first one */
         const uint32_t *index;
         const float *value[MFL_PROOF_BATCHES]; /* NULL: no gradient is stored */
-        double largest[MFL_PROOF_BATCHES], noise[MFL_PROOF_BATCHES];
+        double largest[MFL_PROOF_BATCHES], noise[MFL_PROOF_BATCHES], spread[MFL_PROOF_BATCHES];
 };
 
 struct described_place {

@@ -303,6 +303,7 @@ static void put_gradients(const struct mfl_described *d, struct mfl_proof *proof
                 mfl_strcpy(g->name, sizeof g->name, p->name);
                 memcpy(g->largest, p->largest, sizeof g->largest);
                 memcpy(g->noise, p->noise, sizeof g->noise);
+                memcpy(g->spread, p->spread, sizeof g->spread);
                 g->first = n;
                 for (uint32_t k = 0; k < p->n; k++) {
                         const struct described_place *place = &d->places[p->first + k];

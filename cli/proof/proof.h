@@ -43,7 +43,8 @@ struct mfl_proof_output {
 struct mfl_proof_gradient {
         char name[MFL_PROOF_NAME_BYTES]; /* of the parameter in PyTorch */
         double largest[MFL_PROOF_BATCHES], noise[MFL_PROOF_BATCHES];
-        uint32_t first, n; /* its samples */
+        double spread[MFL_PROOF_BATCHES]; /* how much of its L2 norm rounding, and a little more, changes */
+        uint32_t first, n;                /* its samples */
 };
 
 struct mfl_proof_sample {
@@ -78,11 +79,12 @@ int mfl_proof_check(const void *bytes, uint64_t n_bytes, uint64_t n_params, stru
 
 /* Computes the two batches with the graph (in the order of layers, mfl_graph_by_layers) and its params on
  * `backend`: "reference", or "auto": the CPU backend, and the reference where that is missing or lacks an
- * operator. ret_text is one line for the user. MFL_INVALID: outputs differ by more than 1e-4 of the largest
+ * operator. auxiliary: how many outputs the graph has after the main one; the proof is of the main one, so theirs
+ * are ignored. ret_text is one line for the user. MFL_INVALID: outputs differ by more than 1e-4 of the largest
  * one, or a gradient by more than 1e-3 of its largest element (more where rounding alone changes it so much in
- * PyTorch); the text names the layer. Needs memory for a network of 5 rows. Blocking. */
+ * PyTorch: replay.c); the text names the layer. Needs memory for a network of the proof's rows. Blocking. */
 #define MFL_PROOF_TEXT 256
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
-        const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err);
+        uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err);
 
 #endif

@@ -336,7 +336,7 @@ static void set_defaults(struct mfl_job *job)
 int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
         struct mfl_error *err)
 {
-        struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 16384};
+        struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 65536};
         struct mfl_yaml_doc *doc = NULL;
         struct mfl_job *job = mfl_calloc(1, sizeof *job);
         if (!job)

@@ -55,6 +55,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
                         demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
         }
+        if (job->spec->model.n_layers > MFL_LAYERS_OLD && MFL_PROTOCOL_FUNCTIONS > demand.version)
+                demand = (struct core_demand){MFL_PROTOCOL_FUNCTIONS, "more than 1024 layers", ""};
         return demand.version > 1 ? demand : (struct core_demand){0, "", ""};
 }
 

@@ -54,6 +54,89 @@ def test_refused(tmp_path, name):
     assert text in check(tmp_path, 5)
 
 
+def test_a_proof_beside_an_auxiliary_output(tmp_path):
+    """The proof is of the main output; the job trains both."""
+    export(tmp_path, modules.Heads, modules.VECTOR)
+    (tmp_path / "job.yaml").write_text((JOB % 1).replace("lr: 0.1", "lr: 0.1, auxiliary: [0.3]"))
+    assert "proof: outputs and 6 gradients agree" in check(tmp_path)
+
+
+# ---- another model than the proof's ----
+
+def detach(pick):
+    """The gradient stops behind a module, which no ONNX file says."""
+    return lambda net: pick(net).register_forward_hook(lambda module, inputs, out: out.detach())
+
+
+def set_to(pick, **values):
+    def change(net):
+        for key, value in values.items():
+            setattr(pick(net), key, value)
+    return change
+
+
+class Tanh(nn.Module):
+    def forward(self, x):
+        return nn.functional.gelu(x, approximate="tanh")
+
+
+def tanh_gelu(net):
+    net[1] = Tanh()
+
+
+# In deep networks, rounding hides single elements; what differs as a whole must still be seen.
+DEEP = modules.PROVED["deep"]
+WRONG = {
+    "gate": (*DEEP, detach(lambda net: net.gates[4])), "last-gate": (*DEEP, detach(lambda net: net.gates[9])),
+    "branch": (*DEEP, detach(lambda net: net.b[5])), "first-branch": (*DEEP, detach(lambda net: net.a[0])),
+    "pooled": (*DEEP, detach(lambda net: net.gates[2][0])),
+    "eps": (*DEEP, set_to(lambda net: net.b[3][1], eps=1e-3)), "padding": (*DEEP, set_to(lambda net: net.a[3][0], padding_mode="reflect")),
+    "transposed": (*DEEP, lambda net: net.a[3][0].weight.data.copy_(net.a[3][0].weight.data.transpose(2, 3).clone())),
+    "gelu": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), modules.VECTOR, tanh_gelu),
+    "side": (modules.Cnn, modules.IMAGE, detach(lambda net: net.conv1)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_another_model_is_refused(tmp_path, monkeypatch, name):
+    made, example, change = WRONG[name]
+    prove = mfl_export._prove
+
+    def of_another(net, examples, model):
+        change(net)
+        return prove(net, examples, model)
+    monkeypatch.setattr(mfl_export, "_prove", of_another)
+    export(tmp_path, made, example)
+    said = check(tmp_path, 5)
+    assert "differ" in said and "mfl would train another model" in said
+
+
+def test_a_file_of_an_earlier_mfl_export(tmp_path):
+    """Without `spread`, `noise` takes its place."""
+    export(tmp_path, *DEEP)
+
+    def change(found):
+        for parameter in found["mfl.proof"]["parameters"]:
+            assert len(parameter.pop("spread")) == 2
+    rewrite(tmp_path, change)
+    assert "agree" in check(tmp_path)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_spread_excuses_little(tmp_path, batches):
+    """However much a file says that rounding changes: a tenth in both batches is too much, and so is half in one of them."""
+    export(tmp_path, *DEEP)
+
+    def change(found):
+        for parameter in found["mfl.proof"]["parameters"]:
+            parameter["spread"] = [1e6, 1e6]
+            for b in range(batches):
+                values = np.frombuffer(base64.b64decode(parameter["value"][b]), "<f4") * np.float32(1.1 if batches == 2 else 1.5)
+                parameter["value"][b] = base64.b64encode(values.astype("<f4").tobytes()).decode()
+    rewrite(tmp_path, change)
+    assert "the gradient of" in check(tmp_path, 5)
+
+
 # ---- damaged files ----
 
 def entries(data):

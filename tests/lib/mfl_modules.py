@@ -285,6 +285,57 @@ class Bags(nn.Module):
         return self.fc(self.near(x[:, :, None]).flatten(1))
 
 
+class Windows(nn.Module):
+    """Attention within windows by einsum over five dimensions, with scaled keys, as MaxViT's."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.qkv, self.fc = nn.Conv2d(3, 8, 1), nn.Linear(8, 24), nn.Linear(8, 4)
+        self.bias = nn.Parameter(torch.randn(1, 2, 25, 25) * 0.5)
+
+    def forward(self, x):
+        n = x.shape[0]
+        y = self.conv(x).reshape(n, 8, 2, 5, 2, 5).permute(0, 2, 4, 3, 5, 1).reshape(n, 4, 25, 8)
+        q, k, v = (p.reshape(n, 4, 25, 2, 4).permute(0, 1, 3, 2, 4) for p in self.qkv(y).chunk(3, -1))
+        a = torch.einsum("bghid,bghjd->bghij", q, k * 0.3)
+        y = torch.einsum("bghij,bghjd->bghid", (a + self.bias).softmax(-1), v)
+        return self.fc(y.permute(0, 1, 3, 2, 4).reshape(n, 4, 25, 8).mean((1, 2)))
+
+
+class Deep(nn.Module):
+    """Deep, with ReLUs behind batch norms: rounding flips some of them, and no single element of a gradient can be compared."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.a, self.b, self.gates = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for _ in range(10):
+            self.a.append(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()))
+            self.b.append(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)))
+            self.gates.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 4, 1), nn.ReLU(), nn.Conv2d(4, 16, 1), nn.Sigmoid()))
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for i, (a, b, gate) in enumerate(zip(self.a, self.b, self.gates)):
+            y = b(a(x))
+            x = torch.relu(x + y * gate(y))
+            x = self.pool(x) if i == 4 else x
+        return self.fc(x.mean((2, 3)))
+
+
+class Heads(nn.Module):
+    """A main output and an auxiliary one."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.side, self.fc = nn.Linear(8, 6), nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = torch.tanh(self.body(x))
+        return self.fc(torch.tanh(x)), self.side(x)
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -296,7 +347,7 @@ PROVED = {
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
-    "merged": (Merged, VECTOR),
+    "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 # What mfl can't do, and what it says.
 REFUSED = {

@@ -3,11 +3,12 @@
  * needs to do the same, and what came out.
  *
  *     mfl-onnx-trajectory FILE.onnx                        only tells the layers
- *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR [BACKEND [outputs]]
+ *     mfl-onnx-trajectory FILE.onnx SAMPLES LABELS BATCH STEPS LR DIR [BACKEND [outputs [WEIGHT ...]]]
  * SAMPLES holds float32 (tokens too), LABELS int32: the batches in order. Files written to DIR: losses.f64
  * (mean loss of each batch before its step of SGD), logits.f32 (of the first batch, after training,
  * inference), final.onnx (the trained model as `mfl pull --format onnx` writes it). The export is read back:
- * the same layers and the same bits, or with `outputs` the same outputs, or it fails.
+ * the same layers and the same bits, or with `outputs` the same outputs, or it fails. WEIGHTs are those of the losses of
+ * auxiliary outputs, all of them; the file is not written and read back then.
  */
 #include <math.h>
 #include <stdio.h>
@@ -44,11 +45,21 @@ static void write_file(const char *dir, const char *name, const void *bytes, siz
         }
 }
 
-static void import(const char *path, struct mfl_onnx_model *model)
+static int map_nothing(
+        void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *ret_err)
+{
+        (void)user;
+        (void)ret_bytes;
+        (void)ret_n;
+        return mfl_fail(ret_err, MFL_INVALID, "%s: external data are not read here", name);
+}
+
+static void import(const char *path, int auxiliary, struct mfl_onnx_model *model)
 {
         size_t n;
         MFL_CLEANUP_FREE uint8_t *bytes = read_file(path, &n);
-        must(mfl_onnx_convert(bytes, n, path, NULL, model, &err));
+        struct mfl_onnx_files files = {.map = map_nothing, .auxiliary = (uint32_t)auxiliary};
+        must(mfl_onnx_convert(bytes, n, path, auxiliary ? &files : NULL, model, &err));
 }
 
 /* By the way of the job file, as the server and the daemons go. */
@@ -112,7 +123,7 @@ static void export_and_read_back(
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/final.onnx", dir);
         mfl_assert(path);
         must(mfl_onnx_write(path, graph, params, &err));
-        import(path, &back);
+        import(path, 0, &back);
         struct mfl_graph *again = graph_of(&back);
         MFL_CLEANUP_FREE char *a = mfl_graph_describe(graph), *b = mfl_graph_describe(again);
         const char *table_a = strchr(a, '\n'), *table_b = strchr(b, '\n');
@@ -133,13 +144,21 @@ struct setup {
         uint32_t batch, n_steps;
         float lr;
         const char *backend;
+        struct mfl_loss loss;
 };
+
+/* Of a sample; 0: one. */
+static int labels_of(const struct mfl_graph *graph, int n_auxiliary)
+{
+        int n = graph->positions / (1 + n_auxiliary);
+        return n > 1 ? n : 0;
+}
 
 static void train(const struct setup *t, const float *start, float *samples, int32_t *labels, double *losses,
         float *params, float *logits)
 {
         struct mfl_net_options options = {
-                .batch = (int)t->batch, .groups = 1, .threads = 1, .training = true};
+                .batch = (int)t->batch, .groups = 1, .threads = 1, .training = true, .loss = t->loss};
         struct mfl_optimizer opt = {.lr = t->lr};
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
@@ -150,7 +169,7 @@ static void train(const struct setup *t, const float *start, float *samples, int
                 .classes = t->graph->classes,
                 .train = {n, MFL_F32, samples, labels},
                 .vocabulary = t->graph->vocabulary,
-                .labels_per_sample = t->graph->positions > 1 ? t->graph->positions : 0};
+                .labels_per_sample = labels_of(t->graph, t->loss.n_auxiliary)};
         for (int c = 0; c < MFL_CHANNELS_MAX; c++)
                 set.scale[c] = 1;
         MFL_CLEANUP_FREE uint32_t *index = mfl_calloc(n, sizeof *index);
@@ -177,9 +196,12 @@ static void train(const struct setup *t, const float *start, float *samples, int
 int main(int argc, char **argv)
 {
         struct mfl_onnx_model model;
-        if (argc != 2 && (argc < 8 || argc > 10))
+        struct mfl_loss loss = {.n_auxiliary = argc > 10 ? argc - 10 : 0};
+        if (argc != 2 && (argc < 8 || loss.n_auxiliary > MFL_AUXILIARY_MAX))
                 return 2;
-        import(argv[1], &model);
+        for (int i = 0; i < loss.n_auxiliary; i++)
+                loss.auxiliary_weights[i] = (float)atof(argv[10 + i]);
+        import(argv[1], loss.n_auxiliary, &model);
         struct mfl_graph *graph = graph_of(&model);
         if (argc == 2) {
                 printf("%s%s", model.text, model.notes);
@@ -191,20 +213,23 @@ int main(int argc, char **argv)
         uint32_t batch = (uint32_t)atoi(argv[4]), n_steps = (uint32_t)atoi(argv[5]);
         const char *dir = argv[7];
         size_t each = (size_t)mfl_shape_count(&graph->input),
-               out = (size_t)graph->positions * (size_t)graph->classes;
+               out = (size_t)graph->positions * (size_t)graph->classes,
+               answers = (size_t)MFL_MAX(labels_of(graph, loss.n_auxiliary), 1);
         mfl_assert(n_samples == each * batch * n_steps * sizeof *samples);
-        mfl_assert(n_labels == (size_t)graph->positions * batch * n_steps * sizeof *labels);
+        mfl_assert(n_labels == answers * batch * n_steps * sizeof *labels);
         printf("%s", model.text);
         MFL_CLEANUP_FREE float *params = mfl_calloc((size_t)graph->n, sizeof *params);
         MFL_CLEANUP_FREE float *logits = mfl_calloc(batch * out, sizeof *logits);
         MFL_CLEANUP_FREE double *losses = mfl_calloc(n_steps, sizeof *losses);
         mfl_assert(params && logits && losses);
-        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6]), argc > 8 ? argv[8] : "reference"},
+        train(&(struct setup){graph, batch, n_steps, (float)atof(argv[6]), argc > 8 ? argv[8] : "reference",
+                      loss},
                 model.params, samples, labels, losses, params, logits);
         write_file(dir, "losses.f64", losses, n_steps * sizeof *losses);
         write_file(dir, "logits.f32", logits, batch * out * sizeof *logits);
         struct outputs of = {samples, logits, batch, batch * out};
-        export_and_read_back(dir, graph, params, argc == 10 ? &of : NULL);
+        if (!loss.n_auxiliary)
+                export_and_read_back(dir, graph, params, argc == 10 ? &of : NULL);
         mfl_graph_free(graph);
         mfl_onnx_model_deinit(&model);
         return 0;

@@ -412,8 +412,8 @@ static void bad_structure_is_refused(void **state)
         const struct mfl_layer ok[] = {input(1, 8, 8), conv(0, 2, 3), dense(1, 4)};
         struct mfl_layer l[3];
         RESET;
-        assert_refused(l, 1, 4, "a model of 1 layers (the input included); 2 to 1024 are possible");
-        assert_refused(l, 1025, 4, "a model of 1025 layers (the input included); 2 to 1024 are possible");
+        assert_refused(l, 1, 4, "a model of 1 layers (the input included); 2 to 4096 are possible");
+        assert_refused(l, 4097, 4, "a model of 4097 layers (the input included); 2 to 4096 are possible");
         assert_refused(l, 3, -1, "-1 classes; 1 to 65536 are possible");
         assert_refused(l, 3, 5,
                 "layer dense1 (dense): the last layer gives 4; it must give one number for each of the 5 "

@@ -242,7 +242,7 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:3: model.input: expected [features], [tokens], [positions, features] or [channels, "
                 "height, width]");
         assert_refused(document("{layers: []}", NULL, NULL, NULL),
-                "j.yaml:3: model.layers: expected a list of 1 to 1023 layers");
+                "j.yaml:3: model.layers: expected a list of 1 to 4095 layers");
         assert_refused(document("{layers: [rleu]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0]: there is no layer 'rleu'; did you mean 'relu'?");
         assert_refused(document("{layers: [capsule]}", NULL, NULL, NULL),

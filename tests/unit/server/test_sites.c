@@ -328,6 +328,28 @@ static void test_meaning_comes_later(void **state)
         end(&bed);
 }
 
+/* So do models with more layers than older daemons take. */
+static void test_more_layers_than_before(void **state)
+{
+        struct mfl_layer layers[MFL_LAYERS_OLD + 1];
+        struct mfl_data_info data = pets(2, 77, 1);
+        struct bed bed;
+        (void)state;
+        start(&bed, MFL_PARTITION_IID);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(layers); i++)
+                layers[i] = (struct mfl_layer){.op = MFL_OP_DENSE, .out_channels = 2};
+        bed.spec.model.layers = layers;
+        bed.spec.model.n_layers = MFL_ARRAY_SIZE(layers);
+        add_job(&bed, NULL, NULL);
+        struct mfl_daemon_info info = info_of(1, &data);
+        info.protocol = MFL_PROTOCOL_FUNCTIONS - 1;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
+        tick(&bed, 2000);
+        assert_string_equal(bed.reason,
+                "1 daemon offers pets: site-a must be upgraded: more than 1024 layers need protocol 5");
+        end(&bed);
+}
+
 /* Layers that came with a later version of the protocol go to daemons that speak it. */
 static void test_layers_of_a_later_version(void **state)
 {
@@ -645,6 +667,7 @@ int main(void)
                 cmocka_unit_test(test_progress_within_clients),
                 cmocka_unit_test(test_kept_over_restarts),
                 cmocka_unit_test(test_meaning_comes_later),
+                cmocka_unit_test(test_more_layers_than_before),
                 cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),
                 cmocka_unit_test(test_what_is_offered),
