@@ -61,39 +61,44 @@ INLINE void gemm_tile(const float *a, const float *b, int64_t depth, float *sums
 }
 
 /* The same for a whole tile whose rows of a lie along k, `stride` apart; they are read in place. One base and
- * one index register reach three rows per pointer. */
-INLINE void gemm_tile_direct(
-        const float *a, int64_t stride, const float *b, int64_t depth, float *sums, const int nv)
+ * one index register reach three rows per pointer. What is ahead is fetched in small portions, which the
+ * processor hides behind the products. */
+INLINE void gemm_tile_direct(const float *a, int64_t stride, const float *b, int64_t depth,
+        struct gemm_ahead *ahead, float *sums, const int nv)
 {
         vec acc[GEMM_ROWS][GEMM_VECS];
         const float *row[(GEMM_ROWS + 2) / 3];
         UNROLL for (int g = 0; g < (GEMM_ROWS + 2) / 3; g++) row[g] = a + 3 * g * stride;
         UNROLL for (int r = 0; r < GEMM_ROWS; r++) UNROLL for (int v = 0; v < nv; v++) acc[r][v] = (vec){0};
-        for (int64_t k = 0; k < depth; k++, b += GEMM_PANEL) {
-                vec bk[GEMM_VECS];
-                UNROLL for (int v = 0; v < nv; v++) bk[v] = load(b + v * LANES);
-                UNROLL for (int r = 0; r < GEMM_ROWS; r++)
-                {
-                        vec ak = splat(row[r / 3][r % 3 * stride]);
-                        UNROLL for (int v = 0; v < nv; v++) acc[r][v] += ak * bk[v];
+        for (int64_t k = 0; k < depth;) {
+                int64_t end = MFL_MIN(k + AHEAD_STEPS, depth);
+                gemm_look_ahead(ahead);
+                for (; k < end; k++, b += GEMM_PANEL) {
+                        vec bk[GEMM_VECS];
+                        UNROLL for (int v = 0; v < nv; v++) bk[v] = load(b + v * LANES);
+                        UNROLL for (int r = 0; r < GEMM_ROWS; r++)
+                        {
+                                vec ak = splat(row[r / 3][r % 3 * stride]);
+                                UNROLL for (int v = 0; v < nv; v++) acc[r][v] += ak * bk[v];
+                        }
+                        UNROLL for (int g = 0; g < (GEMM_ROWS + 2) / 3; g++) row[g]++;
                 }
-                UNROLL for (int g = 0; g < (GEMM_ROWS + 2) / 3; g++) row[g]++;
         }
         UNROLL for (int r = 0; r < GEMM_ROWS; r++) UNROLL for (int v = 0; v < nv; v++)
                 store(sums + r * GEMM_PANEL + v * LANES, acc[r][v]);
 }
 
-static void gemm_direct(
-        const float *a, int64_t stride, const float *b, int64_t depth, const struct gemm_place *p)
+static void gemm_direct(const float *a, int64_t stride, const float *b, int64_t depth,
+        struct gemm_ahead *ahead, const struct gemm_place *p)
 {
         _Alignas(64) float sums[GEMM_ROWS * GEMM_PANEL];
         gemm_fetch(p);
         if (p->cols <= LANES)
-                gemm_tile_direct(a, stride, b, depth, sums, 1);
+                gemm_tile_direct(a, stride, b, depth, ahead, sums, 1);
         else if (p->cols <= 2 * LANES)
-                gemm_tile_direct(a, stride, b, depth, sums, 2);
+                gemm_tile_direct(a, stride, b, depth, ahead, sums, 2);
         else
-                gemm_tile_direct(a, stride, b, depth, sums, GEMM_VECS);
+                gemm_tile_direct(a, stride, b, depth, ahead, sums, GEMM_VECS);
         gemm_finish(p, GEMM_PANEL, sums);
 }
 
@@ -101,9 +106,9 @@ static void gemm_direct(
 #include "kernels/cpu/loops/loops_gemm_rows.h"
 
 /* Columns [first, first + n) and depths [k, k + depth) of the product; b: the packed panel of the first
- * column from depth k on, panels `stride` floats apart. */
+ * column from depth k on, panels `stride` floats apart. Meanwhile fetches what is ahead. */
 static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64_t first, int64_t n,
-        const float *b, int64_t stride, float *work)
+        const float *b, int64_t stride, struct gemm_ahead *ahead, float *work)
 {
         for (int64_t i = 0; i < g->m; i += MFL_GEMM_HEIGHT) {
                 int64_t height = MFL_MIN(MFL_GEMM_HEIGHT, g->m - i);
@@ -121,15 +126,21 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
                                         .bias = g->bias && k == 0 ? g->bias + first + j : NULL,
                                         .add = g->add || k > 0};
                                 if (r < direct)
-                                        gemm_direct(a + r * g->a_i, g->a_i, panel, depth, &p);
+                                        gemm_direct(a + r * g->a_i, g->a_i, panel, depth, ahead, &p);
                                 else
                                         gemm_any(work + (r - direct) * depth, panel, depth, &p);
                         }
         }
 }
 
+#include "kernels/cpu/loops/loops_gemm_turned.h"
+
 static void gemm(const struct mfl_gemm *g, float *work)
 {
+        if (is_turned(g)) {
+                gemm_turned(g, work);
+                return;
+        }
         int64_t block = depth_of(g->k), width = width_of(g->n, GEMM_PANEL);
         float *columns = work + MFL_GEMM_HEIGHT * MFL_GEMM_DEPTH;
         for (int64_t j = 0; j < g->n; j += width)
@@ -137,7 +148,8 @@ static void gemm(const struct mfl_gemm *g, float *work)
                         int64_t n = MFL_MIN(width, g->n - j), depth = MFL_MIN(block, g->k - k);
                         pack_columns(g->b + k * g->b_k + j * g->b_j, g->b_k, g->b_j, depth, n,
                                 depth * GEMM_PANEL, columns);
-                        gemm_block(g, k, depth, j, n, columns, depth * GEMM_PANEL, work);
+                        struct gemm_ahead ahead = ahead_of_b(g, j, n, k, depth);
+                        gemm_block(g, k, depth, j, n, columns, depth * GEMM_PANEL, &ahead, work);
                 }
 }
 
@@ -150,7 +162,8 @@ static void gemm_packed(
         const struct mfl_gemm *g, const float *packed, int64_t packed_k, int64_t row, float *work)
 {
         int64_t block = depth_of(g->k);
+        struct gemm_ahead nothing = {0};
         for (int64_t k = 0; k < g->k; k += block)
                 gemm_block(g, k, MFL_MIN(block, g->k - k), 0, g->n, packed + (row + k) * GEMM_PANEL,
-                        packed_k * GEMM_PANEL, work);
+                        packed_k * GEMM_PANEL, &nothing, work);
 }

@@ -17,6 +17,28 @@ INLINE void gemm_fetch(const struct gemm_place *p)
                         __builtin_prefetch(p->c + r * p->ldc + j, 1);
 }
 
+/* Rows of a large operand that the next block reads, `stride` floats apart, and how many lines of them go to the
+ * second cache in each AHEAD_STEPS steps of a tile along k. Zeroed: nothing. */
+struct gemm_ahead {
+        const float *row;
+        int64_t stride, rows, floats, at, at_once;
+};
+#define AHEAD_STEPS 32
+#define AHEAD_LINES_MAX 8
+
+INLINE void gemm_look_ahead(struct gemm_ahead *h)
+{
+        for (int64_t n = 0; n < h->at_once && h->rows; n++) {
+                __builtin_prefetch(h->row + h->at, 0, 2);
+                h->at += 16;
+                if (h->at < h->floats)
+                        continue;
+                h->at = 0;
+                h->row += h->stride;
+                h->rows--;
+        }
+}
+
 /* Writes a tile's sums, one row of `panel` after another, to their place. */
 static void gemm_finish(const struct gemm_place *p, const int panel, const float *sums)
 {

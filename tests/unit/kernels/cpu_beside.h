@@ -72,7 +72,7 @@ static struct mfl_graph *graph_of(
         return graph;
 }
 
-static int count_layers(const struct mfl_layer *layers)
+static inline int count_layers(const struct mfl_layer *layers)
 {
         int n = 0;
         while (n < LAYERS_MAX && layers[n].op != MFL_OP_INPUT)
