@@ -87,7 +87,7 @@ static bool find_weight(
 static bool owns_weights(enum mfl_op op)
 {
         return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D || op == MFL_OP_DENSE ||
-               op == MFL_OP_EMBEDDING || op == MFL_OP_LSTM || op == MFL_OP_GRU;
+               op == MFL_OP_EMBEDDING || mfl_op_is_recurrent(op);
 }
 
 /* A layer is trained or frozen as a whole: frozen if all its tensors are constants. */

@@ -76,6 +76,20 @@ class Recurrent(nn.Module):
         return self.fc(self.rnn(self.embed(x))[0])
 
 
+class States(nn.Module):
+    """The outputs' mean beside the last hidden states of all layers and directions."""
+
+    def __init__(self, kind, num_layers=1, bidirectional=False, **options):
+        super().__init__()
+        n = 7 * (1 + bidirectional)
+        self.rnn = kind(6, 7, num_layers=num_layers, bidirectional=bidirectional, batch_first=True, **options)
+        self.embed, self.fc = nn.Embedding(TOKENS, 6), nn.Linear(n * (1 + num_layers), 4)
+
+    def forward(self, x):
+        y, states = self.rnn(self.embed(x))
+        return self.fc(torch.cat([y.mean(1), states.transpose(0, 1).flatten(1)], 1))
+
+
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
@@ -292,6 +306,10 @@ PROVED = {
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
+    "rnn": (lambda: Recurrent(nn.RNN), tokens()),
+    "rnn-both": (lambda: States(nn.RNN, num_layers=2, bidirectional=True), tokens()),
+    "rnn-relu": (lambda: States(nn.RNN, nonlinearity="relu", bidirectional=True), tokens()),
+    "gru-states": (lambda: States(nn.GRU, num_layers=2, bidirectional=True), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),

@@ -567,13 +567,14 @@ static const struct {
         {"Gemm", mfl_onnx_gemm, ANY}, {"MatMul", mfl_onnx_matmul, ANY},
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
         {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
-        {"GRU", mfl_onnx_recurrent, ANY}, {"Dropout", convert_dropout, GIVEN},
-        {"Softmax", convert_softmax, OF_SAMPLES}, {"LogSoftmax", convert_softmax, OF_SAMPLES},
-        {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES},
-        {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES},
-        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
-        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
-        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
+        {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
+        {"Dropout", convert_dropout, GIVEN}, {"Softmax", convert_softmax, OF_SAMPLES},
+        {"LogSoftmax", convert_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
+        {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
+        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

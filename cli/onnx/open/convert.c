@@ -280,7 +280,7 @@ static int order_layers(struct onnx *o, int last)
 static int fill_layer(struct onnx *o, const struct mfl_graph *graph, int i, float *params)
 {
         const struct mfl_layer *l = &graph->layers[i];
-        bool recurrent = l->op == MFL_OP_LSTM || l->op == MFL_OP_GRU;
+        bool recurrent = mfl_op_is_recurrent(l->op);
         const int in_norm[] = {l->param_weight, l->param_bias, l->param_mean, l->param_var};
         const int in_recurrent[] = {l->param_weight, l->param_weight2, l->param_bias, l->param_bias2};
         for (int k = 0; k < ONNX_TENSORS_PER_LAYER; k++) {

@@ -52,7 +52,6 @@ static int fail_known(struct onnx *o)
         static const struct {
                 const char *op, *text;
         } known[] = {
-                {"RNN", "plain recurrent layers (nn.RNN) are not supported; use nn.GRU or nn.LSTM"},
                 {"Loop", "loops are not supported. nn.EmbeddingBag is exported as one: use nn.Embedding, "
                          "then mean(1) or "
                          "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
@@ -115,6 +114,6 @@ int mfl_onnx_convert_node(struct onnx *o)
                 "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
                 "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
                 "Pad, Resize, reductions, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, "
-                "LSTM, GRU, "
+                "LSTM, GRU, RNN, "
                 "embeddings and attention");
 }

@@ -198,7 +198,8 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
         case MFL_OP_DENSE:
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
-                say(line, ", units: %d", l->out_channels);
+        case MFL_OP_RNN:
+                say(line, ", units: %d%s", l->out_channels, l->relu ? ", relu: true" : "");
                 say_bias(line, l);
                 break;
         case MFL_OP_MAXPOOL2D:
