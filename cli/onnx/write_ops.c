@@ -211,8 +211,9 @@ static void write_embedding(struct onnx_writer *w, const struct mfl_layer *l, co
 static void write_mask(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         const int64_t token = l->padding_idx;
-        const char *padding = NODE(w, "Equal", mfl_onnx_writer_name(w, "padding"), in,
-                mfl_onnx_writer_whole(w, "token", &token, 1));
+        const char *constant = l->input > 0 ? mfl_onnx_writer_scalar(w, "token", (float)l->padding_idx)
+                                            : mfl_onnx_writer_whole(w, "token", &token, 1);
+        const char *padding = NODE(w, "Equal", mfl_onnx_writer_name(w, "padding"), in, constant);
         NODE(w, "Where", out, padding, mfl_onnx_writer_scalar(w, "masked", MFL_MASKED),
                 mfl_onnx_writer_scalar(w, "seen", 0));
 }

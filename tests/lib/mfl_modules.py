@@ -299,6 +299,83 @@ class Bags(nn.Module):
         return self.fc(self.near(x[:, :, None]).flatten(1))
 
 
+class Masked(nn.Module):
+    """Padding by token 0: an encoder that does not see it, and the mean of the rest."""
+
+    def __init__(self, causal=False):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+        self.embed, self.enc, self.fc = nn.Embedding(TOKENS, 8, padding_idx=0), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(8, 4)
+        self.mask = torch.full((6, 6), float("-inf")).triu(1) if causal else None
+
+    def forward(self, x):
+        padding = x == 0
+        h = self.enc(self.embed(x), mask=self.mask, src_key_padding_mask=padding.float() * -1e9 if self.mask is not None else padding)
+        seen = (~padding).unsqueeze(-1).float()
+        return self.fc((h * seen).sum(1) / seen.sum(1).clamp(min=1))
+
+
+class Filled(nn.Module):
+    """Masks from tokens as Hugging Face and people write them: scores that are filled, sums with the least number, pairs of
+    positions, and a maximum that leaves padding out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.fc = nn.Embedding(TOKENS, 8), nn.Linear(8, 24), nn.Linear(8, 4)
+
+    def forward(self, x):
+        n, t = x.shape
+        seen = (x != 1).float()
+        least = (1.0 - seen[:, None, None, :]) * torch.finfo(torch.float32).min
+        q, k, v = (p.view(n, t, 2, 4).transpose(1, 2) for p in self.qkv(self.embed(x)).chunk(3, 2))
+        h = (q @ k.transpose(-1, -2) / 2 + least).softmax(-1) @ v
+        h = h + (q @ k.transpose(-1, -2) * 0.3).masked_fill((x == 1)[:, None, None, :], float("-inf")).softmax(-1) @ v
+        h = h + F.scaled_dot_product_attention(q, k, v, attn_mask=((x != 1) | (x > 0))[:, None, None, :])
+        both = (x.ne(1)[:, :, None] & x.ne(1)[:, None, :])[:, None]
+        h = h + (q @ k.transpose(-1, -2) / 2).softmax(-1).masked_fill(~both, 0.0) @ v
+        h = h.transpose(1, 2).reshape(n, t, 8).masked_fill((x == 1)[:, :, None], -1e9)
+        return self.fc(h.amax(1))
+
+
+class Counted(nn.Module):
+    """Positions that count the tokens which are no padding, as RoBERTa's."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at, self.fc = nn.Embedding(TOKENS, 8, padding_idx=1), nn.Embedding(9, 8, padding_idx=1), nn.Linear(8, 4)
+
+    def forward(self, x):
+        seen = x.ne(1).int()
+        at = (torch.cumsum(seen, 1).type_as(seen) * seen).long() + 1
+        return self.fc(torch.tanh(self.embed(x) + self.at(at)))
+
+
+class TwoInputs(nn.Module):
+    """An image and a row of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc1, self.fc2 = nn.Conv2d(3, 4, 3), nn.Linear(8, 6), nn.Linear(4 * 64 + 6, 5)
+
+    def forward(self, image, features):
+        return self.fc2(torch.cat([torch.tanh(self.conv(image)).flatten(1), torch.tanh(self.fc1(features))], 1))
+
+
+class Twins(nn.Module):
+    """Two texts, the same encoder, and padding in both; an attention mask as a third input."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc, self.out = nn.Embedding(TOKENS, 8, padding_idx=0), nn.Linear(8, 8), nn.Linear(16, 3)
+
+    def encode(self, x, seen):
+        h = torch.tanh(self.fc(self.embed(x))) * seen.unsqueeze(-1)
+        return h.sum(1) / seen.sum(1, keepdim=True).clamp(min=1)
+
+    def forward(self, a, b, seen):
+        return self.out(torch.cat([self.encode(a, (a != 0).float()), self.encode(b, seen.float())], 1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -313,6 +390,8 @@ PROVED = {
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
+    "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
+    "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }

@@ -164,16 +164,17 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
         int axis = mfl_onnx_batch_axis(&out);
         struct onnx_value given = *constant, *lifted;
         given.tensor = (struct onnx_tensor *)(uintptr_t)tensor;
-        if (out.rank - (axis >= 0) > 3) {
+        bool wide = out.rank - (axis >= 0) > 3;
+        if (!wide && ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
+                             (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw))))
+                return r;
+        if (wide || !mfl_onnx_repeats_one(&sx, &sw)) {
                 given.lifted = NULL;
                 if (!(r = mfl_onnx_lift(o, &given, &lifted)))
                         r = mfl_onnx_combine(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD,
                                 view, lifted, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
-        if ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
-                (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw)))
-                return r;
         if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
                 (r = mfl_onnx_weight_layer(o, &given, &sw, &weight)) ||
                 (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,

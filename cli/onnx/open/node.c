@@ -59,9 +59,7 @@ static int fail_known(struct onnx *o)
                 {"Scan", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
                 {"ArgMax", "has no gradient; mfl takes logits, and chooses the class itself"},
                 {"TopK", "is not supported; use a maximum over the dimension (amax), or softmax"},
-                {"Equal", "compares samples, which has no gradient. RoBERTa's positions depend on its "
-                          "padding tokens "
-                          "by this: give the model position_ids, torch.arange(n) + padding_idx + 1"},
+                {"Equal", "compares samples, which has no gradient; tokens may be compared with a constant"},
                 {"NonZero", "gives a size that depends on the samples; use a mask (torch.where) instead of "
                             "indexing by one"},
         };
@@ -88,6 +86,8 @@ int mfl_onnx_convert_node(struct onnx *o)
         if ((r = mfl_onnx_noise_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_sequence_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_tokens_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;
