@@ -447,6 +447,8 @@ int mfl_onnx_einsum(struct onnx *o);
 /* recurrent.c, ops.c: operators with a layer of their own */
 int mfl_onnx_recurrent(struct onnx *o);
 int mfl_onnx_operator(struct onnx *o, bool *ret_known);
+/* volume.c: some of them for {batch, channels, depth, height, width} */
+int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken);
 
 /* open/input.c: layer 0 and a value for each of the graph's inputs, after the initializers are read */
 int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input);

@@ -376,6 +376,21 @@ class Twins(nn.Module):
         return self.out(torch.cat([self.encode(a, (a != 0).float()), self.encode(b, seen.float())], 1))
 
 
+class Volume(nn.Module):
+    """Convolutions, pools and batch norm of volumes; padding, strides and dilation differ by dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn = nn.Conv3d(2, 4, 3, padding=(1, 2, 0)), nn.BatchNorm3d(4)
+        self.conv2 = nn.Conv3d(4, 3, (2, 1, 3), stride=(1, 2, 1), dilation=(1, 1, 2), bias=False)
+        self.max, self.mean = nn.MaxPool3d((2, 3, 2), (1, 2, 2), (1, 1, 0)), nn.AvgPool3d(2, 1, 1, count_include_pad=False)
+        self.pool, self.fc = nn.AdaptiveAvgPool3d(1), nn.Linear(3, 4)
+
+    def forward(self, x):
+        x = self.mean(self.max(torch.tanh(self.bn(self.conv1(x)))))
+        return self.fc(self.pool(torch.tanh(self.conv2(x))).flatten(1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -392,6 +407,7 @@ PROVED = {
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
     "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
+    "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }

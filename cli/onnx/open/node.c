@@ -101,6 +101,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return mfl_onnx_elementwise(o);
         if (mfl_onnx_is_move(o))
                 return mfl_onnx_move(o);
+        if ((r = mfl_onnx_volume_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_operator(o, &taken)) || taken)
                 return r;
         if ((r = fail_known(o)))
