@@ -36,7 +36,7 @@ int mfl_onnx_new_pair(
         v->pair = own;
         v->unmoved = NULL;
         v->function = NULL;
-        v->above = NULL;
+        v->cut = NULL;
         v->node = o->node;
         *ret_value = v;
         return 0;

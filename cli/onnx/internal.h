@@ -74,6 +74,13 @@ enum onnx_pending {
         ONNX_LIST /* a SplitToSequence of the base */
 };
 
+/* Where a condition on a number holds: below one bound or above another, either of which may be infinite; or, with
+ * `between`, elsewhere. */
+struct onnx_cut {
+        double below, above;
+        bool between;
+};
+
 /* What a function of a 0 or a 1 gives; its samples lie on a line through both. */
 struct onnx_pair {
         double value[2], samples[ONNX_SAMPLES];
@@ -90,7 +97,7 @@ struct onnx_value {
         const int32_t *step;              /* the last move: element -> the parent's element */
         const double *samples;            /* values of the function; NULL: the identity */
         const struct mfl_layer *function; /* the layer that computes it, where the samples do not tell */
-        const double *above;              /* the value is whether the layer's is above this number */
+        const struct onnx_cut *cut;       /* the value is whether the layer's is there */
         const struct onnx_pair *pair;     /* of a flag, if its samples are this one's (flags.c) */
         struct onnx_value *unmoved;       /* the value of the same function before moves; NULL: this one */
         enum onnx_pending pending;
@@ -412,6 +419,8 @@ int mfl_onnx_move(struct onnx *o);
 /* elementwise.c */
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
+/* Conditions that join others. */
+int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken);
 
 /* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
 int mfl_onnx_convert_pad(struct onnx *o);

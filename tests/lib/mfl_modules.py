@@ -376,6 +376,18 @@ class Twins(nn.Module):
         return self.out(torch.cat([self.encode(a, (a != 0).float()), self.encode(b, seen.float())], 1))
 
 
+class Jumps(nn.Module):
+    """Functions that jump."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.shrink, self.threshold, self.fc2 = nn.Linear(8, 12), nn.Hardshrink(0.2), nn.Threshold(0.1, -2.0), nn.Linear(12, 4)
+
+    def forward(self, x):
+        h = self.fc1(x)
+        return self.fc2(self.shrink(h) + self.threshold(h) + torch.where((h <= 0.3) & (h >= -0.3), 0.0, h))
+
+
 class Volume(nn.Module):
     """Convolutions, pools and batch norm of volumes; padding, strides and dilation differ by dimension."""
 
@@ -407,7 +419,7 @@ PROVED = {
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
     "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
-    "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
+    "jumps": (Jumps, VECTOR), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }

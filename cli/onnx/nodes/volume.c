@@ -39,8 +39,8 @@ static int read_window(
         int r = 0;
         if (mfl_onnx_attribute(o, "auto_pad") && mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
                 kernel = NULL;
-        if ((r = read_three(o, "strides", 1, 3, v.stride)) || (r = read_three(o, "dilations", 1, 3, v.dilation)) ||
-                (r = read_three(o, "pads", 0, 6, pads)))
+        if ((r = read_three(o, "strides", 1, 3, v.stride)) ||
+                (r = read_three(o, "dilations", 1, 3, v.dilation)) || (r = read_three(o, "pads", 0, 6, pads)))
                 return r;
         if (kernel)
                 memcpy(v.kernel, kernel, sizeof v.kernel);
@@ -62,7 +62,8 @@ static int read_window(
 /* ---- convolution ---- */
 
 /* Adds zeros around dimension `first` and those after it, of a layer in the shape `in`. */
-static int pad(struct onnx *o, const int64_t *before, const int64_t *after, int n, struct mfl_shape *in, int *layer)
+static int pad(
+        struct onnx *o, const int64_t *before, const int64_t *after, int n, struct mfl_shape *in, int *layer)
 {
         struct mfl_layer l = {.op = MFL_OP_MAP, .input = *layer, .map.kind = MFL_MAP_PAD, .out = *in};
         bool any = false;
@@ -79,7 +80,9 @@ static int pad(struct onnx *o, const int64_t *before, const int64_t *after, int 
 static int reshape(struct onnx *o, const struct mfl_shape *shape, int *layer)
 {
         struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = *layer, .shape = *shape, .out = *shape};
-        return mfl_shape_equal(mfl_onnx_layer_shape(o, *layer), shape) ? 0 : mfl_onnx_derive(o, &l, o->node, layer);
+        return mfl_shape_equal(mfl_onnx_layer_shape(o, *layer), shape)
+                       ? 0
+                       : mfl_onnx_derive(o, &l, o->node, layer);
 }
 
 /* {positions, numbers of a window}: of each channel, then depth, row and column, as the weights are. */
@@ -90,7 +93,8 @@ static int add_windows(struct onnx *o, const struct window *w, int64_t channels,
         for (int d = 0; d < 3; d++)
                 in[d] = w->in[d] + w->before[d] + w->after[d];
         const int64_t step[3] = {in[1] * in[2], in[2], 1};
-        struct mfl_layer l = {.op = MFL_OP_MAP, .input = *layer, .shape = {2, {rows, each}}, .out = {2, {rows, each}}};
+        struct mfl_layer l = {
+                .op = MFL_OP_MAP, .input = *layer, .shape = {2, {rows, each}}, .out = {2, {rows, each}}};
         l.map.kind = MFL_MAP_VIEW;
         l.map.n_digits = 7;
         for (int d = 0; d < 3; d++) {
@@ -102,8 +106,8 @@ static int add_windows(struct onnx *o, const struct window *w, int64_t channels,
         l.map.size[3] = channels;
         l.map.stride[3] = in[0] * step[0];
         if (rows > MFL_MAP_TERMS_MAX / each)
-                return mfl_onnx_fail(o, "its windows have %lld x %lld numbers together; the limit is %lld", (long long)rows,
-                        (long long)each, (long long)MFL_MAP_TERMS_MAX);
+                return mfl_onnx_fail(o, "its windows have %lld x %lld numbers together; the limit is %lld",
+                        (long long)rows, (long long)each, (long long)MFL_MAP_TERMS_MAX);
         return mfl_onnx_add_layer(o, &l, NULL, o->node, layer);
 }
 
@@ -136,7 +140,8 @@ static int convert_conv(struct onnx *o, struct onnx_value *x)
                 return mfl_onnx_fail(o, "convolutions of volumes have one group; use Conv3d(groups=1)");
         struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
         struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)t[0]->shape.dim[0], .bias = t[1]};
-        if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) || (r = pad(o, w.before + 1, w.after + 1, 2, &image, &layer)))
+        if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) ||
+                (r = pad(o, w.before + 1, w.after + 1, 2, &image, &layer)))
                 return r;
         struct mfl_shape deep = {3, {channels, w.in[0], image.dim[1] * image.dim[2]}};
         const int64_t before[2] = {w.before[0], 0}, after[2] = {w.after[0], 0};
@@ -192,7 +197,8 @@ static int convert_pool(struct onnx *o, struct onnx_value *x)
         int layer, r = read_window(o, x, NULL, &w);
         for (int d = 0; !r && d < 3; d++)
                 if (w.before[d] != w.after[d] || mfl_onnx_int(o, "ceil_mode", 0))
-                        r = mfl_onnx_fail(o, "pools of volumes have the same padding on both sides, and no ceil_mode");
+                        r = mfl_onnx_fail(
+                                o, "pools of volumes have the same padding on both sides, and no ceil_mode");
         struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
         if (r || (r = mfl_onnx_layer_of(o, x, &image, &layer)) || (r = pool(o, &w, 1, 2, &image, &layer)))
                 return r;
@@ -208,7 +214,8 @@ static int convert_pool(struct onnx *o, struct onnx_value *x)
 
 static int as_image(struct onnx *o, struct onnx_value *x)
 {
-        struct onnx_shape shape = x->shape, image = {4, {1, shape.dim[C], shape.dim[D] * shape.dim[H], shape.dim[W]}};
+        struct onnx_shape shape = x->shape,
+                          image = {4, {1, shape.dim[C], shape.dim[D] * shape.dim[H], shape.dim[W]}};
         bool known, pools = mfl_onnx_node(o)->op_type[0] == 'G';
         x->shape = image;
         int r = mfl_onnx_operator(o, &known);
@@ -229,7 +236,8 @@ int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken)
              image = !strcmp(op, "BatchNormalization") || !strcmp(op, "GlobalAveragePool") ||
                      !strcmp(op, "GlobalMaxPool"),
              others = !strcmp(op, "ConvTranspose") || !strcmp(op, "Resize") || !strcmp(op, "Upsample");
-        if (!x || x->tensor || x->shape.rank != RANK || x->shape.dim[0] != 1 || !(conv || pools || image || others))
+        if (!x || x->tensor || x->shape.rank != RANK || x->shape.dim[0] != 1 ||
+                !(conv || pools || image || others))
                 return 0;
         *ret_taken = true;
         if (others)

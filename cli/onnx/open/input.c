@@ -56,14 +56,14 @@ static int set_input(struct onnx *o, int k, const Onnx__ValueInfoProto *info, co
         return mfl_onnx_set(o, info->name, v);
 }
 
-/* One input keeps its shape; the depth of a volume goes into its channels. */
+/* One input keeps its shape; the depth of a volume goes into its height. */
 static struct mfl_shape sample_of(const struct onnx_shape *shape)
 {
         struct mfl_shape in = {.rank = MFL_MIN(shape->rank - 1, 3)};
         for (int d = 0; d < in.rank; d++)
                 in.dim[in.rank - 1 - d] = shape->dim[shape->rank - 1 - d];
         if (shape->rank == 5)
-                in.dim[0] *= shape->dim[1];
+                in = (struct mfl_shape){3, {shape->dim[1], shape->dim[2] * shape->dim[3], shape->dim[4]}};
         return in;
 }
 

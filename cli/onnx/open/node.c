@@ -89,6 +89,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return r;
         if ((r = mfl_onnx_tokens_step(o, &taken)) || taken)
                 return r;
+        if ((r = mfl_onnx_cut_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
