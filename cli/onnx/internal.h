@@ -268,6 +268,9 @@ int mfl_onnx_is_simple(struct onnx *o, const struct onnx_tensor *t, bool *ret_si
 /* The constant as a layer of its own, the same for all samples: *ret_view is a view of that layer. A later call for the
  * same numbers finds the same layer. */
 int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view);
+/* A constant that is a part of a parameter, as a view of the layer that holds more of it; *ret_view NULL: there is none, or it
+ * holds just this part. */
+int mfl_onnx_lifted_part(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view);
 /* The same as a layer of this shape. */
 int mfl_onnx_weight_layer(
         struct onnx *o, const struct onnx_value *constant, const struct mfl_shape *shape, int *ret_layer);

@@ -376,6 +376,17 @@ class Twins(nn.Module):
         return self.out(torch.cat([self.encode(a, (a != 0).float()), self.encode(b, seen.float())], 1))
 
 
+class Queries(nn.Module):
+    """Attention whose queries are a parameter (Perceiver): in_proj_weight multiplies them, and the samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.attn, self.fc = nn.Parameter(torch.randn(1, 3, 8)), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(24, 4)
+
+    def forward(self, x):
+        return self.fc(self.attn(self.queries.expand(x.size(0), -1, -1), x, x, need_weights=False)[0].flatten(1))
+
+
 class Jumps(nn.Module):
     """Functions that jump."""
 
@@ -419,7 +430,7 @@ PROVED = {
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
     "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
-    "jumps": (Jumps, VECTOR), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
+    "queries": (Queries, torch.zeros(1, 6, 8)), "jumps": (Jumps, VECTOR), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR),
 }
