@@ -171,13 +171,11 @@ int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
 
 int mfl_onnx_matmul(struct onnx *o)
 {
-        struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v, *part = NULL;
+        const struct onnx_value *b = mfl_onnx_input(o, 1);
+        struct onnx_value *v;
         if (!b || !b->tensor)
                 return mfl_onnx_fail(o, "needs weights as its second input");
-        /* MultiheadAttention's in_proj_weight, whose first rows multiply queries that are a parameter */
-        int r = x && !x->tensor ? mfl_onnx_lifted_part(o, b, &part) : 0;
-        if (!r)
-                r = part ? multiply(o, x, part, true, &v) : pend_product(o, x, b->tensor, true, &v);
+        int r = pend_product(o, mfl_onnx_input(o, 0), b->tensor, true, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 

@@ -244,9 +244,13 @@ int mfl_onnx_elementwise(struct onnx *o)
         if (alike && constant->tensor->f && x->uses == 1 &&
                 constant->tensor->count == x->shape.dim[x->shape.rank - 1] &&
                 constant->shape.dim[constant->shape.rank - 1] == constant->tensor->count) {
-                struct onnx_value *v;
-                int r = mfl_onnx_make_product(o, x, constant->tensor, &v);
-                return r ? r : mfl_onnx_output(o, 0, v);
+                /* The rest of MultiheadAttention's in_proj_bias may belong to queries that are a parameter. */
+                struct onnx_value *v, *part;
+                int r = mfl_onnx_lifted_part(o, constant, &part);
+                if (!r && !part)
+                        r = mfl_onnx_make_product(o, x, constant->tensor, &v);
+                if (r || !part)
+                        return r ? r : mfl_onnx_output(o, 0, v);
         }
         if (mfl_onnx_scalar(constant, &c))
                 return with_scalar(o, x, c, x == b);
