@@ -271,7 +271,7 @@ def _prove(net, examples, model):
     trained = [(i, p["name"]) for i, p in enumerate(model["parameters"]) if p["requires_grad"] and math.prod(p["shape"])]
     if not trained:
         return None, "no parameter requires a gradient"
-    inputs = [_input_kind(net, e) for e in examples]
+    inputs = [_input_kind(net, e, len(examples) > 1) for e in examples]
     rows = _rows(net, examples, [3, 5] if n_elements < 10_000_000 else [2, 3])
     best, start = None, time.monotonic()
     for seed in range(1, TRIES + 1):
@@ -317,8 +317,9 @@ def _rows(net, examples, least):
     return [min(max(n, wanted), ROWS_MAX - 1 + i) for i, n in enumerate(least)]
 
 
-def _input_kind(net, example):
-    """How inputs like the example are made from a seed."""
+def _input_kind(net, example, several):
+    """How inputs like the example are made from a seed. Of several inputs it is unknown which one an embedding reads, so that the
+    example's largest number counts."""
     shape = list(example.shape[1:])
     if example.is_floating_point():
         value = example.detach().double()
@@ -327,7 +328,7 @@ def _input_kind(net, example):
         return {"kind": "float", "shape": shape, "mean": mean, "deviation": deviation if deviation > 0 else 1.0}
     if example.dtype == torch.bool:
         return {"kind": "tokens", "shape": shape, "below": 2}
-    below = max([int(example.max()) + 1] + ([_vocabulary(net)] if _vocabulary(net) else []))
+    below = max(int(example.max()) + 1, 2 if several else _vocabulary(net))
     return {"kind": "tokens", "shape": shape, "below": below}
 
 

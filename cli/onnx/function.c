@@ -81,7 +81,7 @@ int mfl_onnx_new_function(
         (*ret_value)->samples = f;
         (*ret_value)->unmoved = NULL;
         (*ret_value)->function = NULL;
-        (*ret_value)->above = NULL;
+        (*ret_value)->cut = NULL;
         *ret_f = f;
         return 0;
 }

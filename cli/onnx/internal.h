@@ -74,6 +74,18 @@ enum onnx_pending {
         ONNX_LIST /* a SplitToSequence of the base */
 };
 
+/* Where a condition on a number holds: below one bound or above another, either of which may be infinite; or, with
+ * `between`, elsewhere. */
+struct onnx_cut {
+        double below, above;
+        bool between;
+};
+
+/* What a function of a 0 or a 1 gives; its samples lie on a line through both. */
+struct onnx_pair {
+        double value[2], samples[ONNX_SAMPLES];
+};
+
 struct onnx_value {
         struct onnx_shape shape;
         int node; /* the node that made it; -1: an input or initializer */
@@ -85,7 +97,8 @@ struct onnx_value {
         const int32_t *step;              /* the last move: element -> the parent's element */
         const double *samples;            /* values of the function; NULL: the identity */
         const struct mfl_layer *function; /* the layer that computes it, where the samples do not tell */
-        const double *above;              /* the value is whether the layer's is above this number */
+        const struct onnx_cut *cut;       /* the value is whether the layer's is there */
+        const struct onnx_pair *pair;     /* of a flag, if its samples are this one's (flags.c) */
         struct onnx_value *unmoved;       /* the value of the same function before moves; NULL: this one */
         enum onnx_pending pending;
         const struct onnx_value *base, *other; /* other: the keys of an attention */
@@ -95,9 +108,10 @@ struct onnx_value {
         float eps, rate;
         double scale; /* factor of the scores */
         const struct onnx_value
-                *mask;             /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
-        struct onnx_value *narrow; /* the value that this one repeats (Expand); NULL: none */
-        struct onnx_value *made;   /* the view that it was resolved to; NULL: not yet */
+                *mask; /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
+        const struct onnx_value *added; /* to the scores, besides: a view without a function; NULL: none */
+        struct onnx_value *narrow;      /* the value that this one repeats (Expand); NULL: none */
+        struct onnx_value *made;        /* the view that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
 };
 
@@ -106,6 +120,7 @@ struct onnx_layer {
         int at, node; /* the layer is placed after this node; made at */
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER]; /* in the order of the parameter table */
         bool of_params; /* its output does not depend on the samples */
+        bool flag;      /* its output is 0 or 1: whether a token is another than padding */
 };
 
 /* Names of one tensor of the PyTorch model. */
@@ -114,6 +129,13 @@ struct onnx_tie {
         const char *const *names;
         size_t n;
 };
+
+/* One of the graph's inputs: elements [offset, offset + count) of the model's. */
+struct onnx_input {
+        int64_t offset, count;
+        bool whole; /* tokens */
+};
+#define ONNX_INPUTS_MAX MFL_PROOF_INPUTS_MAX
 
 struct onnx_block {
         struct onnx_block *next;
@@ -143,7 +165,8 @@ struct onnx {
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
-        bool tokens;     /* the input holds whole numbers */
+        struct onnx_input inputs[ONNX_INPUTS_MAX];
+        int n_inputs;
         /* The file's description of the module; NULL: none. With `tagging`, parameters hold tags. */
         struct mfl_described *described;
         bool tagging;
@@ -247,6 +270,9 @@ int mfl_onnx_is_simple(struct onnx *o, const struct onnx_tensor *t, bool *ret_si
 /* The constant as a layer of its own, the same for all samples: *ret_view is a view of that layer. A later call for the
  * same numbers finds the same layer. */
 int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view);
+/* A constant that is a part of a parameter, as a view of the layer that holds more of it; *ret_view NULL: there is none, or it
+ * holds just this part. */
+int mfl_onnx_lifted_part(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view);
 /* The same as a layer of this shape. */
 int mfl_onnx_weight_layer(
         struct onnx *o, const struct onnx_value *constant, const struct mfl_shape *shape, int *ret_layer);
@@ -289,6 +315,17 @@ int mfl_onnx_view_layer(
 int mfl_onnx_make_strided(
         struct onnx *o, const struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 
+/* flags.c: functions of a flag, a layer that is 0 or 1. False for any other value; pair[0] is what it gives where the layer
+ * is 0, which is where a token is the one that was compared with. */
+bool mfl_onnx_pair(const struct onnx *o, const struct onnx_value *v, double ret_pair[2]);
+/* Another function of the elements of `of`, whose layer is a flag. */
+int mfl_onnx_new_pair(
+        struct onnx *o, const struct onnx_value *of, const double pair[2], struct onnx_value **ret_value);
+/* Whether a layer's numbers are whole and follow from which tokens are padding, and from constants. */
+bool mfl_onnx_counts_padding(const struct onnx *o, int layer);
+/* Its layers. */
+int mfl_onnx_make_pair(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+
 /* function.c: functions of one variable. The numbers at which they are sampled, in ascending order: */
 double mfl_onnx_sample_at(int i);
 double mfl_onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
@@ -328,6 +365,8 @@ bool mfl_onnx_is_choice(const struct onnx *o);
 int mfl_onnx_batch_axis(const struct onnx_shape *shape);
 int mfl_onnx_without(
         struct onnx *o, const struct onnx_shape *shape, int rank, int axis, struct mfl_shape *ret_shape);
+/* Whether a join computes it: it repeats at most one of its inputs. */
+bool mfl_onnx_repeats_one(const struct mfl_shape *a, const struct mfl_shape *b);
 /* Layers a and b in shapes sa and sb under op, as a value in `shape`. */
 int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl_shape *sa,
         const struct mfl_shape *sb, const struct onnx_shape *shape, struct onnx_value **ret_view);
@@ -371,6 +410,8 @@ int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_reshape_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape);
 int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken);
+/* tokens.c: masks that are computed from tokens */
+int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
@@ -383,6 +424,8 @@ int mfl_onnx_move(struct onnx *o);
 /* elementwise.c */
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
+/* Conditions that join others. */
+int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken);
 
 /* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
 int mfl_onnx_convert_pad(struct onnx *o);
@@ -418,6 +461,11 @@ int mfl_onnx_einsum(struct onnx *o);
 /* recurrent.c, ops.c: operators with a layer of their own */
 int mfl_onnx_recurrent(struct onnx *o);
 int mfl_onnx_operator(struct onnx *o, bool *ret_known);
+/* volume.c: some of them for {batch, channels, depth, height, width} */
+int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken);
+
+/* open/input.c: layer 0 and a value for each of the graph's inputs, after the initializers are read */
+int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input);
 
 /* open/node.c */
 int mfl_onnx_convert_node(struct onnx *o);

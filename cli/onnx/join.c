@@ -63,6 +63,16 @@ static bool spreads(const struct mfl_shape *small, const struct mfl_shape *large
         return fits;
 }
 
+bool mfl_onnx_repeats_one(const struct mfl_shape *a, const struct mfl_shape *b)
+{
+        bool first = false, second = false;
+        for (int d = 0; d < a->rank; d++) {
+                first = first || a->dim[d] < b->dim[d];
+                second = second || b->dim[d] < a->dim[d];
+        }
+        return !first || !second;
+}
+
 int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl_shape *sa,
         const struct mfl_shape *sb, const struct onnx_shape *shape, struct onnx_value **ret_view)
 {

@@ -87,7 +87,7 @@ static bool find_weight(
 static bool owns_weights(enum mfl_op op)
 {
         return op == MFL_OP_CONV2D || op == MFL_OP_CONVTRANSPOSE2D || op == MFL_OP_DENSE ||
-               op == MFL_OP_EMBEDDING || op == MFL_OP_LSTM || op == MFL_OP_GRU;
+               op == MFL_OP_EMBEDDING || mfl_op_is_recurrent(op);
 }
 
 /* A layer is trained or frozen as a whole: frozen if all its tensors are constants. */
@@ -130,14 +130,15 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
         int n_inputs = mfl_op_inputs(layer->op), r = tensors ? set_frozen(o, made) : 0;
         if (r)
                 return r;
-        if (n_inputs < 2)
+        bool masked = layer->op == MFL_OP_ATTENTION && layer->input2 > 0;
+        if (n_inputs < 2 && !masked)
                 made->layer.input2 = -1;
         if (n_inputs < 1)
                 made->layer.input = -1;
         /* A layer comes after the layers that it reads, which may be newer than its own place. */
         if (n_inputs > 0 && layer->op != MFL_OP_INPUT)
                 made->at = MFL_MAX(made->at, o->layers[layer->input].at);
-        if (n_inputs > 1)
+        if (n_inputs > 1 || masked)
                 made->at = MFL_MAX(made->at, o->layers[layer->input2].at);
         made->of_params = layer->op != MFL_OP_INPUT && (n_inputs < 1 || o->layers[layer->input].of_params) &&
                           (n_inputs < 2 || o->layers[layer->input2].of_params);
@@ -246,7 +247,7 @@ int mfl_onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *
                 bool same = have->op == layer->op && have->input == layer->input &&
                             mfl_shape_equal(&have->out, &layer->out) &&
                             have->approximate == layer->approximate && have->alpha == layer->alpha &&
-                            have->beta == layer->beta;
+                            have->beta == layer->beta && have->padding_idx == layer->padding_idx;
                 if (same && layer->op == MFL_OP_SLICE)
                         same = have->axis == layer->axis && have->start == layer->start &&
                                have->end == layer->end;

@@ -189,6 +189,18 @@ static int view_of(struct onnx *o, const struct onnx_value *constant, const stru
         return r;
 }
 
+int mfl_onnx_lifted_part(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view)
+{
+        const struct onnx_tensor *t = constant->tensor;
+        *ret_view = NULL;
+        if (!t || !t->f || !t->param || !t->order || t->ids)
+                return 0;
+        int r = find_view(o, t, &constant->shape, ret_view);
+        if (!r && *ret_view && mfl_shape_count(mfl_onnx_layer_shape(o, (*ret_view)->layer)) == t->count)
+                *ret_view = NULL;
+        return r;
+}
+
 int mfl_onnx_weight_layer(
         struct onnx *o, const struct onnx_value *constant, const struct mfl_shape *shape, int *ret_layer)
 {

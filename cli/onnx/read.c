@@ -228,7 +228,12 @@ enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v)
 {
         if (v->tensor)
                 return v->tensor->f ? ONNX_KIND_FLOAT : v->tensor->is_bool ? ONNX_KIND_BOOL : ONNX_KIND_WHOLE;
-        return o->tokens && !v->pending && !v->samples && v->layer == 0 ? ONNX_KIND_WHOLE : ONNX_KIND_FLOAT;
+        bool plain = !v->pending && !v->samples && v->layer == 0;
+        int64_t first = plain && v->map ? v->map[0] : 0;
+        for (int k = 0; plain && k < o->n_inputs; k++)
+                if (first >= o->inputs[k].offset && first - o->inputs[k].offset < o->inputs[k].count)
+                        return o->inputs[k].whole ? ONNX_KIND_WHOLE : ONNX_KIND_FLOAT;
+        return ONNX_KIND_FLOAT;
 }
 
 int mfl_onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind)

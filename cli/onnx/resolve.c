@@ -48,7 +48,9 @@ static int cut_out(struct onnx *o, struct onnx_value *v)
         struct mfl_shape shape;
         struct onnx_value plain = *v;
         int layer, r;
-        if (!v->map || mfl_onnx_count(&v->shape) >= mfl_shape_count(mfl_onnx_layer_shape(o, v->layer)))
+        double pair[2];
+        if (!v->map || mfl_onnx_pair(o, v, pair) ||
+                mfl_onnx_count(&v->shape) >= mfl_shape_count(mfl_onnx_layer_shape(o, v->layer)))
                 return 0;
         plain.samples = NULL;
         plain.pending = ONNX_NONE;
@@ -125,6 +127,9 @@ static int make_unmoved(struct onnx *o, struct onnx_value *v, struct onnx_value 
 static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         struct onnx_value *made = NULL;
+        double pair[2];
+        if (mfl_onnx_pair(o, v, pair))
+                return mfl_onnx_make_pair(o, v, ret_view);
         int r = cut_out(o, v);
         if (!r)
                 r = mfl_onnx_make_known(o, v, &made);
@@ -212,6 +217,19 @@ static void join_dimensions(const struct onnx_shape *out, const struct onnx_shap
         }
 }
 
+/* The same numbers, repeated by a view. */
+static int widen(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *shape,
+        struct onnx_value **ret_view)
+{
+        int64_t n = mfl_onnx_count(shape);
+        int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < n; i++)
+                map[i] = (int32_t)mfl_onnx_broadcast_at(shape, i, &v->shape);
+        return mfl_onnx_view(o, v, shape, map, ret_view);
+}
+
 int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struct onnx_value *b,
         struct onnx_value **ret_view)
 {
@@ -231,6 +249,12 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
                 if ((r = mfl_onnx_without(o, &va->shape, out.rank, axis, &sa)) ||
                         (r = mfl_onnx_without(o, &vb->shape, out.rank, axis, &sb)))
                         return r;
+        if (!mfl_onnx_repeats_one(&sa, &sb)) {
+                if ((r = widen(o, va, &out, &va)))
+                        return r;
+                for (int d = 0; d < sa.rank; d++)
+                        sa.dim[d] = MFL_MAX(sa.dim[d], sb.dim[d]);
+        }
         if ((r = mfl_onnx_view_layer(o, va, &sa, &la)) || (r = mfl_onnx_view_layer(o, vb, &sb, &lb)))
                 return r;
         return mfl_onnx_join(o, op, la, lb, &sa, &sb, &out, ret_view);

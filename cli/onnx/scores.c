@@ -100,6 +100,36 @@ static int add_mask(struct onnx *o, const struct onnx_value *scores, const struc
         return mfl_onnx_join(o, MFL_OP_ADD, from, layer, &ss, &sm, &whole, ret_value);
 }
 
+/* A view that is added, of as few elements as say it: of each head, query and key, or of keys alone. */
+static int add_view(struct onnx *o, const struct onnx_value *scores, const struct onnx_value *added,
+        struct onnx_value **ret_value)
+{
+        int64_t h = 1, t = 1, columns = 1;
+        mfl_onnx_heads(&scores->shape, &h, &t, &columns);
+        struct onnx_shape whole = scores->shape;
+        struct mfl_shape ss = {3, {h, t, columns}}, sm = {3, {1, 1, columns}};
+        int32_t *at = mfl_onnx_alloc(o, (size_t)(h * t * columns) + 1, sizeof *at);
+        int from, layer, r;
+        if (!at)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < h * t * columns; i++) {
+                at[i] = (int32_t)mfl_onnx_broadcast_at(&whole, i, &added->shape);
+                if (at[i] != at[i % columns] && i < t * columns)
+                        sm.dim[1] = t;
+                else if (at[i] != at[i % (t * columns)])
+                        sm.dim[0] = h;
+        }
+        if (sm.dim[0] > 1)
+                sm.dim[1] = t;
+        struct onnx_shape shape = {3, {sm.dim[0], sm.dim[1], columns}};
+        struct onnx_value *view;
+        if ((r = mfl_onnx_view(o, added, &shape, at, &view)) ||
+                (r = mfl_onnx_view_layer(o, view, &sm, &layer)) ||
+                (r = layer_of(o, scores, false, &ss, &from)))
+                return r;
+        return mfl_onnx_join(o, MFL_OP_ADD, from, layer, &ss, &sm, &whole, ret_value);
+}
+
 int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
 {
         struct onnx_value *s;
@@ -108,6 +138,8 @@ int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx
                 r = mfl_onnx_make_affine(o, s, v->scale, 0, &s);
         if (!r && v->mask)
                 r = add_mask(o, s, v->mask, &s);
+        if (!r && v->added)
+                r = add_view(o, s, v->added, &s);
         if (!r)
                 *ret_view = s;
         return r;

@@ -36,6 +36,7 @@ void mfl_onnx_writer_int(
         struct onnx_writer *w, const char *name, int64_t v); /* attributes of the last node */
 void mfl_onnx_writer_ints(struct onnx_writer *w, const char *name, const int64_t *v, int n);
 void mfl_onnx_writer_string(struct onnx_writer *w, const char *name, const char *v);
+void mfl_onnx_writer_strings(struct onnx_writer *w, const char *name, const char *v); /* a list of one */
 void mfl_onnx_writer_float(struct onnx_writer *w, const char *name, float v);
 void mfl_onnx_writer_output(struct onnx_writer *w, const char *name); /* adds an output to the last node */
 /* Constants for one use: whole numbers, and one float. */

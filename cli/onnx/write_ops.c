@@ -211,8 +211,9 @@ static void write_embedding(struct onnx_writer *w, const struct mfl_layer *l, co
 static void write_mask(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         const int64_t token = l->padding_idx;
-        const char *padding = NODE(w, "Equal", mfl_onnx_writer_name(w, "padding"), in,
-                mfl_onnx_writer_whole(w, "token", &token, 1));
+        const char *constant = l->input > 0 ? mfl_onnx_writer_scalar(w, "token", (float)l->padding_idx)
+                                            : mfl_onnx_writer_whole(w, "token", &token, 1);
+        const char *padding = NODE(w, "Equal", mfl_onnx_writer_name(w, "padding"), in, constant);
         NODE(w, "Where", out, padding, mfl_onnx_writer_scalar(w, "masked", MFL_MASKED),
                 mfl_onnx_writer_scalar(w, "seen", 0));
 }
@@ -250,12 +251,14 @@ static void write_attention(struct onnx_writer *w, const struct mfl_layer *l, co
 }
 
 /* PyTorch's gates i, f, g, o and r, z, n in ONNX's order: i, o, f, c and z, r, h. */
-static const char *gates(struct onnx_writer *w, int param, const char *what, bool lstm)
+static const char *gates(struct onnx_writer *w, int param, const char *what, enum mfl_cell cell)
 {
         static const int order_lstm[] = {0, 3, 1, 2}, order_gru[] = {1, 0, 2};
         const char *piece[4], *moved[4];
-        int n = lstm ? 4 : 3;
+        int n = mfl_cell_gates(cell);
         char text[48];
+        if (n == 1)
+                return mfl_onnx_writer_param(w, param);
         for (int g = 0; g < n; g++) {
                 mfl_snprintf(text, sizeof text, "%s_%d", what, g);
                 piece[g] = mfl_onnx_writer_name(w, text);
@@ -265,7 +268,7 @@ static const char *gates(struct onnx_writer *w, int param, const char *what, boo
         for (int g = 1; g < n; g++)
                 mfl_onnx_writer_output(w, piece[g]);
         for (int g = 0; g < n; g++)
-                moved[g] = piece[lstm ? order_lstm[g] : order_gru[g]];
+                moved[g] = piece[n == 4 ? order_lstm[g] : order_gru[g]];
         mfl_snprintf(text, sizeof text, "%s_moved", what);
         const char *joined = mfl_onnx_writer_node(w, "Concat", mfl_onnx_writer_name(w, text), n, moved);
         mfl_onnx_writer_int(w, "axis", 0);
@@ -274,26 +277,29 @@ static const char *gates(struct onnx_writer *w, int param, const char *what, boo
 
 static void write_recurrent(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        bool lstm = l->op == MFL_OP_LSTM;
+        static const char *const types[] = {"LSTM", "GRU", "RNN", "RNN"};
+        enum mfl_cell cell = mfl_cell_of(l);
         const char *turned = NODE(w, "Transpose", mfl_onnx_writer_name(w, "turned"), in);
         mfl_onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
         const char *zero = whole(w, "zero", 0);
         const char *wi = NODE(
-                w, "Unsqueeze", mfl_onnx_writer_name(w, "W"), gates(w, l->param_weight, "ih", lstm), zero);
+                w, "Unsqueeze", mfl_onnx_writer_name(w, "W"), gates(w, l->param_weight, "ih", cell), zero);
         const char *wh = NODE(
-                w, "Unsqueeze", mfl_onnx_writer_name(w, "R"), gates(w, l->param_weight2, "hh", lstm), zero);
+                w, "Unsqueeze", mfl_onnx_writer_name(w, "R"), gates(w, l->param_weight2, "hh", cell), zero);
         const char *inputs[] = {turned, wi, wh, NULL};
         if (l->bias) {
-                const char *bi = gates(w, l->param_bias, "bih", lstm),
-                           *bh = gates(w, l->param_bias2, "bhh", lstm);
+                const char *bi = gates(w, l->param_bias, "bih", cell),
+                           *bh = gates(w, l->param_bias2, "bhh", cell);
                 const char *both = NODE(w, "Concat", mfl_onnx_writer_name(w, "biases"), bi, bh);
                 mfl_onnx_writer_int(w, "axis", 0);
                 inputs[3] = NODE(w, "Unsqueeze", mfl_onnx_writer_name(w, "B"), both, zero);
         }
-        const char *y = mfl_onnx_writer_node(
-                w, lstm ? "LSTM" : "GRU", mfl_onnx_writer_name(w, "all"), l->bias ? 4 : 3, inputs);
+        const char *y =
+                mfl_onnx_writer_node(w, types[cell], mfl_onnx_writer_name(w, "all"), l->bias ? 4 : 3, inputs);
         mfl_onnx_writer_int(w, "hidden_size", l->out_channels);
-        if (!lstm)
+        if (cell == MFL_CELL_RELU)
+                mfl_onnx_writer_strings(w, "activations", "Relu");
+        if (cell == MFL_CELL_GRU)
                 mfl_onnx_writer_int(w, "linear_before_reset", 1);
         const char *one = NODE(w, "Squeeze", mfl_onnx_writer_name(w, "one"), y, whole(w, "directions", 1));
         NODE(w, "Transpose", out, one);
@@ -533,6 +539,7 @@ static write_fn *const writers[MFL_OP_COUNT_] = {
         [MFL_OP_ATTENTION] = write_attention,
         [MFL_OP_LSTM] = write_recurrent,
         [MFL_OP_GRU] = write_recurrent,
+        [MFL_OP_RNN] = write_recurrent,
         [MFL_OP_ADD] = write_join,
         [MFL_OP_MULTIPLY] = write_join,
         [MFL_OP_CONCAT] = write_join,

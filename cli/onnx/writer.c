@@ -8,7 +8,8 @@ enum {
         ATTRIBUTE_FLOAT = 1,
         ATTRIBUTE_INT = 2,
         ATTRIBUTE_STRING = 3,
-        ATTRIBUTE_INTS = 7
+        ATTRIBUTE_INTS = 7,
+        ATTRIBUTE_STRINGS = 8
 }; /* AttributeProto.AttributeType */
 
 void *mfl_onnx_writer_alloc(struct onnx_writer *w, size_t n, size_t size)
@@ -148,6 +149,18 @@ void mfl_onnx_writer_string(struct onnx_writer *w, const char *name, const char 
         a->has_s = true;
         a->s.data = (uint8_t *)own;
         a->s.len = strlen(own);
+}
+
+void mfl_onnx_writer_strings(struct onnx_writer *w, const char *name, const char *v)
+{
+        Onnx__AttributeProto *a = attribute(w, name, ATTRIBUTE_STRINGS);
+        char *own = a ? mfl_onnx_writer_copy(w, v) : NULL;
+        ProtobufCBinaryData *list = own ? mfl_onnx_writer_alloc(w, 1, sizeof *list) : NULL;
+        if (!list)
+                return;
+        *list = (ProtobufCBinaryData){.data = (uint8_t *)own, .len = strlen(own)};
+        a->n_strings = 1;
+        a->strings = list;
 }
 
 static Onnx__TensorProto *tensor(struct onnx_writer *w, const char *name, int type, const int64_t *dims,

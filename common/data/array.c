@@ -126,13 +126,18 @@ static int sample_shape(const struct mfl_array *array, const struct mfl_shape *w
         struct mfl_shape shape = {0};
         if (array->rank < 2)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: samples of %d dimension; (n, features), (n, height, width) and "
-                        "(n, channels, height, width) are possible",
+                        "%s: samples of %d dimension; (n, features), (n, height, width), "
+                        "(n, channels, height, width) and (n, channels, depth, height, width) are possible",
                         path, array->rank);
         if (array->rank == 3)
                 shape.dim[shape.rank++] = 1;
         for (int i = 1; i < array->rank; i++)
                 shape.dim[shape.rank++] = array->dim[i] > INT32_MAX ? INT64_MAX : (int64_t)array->dim[i];
+        if (shape.rank == 4) { /* a volume's slices lie one above the other */
+                shape.dim[1] = MFL_MIN(shape.dim[1], INT32_MAX) * MFL_MIN(shape.dim[2], INT32_MAX);
+                shape.dim[2] = shape.dim[3];
+                shape.rank = 3;
+        }
         int r = wanted && wanted->rank ? mfl_sample_shape_check(wanted, "shape", err)
                                        : mfl_sample_shape_check(&shape, path, err);
         if (r)

@@ -10,7 +10,7 @@
 
 #include "common/data/dataset.h"
 
-#define MFL_ARRAY_RANK_MAX 4 /* samples, then at most channels, height, width */
+#define MFL_ARRAY_RANK_MAX 5 /* samples, then at most channels, depth, height, width */
 
 enum mfl_array_type {
         MFL_ARRAY_U8,

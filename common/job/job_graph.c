@@ -116,10 +116,9 @@ static bool is_all_frozen(const struct mfl_job *job)
                 const struct mfl_layer *layer = &job->model.layers[i];
                 bool has = layer->op == MFL_OP_CONV2D || layer->op == MFL_OP_CONVTRANSPOSE2D ||
                            layer->op == MFL_OP_DENSE || layer->op == MFL_OP_EMBEDDING ||
-                           layer->op == MFL_OP_WEIGHT || layer->op == MFL_OP_LSTM ||
-                           layer->op == MFL_OP_GRU || layer->op == MFL_OP_BATCHNORM ||
-                           layer->op == MFL_OP_GROUPNORM || layer->op == MFL_OP_LAYERNORM ||
-                           layer->op == MFL_OP_RMSNORM;
+                           layer->op == MFL_OP_WEIGHT || mfl_op_is_recurrent(layer->op) ||
+                           layer->op == MFL_OP_BATCHNORM || layer->op == MFL_OP_GROUPNORM ||
+                           layer->op == MFL_OP_LAYERNORM || layer->op == MFL_OP_RMSNORM;
                 if (has && (!layer->frozen || layer->lora_rank))
                         return false;
                 some = some || has;

@@ -174,6 +174,23 @@ static bool is_of_categories(const struct mfl_graph *graph, const struct mfl_lay
         return layer->op == MFL_OP_EMBEDDING && in->op == MFL_OP_SLICE && in->input == 0;
 }
 
+/* Numbers that follow from which tokens are padding, such as positions, and from constants. */
+static bool is_of_padding(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        if (layer->op == MFL_OP_PADDING_MASK || (layer->op == MFL_OP_WEIGHT && layer->frozen))
+                return true;
+        int n = mfl_op_inputs(layer->op);
+        return n > 0 && layer->param_weight < 0 && is_of_padding(graph, layer->input) &&
+               (n < 2 || is_of_padding(graph, layer->input2));
+}
+
+static bool is_of_tokens(const struct mfl_graph *graph, const struct mfl_layer *layer)
+{
+        const struct mfl_layer *in = &graph->layers[layer->input];
+        return layer->input == 0 || (in->op == MFL_OP_SLICE && in->input == 0);
+}
+
 /* Only embeddings and masks read tokens, and all of them with the same vocabulary. */
 static int check_tokens(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
@@ -182,15 +199,22 @@ static int check_tokens(struct mfl_graph *graph, int *ret_at, struct mfl_error *
         for (int i = 1; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 *ret_at = i;
+                if (layer->op == MFL_OP_PADDING_MASK && !is_of_tokens(graph, layer))
+                        return mfl_fail(err, MFL_INVALID,
+                                "layer %s (padding_mask): reads %s; it reads the input (tokens), or a slice "
+                                "of it: write "
+                                "input: input",
+                                layer->name, graph->layers[layer->input].name);
                 if (layer->op == MFL_OP_PADDING_MASK) {
-                        mask = i;
-                } else if (layer->op != MFL_OP_EMBEDDING || is_of_categories(graph, layer)) {
+                        mask = layer->input ? mask : i;
+                } else if (layer->op != MFL_OP_EMBEDDING || is_of_categories(graph, layer) ||
+                           is_of_padding(graph, layer->input)) {
                         other = other || layer->input == 0 || layer->input2 == 0;
                 } else if (layer->input != 0) {
                         return mfl_fail(err, MFL_INVALID,
-                                "layer %s (embedding): reads %s; an embedding reads the input (tokens), or a "
+                                "layer %s (embedding): reads %s; an embedding reads the input (tokens), a "
                                 "slice "
-                                "of the input (columns with categories)",
+                                "of the input (columns with categories), or what follows from a padding_mask",
                                 layer->name, graph->layers[layer->input].name);
                 } else if (graph->vocabulary && graph->vocabulary != layer->vocabulary) {
                         return mfl_fail(err, MFL_INVALID,

@@ -16,6 +16,7 @@
 
 #include "common/base/base.h"
 #include "common/base/fixed.h"
+#include "common/base/rng.h"
 #include "common/model/graph_map.h"
 
 #define MFL_SHAPE_RANK_MAX 4
@@ -62,7 +63,20 @@ struct mfl_op_info {
 const struct mfl_op_info *mfl_op_info(enum mfl_op op);
 const char *mfl_op_name(enum mfl_op op); /* "?" for a number that is no operator */
 int mfl_op_inputs(enum mfl_op op);
+/* What a recurrent layer computes at each position, and how many gates it has. */
+enum mfl_cell {
+        MFL_CELL_LSTM,
+        MFL_CELL_GRU,
+        MFL_CELL_TANH, /* rnn */
+        MFL_CELL_RELU, /* rnn with `relu` */
+};
+static inline MFL_HD int mfl_cell_gates(enum mfl_cell cell)
+{
+        return cell == MFL_CELL_LSTM ? 4 : cell == MFL_CELL_GRU ? 3 : 1;
+}
+bool mfl_op_is_recurrent(enum mfl_op op); /* lstm, gru, rnn */
 struct mfl_layer;
+enum mfl_cell mfl_cell_of(const struct mfl_layer *layer); /* of a recurrent layer */
 /* The layer's word in job files: mfl_op_name, or the kind of a map. */
 const char *mfl_layer_kind(const struct mfl_layer *layer);
 
@@ -72,7 +86,7 @@ enum mfl_init {
         MFL_INIT_HE,     /* weights uniform in +-sqrt(6 / fan_in) (He et al. 2015, eq. 10), biases 0 */
         MFL_INIT_GLOROT, /* uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, eq. 16), biases
                             0 */
-        MFL_INIT_TORCH, /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) (of lstm and gru:
+        MFL_INIT_TORCH, /* PyTorch's default: weights and biases uniform in +-1/sqrt(fan_in) (of lstm, gru, rnn:
                            +-1/sqrt(H)); embeddings and weight tensors uniform with standard deviation 1 */
         MFL_INIT_ZERO,
         MFL_INIT_GPT2, /* weights uniform with standard deviation 0.02 (Radford et al. 2019), biases 0 */
@@ -94,13 +108,13 @@ struct mfl_layer {
         int input;  /* index of the layer it reads; -1 for MFL_OP_INPUT and MFL_OP_WEIGHT */
         int input2; /* add, multiply, concat, matmul: the second input; attention: the mask or -1; otherwise -1 (0 in a description means -1
                        there) */
-        int out_channels; /* conv2d: filters; dense: outputs; embedding: features; lstm, gru: hidden units */
+        int out_channels; /* conv2d: filters; dense: outputs; embedding: features; lstm, gru, rnn: hidden units */
         int kernel[2], stride[2], padding[2], dilation[2]; /* h, w; conv and pools */
         bool ceil_mode;        /* maxpool2d: a last window that starts inside may reach beyond the image */
         int output_padding[2]; /* convtranspose2d: rows and columns added at the end */
         int conv_groups; /* conv2d, convtranspose2d: divides both numbers of channels; 0: 1. Equal to the input
                                   channels: a depthwise convolution */
-        bool bias;       /* conv2d, dense, layernorm, lstm, gru */
+        bool bias;       /* conv2d, dense, layernorm, lstm, gru, rnn */
         float rate;      /* dropout; attention: of its weights */
         int norm_groups;               /* groupnorm: divides the channels */
         float eps, momentum;           /* norms; 0: 1e-5 and 0.1 */
@@ -116,6 +130,7 @@ struct mfl_layer {
         bool causal;                   /* attention */
         bool transposed;               /* matmul */
         bool approximate;              /* gelu */
+        bool relu;                     /* rnn: max(., 0) in place of tanh */
         float alpha, beta;             /* functions of one variable: their parameters (unary.def) */
         bool frozen;                   /* its params are not trained; all layers that use a tensor agree */
         int shares;                    /* index of an earlier layer whose tensors it uses; 0: none */
@@ -125,11 +140,12 @@ struct mfl_layer {
         int lora_rank;
         float lora_alpha;
         enum mfl_init init;
-        struct mfl_shape out;           /* inferred */
-        int param_weight, param_bias;   /* index into params, -1 for none; inferred */
-        int param_weight2, param_bias2; /* lstm, gru: weight_hh, bias_hh; dense with LoRA: A, B; inferred */
-        int param_mean, param_var;      /* batchnorm: the running statistics; -1 elsewhere; inferred */
-        bool turned;                    /* dense: the tensor of its weight is [in][out]; inferred */
+        struct mfl_shape out;         /* inferred */
+        int param_weight, param_bias; /* index into params, -1 for none; inferred */
+        int param_weight2,
+                param_bias2;       /* lstm, gru, rnn: weight_hh, bias_hh; dense with LoRA: A, B; inferred */
+        int param_mean, param_var; /* batchnorm: the running statistics; -1 elsewhere; inferred */
+        bool turned;               /* dense: the tensor of its weight is [in][out]; inferred */
 };
 
 /* One parameter tensor: `count` floats at `offset` of the flat vector. Names are those of a PyTorch

@@ -273,7 +273,7 @@ static int infer_embedding(struct mfl_layer *layer, const struct mfl_shape *in, 
 static int infer_mask(struct mfl_layer *layer, const struct mfl_shape *in, const struct mfl_shape *in2,
         struct mfl_error *err)
 {
-        if (layer->input != 0 || in->rank != 1)
+        if (in->rank != 1)
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (padding_mask): reads the model's input, tokens in one dimension; write "
                         "input: "

@@ -64,7 +64,8 @@ static uint64_t cost_matmul(const struct mfl_graph *graph, const struct mfl_laye
 /* T positions: two products for each gate (weights of F and H numbers), then the state. */
 static uint64_t cost_recurrent(const struct mfl_graph *graph, const struct mfl_layer *layer)
 {
-        uint64_t gates = layer->op == MFL_OP_LSTM ? 4 : 3, positions = (uint64_t)layer->out.dim[0];
+        uint64_t gates = (uint64_t)mfl_cell_gates(mfl_cell_of(layer)),
+                 positions = (uint64_t)layer->out.dim[0];
         uint64_t hidden = (uint64_t)layer->out.dim[1];
         uint64_t inputs = (uint64_t)graph->layers[layer->input].out.dim[1] + hidden;
         return mfl_graph_multiply(mfl_graph_multiply(gates * positions, hidden), add(2 * inputs, GATE_FLOPS));

@@ -50,6 +50,18 @@ const struct mfl_op_info *mfl_op_info(enum mfl_op op)
         return &infos[op];
 }
 
+bool mfl_op_is_recurrent(enum mfl_op op)
+{
+        return op == MFL_OP_LSTM || op == MFL_OP_GRU || op == MFL_OP_RNN;
+}
+
+enum mfl_cell mfl_cell_of(const struct mfl_layer *layer)
+{
+        if (layer->op == MFL_OP_RNN)
+                return layer->relu ? MFL_CELL_RELU : MFL_CELL_TANH;
+        return layer->op == MFL_OP_GRU ? MFL_CELL_GRU : MFL_CELL_LSTM;
+}
+
 const char *mfl_op_name(enum mfl_op op)
 {
         return (unsigned)op < MFL_OP_COUNT_ ? infos[op].name : "?";

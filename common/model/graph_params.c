@@ -104,11 +104,11 @@ static int add_table(struct mfl_graph *graph, int i, struct mfl_error *err)
         return add_param(graph, i, "weight", &table, &layer->param_weight, err);
 }
 
-/* Names of torch.nn.LSTM and GRU with one layer. */
+/* Names of torch.nn.LSTM, GRU and RNN with one layer. */
 static int add_recurrent(struct mfl_graph *graph, int i, struct mfl_error *err)
 {
         struct mfl_layer *layer = &graph->layers[i];
-        int64_t hidden = layer->out_channels, gates = (layer->op == MFL_OP_LSTM ? 4 : 3) * hidden;
+        int64_t hidden = layer->out_channels, gates = mfl_cell_gates(mfl_cell_of(layer)) * hidden;
         int64_t features = graph->layers[layer->input].out.dim[1];
         struct mfl_param ih = {
                 .shape = {2, {gates, features}}, .fan_in = hidden, .fan_out = hidden, .trained = true};
@@ -279,6 +279,7 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
                         break;
                 case MFL_OP_LSTM:
                 case MFL_OP_GRU:
+                case MFL_OP_RNN:
                         r = add_recurrent(graph, i, err);
                         break;
                 default:

@@ -219,12 +219,12 @@ static void test_gradient(const struct conf_backend *b, const struct conf_case *
         mfl_graph_free(graph);
 }
 
-static bool has_kink(enum mfl_op op)
+static bool has_kink(const struct mfl_layer *layer)
 {
-        const struct mfl_layer layer = {.op = op};
-        enum mfl_curve curve = mfl_curve_of(&layer);
-        return curve < MFL_CURVE_COUNT_ ? mfl_unaries[curve].kinked
-                                        : op == MFL_OP_MAXPOOL2D || op == MFL_OP_GLOBAL_MAXPOOL2D;
+        enum mfl_curve curve = mfl_curve_of(layer);
+        return curve < MFL_CURVE_COUNT_
+                       ? mfl_unaries[curve].kinked
+                       : layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D || layer->relu;
 }
 
 void mfl_conf_test_gradients(const char *filter)
@@ -234,7 +234,7 @@ void mfl_conf_test_gradients(const char *filter)
         for (int i = 0; (kase = mfl_conf_case_at(i)); i++) {
                 bool kinks = false;
                 for (int j = 0; j < CONF_LAYERS_MAX; j++)
-                        kinks |= has_kink(kase->layers[j].op);
+                        kinks |= has_kink(&kase->layers[j]);
                 struct mfl_graph *graph = mfl_conf_graph_new(kase);
                 bool params = graph->n_params > 0;
                 mfl_graph_free(graph);

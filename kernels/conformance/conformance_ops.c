@@ -286,6 +286,7 @@ static double longest_sum_of(const struct mfl_graph *graph, const struct mfl_lay
         case MFL_OP_LSTM: /* gates of all units add up, over all positions, and each rounds what the next
                              reads */
         case MFL_OP_GRU:
+        case MFL_OP_RNN:
                 return fmax(4 * last, batch) * (double)l->out.dim[0] * (double)l->out.dim[0];
         default:
                 return 1;
@@ -310,6 +311,17 @@ static double norm_factor(const struct mfl_graph *graph)
         return n ? 4 : 1;
 }
 
+/* Operations that each round what the next one reads: layers, and every position of an rnn. LSTM and GRU forget, so that
+ * a position's errors do not reach the last one in full. */
+static int n_steps(const struct mfl_graph *graph)
+{
+        int n = graph->n_layers;
+        for (int i = 1; i < graph->n_layers; i++)
+                if (graph->layers[i].op == MFL_OP_RNN)
+                        n += (int)graph->layers[i].out.dim[0] - 1;
+        return n;
+}
+
 /* The allowed difference between float sums and the reference's sums in double, relative to the largest
  * element. Rounding errors of a sum of K terms grow like sqrt(K) eps; every layer passes on those before it
  * and adds its own. Copies are exact, except for what is stored in a smaller format. In a smaller format each
@@ -319,8 +331,7 @@ static double bound_of(
         const struct conf_case *kase, const struct mfl_graph *graph, int batch, enum mfl_precision precision)
 {
         double sums = 4 * FLT_EPSILON * sqrt(longest_sum(graph, batch)) * (graph->n_layers > 3 ? 4 : 1);
-        double rounding =
-                precision == MFL_PRECISION_FP32 ? 0 : 4 * mfl_conf_unit(precision) * graph->n_layers;
+        double rounding = precision == MFL_PRECISION_FP32 ? 0 : 4 * mfl_conf_unit(precision) * n_steps(graph);
         return kase->exact ? rounding : (sums + rounding) * norm_factor(graph);
 }
 
@@ -333,8 +344,8 @@ static bool decides_by(enum mfl_op op)
 /* Layers that decide by comparing, behind others that round. */
 static bool decides(const struct mfl_graph *graph)
 {
-        for (int i = 2; i < graph->n_layers; i++)
-                if (decides_by(graph->layers[i].op))
+        for (int i = 1; i < graph->n_layers; i++)
+                if ((i > 1 && decides_by(graph->layers[i].op)) || graph->layers[i].relu)
                         return graph->n > 0;
         return false;
 }
@@ -365,7 +376,7 @@ static void check_values(const struct conf_backend *b, const struct conf_case *k
                  * decisions, for each layer that decides. What those decisions pass or stop is then entirely
                  * wrong. */
                 far = distance_of_lengths;
-                bound = fmax(bound, 2 * sqrt(2 * mfl_conf_unit(b->precision) * graph->n_layers));
+                bound = fmax(bound, 2 * sqrt(2 * mfl_conf_unit(b->precision) * n_steps(graph)));
         }
         double y = far(all->y, want.y, want.groups * want.out);
         double dx = far(all->dx, want.dx, want.groups * want.in);

@@ -154,6 +154,7 @@ static uint64_t extra_floats(
                 return batch * (uint64_t)layer->heads * positions * 2;
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
+        case MFL_OP_RNN:
                 *ret_work = threads * MFL_GEMM_WORK + batch * hidden * 6 + hidden +
                             (uint64_t)MFL_MAX(mfl_gemm_packed_floats((int64_t)hidden, 4 * (int64_t)hidden),
                                     mfl_gemm_packed_floats(4 * (int64_t)hidden, (int64_t)hidden));

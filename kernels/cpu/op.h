@@ -53,6 +53,7 @@ struct mfl_cpu_op {
         X(ATTENTION, attention)                                                                              \
         X(LSTM, lstm)                                                                                        \
         X(GRU, gru)                                                                                          \
+        X(RNN, rnn)                                                                                          \
         X(PADDING_MASK, padding_mask)                                                                        \
         X(MAP, map)
 /* clang-format on */

@@ -10,7 +10,7 @@
 /* Buffers of a layer, for all rows of a batch. */
 struct cells {
         int64_t rows, positions, features, hidden, width; /* width: of all gates, with the weights' rows */
-        bool lstm;
+        enum mfl_cell kind;
         float *gates, *cell; /* kept */
         float *packed, *before, *zeros, *dh, *dc;
 };
@@ -22,9 +22,9 @@ static struct cells cells_of(const struct mfl_net *net, int i)
                 .positions = layer->out.dim[0],
                 .features = net->graph->layers[layer->input].out.dim[1],
                 .hidden = layer->out_channels,
-                .lstm = layer->op == MFL_OP_LSTM};
+                .kind = mfl_cell_of(layer)};
         int64_t all = v.rows * v.positions;
-        v.width = (v.lstm ? 4 : 3) * v.hidden;
+        v.width = mfl_cell_gates(v.kind) * v.hidden;
         if (net->arena) {
                 v.gates = mfl_cpu_aux(net, i);
                 v.cell = v.gates + all * 4 * v.hidden;
@@ -42,8 +42,7 @@ static struct cells cells_of(const struct mfl_net *net, int i)
 
 int64_t mfl_cpu_recurrent_work(const struct mfl_net *net, int i)
 {
-        enum mfl_op op = net->graph->layers[i].op;
-        if (op != MFL_OP_LSTM && op != MFL_OP_GRU)
+        if (!mfl_op_is_recurrent(net->graph->layers[i].op))
                 return 0;
         struct cells v = cells_of(net, i);
         return MFL_MAX(mfl_gemm_packed_floats(v.hidden, v.width), mfl_gemm_packed_floats(v.width, v.hidden)) +
@@ -56,7 +55,7 @@ static struct mfl_recurrent rows_of(const struct cells *v, float *y, int64_t beg
         return (struct mfl_recurrent){.rows = end - begin,
                 .positions = v->positions,
                 .hidden = v->hidden,
-                .lstm = v->lstm,
+                .kind = v->kind,
                 .gates = v->gates + all * 4 * v->hidden,
                 .cells = v->cell + all * v->hidden,
                 .y = y + all * v->hidden,
@@ -127,6 +126,12 @@ static int recurrent_forward(const struct pass *pass, int i)
         return 0;
 }
 
+/* The gates whose gradients are those of the products with the previous output, too; GRU keeps the last one's apart. */
+static int64_t direct_gates(const struct cells *v)
+{
+        return v->kind == MFL_CELL_GRU ? 2 : mfl_cell_gates(v->kind);
+}
+
 /* to (+)= gradients of gates [first, first + n) of every row, at `gates`, times the packed weights' rows from
  * `weight_row` on. */
 static void times_weights(const struct mfl_net *net, const struct cells *v, const float *gates, int64_t n,
@@ -149,7 +154,7 @@ static void backward_rows(const struct mfl_net *net, const struct cells *v, cons
 {
         const struct mfl_loops *loops = net->device->loops;
         struct mfl_recurrent rows = rows_of(v, y, begin, end);
-        int64_t n = v->hidden, direct = v->lstm ? 4 * n : 2 * n;
+        int64_t n = v->hidden, direct = direct_gates(v) * n;
         memset(rows.dh, 0, (size_t)(rows.rows * n) * sizeof(float));
         memset(rows.dc, 0, (size_t)(rows.rows * n) * sizeof(float));
         for (int64_t t = v->positions - 1; t >= 0; t--) {
@@ -158,7 +163,7 @@ static void backward_rows(const struct mfl_net *net, const struct cells *v, cons
                 if (t == 0)
                         break;
                 times_weights(net, v, gates, direct, 0, rows.rows, rows.dh, work);
-                if (!v->lstm)
+                if (v->kind == MFL_CELL_GRU)
                         times_weights(net, v, gates + 3 * n, n, 2 * n, rows.rows, rows.dh, work);
         }
 }
@@ -193,7 +198,7 @@ static void biases_gradient(const struct mfl_net *net, const struct cells *v, fl
         if (!db_hh)
                 return;
         loops->column_sums(all, v->width, 4 * n, v->gates, db_hh);
-        if (!v->lstm)
+        if (v->kind == MFL_CELL_GRU)
                 loops->column_sums(all, n, 4 * n, v->gates + 3 * n, db_hh + 2 * n);
 }
 
@@ -204,8 +209,8 @@ static void hidden_gradient(const struct mfl_net *net, const struct cells *v, co
         int64_t n = v->hidden;
         for (int64_t r = 0; r < v->rows; r++)
                 memset(v->gates + r * v->positions * 4 * n, 0, (size_t)(4 * n) * sizeof(float));
-        weights_gradient(net, v, 0, v->lstm ? 4 * n : 2 * n, 1, y, n, dw);
-        if (!v->lstm)
+        weights_gradient(net, v, 0, direct_gates(v) * n, 1, y, n, dw);
+        if (v->kind == MFL_CELL_GRU)
                 weights_gradient(net, v, 3 * n, n, 1, y, n, dw + 2 * n * n);
 }
 
@@ -275,4 +280,6 @@ static uint64_t recurrent_aux_bytes(const struct mfl_net *net, int i)
 const struct mfl_cpu_op mfl_cpu_op_lstm = {
         MFL_CPU_PLAIN | MFL_CPU_PRODUCTS, recurrent_forward, recurrent_backward, recurrent_aux_bytes};
 const struct mfl_cpu_op mfl_cpu_op_gru = {
+        MFL_CPU_PLAIN | MFL_CPU_PRODUCTS, recurrent_forward, recurrent_backward, recurrent_aux_bytes};
+const struct mfl_cpu_op mfl_cpu_op_rnn = {
         MFL_CPU_PLAIN | MFL_CPU_PRODUCTS, recurrent_forward, recurrent_backward, recurrent_aux_bytes};

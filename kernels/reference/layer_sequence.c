@@ -164,7 +164,7 @@ static struct mfl_ref_recurrent recurrent_of(const struct pass *pass, int i)
                 .positions = layer->out.dim[0],
                 .features = in_shape(net, i)->dim[1],
                 .hidden = layer->out.dim[1],
-                .lstm = layer->op == MFL_OP_LSTM,
+                .cell = mfl_cell_of(layer),
                 .weight_ih = param_of(net, pass->params, layer->param_weight),
                 .weight_hh = param_of(net, pass->params, layer->param_weight2),
                 .bias_ih = param_of(net, pass->params, layer->param_bias),
@@ -193,3 +193,4 @@ const struct mfl_ref_op mfl_ref_op_attention = {attention_forward, attention_bac
 const struct mfl_ref_op mfl_ref_op_padding_mask = {mask_forward, mask_backward};
 const struct mfl_ref_op mfl_ref_op_lstm = {recurrent_forward, recurrent_backward, recurrent_aux_bytes};
 const struct mfl_ref_op mfl_ref_op_gru = {recurrent_forward, recurrent_backward, recurrent_aux_bytes};
+const struct mfl_ref_op mfl_ref_op_rnn = {recurrent_forward, recurrent_backward, recurrent_aux_bytes};

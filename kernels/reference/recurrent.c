@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM (Hochreiter and Schmidhuber 1997, with forget gates) and GRU (Cho et al. 2014) with the equations of
- * torch.nn, as plain loops.
+/* LSTM (Hochreiter and Schmidhuber 1997, with forget gates), GRU (Cho et al. 2014) and plain recurrent layers (Elman
+ * 1990) with the equations of torch.nn, as plain loops.
  *
  * Backward runs a row from its last position to its first. Where the gates were, it leaves the gradients of
- * the gates' inputs: for LSTM those of i, f, g, o; for GRU those of r, z, n, and of the hidden share of n.
+ * the gates' inputs: for LSTM those of i, f, g, o; for GRU those of r, z, n, and of the hidden share of n; for plain
+ * layers that of the one function.
  * The gradients of the params are then sums over rows and positions.
  */
 #include "kernels/reference/sequence.h"
@@ -78,12 +79,28 @@ static void gru_forward(const struct mfl_ref_recurrent *v, const struct row *row
         }
 }
 
+static void rnn_forward(const struct mfl_ref_recurrent *v, const struct row *row, int64_t t)
+{
+        int64_t n = v->hidden;
+        const float *x = row->x + t * v->features, *before = t ? row->y + (t - 1) * n : NULL;
+        for (int64_t u = 0; u < n; u++) {
+                float a = (float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
+                                  share(v->weight_hh, v->bias_hh, u, n, before));
+                row->y[t * n + u] = v->cell == MFL_CELL_RELU ? mfl_unary_relu(a) : tanhf(a);
+        }
+}
+
 void mfl_ref_recurrent_forward(const struct mfl_ref_recurrent *v, const float *x, float *kept, float *y)
 {
+        static void (*const forwards[])(const struct mfl_ref_recurrent *, const struct row *, int64_t) = {
+                [MFL_CELL_LSTM] = lstm_forward,
+                [MFL_CELL_GRU] = gru_forward,
+                [MFL_CELL_TANH] = rnn_forward,
+                [MFL_CELL_RELU] = rnn_forward};
         for (int64_t r = 0; r < v->rows; r++) {
                 struct row row = row_of(v, r, x, kept, y);
                 for (int64_t t = 0; t < v->positions; t++)
-                        (v->lstm ? lstm_forward : gru_forward)(v, &row, t);
+                        forwards[v->cell](v, &row, t);
         }
 }
 
@@ -123,15 +140,27 @@ static void gru_backward(const struct mfl_ref_recurrent *v, const struct row *ro
         }
 }
 
+static void rnn_backward(const struct mfl_ref_recurrent *v, const struct row *row, int64_t t, float *dh)
+{
+        int64_t n = v->hidden;
+        float *gate = row->gates + t * 4 * n;
+        for (int64_t u = 0; u < n; u++) {
+                float y = row->y[t * n + u];
+                gate[u] = v->cell == MFL_CELL_RELU ? mfl_unary_relu_grad(y, dh[u])
+                                                   : mfl_unary_tanh_grad(y, dh[u]);
+                dh[u] = 0;
+        }
+}
+
 /* Where the gradient of the product with weight_hh's row u lies in `gates` of a position. */
 static int64_t hidden_row(const struct mfl_ref_recurrent *v, int64_t u)
 {
-        return !v->lstm && u >= 2 * v->hidden ? u + v->hidden : u;
+        return v->cell == MFL_CELL_GRU && u >= 2 * v->hidden ? u + v->hidden : u;
 }
 
 static void add_before(const struct mfl_ref_recurrent *v, const float *gate, float *dh)
 {
-        int64_t n = v->hidden, rows = (v->lstm ? 4 : 3) * n;
+        int64_t n = v->hidden, rows = mfl_cell_gates(v->cell) * n;
         for (int64_t k = 0; k < n; k++) {
                 double sum = 0;
                 for (int64_t u = 0; u < rows; u++)
@@ -143,17 +172,19 @@ static void add_before(const struct mfl_ref_recurrent *v, const float *gate, flo
 static void row_backward(const struct mfl_ref_recurrent *v, const struct row *row, const float *dy, bool add,
         float *scratch, float *dx)
 {
-        int64_t n = v->hidden, rows = (v->lstm ? 4 : 3) * n;
+        int64_t n = v->hidden, rows = mfl_cell_gates(v->cell) * n;
         float *dh = scratch, *dc = scratch + n;
         memset(scratch, 0, (size_t)(2 * n) * sizeof *scratch);
         for (int64_t t = v->positions - 1; t >= 0; t--) {
                 const float *gate = row->gates + t * 4 * n;
                 for (int64_t u = 0; u < n; u++)
                         dh[u] += dy[t * n + u];
-                if (v->lstm)
+                if (v->cell == MFL_CELL_LSTM)
                         lstm_backward(v, row, t, dh, dc);
-                else
+                else if (v->cell == MFL_CELL_GRU)
                         gru_backward(v, row, t, dh);
+                else
+                        rnn_backward(v, row, t, dh);
                 add_before(v, gate, dh);
                 for (int64_t k = 0; dx && k < v->features; k++) {
                         double sum = 0;
@@ -191,7 +222,7 @@ void mfl_ref_recurrent_backward(const struct mfl_ref_recurrent *v, const float *
                 row_backward(v, &row, dy + r * v->positions * n, add, scratch_of(v, kept),
                         dx ? dx + r * per_row : NULL);
         }
-        for (int64_t u = 0; u < (v->lstm ? 4 : 3) * n; u++) {
+        for (int64_t u = 0; u < mfl_cell_gates(v->cell) * n; u++) {
                 for (int64_t k = 0; dw_ih && k < v->features; k++)
                         dw_ih[u * v->features + k] = sum_params(v, kept, u, false, x, k);
                 for (int64_t k = 0; dw_hh && k < n; k++)

@@ -57,7 +57,7 @@ void mfl_ref_attention_backward(
  * share of n before r), 4 H floats; for each the cell of LSTM, H; then 2 H of scratch. */
 struct mfl_ref_recurrent {
         int64_t rows, positions, features, hidden;
-        bool lstm;
+        enum mfl_cell cell;
         const float *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* biases may be NULL */
 };
 #define MFL_REF_RECURRENT_KEPT 5

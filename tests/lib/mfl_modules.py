@@ -76,6 +76,20 @@ class Recurrent(nn.Module):
         return self.fc(self.rnn(self.embed(x))[0])
 
 
+class States(nn.Module):
+    """The outputs' mean beside the last hidden states of all layers and directions."""
+
+    def __init__(self, kind, num_layers=1, bidirectional=False, **options):
+        super().__init__()
+        n = 7 * (1 + bidirectional)
+        self.rnn = kind(6, 7, num_layers=num_layers, bidirectional=bidirectional, batch_first=True, **options)
+        self.embed, self.fc = nn.Embedding(TOKENS, 6), nn.Linear(n * (1 + num_layers), 4)
+
+    def forward(self, x):
+        y, states = self.rnn(self.embed(x))
+        return self.fc(torch.cat([y.mean(1), states.transpose(0, 1).flatten(1)], 1))
+
+
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
@@ -336,6 +350,121 @@ class Heads(nn.Module):
         return self.fc(torch.tanh(x)), self.side(x)
 
 
+class Masked(nn.Module):
+    """Padding by token 0: an encoder that does not see it, and the mean of the rest."""
+
+    def __init__(self, causal=False):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+        self.embed, self.enc, self.fc = nn.Embedding(TOKENS, 8, padding_idx=0), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(8, 4)
+        self.mask = torch.full((6, 6), float("-inf")).triu(1) if causal else None
+
+    def forward(self, x):
+        padding = x == 0
+        h = self.enc(self.embed(x), mask=self.mask, src_key_padding_mask=padding.float() * -1e9 if self.mask is not None else padding)
+        seen = (~padding).unsqueeze(-1).float()
+        return self.fc((h * seen).sum(1) / seen.sum(1).clamp(min=1))
+
+
+class Filled(nn.Module):
+    """Masks from tokens as Hugging Face and people write them: scores that are filled, sums with the least number, pairs of
+    positions, and a maximum that leaves padding out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.fc = nn.Embedding(TOKENS, 8), nn.Linear(8, 24), nn.Linear(8, 4)
+
+    def forward(self, x):
+        n, t = x.shape
+        seen = (x != 1).float()
+        least = (1.0 - seen[:, None, None, :]) * torch.finfo(torch.float32).min
+        q, k, v = (p.view(n, t, 2, 4).transpose(1, 2) for p in self.qkv(self.embed(x)).chunk(3, 2))
+        h = (q @ k.transpose(-1, -2) / 2 + least).softmax(-1) @ v
+        h = h + (q @ k.transpose(-1, -2) * 0.3).masked_fill((x == 1)[:, None, None, :], float("-inf")).softmax(-1) @ v
+        h = h + F.scaled_dot_product_attention(q, k, v, attn_mask=((x != 1) | (x > 0))[:, None, None, :])
+        both = (x.ne(1)[:, :, None] & x.ne(1)[:, None, :])[:, None]
+        h = h + (q @ k.transpose(-1, -2) / 2).softmax(-1).masked_fill(~both, 0.0) @ v
+        h = h.transpose(1, 2).reshape(n, t, 8).masked_fill((x == 1)[:, :, None], -1e9)
+        return self.fc(h.amax(1))
+
+
+class Counted(nn.Module):
+    """Positions that count the tokens which are no padding, as RoBERTa's."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at, self.fc = nn.Embedding(TOKENS, 8, padding_idx=1), nn.Embedding(9, 8, padding_idx=1), nn.Linear(8, 4)
+
+    def forward(self, x):
+        seen = x.ne(1).int()
+        at = (torch.cumsum(seen, 1).type_as(seen) * seen).long() + 1
+        return self.fc(torch.tanh(self.embed(x) + self.at(at)))
+
+
+class TwoInputs(nn.Module):
+    """An image and a row of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc1, self.fc2 = nn.Conv2d(3, 4, 3), nn.Linear(8, 6), nn.Linear(4 * 64 + 6, 5)
+
+    def forward(self, image, features):
+        return self.fc2(torch.cat([torch.tanh(self.conv(image)).flatten(1), torch.tanh(self.fc1(features))], 1))
+
+
+class Twins(nn.Module):
+    """Two texts, the same encoder, and padding in both; an attention mask as a third input."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc, self.out = nn.Embedding(TOKENS, 8, padding_idx=0), nn.Linear(8, 8), nn.Linear(16, 3)
+
+    def encode(self, x, seen):
+        h = torch.tanh(self.fc(self.embed(x))) * seen.unsqueeze(-1)
+        return h.sum(1) / seen.sum(1, keepdim=True).clamp(min=1)
+
+    def forward(self, a, b, seen):
+        return self.out(torch.cat([self.encode(a, (a != 0).float()), self.encode(b, seen.float())], 1))
+
+
+class Queries(nn.Module):
+    """Attention whose queries are a parameter (Perceiver): in_proj_weight multiplies them, and the samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.attn, self.fc = nn.Parameter(torch.randn(1, 3, 8)), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(24, 4)
+
+    def forward(self, x):
+        return self.fc(self.attn(self.queries.expand(x.size(0), -1, -1), x, x, need_weights=False)[0].flatten(1))
+
+
+class Jumps(nn.Module):
+    """Functions that jump."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.shrink, self.threshold, self.fc2 = nn.Linear(8, 12), nn.Hardshrink(0.2), nn.Threshold(0.1, -2.0), nn.Linear(12, 4)
+
+    def forward(self, x):
+        h = self.fc1(x)
+        return self.fc2(self.shrink(h) + self.threshold(h) + torch.where((h <= 0.3) & (h >= -0.3), 0.0, h))
+
+
+class Volume(nn.Module):
+    """Convolutions, pools and batch norm of volumes; padding, strides and dilation differ by dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn = nn.Conv3d(2, 4, 3, padding=(1, 2, 0)), nn.BatchNorm3d(4)
+        self.conv2 = nn.Conv3d(4, 3, (2, 1, 3), stride=(1, 2, 1), dilation=(1, 1, 2), bias=False)
+        self.max, self.mean = nn.MaxPool3d((2, 3, 2), (1, 2, 2), (1, 1, 0)), nn.AvgPool3d(2, 1, 1, count_include_pad=False)
+        self.pool, self.fc = nn.AdaptiveAvgPool3d(1), nn.Linear(3, 4)
+
+    def forward(self, x):
+        x = self.mean(self.max(torch.tanh(self.bn(self.conv1(x)))))
+        return self.fc(self.pool(torch.tanh(self.conv2(x))).flatten(1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -343,9 +472,16 @@ PROVED = {
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),
+    "rnn": (lambda: Recurrent(nn.RNN), tokens()),
+    "rnn-both": (lambda: States(nn.RNN, num_layers=2, bidirectional=True), tokens()),
+    "rnn-relu": (lambda: States(nn.RNN, nonlinearity="relu", bidirectional=True), tokens()),
+    "gru-states": (lambda: States(nn.GRU, num_layers=2, bidirectional=True), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
+    "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
+    "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
+    "queries": (Queries, torch.zeros(1, 6, 8)), "jumps": (Jumps, VECTOR), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }

@@ -286,13 +286,32 @@ static int spread_heads(struct onnx *o, int layer, int64_t h, int64_t t, int64_t
         return mfl_onnx_view(o, &whole, shape, map, ret_value);
 }
 
-/* Whether one layer computes it: heads of equal width, scores scaled by 1/sqrt(d), a causal mask or none. */
-static bool is_one_layer(const struct onnx_value *weights, const struct onnx_value *v, enum looks looks)
+/* The padding_mask layer whose numbers are added to the scores of keys, for all heads and queries alike. */
+static int padding_of(const struct onnx *o, const struct onnx_value *scores)
+{
+        const struct onnx_value *v = scores->added;
+        int64_t t = scores->shape.dim[scores->shape.rank - 1], n = mfl_onnx_count(&scores->shape);
+        int mask = v && o->layers[v->layer].layer.op == MFL_OP_PADDING_MASK ? v->layer : -1;
+        if (mask < 0 || mfl_shape_count(mfl_onnx_layer_shape(o, mask)) != t)
+                return -1;
+        for (int64_t i = 0; i < n; i++) {
+                int64_t at = mfl_onnx_broadcast_at(&scores->shape, i, &v->shape);
+                if ((v->map ? v->map[at] : at) != i % t)
+                        return -1;
+        }
+        return mask;
+}
+
+/* Whether one layer computes it: heads of equal width, scores scaled by 1/sqrt(d), a causal mask or none, and padding
+ * or nothing that is hidden. */
+static bool is_one_layer(
+        const struct onnx *o, const struct onnx_value *weights, const struct onnx_value *v, enum looks looks)
 {
         int64_t h = 1, t = 1, d = 1, hv, tv, dv, hk, dk, tk;
         bool fits = mfl_onnx_heads(&weights->base->shape, &h, &t, &d) &&
                     mfl_onnx_heads(&v->shape, &hv, &tv, &dv) &&
                     mfl_onnx_heads(&weights->other->shape, &hk, &dk, &tk);
+        fits = fits && (!weights->added || padding_of(o, weights) >= 0);
         return fits && hv == h && tv == t && tk == t && dv == d && looks != LOOKS_OTHERWISE &&
                fabs(weights->scale * sqrt((double)d) - 1) <= 1e-5;
 }
@@ -305,7 +324,7 @@ static int finish(struct onnx *o, struct onnx_value *weights, struct onnx_value 
         int packed, layer, r = mfl_onnx_resolve(o, values, &v);
         if (r)
                 return r;
-        if (!is_one_layer(weights, v, looks)) {
+        if (!is_one_layer(o, weights, v, looks)) {
                 struct onnx_value *settled;
                 r = mfl_onnx_resolve(o, weights, &settled);
                 if (!r)
@@ -319,6 +338,7 @@ static int finish(struct onnx *o, struct onnx_value *weights, struct onnx_value 
                 return r;
         struct mfl_layer l = {.op = MFL_OP_ATTENTION,
                 .input = packed,
+                .input2 = weights->added ? padding_of(o, weights) : -1,
                 .heads = (int)h,
                 .causal = looks == LOOKS_BACK,
                 .rate = weights->rate,

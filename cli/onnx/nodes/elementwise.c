@@ -34,6 +34,33 @@ static int of_one(struct onnx *o, struct onnx_value *x)
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
+/* x > c, c > x, x >= c and so on. */
+static struct onnx_cut cut_at(const char *op, double c, bool scalar_first)
+{
+        bool above = (op[0] == 'G') != scalar_first, or_equal = strstr(op, "OrEqual");
+        bool high = above != or_equal; /* x <= c is where x > c is not */
+        return (struct onnx_cut){
+                .below = high ? -INFINITY : c, .above = high ? c : INFINITY, .between = or_equal};
+}
+
+static bool is_absolute(const struct onnx_value *v)
+{
+        for (int i = 0; v->samples && i < ONNX_SAMPLES; i++)
+                if (v->samples[i] != fabs(mfl_onnx_sample_at(i)))
+                        return false;
+        return v->samples;
+}
+
+static int new_cut(struct onnx *o, struct onnx_cut cut, struct onnx_value *v)
+{
+        struct onnx_cut *own = mfl_onnx_alloc(o, 1, sizeof *own);
+        if (!own)
+                return onnx_memory(o);
+        *own = cut;
+        v->cut = own;
+        return 0;
+}
+
 static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scalar_first)
 {
         char code = mfl_onnx_node(o)->op_type[0];
@@ -48,12 +75,12 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 f[i] = scalar_first ? binary(code, c, mfl_onnx_value_at(view, i))
                                     : binary(code, mfl_onnx_value_at(view, i), c);
-        if (code == 'G' && !scalar_first && !view->samples) {
-                double *above = mfl_onnx_alloc(o, 1, sizeof *above);
-                if (!above)
-                        return onnx_memory(o);
-                *above = c;
-                v->above = above;
+        if (code == 'G' || code == 'L') {
+                struct onnx_cut cut = cut_at(mfl_onnx_node(o)->op_type, c, scalar_first);
+                bool both = is_absolute(view) && isfinite(cut.above) && c > 0;
+                cut.below = both ? -cut.above : cut.below;
+                if ((both || !view->samples) && (r = new_cut(o, cut, v)))
+                        return r;
         }
         return mfl_onnx_output(o, 0, v);
 }
@@ -87,6 +114,24 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
         return mfl_onnx_output(o, 0, v);
 }
 
+/* x beyond the bounds, else a number. */
+static int name_jump(struct onnx *o, const struct onnx_cut *cut, double otherwise, struct onnx_value *v)
+{
+        struct mfl_layer threshold = {.op = MFL_OP_THRESHOLD,
+                                 .alpha = (float)cut->above,
+                                 .beta = (float)otherwise},
+                         shrink = {.op = MFL_OP_HARDSHRINK, .alpha = (float)cut->above};
+        bool shrinks = cut->below == -cut->above && cut->above > 0 && otherwise == 0;
+        if (!shrinks && (isfinite(cut->below) || !isfinite(cut->above)))
+                return 0;
+        struct mfl_layer *l = mfl_onnx_alloc(o, 1, sizeof *l);
+        if (!l)
+                return onnx_memory(o);
+        *l = shrinks && isfinite(cut->below) ? shrink : threshold;
+        v->function = l;
+        return 0;
+}
+
 /* Where: one function where a condition holds, and another elsewhere; all are functions of one value. */
 static int choose(struct onnx *o)
 {
@@ -112,14 +157,11 @@ static int choose(struct onnx *o)
                 int k = mfl_onnx_value_at(view[0], i) != 0 ? 1 : 2;
                 f[i] = view[k] ? mfl_onnx_value_at(view[k], i) : c[k];
         }
-        if (view[0]->above && view[1] && !view[1]->samples && !view[2]) { /* samples do not tell where */
-                struct mfl_layer *l = mfl_onnx_alloc(o, 1, sizeof *l);
-                if (!l)
-                        return onnx_memory(o);
-                *l = (struct mfl_layer){
-                        .op = MFL_OP_THRESHOLD, .alpha = (float)*view[0]->above, .beta = (float)c[2]};
-                v->function = l;
-        }
+        /* Samples do not tell where a function jumps. */
+        const struct onnx_cut *cut = view[0]->cut;
+        int kept = cut && cut->between ? 2 : 1, other = 3 - kept;
+        if (cut && view[kept] && !view[kept]->samples && !view[other] && (r = name_jump(o, cut, c[other], v)))
+                return r;
         return mfl_onnx_output(o, 0, v);
 }
 
@@ -164,16 +206,17 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
         int axis = mfl_onnx_batch_axis(&out);
         struct onnx_value given = *constant, *lifted;
         given.tensor = (struct onnx_tensor *)(uintptr_t)tensor;
-        if (out.rank - (axis >= 0) > 3) {
+        bool wide = out.rank - (axis >= 0) > 3;
+        if (!wide && ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
+                             (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw))))
+                return r;
+        if (wide || !mfl_onnx_repeats_one(&sx, &sw)) {
                 given.lifted = NULL;
                 if (!(r = mfl_onnx_lift(o, &given, &lifted)))
                         r = mfl_onnx_combine(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD,
                                 view, lifted, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
-        if ((r = mfl_onnx_without(o, &view->shape, out.rank, axis, &sx)) ||
-                (r = mfl_onnx_without(o, &constant->shape, out.rank, axis, &sw)))
-                return r;
         if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
                 (r = mfl_onnx_weight_layer(o, &given, &sw, &weight)) ||
                 (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,
@@ -201,11 +244,45 @@ int mfl_onnx_elementwise(struct onnx *o)
         if (alike && constant->tensor->f && x->uses == 1 &&
                 constant->tensor->count == x->shape.dim[x->shape.rank - 1] &&
                 constant->shape.dim[constant->shape.rank - 1] == constant->tensor->count) {
-                struct onnx_value *v;
-                int r = mfl_onnx_make_product(o, x, constant->tensor, &v);
-                return r ? r : mfl_onnx_output(o, 0, v);
+                /* The rest of MultiheadAttention's in_proj_bias may belong to queries that are a parameter. */
+                struct onnx_value *v, *part;
+                int r = mfl_onnx_lifted_part(o, constant, &part);
+                if (!r && !part)
+                        r = mfl_onnx_make_product(o, x, constant->tensor, &v);
+                if (r || !part)
+                        return r ? r : mfl_onnx_output(o, 0, v);
         }
         if (mfl_onnx_scalar(constant, &c))
                 return with_scalar(o, x, c, x == b);
         return with_tensor(o, x, constant, x == b);
+}
+
+int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
+        bool joins = !strcmp(op, "Or") || !strcmp(op, "And"), turns = !strcmp(op, "Not"),
+             keeps = !strncmp(op, "Cast", 4);
+        double *f;
+        if (!a || a->tensor || !a->cut || !(joins || turns || keeps))
+                return 0;
+        struct onnx_cut cut = *a->cut;
+        bool fits = !joins || (b && !b->tensor && b->cut && are_of_one(a, b) &&
+                                      b->cut->between == cut.between && cut.between == !strcmp(op, "And"));
+        if (!fits)
+                return 0;
+        *ret_taken = true;
+        if (joins) {
+                cut.below = fmax(cut.below, b->cut->below);
+                cut.above = fmin(cut.above, b->cut->above);
+        }
+        cut.between = cut.between != turns;
+        int r = mfl_onnx_new_function(o, a, &f, &v);
+        if (r || (r = new_cut(o, cut, v)))
+                return r;
+        for (int i = 0; i < ONNX_SAMPLES; i++) {
+                double x = mfl_onnx_sample_at(i);
+                f[i] = (x < cut.below || x > cut.above) != cut.between;
+        }
+        return mfl_onnx_output(o, 0, v);
 }

@@ -498,11 +498,20 @@ static int convert_concat(struct onnx *o)
         return r ? r : mfl_onnx_output(o, 0, joined);
 }
 
-/* The layer that an embedding reads: the input, or the slice of it that the value is. -1: neither. */
-static int layer_of_tokens(struct onnx *o, const struct onnx_value *tokens, int *ret_layer, int64_t *ret_n)
+/* The layer that an embedding reads: the input, the slice of it that the value is, or numbers that follow from which tokens are
+ * padding. -1: none of them. */
+static int layer_of_tokens(struct onnx *o, struct onnx_value *tokens, int *ret_layer, int64_t *ret_n)
 {
         int64_t n = mfl_onnx_count(&tokens->shape);
         *ret_layer = -1;
+        if (!tokens->tensor && tokens->layer > 0) {
+                struct onnx_value *view;
+                int r = mfl_onnx_resolve(o, tokens, &view);
+                *ret_n = n;
+                return r || !mfl_onnx_counts_padding(o, view->layer)
+                               ? r
+                               : mfl_onnx_view_layer(o, view, &(struct mfl_shape){1, {n}}, ret_layer);
+        }
         if (tokens->tensor || tokens->layer != 0 || tokens->samples || tokens->pending ||
                 mfl_onnx_layer_shape(o, 0)->rank != 1)
                 return 0;
@@ -524,15 +533,15 @@ static int layer_of_tokens(struct onnx *o, const struct onnx_value *tokens, int 
 
 static int convert_gather(struct onnx *o)
 {
-        const struct onnx_value *table = mfl_onnx_input(o, 0), *tokens = mfl_onnx_input(o, 1);
+        const struct onnx_value *table = mfl_onnx_input(o, 0);
+        struct onnx_value *tokens = mfl_onnx_input(o, 1);
         if (!table || !table->tensor || !table->tensor->f || table->shape.rank != 2 || !tokens ||
                 mfl_onnx_int(o, "axis", 0))
                 return mfl_onnx_fail(o,
                         "is supported only with constant indices, or as an embedding (rows of a "
                         "matrix by tokens)");
-        int from;
         int64_t t = 0;
-        int r = layer_of_tokens(o, tokens, &from, &t);
+        int from, r = layer_of_tokens(o, tokens, &from, &t);
         if (r)
                 return r;
         if (from < 0)
@@ -567,13 +576,14 @@ static const struct {
         {"Gemm", mfl_onnx_gemm, ANY}, {"MatMul", mfl_onnx_matmul, ANY},
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
         {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
-        {"GRU", mfl_onnx_recurrent, ANY}, {"Dropout", convert_dropout, GIVEN},
-        {"Softmax", convert_softmax, OF_SAMPLES}, {"LogSoftmax", convert_softmax, OF_SAMPLES},
-        {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES},
-        {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES},
-        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
-        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
-        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
+        {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
+        {"Dropout", convert_dropout, GIVEN}, {"Softmax", convert_softmax, OF_SAMPLES},
+        {"LogSoftmax", convert_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
+        {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
+        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

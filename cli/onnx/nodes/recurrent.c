@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM and GRU, forward, backward or in both directions. A layer that runs backward is one that reads and writes
+/* LSTM, GRU and RNN, forward, backward or in both directions. A layer that runs backward is one that reads and writes
  * its positions in reverse order. ONNX orders the gates differently from PyTorch: input, output, forget, cell for i, f, g, o;
- * update, reset, hidden for r, z, n (onnx/defs/rnn/defs.cc). */
+ * update, reset, hidden for r, z, n (onnx/defs/rnn/defs.cc). RNN has one. */
 #include "cli/onnx/internal.h"
 
 /* {gates * rows, columns} from element `skip` on, with the gates in PyTorch's order. A bias has one column. */
 static int reorder(struct onnx *o, const struct onnx_tensor *from, int n_gates, int64_t skip, int64_t rows,
         int64_t columns, const struct onnx_tensor **ret_tensor)
 {
-        static const int lstm[] = {0, 2, 3, 1}, gru[] = {1, 0, 2};
-        const int *order = n_gates == 4 ? lstm : gru;
+        static const int lstm[] = {0, 2, 3, 1}, gru[] = {1, 0, 2}, rnn[] = {0};
+        const int *order = n_gates == 4 ? lstm : n_gates == 3 ? gru : rnn;
         struct onnx_tensor *t;
         int64_t each = rows * columns;
         int32_t *map = mfl_onnx_alloc(o, (size_t)(n_gates * each) + 1, sizeof *map);
@@ -39,16 +39,38 @@ static int n_directions(const struct onnx *o)
         return mfl_onnx_string_is(o, "direction", "forward", "bidirectional") ? 2 : 1;
 }
 
-static int check(struct onnx *o, bool lstm, int64_t hidden)
+/* Without `activations`, Tanh in each direction. */
+static int read_cell(struct onnx *o, int directions, enum mfl_cell *ret_cell)
+{
+        const char *type = mfl_onnx_node(o)->op_type;
+        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "activations");
+        *ret_cell = type[0] == 'L' ? MFL_CELL_LSTM : type[0] == 'G' ? MFL_CELL_GRU : MFL_CELL_TANH;
+        if (type[0] != 'R' || !a)
+                return 0;
+        if (a->n_strings != (size_t)directions)
+                return mfl_onnx_fail(o, "activations must name a function for each direction");
+        for (int d = 0; d < directions; d++) {
+                const ProtobufCBinaryData *s = &a->strings[d];
+                bool relu = s->len == 4 && !memcmp(s->data, "Relu", 4);
+                if ((!relu && !(s->len == 4 && !memcmp(s->data, "Tanh", 4))) ||
+                        (d && relu != (*ret_cell == MFL_CELL_RELU)))
+                        return mfl_onnx_fail(
+                                o, "activations must be Tanh or Relu, the same in both directions");
+                *ret_cell = relu ? MFL_CELL_RELU : MFL_CELL_TANH;
+        }
+        return 0;
+}
+
+static int check(struct onnx *o, enum mfl_cell cell, int64_t hidden)
 {
         const struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1),
                                 *r = mfl_onnx_input(o, 2), *b = mfl_onnx_input(o, 3);
-        int64_t rows = (lstm ? 4 : 3) * hidden * n_directions(o);
-        if (mfl_onnx_attribute(o, "activations") || mfl_onnx_attribute(o, "clip") ||
+        int64_t rows = mfl_cell_gates(cell) * hidden * n_directions(o);
+        if ((cell < MFL_CELL_TANH && mfl_onnx_attribute(o, "activations")) || mfl_onnx_attribute(o, "clip") ||
                 mfl_onnx_int(o, "layout", 0) || mfl_onnx_int(o, "input_forget", 0) || mfl_onnx_input(o, 7))
                 return mfl_onnx_fail(
                         o, "activations, clip, layout, input_forget and peepholes are not supported");
-        if (!lstm && mfl_onnx_int(o, "linear_before_reset", 0) != 1)
+        if (cell == MFL_CELL_GRU && mfl_onnx_int(o, "linear_before_reset", 0) != 1)
                 return mfl_onnx_fail(o, "linear_before_reset must be 1, as in PyTorch's GRU");
         for (size_t i = 5; i < 7; i++) {
                 const struct onnx_value *state = mfl_onnx_input(o, i);
@@ -100,7 +122,8 @@ static void name_layer(
 /* ---- one direction ---- */
 
 struct recurrent {
-        bool lstm, backward;
+        enum mfl_cell cell;
+        bool backward;
         int direction; /* which of the node's weights it has */
         int64_t positions, features, hidden;
         struct onnx_value *x; /* {positions, features}, a view */
@@ -122,14 +145,19 @@ static int flip(struct onnx *o, const struct onnx_value *of, int64_t rows, int64
 /* *ret_layer gives the positions in the order in which they were read. */
 static int add_direction(struct onnx *o, const struct recurrent *rnn, int *ret_layer)
 {
+        static const enum mfl_op ops[] = {[MFL_CELL_LSTM] = MFL_OP_LSTM,
+                [MFL_CELL_GRU] = MFL_OP_GRU,
+                [MFL_CELL_TANH] = MFL_OP_RNN,
+                [MFL_CELL_RELU] = MFL_OP_RNN};
         const struct onnx_value *b = mfl_onnx_input(o, 3);
         const struct onnx_tensor *w = mfl_onnx_input(o, 1)->tensor, *u = mfl_onnx_input(o, 2)->tensor;
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
-        int gates = rnn->lstm ? 4 : 3, d = rnn->direction, r;
+        int gates = mfl_cell_gates(rnn->cell), d = rnn->direction, r;
         int64_t hidden = rnn->hidden, rows = gates * hidden;
         struct mfl_shape in = {2, {rnn->positions, rnn->features}};
         struct onnx_value *x = rnn->x;
-        struct mfl_layer l = {.op = rnn->lstm ? MFL_OP_LSTM : MFL_OP_GRU,
+        struct mfl_layer l = {.op = ops[rnn->cell],
+                .relu = rnn->cell == MFL_CELL_RELU,
                 .out_channels = (int)hidden,
                 .bias = b,
                 .out = {2, {rnn->positions, hidden}}};
@@ -213,16 +241,18 @@ static bool is_used(const struct onnx *o, size_t i)
 
 int mfl_onnx_recurrent(struct onnx *o)
 {
-        bool lstm = mfl_onnx_node(o)->op_type[0] == 'L';
+        enum mfl_cell cell;
         int64_t hidden = mfl_onnx_int(o, "hidden_size", 0);
-        int n = n_directions(o), layers[2], r = check(o, lstm, hidden);
+        int n = n_directions(o), layers[2], r = read_cell(o, n, &cell);
+        if (!r)
+                r = check(o, cell, hidden);
         if (!r && is_used(o, 2))
                 r = mfl_onnx_fail(o,
                         "the model uses the last cell state (c_n), but mfl's lstm gives hidden states only; "
                         "use h_n or the output's last position");
         if (r)
                 return r;
-        struct recurrent rnn = {.lstm = lstm, .hidden = hidden};
+        struct recurrent rnn = {.cell = cell, .hidden = hidden};
         struct onnx_value *x = mfl_onnx_input(o, 0), *view;
         rnn.positions = x->shape.dim[0];
         rnn.features = x->shape.dim[2];

@@ -78,78 +78,6 @@ static int read_initializers(struct onnx *o)
         return 0;
 }
 
-static int read_input(struct onnx *o, const Onnx__ValueInfoProto *info, struct mfl_shape *ret_input)
-{
-        const Onnx__TypeProto__Tensor *type = info->type ? info->type->tensor_type : NULL;
-        const Onnx__TensorShapeProto *dims = type ? type->shape : NULL;
-        struct onnx_shape shape = {0};
-        struct mfl_shape in = {0};
-        struct onnx_value *v;
-        int layer;
-        if (!dims || dims->n_dim < 2 || dims->n_dim > 4)
-                return mfl_onnx_fail(o,
-                        "input %.60s has %zu dimensions; expected the batch and 1 to 3 dimensions of a "
-                        "sample",
-                        info->name, dims ? dims->n_dim : 0);
-        for (size_t d = 0; d < dims->n_dim; d++) {
-                int64_t size = dims->dim[d]->has_dim_value ? dims->dim[d]->dim_value : 0;
-                if (d && (size < 1 || size > 65536))
-                        return mfl_onnx_fail(o,
-                                "input %.60s: dimension %zu must be a number from 1 to 65536 (only the batch "
-                                "may "
-                                "be dynamic)",
-                                info->name, d);
-                shape.dim[d] = d ? size : 1;
-                if (d)
-                        in.dim[in.rank++] = size;
-        }
-        shape.rank = (int)dims->n_dim;
-        bool whole = type->elem_type == 7 || type->elem_type == 6;
-        if ((!whole && type->elem_type != 1) || (whole && in.rank != 1))
-                return mfl_onnx_fail(o,
-                        "input %.60s: expected float32 numbers, or int64 tokens of shape {batch, positions}",
-                        info->name);
-        struct mfl_layer l = {.op = MFL_OP_INPUT, .input = -1, .out = in};
-        o->tokens = whole;
-        int r = mfl_onnx_add_layer(o, &l, NULL, -1, &layer);
-        if (!r)
-                r = mfl_onnx_layer_value(o, layer, &shape, &v);
-        if (r)
-                return r;
-        *ret_input = in;
-        return mfl_onnx_set(o, info->name, v);
-}
-
-static int read_inputs(struct onnx *o, struct mfl_shape *ret_input)
-{
-        int n = 0, r = 0;
-        for (size_t i = 0; !r && i < o->graph->n_input; i++) {
-                const Onnx__ValueInfoProto *info = o->graph->input[i];
-                if (!info->name || mfl_onnx_find(o, info->name))
-                        continue; /* in old files, initializers are inputs, too */
-                if (n++)
-                        return mfl_onnx_fail(o,
-                                "has a second input, %.60s; mfl supports models with one input", info->name);
-                r = read_input(o, info, ret_input);
-        }
-        if (!r && !n)
-                return mfl_onnx_fail(o, "the graph has no input");
-        uint32_t auxiliary = o->files ? o->files->auxiliary : 0;
-        if (!r && auxiliary && o->graph->n_output != 1 + auxiliary)
-                return mfl_onnx_fail(o,
-                        "the model has %zu outputs, but training.auxiliary has %u numbers: write one for "
-                        "each output after "
-                        "the first",
-                        o->graph->n_output, auxiliary);
-        if (!r && !auxiliary && o->graph->n_output != 1)
-                mfl_onnx_note(o,
-                        "the model has %zu outputs; only the first is trained (training.auxiliary, with the "
-                        "weights of "
-                        "the others' losses, trains all)",
-                        o->graph->n_output);
-        return !r && !o->graph->n_output ? mfl_onnx_fail(o, "the graph has no output") : r;
-}
-
 /* An export for inference can't be undone: batch norm is folded into the weights of convolutions. */
 static int check_folded(struct onnx *o)
 {
@@ -280,7 +208,7 @@ static int order_layers(struct onnx *o, int last)
 static int fill_layer(struct onnx *o, const struct mfl_graph *graph, int i, float *params)
 {
         const struct mfl_layer *l = &graph->layers[i];
-        bool recurrent = l->op == MFL_OP_LSTM || l->op == MFL_OP_GRU;
+        bool recurrent = mfl_op_is_recurrent(l->op);
         const int in_norm[] = {l->param_weight, l->param_bias, l->param_mean, l->param_var};
         const int in_recurrent[] = {l->param_weight, l->param_weight2, l->param_bias, l->param_bias2};
         for (int k = 0; k < ONNX_TENSORS_PER_LAYER; k++) {
@@ -434,7 +362,7 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = read_initializers(o);
         if (!r)
-                r = read_inputs(o, &model->input);
+                r = mfl_onnx_read_inputs(o, &model->input);
         if (!r)
                 r = prepare_uses(o);
         if (!r)

@@ -52,7 +52,6 @@ static int fail_known(struct onnx *o)
         static const struct {
                 const char *op, *text;
         } known[] = {
-                {"RNN", "plain recurrent layers (nn.RNN) are not supported; use nn.GRU or nn.LSTM"},
                 {"Loop", "loops are not supported. nn.EmbeddingBag is exported as one: use nn.Embedding, "
                          "then mean(1) or "
                          "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
@@ -60,9 +59,7 @@ static int fail_known(struct onnx *o)
                 {"Scan", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
                 {"ArgMax", "has no gradient; mfl takes logits, and chooses the class itself"},
                 {"TopK", "is not supported; use a maximum over the dimension (amax), or softmax"},
-                {"Equal", "compares samples, which has no gradient. RoBERTa's positions depend on its "
-                          "padding tokens "
-                          "by this: give the model position_ids, torch.arange(n) + padding_idx + 1"},
+                {"Equal", "compares samples, which has no gradient; tokens may be compared with a constant"},
                 {"NonZero", "gives a size that depends on the samples; use a mask (torch.where) instead of "
                             "indexing by one"},
         };
@@ -90,6 +87,10 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return r;
         if ((r = mfl_onnx_sequence_step(o, &taken)) || taken)
                 return r;
+        if ((r = mfl_onnx_tokens_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_cut_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_attention_step(o, &taken)) || taken)
@@ -102,6 +103,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return mfl_onnx_elementwise(o);
         if (mfl_onnx_is_move(o))
                 return mfl_onnx_move(o);
+        if ((r = mfl_onnx_volume_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_operator(o, &taken)) || taken)
                 return r;
         if ((r = fail_known(o)))
@@ -115,6 +118,6 @@ int mfl_onnx_convert_node(struct onnx *o)
                 "BatchNormalization, LayerNormalization, InstanceNormalization, GroupNormalization, Relu, "
                 "LeakyRelu, Elu, Clip, Sigmoid, Tanh, HardSigmoid, HardSwish, Gelu, Softplus, pools, "
                 "Pad, Resize, reductions, Reshape, Transpose, Slice, Concat, Add, Mul, Dropout, Softmax, "
-                "LSTM, GRU, "
+                "LSTM, GRU, RNN, "
                 "embeddings and attention");
 }

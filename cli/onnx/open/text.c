@@ -198,7 +198,8 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
         case MFL_OP_DENSE:
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
-                say(line, ", units: %d", l->out_channels);
+        case MFL_OP_RNN:
+                say(line, ", units: %d%s", l->out_channels, l->relu ? ", relu: true" : "");
                 say_bias(line, l);
                 break;
         case MFL_OP_MAXPOOL2D:
@@ -245,6 +246,9 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
                 if (l->rate > 0)
                         say(line, ", dropout: %.9g", (double)l->rate);
                 break;
+        case MFL_OP_PADDING_MASK:
+                say(line, ", token: %d", l->padding_idx);
+                break;
         case MFL_OP_MATMUL:
                 say(line, "%s", l->transposed ? ", transposed: true" : "");
                 break;
@@ -281,6 +285,8 @@ int mfl_onnx_text(struct onnx *o, const struct mfl_graph *graph, char **ret_text
                 else
                         say_settings(&line, l, l->input < 0 ? NULL : &graph->layers[l->input].out);
                 say_shared(&line, graph, l);
+                if (l->op == MFL_OP_ATTENTION && l->input2 > 0)
+                        say(&line, ", mask: '%s'", graph->layers[l->input2].name);
                 if (mfl_op_inputs(l->op) == 2)
                         say(&line, ", inputs: ['%s', '%s']", graph->layers[l->input].name,
                                 graph->layers[l->input2].name);

@@ -143,12 +143,12 @@ static inline int64_t mfl_attention_work(int64_t positions, int64_t size)
                3 * MFL_MAX(mfl_gemm_packed_floats(size, positions), mfl_gemm_packed_floats(positions, size));
 }
 
-/* The state of LSTM and GRU. gates: 4 hidden floats for each row and position. Before a forward they hold the
+/* The state of a recurrent layer. gates: 4 hidden floats for each row and position. Before a forward they hold the
  * input's share; after it the gates (GRU: r, z, n, and the hidden share of n); after backward their
  * gradients. */
 struct mfl_recurrent {
         int64_t rows, positions, hidden;
-        bool lstm;
+        enum mfl_cell kind;
         float *gates, *cells, *y;
         const float *before, *zeros; /* before: the hidden share of each row's gates at this position */
         float *dh, *dc;              /* of each row, from later positions */

@@ -291,17 +291,28 @@ static void gru_cell(
         }
 }
 
+static void rnn_cell(
+        int64_t n, bool relu, const float *restrict gate, const float *restrict before, float *restrict y)
+{
+        for (int64_t u = 0; u < n; u++) {
+                float a = gate[u] + before[u];
+                y[u] = relu ? mfl_unary_relu(a) : tanh_poly(a);
+        }
+}
+
 static void recurrent_cells(const struct mfl_recurrent *v, int64_t t)
 {
-        int64_t n = v->hidden, width = (v->lstm ? 4 : 3) * n;
+        int64_t n = v->hidden, width = mfl_cell_gates(v->kind) * n;
         for (int64_t r = 0; r < v->rows; r++) {
                 int64_t at = r * v->positions + t;
                 float *gate = v->gates + at * 4 * n, *y = v->y + at * n, *cell = v->cells + at * n;
                 const float *before = v->before + r * width;
-                if (v->lstm)
+                if (v->kind == MFL_CELL_LSTM)
                         lstm_cell(n, gate, before, t ? cell - n : v->zeros, cell, y);
-                else
+                else if (v->kind == MFL_CELL_GRU)
                         gru_cell(n, gate, before, t ? y - n : v->zeros, y);
+                else
+                        rnn_cell(n, v->kind == MFL_CELL_RELU, gate, before, y);
         }
 }
 
@@ -335,6 +346,16 @@ static void gru_cell_grad(int64_t n, float *restrict gate, const float *restrict
         }
 }
 
+static void rnn_cell_grad(int64_t n, bool relu, float *restrict gate, const float *restrict y,
+        const float *restrict dy, float *restrict dh)
+{
+        for (int64_t u = 0; u < n; u++) {
+                float h = dh[u] + dy[u];
+                gate[u] = relu ? mfl_unary_relu_grad(y[u], h) : mfl_unary_tanh_grad(y[u], h);
+                dh[u] = 0.0f;
+        }
+}
+
 static void recurrent_cells_grad(const struct mfl_recurrent *v, const float *dy, int64_t t)
 {
         int64_t n = v->hidden;
@@ -342,9 +363,11 @@ static void recurrent_cells_grad(const struct mfl_recurrent *v, const float *dy,
                 int64_t at = r * v->positions + t;
                 float *gate = v->gates + at * 4 * n, *dh = v->dh + r * n, *dc = v->dc + r * n;
                 const float *cell = v->cells + at * n, *y = v->y + at * n;
-                if (v->lstm)
+                if (v->kind == MFL_CELL_LSTM)
                         lstm_cell_grad(n, gate, cell, t ? cell - n : v->zeros, dy + at * n, dh, dc);
-                else
+                else if (v->kind == MFL_CELL_GRU)
                         gru_cell_grad(n, gate, t ? y - n : v->zeros, dy + at * n, dh);
+                else
+                        rnn_cell_grad(n, v->kind == MFL_CELL_RELU, gate, y, dy + at * n, dh);
         }
 }

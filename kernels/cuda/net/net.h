@@ -70,9 +70,10 @@ struct mfl_cuda_layer {
         bool add, add2;            /* the gradient of input (input2, residual) is added to what is there */
         enum mfl_cuda_act in_act;  /* after the gradient of input, the gradient of this activation of the
                                       input is applied */
-        struct mfl_cuda_conv conv; /* conv2d, dense; for LSTM and GRU the product with the input */
+        struct mfl_cuda_conv conv; /* conv2d, dense; for recurrent layers the product with the input */
         struct mfl_cuda_conv_plan *forward, *data, *weights; /* data: NULL where training needs none */
-        struct mfl_cuda_conv conv2; /* LSTM, GRU: the product with the previous output, as a convolution of
+        struct mfl_cuda_conv
+                conv2; /* recurrent layers: the product with the previous output, as a convolution of
                                        the output */
         struct mfl_cuda_conv_plan *weights2;
         uint64_t map_at; /* maps: offset of the tables in their region */
@@ -233,9 +234,9 @@ bool mfl_cuda_is_conv(const struct mfl_layer *layer); /* conv2d, dense: they hav
 bool mfl_cuda_conv_gives(const struct mfl_cuda_model *model, int i, enum mfl_cuda_pass pass);
 bool mfl_cuda_is_direct(const struct mfl_layer *layer); /* convolutions launched by run_direct.c */
 bool mfl_cuda_is_norm(enum mfl_op op);
-bool mfl_cuda_is_recurrent(enum mfl_op op); /* LSTM, GRU: they have plans too */
+bool mfl_cuda_is_recurrent(enum mfl_op op); /* they have plans too */
 bool mfl_cuda_has_plans(const struct mfl_layer *layer);
-/* For LSTM or GRU in a step of training, besides its plans: run_lstm.c. */
+/* For a recurrent layer in a step of training, besides its plans: run_lstm.c. */
 uint32_t mfl_cuda_lstm_launches(const struct mfl_cuda_model *model, int i);
 
 /* ---- shared params: net_tie.c ---- */

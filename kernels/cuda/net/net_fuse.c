@@ -34,7 +34,7 @@ bool mfl_cuda_is_norm(enum mfl_op op)
 
 bool mfl_cuda_is_recurrent(enum mfl_op op)
 {
-        return op == MFL_OP_LSTM || op == MFL_OP_GRU;
+        return mfl_op_is_recurrent(op);
 }
 
 bool mfl_cuda_has_plans(const struct mfl_layer *layer)

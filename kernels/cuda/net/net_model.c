@@ -44,6 +44,7 @@ static const unsigned char traits[MFL_OP_COUNT_] = {
         [MFL_OP_ATTENTION] = KNOWN | READS_INPUT | READS_INPUT2 | READS_OUTPUT | KEEPS_ALWAYS,
         [MFL_OP_LSTM] = KNOWN | READS_INPUT | READS_OUTPUT | KEEPS_ALWAYS,
         [MFL_OP_GRU] = KNOWN | READS_INPUT | READS_OUTPUT | KEEPS_ALWAYS,
+        [MFL_OP_RNN] = KNOWN | READS_INPUT | READS_OUTPUT | KEEPS_ALWAYS,
 /* Those that a layer carries read their output, unless it applies their gradient: describe_needs. */
 #define UNARY(symbol, ...) [MFL_OP_##symbol] = KNOWN | ORDER,
 #include "common/model/unary.def"
@@ -179,7 +180,7 @@ static void describe_recurrent(struct mfl_cuda_model *model, int i)
 {
         const struct mfl_layer *layer = &model->graph->layers[i];
         struct mfl_cuda_layer *own = &model->layers[i];
-        own->conv.k = (layer->op == MFL_OP_LSTM ? 4 : 3) * layer->out_channels;
+        own->conv.k = mfl_cell_gates(mfl_cell_of(layer)) * layer->out_channels;
         own->conv2 = own->conv;
         own->conv2.c = layer->out_channels;
         own->conv2.pad[0] = 1;
@@ -242,8 +243,7 @@ static uint64_t aux_of(const struct mfl_cuda_model *model, int i)
         if (layer->op == MFL_OP_ATTENTION)
                 return rows * mfl_cuda_attention_kept_floats(layer, model->options.training) * sizeof(float);
         if (mfl_cuda_is_recurrent(layer->op))
-                return mfl_cuda_recurrent_kept(
-                        vectors, layer->out_channels, layer->op == MFL_OP_LSTM, model->type);
+                return mfl_cuda_recurrent_kept(vectors, layer->out_channels, mfl_cell_of(layer), model->type);
         if (layer->op == MFL_OP_DENSE && layer->lora_rank) /* A x and its gradient */
                 return vectors * 2 * (uint64_t)layer->lora_rank * sizeof(float);
         if (layer->op == MFL_OP_EMBEDDING) /* links */

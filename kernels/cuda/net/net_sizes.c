@@ -176,7 +176,7 @@ static void size_rows(struct mfl_cuda_model *model)
                                 mfl_cuda_attention_kept_floats(layer, true) * sizeof(float);
                 else if (mfl_cuda_is_recurrent(layer->op))
                         bytes = mfl_cuda_recurrent_workspace(
-                                groups, batch, width, layer->op == MFL_OP_LSTM, model->options.precision);
+                                groups, batch, width, mfl_cell_of(layer), model->options.precision);
                 if (model->layers[i].live && (model->options.training || mfl_cuda_is_recurrent(layer->op)))
                         model->workspace_bytes[0] = MFL_MAX(model->workspace_bytes[0], bytes);
         }

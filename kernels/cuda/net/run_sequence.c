@@ -76,6 +76,7 @@ static cudaError_t mask_forward(const struct mfl_cuda_run *pass, int i)
                 .positions = (int)layer->out.dim[0],
                 .padding = layer->padding_idx,
                 .type = model->type,
+                .token_type = model->layers[layer->input].x.type,
                 .tokens = mfl_cuda_act_at(pass->net, layer->input),
                 .out = mfl_cuda_act_at(pass->net, i),
                 .steps = pass->steps};

@@ -101,7 +101,7 @@ MFL_KERNEL(padding_mask, struct mfl_cuda_mask)
         int64_t n = (int64_t)a.batch * a.positions, i = MFL_GLOBAL_INDEX, at = (int64_t)blockIdx.y * n + i;
         if (i >= n || mfl_cuda_rows(&a.steps, blockIdx.y) == 0)
                 return;
-        float v = mfl_masked_at(a.tokens[at], a.padding);
+        float v = mfl_masked_at(mfl_load(a.tokens, at, a.token_type), a.padding);
         mfl_store(a.out, at, a.type == MFL_CUDA_F16 && v < -65504.0f ? -65504.0f : v, a.type);
 }
 

@@ -12,12 +12,13 @@ struct sizes {
         int64_t packed, state; /* bytes of one group */
 };
 
-static struct sizes sizes_of(int batch, int hidden, bool lstm, enum mfl_precision precision, bool backward)
+static struct sizes sizes_of(
+        int batch, int hidden, enum mfl_cell kind, enum mfl_precision precision, bool backward)
 {
         int64_t bytes = mfl_cuda_type_bytes(mfl_cuda_type_of(precision));
         struct sizes z;
-        z.gates = mfl_recurrent_gates(lstm);
-        z.panels = mfl_recurrent_panels(lstm, backward);
+        z.gates = mfl_cell_gates(kind);
+        z.panels = mfl_recurrent_panels(kind, backward);
         z.tiles = (int)mfl_blocks(hidden, MFL_RECURRENT_UNITS);
         z.chunks = (int)mfl_blocks((backward ? z.gates : 1) * hidden * bytes, MFL_RECURRENT_CHUNK);
         z.slice = (int)mfl_blocks(z.chunks, MFL_RECURRENT_SLICES);
@@ -41,9 +42,10 @@ static int64_t whole_shared(const struct sizes *z)
         return z->packed + (int64_t)MFL_RECURRENT_ROWS * whole_pitch(z) + sums;
 }
 
-MFL_HOST bool mfl_cuda_recurrent_is_whole(int hidden, bool lstm, enum mfl_precision precision, bool backward)
+MFL_HOST bool mfl_cuda_recurrent_is_whole(
+        int hidden, enum mfl_cell kind, enum mfl_precision precision, bool backward)
 {
-        struct sizes z = sizes_of(1, hidden, lstm, precision, backward);
+        struct sizes z = sizes_of(1, hidden, kind, precision, backward);
         bool is_float = mfl_cuda_type_of(precision) == MFL_CUDA_F32;
         return z.tiles <= (is_float ? MFL_RECURRENT_WARPS_FLOAT : MFL_RECURRENT_WARPS_HALF) &&
                whole_shared(&z) <= MFL_RECURRENT_SHARED;
@@ -61,10 +63,10 @@ static int64_t workspace_of(const struct sizes *z, int groups, int batch, int hi
 }
 
 MFL_HOST uint64_t mfl_cuda_recurrent_workspace(
-        int groups, int batch, int hidden, bool lstm, enum mfl_precision precision)
+        int groups, int batch, int hidden, enum mfl_cell kind, enum mfl_precision precision)
 {
-        struct sizes forward = sizes_of(batch, hidden, lstm, precision, false);
-        struct sizes backward = sizes_of(batch, hidden, lstm, precision, true);
+        struct sizes forward = sizes_of(batch, hidden, kind, precision, false);
+        struct sizes backward = sizes_of(batch, hidden, kind, precision, true);
         int64_t one = workspace_of(&forward, groups, batch, hidden, false);
         int64_t two = workspace_of(&backward, groups, batch, hidden, true);
         return (uint64_t)(one > two ? one : two);
@@ -160,13 +162,13 @@ static const void *kernel_of(const struct mfl_cuda_recurrent *a, bool backward)
 {
         switch (a->precision) {
         case MFL_PRECISION_TF32:
-                return mfl_recurrent_kernel_tf32(a->lstm, backward, a->whole);
+                return mfl_recurrent_kernel_tf32(a->kind, backward, a->whole);
         case MFL_PRECISION_BF16:
-                return mfl_recurrent_kernel_bf16(a->lstm, backward, a->whole);
+                return mfl_recurrent_kernel_bf16(a->kind, backward, a->whole);
         case MFL_PRECISION_FP16:
-                return mfl_recurrent_kernel_f16(a->lstm, backward, a->whole);
+                return mfl_recurrent_kernel_f16(a->kind, backward, a->whole);
         default:
-                return mfl_recurrent_kernel_f32(a->lstm, backward, a->whole);
+                return mfl_recurrent_kernel_f32(a->kind, backward, a->whole);
         }
 }
 
@@ -176,6 +178,7 @@ static struct mfl_recurrent_args args_of(const struct mfl_cuda_recurrent *a, con
         v.batch = a->batch;
         v.positions = a->positions;
         v.hidden = a->hidden;
+        v.relu = a->kind == MFL_CELL_RELU;
         v.rests_early = a->groups > MFL_RECURRENT_LATENCY;
         v.tiles = z->tiles;
         v.chunks = z->chunks;
@@ -217,9 +220,9 @@ static cudaError_t run(const struct mfl_cuda_recurrent *a, bool backward, cudaSt
         int64_t blocks = mfl_blocks(a->batch, MFL_RECURRENT_ROWS);
         if (a->groups < 1 || a->groups > 65535 || a->batch < 1 || a->positions < 1 || a->hidden < 1 ||
                 a->hidden > INT32_MAX / 16 / 16 || blocks > 65535 ||
-                (a->whole && !mfl_cuda_recurrent_is_whole(a->hidden, a->lstm, a->precision, backward)))
+                (a->whole && !mfl_cuda_recurrent_is_whole(a->hidden, a->kind, a->precision, backward)))
                 return cudaErrorInvalidValue;
-        struct sizes z = sizes_of(a->batch, a->hidden, a->lstm, a->precision, backward);
+        struct sizes z = sizes_of(a->batch, a->hidden, a->kind, a->precision, backward);
         struct mfl_recurrent_args args = args_of(a, &z);
         const void *kernel = kernel_of(a, backward);
         cudaError_t r = launch_pack(a, &z, backward, &args, stream);

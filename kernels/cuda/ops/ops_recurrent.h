@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recurrent part of LSTM and GRU over G clients at once. Conventions and errors are those of ops.h;
+/* The recurrent part of LSTM, GRU and RNN over G clients at once. Conventions and errors are those of ops.h;
  * equations are those of torch.nn.
  *
  * What does not depend on the previous position is computed for all positions at once, by the kernels of
@@ -68,14 +68,14 @@ extern "C" {
 
 struct mfl_cuda_recurrent {
         int groups, batch, positions, hidden;
-        bool lstm; /* else GRU */
+        enum mfl_cell kind;
         bool whole;
         enum mfl_precision precision;
-        const void *weight; /* of group 0, [4 or 3 hidden][hidden], in the type of the tensors */
+        const void *weight; /* of group 0, [gates * hidden][hidden], in the type of the tensors */
         const float *bias;  /* of group 0, of W_hh; NULL: none */
         uint64_t stride;    /* elements from a group's to the next's */
-        /* [G][batch][T][4 or 3 hidden]. forward: in, the products with the input and their bias; out, the
-         * gates: i, f, g, o or r, z, n. backward: they become the gradients of the gates' inputs. */
+        /* [G][batch][T][gates * hidden]. forward: in, the products with the input and their bias; out, the
+         * gates: i, f, g, o or r, z, n, or unchanged. backward: they become the gradients of the gates' inputs. */
         void *gates;
         /* GRU: shaped like gates. forward: the last third is n's hidden share, W_hh's rows with their bias.
          * backward: becomes the gradients of the products with W_hh. */
@@ -89,21 +89,24 @@ struct mfl_cuda_recurrent {
 /* Gates, then hidden_gates or cell, for `places` rows and positions of all groups: bytes of the first, and of
  * both. */
 static inline uint64_t mfl_cuda_recurrent_gates(
-        uint64_t places, int hidden, bool lstm, enum mfl_cuda_type type)
+        uint64_t places, int hidden, enum mfl_cell kind, enum mfl_cuda_type type)
 {
-        uint64_t bytes = places * (uint64_t)hidden * (lstm ? 4 : 3) * (uint64_t)mfl_cuda_type_bytes(type);
+        uint64_t bytes = places * (uint64_t)hidden * (uint64_t)mfl_cell_gates(kind) *
+                         (uint64_t)mfl_cuda_type_bytes(type);
         return (bytes + 255) / 256 * 256;
 }
 static inline uint64_t mfl_cuda_recurrent_kept(
-        uint64_t places, int hidden, bool lstm, enum mfl_cuda_type type)
+        uint64_t places, int hidden, enum mfl_cell kind, enum mfl_cuda_type type)
 {
-        uint64_t gates = mfl_cuda_recurrent_gates(places, hidden, lstm, type);
-        return gates + (lstm ? places * (uint64_t)hidden * sizeof(float) : gates);
+        uint64_t gates = mfl_cuda_recurrent_gates(places, hidden, kind, type);
+        if (kind == MFL_CELL_LSTM)
+                return gates + places * (uint64_t)hidden * sizeof(float);
+        return kind == MFL_CELL_GRU ? 2 * gates : gates;
 }
-bool mfl_cuda_recurrent_is_whole(int hidden, bool lstm, enum mfl_precision precision, bool backward);
+bool mfl_cuda_recurrent_is_whole(int hidden, enum mfl_cell kind, enum mfl_precision precision, bool backward);
 /* For both directions. */
 uint64_t mfl_cuda_recurrent_workspace(
-        int groups, int batch, int hidden, bool lstm, enum mfl_precision precision);
+        int groups, int batch, int hidden, enum mfl_cell kind, enum mfl_precision precision);
 /* a->whole asks for that form; cudaErrorInvalidValue where mfl_cuda_recurrent_is_whole says no. */
 cudaError_t mfl_cuda_recurrent_forward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);
 cudaError_t mfl_cuda_recurrent_backward(const struct mfl_cuda_recurrent *a, cudaStream_t stream);

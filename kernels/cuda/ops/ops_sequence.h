@@ -75,8 +75,8 @@ cudaError_t mfl_cuda_embedding_backward(const struct mfl_cuda_embedding *a, cuda
 /* MFL_MASKED where a token is `padding`, 0 elsewhere; in fp16 the lowest number instead. */
 struct mfl_cuda_mask {
         int groups, batch, positions, padding;
-        enum mfl_cuda_type type;
-        const float *tokens;
+        enum mfl_cuda_type type, token_type;
+        const void *tokens;
         void *out;
         struct mfl_cuda_steps steps;
 };

@@ -26,20 +26,18 @@ enum {
 /* The specialisation of a kernel; always a constant. */
 struct mfl_recurrent_shape {
         enum mfl_precision precision;
-        bool lstm, backward, whole;
+        enum mfl_cell kind; /* MFL_CELL_TANH for both functions of rnn: args.relu tells them apart */
+        bool backward, whole;
 };
-static inline MFL_HD int mfl_recurrent_gates(bool lstm)
-{
-        return lstm ? 4 : 3;
-}
 /* Matrices of a tile: in forward one product for each gate, in backward one over all gates. */
-static inline MFL_HD int mfl_recurrent_panels(bool lstm, bool backward)
+static inline MFL_HD int mfl_recurrent_panels(enum mfl_cell kind, bool backward)
 {
-        return backward ? 1 : mfl_recurrent_gates(lstm);
+        return backward ? 1 : mfl_cell_gates(kind);
 }
 
 struct mfl_recurrent_args {
         int batch, positions, hidden;
+        bool relu;
         int position; /* of this launch; whole: unused */
         /* Step form: a block of a group without rows ends at once. Otherwise the block computes without
          * writing anything; but then no block waits for two loads, one after the other, before it requests
@@ -65,10 +63,10 @@ struct mfl_recurrent_args {
 extern "C" {
 #endif
 /* The kernel of one precision. */
-const void *mfl_recurrent_kernel_f32(bool lstm, bool backward, bool whole);
-const void *mfl_recurrent_kernel_tf32(bool lstm, bool backward, bool whole);
-const void *mfl_recurrent_kernel_bf16(bool lstm, bool backward, bool whole);
-const void *mfl_recurrent_kernel_f16(bool lstm, bool backward, bool whole);
+const void *mfl_recurrent_kernel_f32(enum mfl_cell kind, bool backward, bool whole);
+const void *mfl_recurrent_kernel_tf32(enum mfl_cell kind, bool backward, bool whole);
+const void *mfl_recurrent_kernel_bf16(enum mfl_cell kind, bool backward, bool whole);
+const void *mfl_recurrent_kernel_f16(enum mfl_cell kind, bool backward, bool whole);
 #ifdef __cplusplus
 }
 #endif

@@ -57,7 +57,7 @@ MFL_DEVICE void recurrent_mma(
 MFL_DEVICE void recurrent_tensor_product(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s,
         const struct recurrent_operands *at, int first, int end, struct recurrent_sums *sums)
 {
-        const int panels = mfl_recurrent_panels(s.lstm, s.backward),
+        const int panels = mfl_recurrent_panels(s.kind, s.backward),
                   at_once = (panels == 1 ? 4 : 2) / (s.whole ? 2 : 1);
         const int row = at->lane / 4, word = at->lane % 4 * 16;
         for (int c = first; c < end; c += at_once) {
@@ -94,7 +94,7 @@ MFL_DEVICE void recurrent_tensor_product(const struct mfl_recurrent_args *a, str
 MFL_DEVICE void recurrent_plain_product(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s,
         const struct recurrent_operands *at, int first, int end, struct recurrent_sums *sums)
 {
-        const int panels = mfl_recurrent_panels(s.lstm, s.backward);
+        const int panels = mfl_recurrent_panels(s.kind, s.backward);
         const int row = at->lane % 4, unit = at->lane / 4;
         for (int c = first; c < end; c++) {
                 MFL_UNROLL
@@ -144,7 +144,7 @@ MFL_DEVICE void recurrent_slice(const struct mfl_recurrent_args *a, struct mfl_r
 MFL_DEVICE void recurrent_stage(
         struct mfl_recurrent_shape s, int lane, const struct recurrent_sums *sums, float *stage)
 {
-        const int panels = mfl_recurrent_panels(s.lstm, s.backward);
+        const int panels = mfl_recurrent_panels(s.kind, s.backward);
         MFL_UNROLL
         for (int p = 0; p < panels; p++)
                 MFL_UNROLL
@@ -165,7 +165,7 @@ struct recurrent_item {
 struct recurrent_inputs {
         float gate[MFL_RECURRENT_PANELS], bias[MFL_RECURRENT_PANELS];
         float before; /* cell (LSTM) or output (GRU) of the previous position */
-        float own;    /* backward: this position's cell (LSTM), the new gate's hidden share (GRU) */
+        float own;    /* backward: this position's cell (LSTM), the new gate's hidden share (GRU), output */
         float dy, carry;
 };
 
@@ -186,7 +186,7 @@ MFL_DEVICE struct recurrent_inputs recurrent_inputs_of(const struct mfl_recurren
         struct mfl_recurrent_shape s, const struct recurrent_item *at, int t)
 {
         const enum mfl_cuda_type type = mfl_cuda_type_of(s.precision);
-        const int gates = mfl_recurrent_gates(s.lstm);
+        const int gates = mfl_cell_gates(s.kind);
         struct recurrent_inputs in = {{0.0f}, {0.0f}, 0.0f, 0.0f, 0.0f, 0.0f};
         if (!at->exists)
                 return in;
@@ -198,14 +198,16 @@ MFL_DEVICE struct recurrent_inputs recurrent_inputs_of(const struct mfl_recurren
                         in.bias[p] =
                                 a->bias[(uint64_t)at->group * a->stride + (uint64_t)(p * a->hidden + at->u)];
         }
-        if (t > 0)
-                in.before = s.lstm ? a->cell[own - a->hidden] : mfl_load(a->out, own - a->hidden, type);
+        const bool lstm = s.kind == MFL_CELL_LSTM, gru = s.kind == MFL_CELL_GRU;
+        if (t > 0 && (lstm || gru))
+                in.before = lstm ? a->cell[own - a->hidden] : mfl_load(a->out, own - a->hidden, type);
         if (!s.backward)
                 return in;
-        in.own = s.lstm ? a->cell[own]
-                        : mfl_load(a->hidden_gates, (place * gates + 2) * a->hidden + at->u, type);
+        in.own = lstm  ? a->cell[own]
+                 : gru ? mfl_load(a->hidden_gates, (place * gates + 2) * a->hidden + at->u, type)
+                       : mfl_load(a->out, own, type);
         in.dy = mfl_load(a->dout, own, type);
-        if (t + 1 < a->positions)
+        if (t + 1 < a->positions && (lstm || gru))
                 in.carry = a->carry[at->whole * a->hidden + at->u];
         return in;
 }
@@ -226,11 +228,18 @@ MFL_DEVICE void recurrent_forward(const struct mfl_recurrent_args *a, struct mfl
 {
         const enum mfl_cuda_type type = mfl_cuda_type_of(s.precision);
         const int64_t n = a->hidden, place = at->whole * a->positions + t, own = place * n + at->u;
-        const int64_t gate = place * mfl_recurrent_gates(s.lstm) * n + at->u;
+        const int64_t gate = place * mfl_cell_gates(s.kind) * n + at->u;
+        if (s.kind == MFL_CELL_TANH) {
+                float sum = in->gate[0] + (v[0] + in->bias[0]),
+                      y = a->relu ? mfl_unary_relu(sum) : tanhf(sum);
+                mfl_store(a->out, own, y, type);
+                recurrent_keep(s, state, at->u, y);
+                return;
+        }
         float first = mfl_unary_sigmoid(in->gate[0] + (v[0] + in->bias[0]));
         float second = mfl_unary_sigmoid(in->gate[1] + (v[1] + in->bias[1]));
         float third, h;
-        if (s.lstm) {
+        if (s.kind == MFL_CELL_LSTM) {
                 third = tanhf(in->gate[2] + (v[2] + in->bias[2]));
                 float o = mfl_unary_sigmoid(in->gate[3] + (v[3] + in->bias[3]));
                 float c = second * in->before + first * third;
@@ -256,10 +265,17 @@ MFL_DEVICE void recurrent_backward(const struct mfl_recurrent_args *a, struct mf
         unsigned char *state)
 {
         const enum mfl_cuda_type type = mfl_cuda_type_of(s.precision);
-        const int gates = mfl_recurrent_gates(s.lstm);
+        const int gates = mfl_cell_gates(s.kind);
         const int64_t n = a->hidden, place = at->whole * a->positions + t;
+        if (s.kind == MFL_CELL_TANH) {
+                float dh = v[0] + in->dy;
+                dh = a->relu ? mfl_unary_relu_grad(in->own, dh) : mfl_unary_tanh_grad(in->own, dh);
+                mfl_store(a->gates, place * n + at->u, dh, type);
+                recurrent_keep(s, state, at->u, dh);
+                return;
+        }
         float d[4], carry, last; /* last: the gradient of the product with W_hh's last rows */
-        if (s.lstm) {
+        if (s.kind == MFL_CELL_LSTM) {
                 float i = in->gate[0], f = in->gate[1], g = in->gate[2], o = in->gate[3];
                 float dh = v[0] + in->dy, c = tanhf(in->own), dc = in->carry + mfl_unary_tanh_grad(c, dh * o);
                 d[0] = mfl_unary_sigmoid_grad(i, dc * g);
@@ -281,7 +297,7 @@ MFL_DEVICE void recurrent_backward(const struct mfl_recurrent_args *a, struct mf
         for (int p = 0; p < gates; p++) {
                 float hidden = p + 1 < gates ? d[p] : last;
                 mfl_store(a->gates, (place * gates + p) * n + at->u, d[p], type);
-                if (!s.lstm)
+                if (s.kind == MFL_CELL_GRU)
                         mfl_store(a->hidden_gates, (place * gates + p) * n + at->u, hidden, type);
                 recurrent_keep(s, state, p * a->hidden + at->u, hidden);
         }
@@ -307,7 +323,7 @@ MFL_DEVICE int recurrent_rows_of(const struct mfl_recurrent_args *a, int block)
 
 MFL_DEVICE void recurrent_step(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s, float *stage)
 {
-        const int panels = mfl_recurrent_panels(s.lstm, s.backward), sums_each = panels * MFL_RECURRENT_ITEMS;
+        const int panels = mfl_recurrent_panels(s.kind, s.backward), sums_each = panels * MFL_RECURRENT_ITEMS;
         int thread = (int)threadIdx.x, warp = thread / 32, t = a->position, tile = (int)blockIdx.x;
         int group = (int)blockIdx.z, block = (int)blockIdx.y;
         bool rests = mfl_cuda_rows(&a->steps, (uint32_t)group) == 0;
@@ -379,7 +395,7 @@ MFL_DEVICE void recurrent_all_slices(const struct mfl_recurrent_args *a, struct 
 MFL_DEVICE void recurrent_whole(
         const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s, unsigned char *shared)
 {
-        const int panels = mfl_recurrent_panels(s.lstm, s.backward), sums_each = panels * MFL_RECURRENT_ITEMS;
+        const int panels = mfl_recurrent_panels(s.kind, s.backward), sums_each = panels * MFL_RECURRENT_ITEMS;
         int warp = (int)threadIdx.x / 32, group = (int)blockIdx.z, block = (int)blockIdx.x;
         int tile_bytes = panels * a->chunks * MFL_RECURRENT_LOAD, weight_bytes = a->tiles * tile_bytes;
         int state_bytes = MFL_RECURRENT_ROWS * a->pitch;

@@ -62,6 +62,7 @@ static void check_layers(const struct mfl_graph *a, const struct mfl_graph *b)
                 assert_int_equal(x->heads, y->heads);
                 assert_int_equal(x->causal, y->causal);
                 assert_int_equal(x->approximate, y->approximate);
+                assert_int_equal(x->relu, y->relu);
                 if (!(x->alpha == y->alpha && x->beta == y->beta))
                         fail_msg("%s: %.9g, %.9g are read as %.9g, %.9g", a->name, (double)x->alpha,
                                 (double)x->beta, (double)y->alpha, (double)y->beta);
@@ -180,9 +181,11 @@ static void test_other_operators(void **state)
                 {.op = MFL_OP_MULTIPLY, .input = 4, .input2 = 5},
                 {.op = MFL_OP_DENSE, .input = 6, .out_channels = 36},
                 {.op = MFL_OP_ATTENTION, .input = 7, .heads = 3, .rate = 0.1f},
-                {.op = MFL_OP_TRANSPOSE, .input = 8, .order = {1, 0}},
-                {.op = MFL_OP_MEAN, .input = 9, .axis = 1},
-                {.op = MFL_OP_DENSE, .input = 10, .out_channels = 9}};
+                {.op = MFL_OP_RNN, .input = 8, .out_channels = 12, .bias = true},
+                {.op = MFL_OP_RNN, .input = 9, .out_channels = 7, .relu = true},
+                {.op = MFL_OP_TRANSPOSE, .input = 10, .order = {1, 0}},
+                {.op = MFL_OP_MEAN, .input = 11, .axis = 1},
+                {.op = MFL_OP_DENSE, .input = 12, .out_channels = 9}};
         static const struct mfl_layer curves[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {3, {2, 9, 8}}},
                 {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 3, .kernel = {2, 2}, .bias = true},
                 {.op = MFL_OP_LEAKY_RELU, .input = 1, .alpha = 0.2f},

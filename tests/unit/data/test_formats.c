@@ -75,8 +75,8 @@ static void damaged_idx_is_told_what_is_wrong(void **state)
         memset(b + 4, 0xff, 12);
         expect_idx(b, sizeof images,
                 "f: declares 4294967295x4294967295x4294967295 of u8, more than any file holds");
-        b[3] = 5;
-        expect_idx(b, sizeof images, "f: 5 dimensions, 1 to 4 are possible");
+        b[3] = 6;
+        expect_idx(b, sizeof images, "f: 6 dimensions, 1 to 5 are possible");
         b[2] = 9;
         expect_idx(b, sizeof images, "f: idx type 0x09; only 0x08 (u8) and 0x0d (f32) are supported");
         b[0] = 0x1f;
@@ -200,8 +200,8 @@ static void damaged_npy_is_told_what_is_wrong(void **state)
                         "f: too long: declares 2x1 of f32, 78 bytes in all, but has 86"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
                         "f: a dimension is above 2^64"},
-                {"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 4, 5), }",
-                        "f: more than 4 dimensions"},
+                {"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 4, 5, 6), }",
+                        "f: more than 5 dimensions"},
                 {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), } x",
                         "f: npy header: spaces and a line end after \"}\" expected at \"x?\""},
                 {"{'descr': '<f4', 'fortran': False, 'shape': (2, 2), }",

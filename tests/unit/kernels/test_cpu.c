@@ -116,6 +116,8 @@ static const struct op_case op_cases[] = {
         {"two LSTMs", IN2(11, 4), 300,
                 {{.op = MFL_OP_LSTM, .out_channels = 33, .bias = true},
                         {.op = MFL_OP_LSTM, .input = 1, .out_channels = 7, .bias = true}}},
+        {"RNN", IN2(6, 5), 150, {{.op = MFL_OP_RNN, .out_channels = 19, .bias = true}}},
+        {"RNN of relu", IN2(5, 5), 40, {{.op = MFL_OP_RNN, .out_channels = 9, .relu = true}}},
         {"GRU", IN2(6, 5), 150, {{.op = MFL_OP_GRU, .out_channels = 19, .bias = true}}},
         {"frozen GRU", IN2(4, 5), 100,
                 {{.op = MFL_OP_DENSE, .out_channels = 6},

@@ -4,7 +4,7 @@
  * 1/4), so that they are exact in float:
  *
  *     def grid(*shape, k=8): return torch.randint(-8, 9, shape).double() / k
- *     torch.manual_seed(5); net = torch.nn.LSTM(2, 2, batch_first=True).double()        # or GRU
+ *     torch.manual_seed(5); net = torch.nn.LSTM(2, 2, batch_first=True).double()        # or GRU, RNN
  *     for p in net.parameters(): p.data.copy_(grid(*p.shape))
  *     x = grid(1, 3, 2).requires_grad_(); dy = grid(1, 3, 2); y, _ = net(x); (y * dy).sum().backward()
  *
@@ -36,7 +36,7 @@ static void assert_floats(const float *got, const float *want, size_t n)
 
 /* Three positions, two features, two units. */
 struct recurrent_case {
-        bool lstm;
+        enum mfl_cell cell;
         const float *w_ih, *w_hh, *b_ih, *b_hh, *x, *dy, *y, *dx, *dw_ih, *dw_hh, *db_ih, *db_hh;
 };
 
@@ -46,12 +46,12 @@ static void check_recurrent(const struct recurrent_case *k)
                 .positions = 3,
                 .features = 2,
                 .hidden = 2,
-                .lstm = k->lstm,
+                .cell = k->cell,
                 .weight_ih = k->w_ih,
                 .weight_hh = k->w_hh,
                 .bias_ih = k->b_ih,
                 .bias_hh = k->b_hh};
-        size_t gates = k->lstm ? 4 : 3;
+        size_t gates = (size_t)mfl_cell_gates(k->cell);
         float kept[3 * MFL_REF_RECURRENT_KEPT * 2 + MFL_REF_RECURRENT_SCRATCH * 2], y[6], dx[6];
         float dw_ih[16], dw_hh[16], db_ih[8], db_hh[8];
         mfl_ref_recurrent_forward(&v, k->x, kept, y);
@@ -89,7 +89,7 @@ static void lstm_is_pytorchs(void **state)
         static const float db_hh[] = {0.042331822f, -0.057880626f, -0.059895359f, -0.013534893f, 0.017450868f,
                 -0.18638882f, 0.011831842f, -0.14370215f};
         const struct recurrent_case kase = {
-                true, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
+                MFL_CELL_LSTM, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
         check_recurrent(&kase);
 }
 
@@ -118,7 +118,47 @@ static void gru_is_pytorchs(void **state)
         static const float db_hh[] = {
                 0.013723452f, -0.0048618491f, -0.084043084f, 0.069430151f, 0.01636372f, -0.081515348f};
         const struct recurrent_case kase = {
-                false, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
+                MFL_CELL_GRU, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
+        check_recurrent(&kase);
+}
+
+static void rnn_is_pytorchs(void **state)
+{
+        static const float w_ih[] = {0.125f, 0.5f, 0.75f, -0.125f};
+        static const float w_hh[] = {-0.25f, -0.375f, 0.625f, -0.625f};
+        static const float b_ih[] = {-0.75f, -0.375f};
+        static const float b_hh[] = {-0.25f, -0.25f};
+        static const float x[] = {1.0f, -0.875f, -0.125f, 1.0f, 0.125f, -0.25f};
+        static const float dy[] = {-0.875f, 0.5f, 0.75f, 0.75f, 0.875f, 0.25f};
+        static const float y[] = {
+                -0.86490662f, 0.23017571f, -0.36765964f, -0.91011202f, -0.5890226f, -0.15959128f};
+        static const float dx[] = {
+                0.11954793f, -0.1508848f, 0.13147253f, 0.32015161f, 0.2541521f, 0.25525633f};
+        static const float dw_ih[] = {-0.26211116f, 0.73392014f, 0.22352902f, -0.17121326f};
+        static const float dw_hh[] = {-0.77812644f, -0.36888623f, -0.14651617f, -0.20657909f};
+        static const float db_ih[] = {0.97673966f, 0.51077346f};
+        static const float db_hh[] = {0.97673966f, 0.51077346f};
+        const struct recurrent_case kase = {
+                MFL_CELL_TANH, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
+        check_recurrent(&kase);
+}
+
+static void rnn_of_relu_is_pytorchs(void **state)
+{
+        static const float w_ih[] = {0.5f, 0.875f, -0.5f, -0.125f};
+        static const float w_hh[] = {0.875f, -0.875f, -0.25f, 0.375f};
+        static const float b_ih[] = {-0.375f, 0.125f};
+        static const float b_hh[] = {0.25f, 0.0f};
+        static const float x[] = {0.625f, -0.75f, -0.5f, -0.25f, 0.125f, -0.375f};
+        static const float dy[] = {-0.625f, -0.125f, -0.5f, 0.0f, -0.75f, -0.25f};
+        static const float y[] = {0.0f, 0.0f, 0.0f, 0.40625f, 0.0f, 0.26171875f};
+        static const float dx[] = {0.0f, 0.0f, 0.046875f, 0.01171875f, 0.125f, 0.03125f};
+        static const float dw_ih[] = {0.0f, 0.0f, 0.015625f, 0.1171875f};
+        static const float dw_hh[] = {0.0f, 0.0f, 0.0f, -0.1015625f};
+        static const float db_ih[] = {0.0f, -0.34375f};
+        static const float db_hh[] = {0.0f, -0.34375f};
+        const struct recurrent_case kase = {
+                MFL_CELL_RELU, w_ih, w_hh, b_ih, b_hh, x, dy, y, dx, dw_ih, dw_hh, db_ih, db_hh};
         check_recurrent(&kase);
 }
 
@@ -346,7 +386,8 @@ static void means_and_largest_go_over_one_axis(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {cmocka_unit_test(lstm_is_pytorchs),
-                cmocka_unit_test(gru_is_pytorchs), cmocka_unit_test(attention_is_pytorchs),
+                cmocka_unit_test(gru_is_pytorchs), cmocka_unit_test(rnn_is_pytorchs),
+                cmocka_unit_test(rnn_of_relu_is_pytorchs), cmocka_unit_test(attention_is_pytorchs),
                 cmocka_unit_test(attention_drops_by_its_place_in_the_step),
                 cmocka_unit_test(norms_of_rows_are_pytorchs), cmocka_unit_test(softmax_gives_shares),
                 cmocka_unit_test(matmul_is_exact_in_small_numbers), cmocka_unit_test(embedding_looks_rows_up),

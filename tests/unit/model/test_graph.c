@@ -727,6 +727,17 @@ static void tokens_have_their_readers(void **state)
         layers[2].input = 1;
         check_layers_of(layers, 5, "(padding_mask): reads the model's input, tokens in one dimension");
         layers[2].input = 0;
+        /* What counts padding is whole; a mean of positions may be anything. */
+        struct mfl_layer counted[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}, embedding,
+                {.op = MFL_OP_PADDING_MASK, .input = 0}, {.op = MFL_OP_EXP, .input = 2},
+                {.op = MFL_OP_EMBEDDING, .input = 3, .vocabulary = 2, .out_channels = 6},
+                {.op = MFL_OP_ADD, .input = 1, .input2 = 4}};
+        check_layers_of(counted, 6, "");
+        counted[3] = (struct mfl_layer){.op = MFL_OP_MEAN, .input = 1, .axis = 1};
+        counted[2] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 1};
+        counted[5].input2 = 2;
+        counted[5].input = 4;
+        check_layers_of(counted, 6, "(embedding): reads mean1; an embedding reads the input (tokens)");
         layers[1].padding_idx = 5;
         check_layers_of(layers, 5, "(embedding): padding_idx 5 is outside the vocabulary, 0 to 4");
         layers[1].padding_idx = 0;

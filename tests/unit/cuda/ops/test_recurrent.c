@@ -11,7 +11,7 @@
 
 struct recurrent_case {
         int hidden, batch, positions;
-        bool lstm;
+        enum mfl_cell kind;
         enum mfl_precision precision;
 };
 
@@ -37,12 +37,13 @@ static struct problem problem_of(const struct recurrent_case *k)
 {
         struct problem p = {.k = *k};
         enum mfl_cuda_type low = mfl_cuda_type_of(k->precision);
-        int64_t gates = k->lstm ? 4 : 3, places = (int64_t)k->batch * k->positions, n = k->hidden;
+        int64_t gates = mfl_cell_gates(k->kind), places = (int64_t)k->batch * k->positions, n = k->hidden;
         /* Weights and biases have one stride. */
         int64_t counts[TENSORS] = {gates * n * n, gates * n * n, places * n, places * gates * n,
-                places * (k->lstm ? 1 : 3) * n, places * n};
+                places * (k->kind == MFL_CELL_GRU ? 3 : 1) * n, places * n};
         for (int t = 0; t < TENSORS; t++) {
-                enum mfl_cuda_type type = t == BIAS || (t == SECOND && k->lstm) ? MFL_CUDA_F32 : low;
+                enum mfl_cuda_type type =
+                        t == BIAS || (t == SECOND && k->kind == MFL_CELL_LSTM) ? MFL_CUDA_F32 : low;
                 float *v = ops_uniform(GROUPS * counts[t], type, 7 + (uint64_t)t);
                 for (int64_t i = 0; t == WEIGHT && i < GROUPS * counts[t]; i++)
                         v[i] *= 0.125f; /* so that gates are not all 0 or 1 */
@@ -64,7 +65,7 @@ static unsigned char *run(const struct problem *p, bool whole, int first, int gr
 {
         const struct recurrent_case *k = &p->k;
         struct ops_buffer b[TENSORS];
-        uint64_t work = mfl_cuda_recurrent_workspace(groups, k->batch, k->hidden, k->lstm, k->precision);
+        uint64_t work = mfl_cuda_recurrent_workspace(groups, k->batch, k->hidden, k->kind, k->precision);
         struct ops_buffer workspace = ops_new((size_t)work);
         size_t at = 0;
         for (int t = 0; t < TENSORS; t++)
@@ -73,15 +74,15 @@ static unsigned char *run(const struct problem *p, bool whole, int first, int gr
                 .batch = k->batch,
                 .positions = k->positions,
                 .hidden = k->hidden,
-                .lstm = k->lstm,
+                .kind = k->kind,
                 .whole = whole,
                 .precision = k->precision,
                 .weight = b[WEIGHT].at,
                 .bias = k->hidden % 2 ? (float *)(void *)b[BIAS].at : NULL,
-                .stride = (uint64_t)(k->lstm ? 4 : 3) * (uint64_t)(k->hidden * k->hidden),
+                .stride = (uint64_t)mfl_cell_gates(k->kind) * (uint64_t)(k->hidden * k->hidden),
                 .gates = b[GATES].at,
-                .hidden_gates = k->lstm ? b[GATES].at : b[SECOND].at,
-                .cell = k->lstm ? (float *)(void *)b[SECOND].at : NULL,
+                .hidden_gates = k->kind == MFL_CELL_GRU ? b[SECOND].at : b[GATES].at,
+                .cell = k->kind == MFL_CELL_LSTM ? (float *)(void *)b[SECOND].at : NULL,
                 .out = b[OUT].at,
                 .dout = b[DOUT].at,
                 .workspace = workspace.at,
@@ -107,11 +108,12 @@ static unsigned char *run(const struct problem *p, bool whole, int first, int gr
 static void assert_same(
         const struct problem *p, const unsigned char *got, const unsigned char *want, size_t bytes)
 {
+        static const char *const names[] = {"lstm", "gru", "rnn", "rnn of relu"};
         for (size_t i = 0; i < bytes; i++)
                 if (got[i] != want[i])
                         fail_msg("%s of %d units, batch %d, %d positions, precision %d: byte %zu of %zu "
                                  "differs",
-                                p->k.lstm ? "lstm" : "gru", p->k.hidden, p->k.batch, p->k.positions,
+                                names[p->k.kind], p->k.hidden, p->k.batch, p->k.positions,
                                 (int)p->k.precision, i, bytes);
 }
 
@@ -134,15 +136,18 @@ static void assert_outputs(const struct problem *p, const unsigned char *got)
 OPS_TEST(forms_have_the_same_bits)
 {
         static const struct recurrent_case cases[] = {
-                {1, 1, 1, true, MFL_PRECISION_FP32},
-                {5, 3, 3, false, MFL_PRECISION_FP32},
-                {33, 17, 2, true, MFL_PRECISION_FP32},
-                {64, 3, 3, true, MFL_PRECISION_TF32},
-                {33, 17, 3, false, MFL_PRECISION_TF32},
-                {8, 16, 2, true, MFL_PRECISION_BF16},
-                {96, 3, 2, true, MFL_PRECISION_BF16},
-                {41, 17, 3, false, MFL_PRECISION_FP16},
-                {64, 1, 2, true, MFL_PRECISION_FP16},
+                {1, 1, 1, MFL_CELL_LSTM, MFL_PRECISION_FP32},
+                {5, 3, 3, MFL_CELL_GRU, MFL_PRECISION_FP32},
+                {33, 17, 2, MFL_CELL_LSTM, MFL_PRECISION_FP32},
+                {64, 3, 3, MFL_CELL_LSTM, MFL_PRECISION_TF32},
+                {33, 17, 3, MFL_CELL_GRU, MFL_PRECISION_TF32},
+                {8, 16, 2, MFL_CELL_LSTM, MFL_PRECISION_BF16},
+                {96, 3, 2, MFL_CELL_LSTM, MFL_PRECISION_BF16},
+                {41, 17, 3, MFL_CELL_GRU, MFL_PRECISION_FP16},
+                {64, 1, 2, MFL_CELL_LSTM, MFL_PRECISION_FP16},
+                {33, 17, 3, MFL_CELL_TANH, MFL_PRECISION_FP32},
+                {64, 3, 3, MFL_CELL_TANH, MFL_PRECISION_TF32},
+                {72, 5, 2, MFL_CELL_TANH, MFL_PRECISION_BF16},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct problem p = problem_of(&cases[i]);
@@ -161,10 +166,11 @@ OPS_TEST(forms_have_the_same_bits)
 OPS_TEST(groups_do_not_matter)
 {
         static const struct recurrent_case cases[] = {
-                {100, 3, 2, true, MFL_PRECISION_FP32},
-                {72, 17, 2, false, MFL_PRECISION_TF32},
-                {9, 2, 3, true, MFL_PRECISION_BF16},
-                {130, 3, 2, false, MFL_PRECISION_FP16},
+                {100, 3, 2, MFL_CELL_LSTM, MFL_PRECISION_FP32},
+                {72, 17, 2, MFL_CELL_GRU, MFL_PRECISION_TF32},
+                {9, 2, 3, MFL_CELL_LSTM, MFL_PRECISION_BF16},
+                {100, 3, 3, MFL_CELL_RELU, MFL_PRECISION_FP32},
+                {130, 3, 2, MFL_CELL_GRU, MFL_PRECISION_FP16},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct problem p = problem_of(&cases[i]);
@@ -199,13 +205,13 @@ OPS_TEST(groups_may_rest)
                 struct ops_buffer gates = ops_new_from(x, GROUPS * gate_bytes),
                                   cell = ops_new(GROUPS * bytes);
                 struct ops_buffer out = ops_new(GROUPS * bytes), dout = ops_new_from(x, GROUPS * bytes);
-                struct ops_buffer workspace =
-                        ops_new((size_t)mfl_cuda_recurrent_workspace(GROUPS, 2, 9, true, MFL_PRECISION_FP32));
+                struct ops_buffer workspace = ops_new((size_t)mfl_cuda_recurrent_workspace(
+                        GROUPS, 2, 9, MFL_CELL_LSTM, MFL_PRECISION_FP32));
                 struct mfl_cuda_recurrent a = {.groups = GROUPS,
                         .batch = 2,
                         .positions = 2,
                         .hidden = 9,
-                        .lstm = true,
+                        .kind = MFL_CELL_LSTM,
                         .whole = whole,
                         .weight = weight.at,
                         .stride = 4 * 81,
@@ -241,14 +247,14 @@ OPS_TEST(groups_may_rest)
 OPS_TEST(forms_are_a_rule)
 {
         struct mfl_cuda_recurrent a = {
-                .groups = 1, .batch = 1, .positions = 1, .hidden = 256, .lstm = true, .whole = true};
+                .groups = 1, .batch = 1, .positions = 1, .hidden = 256, .kind = MFL_CELL_LSTM, .whole = true};
         assert_int_equal(mfl_cuda_recurrent_forward(&a, NULL), cudaErrorInvalidValue);
-        assert_true(mfl_cuda_recurrent_is_whole(64, true, MFL_PRECISION_FP32, false));
-        assert_true(mfl_cuda_recurrent_is_whole(64, true, MFL_PRECISION_TF32, true));
-        assert_true(mfl_cuda_recurrent_is_whole(96, true, MFL_PRECISION_BF16, false));
-        assert_true(mfl_cuda_recurrent_is_whole(96, true, MFL_PRECISION_BF16, true));
-        assert_false(mfl_cuda_recurrent_is_whole(80, true, MFL_PRECISION_TF32, false));
-        assert_false(mfl_cuda_recurrent_is_whole(97, true, MFL_PRECISION_BF16, false));
+        assert_true(mfl_cuda_recurrent_is_whole(64, MFL_CELL_LSTM, MFL_PRECISION_FP32, false));
+        assert_true(mfl_cuda_recurrent_is_whole(64, MFL_CELL_LSTM, MFL_PRECISION_TF32, true));
+        assert_true(mfl_cuda_recurrent_is_whole(96, MFL_CELL_LSTM, MFL_PRECISION_BF16, false));
+        assert_true(mfl_cuda_recurrent_is_whole(96, MFL_CELL_LSTM, MFL_PRECISION_BF16, true));
+        assert_false(mfl_cuda_recurrent_is_whole(80, MFL_CELL_LSTM, MFL_PRECISION_TF32, false));
+        assert_false(mfl_cuda_recurrent_is_whole(97, MFL_CELL_LSTM, MFL_PRECISION_BF16, false));
 }
 
 int main(void)

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Volumes, {batch, channels, depth, height, width}, by layers of fewer dimensions that compute the same:
+ *
+ *     convolution     each window as a row of its numbers, by a view, and a dense layer over rows: its weights are the
+ *                     convolution's in the same order
+ *     maximum, mean   over the windows of each slice, then over the depth; the first of equal maxima stays the first
+ *     batch norm      over images whose height is depth times height
+ */
+#include "cli/onnx/internal.h"
+
+enum { C = 1, D, H, W, RANK };
+
+/* Of the three dimensions D, H and W. */
+struct window {
+        int64_t in[3], out[3], kernel[3], stride[3], before[3], after[3], dilation[3];
+};
+
+static int read_three(struct onnx *o, const char *name, int64_t otherwise, int n, int64_t *ret_v)
+{
+        const int64_t *v;
+        int count, r = mfl_onnx_ints(o, name, SIZE_MAX, &v, &count);
+        if (r)
+                return r;
+        if (count >= 0 && count != n)
+                return mfl_onnx_fail(o, "%s has %d numbers; of a volume it has %d", name, count, n);
+        for (int i = 0; i < n; i++) {
+                ret_v[i] = count < 0 ? otherwise : v[i];
+                if (ret_v[i] < (otherwise ? 1 : 0) || ret_v[i] > 65536)
+                        return mfl_onnx_fail(o, "%s has the number %lld", name, (long long)ret_v[i]);
+        }
+        return 0;
+}
+
+static int read_window(
+        struct onnx *o, const struct onnx_value *x, const int64_t *kernel, struct window *ret_window)
+{
+        struct window v;
+        int64_t pads[6];
+        int r = 0;
+        if (mfl_onnx_attribute(o, "auto_pad") && mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
+                kernel = NULL;
+        if ((r = read_three(o, "strides", 1, 3, v.stride)) ||
+                (r = read_three(o, "dilations", 1, 3, v.dilation)) || (r = read_three(o, "pads", 0, 6, pads)))
+                return r;
+        if (kernel)
+                memcpy(v.kernel, kernel, sizeof v.kernel);
+        else if ((r = read_three(o, "kernel_shape", 1, 3, v.kernel)))
+                return r;
+        for (int d = 0; d < 3; d++) {
+                v.in[d] = x->shape.dim[D + d];
+                v.before[d] = pads[d];
+                v.after[d] = pads[3 + d];
+                int64_t room = v.in[d] + v.before[d] + v.after[d] - v.dilation[d] * (v.kernel[d] - 1) - 1;
+                v.out[d] = room < 0 ? 0 : room / v.stride[d] + 1;
+                if (!v.out[d])
+                        return mfl_onnx_fail(o, "its window is larger than the volume");
+        }
+        *ret_window = v;
+        return 0;
+}
+
+/* ---- convolution ---- */
+
+/* Adds zeros around dimension `first` and those after it, of a layer in the shape `in`. */
+static int pad(
+        struct onnx *o, const int64_t *before, const int64_t *after, int n, struct mfl_shape *in, int *layer)
+{
+        struct mfl_layer l = {.op = MFL_OP_MAP, .input = *layer, .map.kind = MFL_MAP_PAD, .out = *in};
+        bool any = false;
+        for (int k = 0; k < n; k++) {
+                l.map.before[3 - n + k] = (int)before[k];
+                l.map.after[3 - n + k] = (int)after[k];
+                l.out.dim[3 - n + k] += before[k] + after[k];
+                any = any || before[k] || after[k];
+        }
+        *in = l.out;
+        return any ? mfl_onnx_add_layer(o, &l, NULL, o->node, layer) : 0;
+}
+
+static int reshape(struct onnx *o, const struct mfl_shape *shape, int *layer)
+{
+        struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = *layer, .shape = *shape, .out = *shape};
+        return mfl_shape_equal(mfl_onnx_layer_shape(o, *layer), shape)
+                       ? 0
+                       : mfl_onnx_derive(o, &l, o->node, layer);
+}
+
+/* {positions, numbers of a window}: of each channel, then depth, row and column, as the weights are. */
+static int add_windows(struct onnx *o, const struct window *w, int64_t channels, int *layer)
+{
+        int64_t in[3], rows = w->out[0] * w->out[1] * w->out[2],
+                       each = channels * w->kernel[0] * w->kernel[1] * w->kernel[2];
+        for (int d = 0; d < 3; d++)
+                in[d] = w->in[d] + w->before[d] + w->after[d];
+        const int64_t step[3] = {in[1] * in[2], in[2], 1};
+        struct mfl_layer l = {
+                .op = MFL_OP_MAP, .input = *layer, .shape = {2, {rows, each}}, .out = {2, {rows, each}}};
+        l.map.kind = MFL_MAP_VIEW;
+        l.map.n_digits = 7;
+        for (int d = 0; d < 3; d++) {
+                l.map.size[d] = w->out[d];
+                l.map.stride[d] = w->stride[d] * step[d];
+                l.map.size[4 + d] = w->kernel[d];
+                l.map.stride[4 + d] = w->dilation[d] * step[d];
+        }
+        l.map.size[3] = channels;
+        l.map.stride[3] = in[0] * step[0];
+        if (rows > MFL_MAP_TERMS_MAX / each)
+                return mfl_onnx_fail(o, "its windows have %lld x %lld numbers together; the limit is %lld",
+                        (long long)rows, (long long)each, (long long)MFL_MAP_TERMS_MAX);
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, layer);
+}
+
+/* {positions, channels} as {1, channels, depth, height, width}. */
+static int give(struct onnx *o, int layer, const struct window *w, int64_t channels)
+{
+        struct onnx_shape shape = {RANK, {1, channels, w->out[0], w->out[1], w->out[2]}};
+        struct onnx_value whole = {.layer = layer}, *v;
+        int64_t rows = w->out[0] * w->out[1] * w->out[2];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * channels) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows * channels; i++)
+                map[i] = (int32_t)(i % rows * channels + i / rows);
+        int r = mfl_onnx_view(o, &whole, &shape, map, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+static int convert_conv(struct onnx *o, struct onnx_value *x)
+{
+        const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        int64_t channels = x->shape.dim[C];
+        struct window w;
+        int layer, r = mfl_onnx_weight_of(o, 1, RANK, &t[0]);
+        if (!r && mfl_onnx_input(o, 2))
+                r = mfl_onnx_weight_of(o, 2, 1, &t[1]);
+        if (r || (r = read_window(o, x, t[0]->shape.dim + D, &w)))
+                return r;
+        if (mfl_onnx_int(o, "group", 1) != 1 || t[0]->shape.dim[C] != channels)
+                return mfl_onnx_fail(o, "convolutions of volumes have one group; use Conv3d(groups=1)");
+        struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
+        struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)t[0]->shape.dim[0], .bias = t[1]};
+        if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) ||
+                (r = pad(o, w.before + 1, w.after + 1, 2, &image, &layer)))
+                return r;
+        struct mfl_shape deep = {3, {channels, w.in[0], image.dim[1] * image.dim[2]}};
+        const int64_t before[2] = {w.before[0], 0}, after[2] = {w.after[0], 0};
+        if ((w.before[0] || w.after[0]) &&
+                ((r = reshape(o, &deep, &layer)) || (r = pad(o, before, after, 2, &deep, &layer))))
+                return r;
+        if (l.out_channels < 1 || l.out_channels > 65536)
+                return mfl_onnx_fail(o, "has more than 65536 channels");
+        if ((r = add_windows(o, &w, channels, &layer)))
+                return r;
+        l.input = layer;
+        l.out = (struct mfl_shape){2, {w.out[0] * w.out[1] * w.out[2], l.out_channels}};
+        mfl_onnx_name(o, &l, t[0], "weight");
+        mfl_onnx_name(o, &l, t[1], "bias");
+        r = mfl_onnx_add_layer(o, &l, t, o->node, &layer);
+        return r ? r : give(o, layer, &w, l.out_channels);
+}
+
+/* ---- pools ---- */
+
+/* Over dimensions a and b of the window, of an image {channels, w->in[a], w->in[b]}; b below 0: the last dimension stays. */
+static int pool(struct onnx *o, const struct window *w, int a, int b, const struct mfl_shape *in, int *layer)
+{
+        bool average = mfl_onnx_node(o)->op_type[0] == 'A';
+        struct mfl_layer l = {.op = average ? MFL_OP_AVGPOOL2D : MFL_OP_MAXPOOL2D, .input = *layer};
+        const int of[2] = {a, b};
+        bool padded = false, any = false;
+        l.out = *in;
+        for (int d = 0; d < 2; d++) {
+                l.kernel[d] = l.stride[d] = l.dilation[d] = 1;
+                if (of[d] < 0)
+                        continue;
+                l.kernel[d] = (int)w->kernel[of[d]];
+                l.stride[d] = (int)w->stride[of[d]];
+                l.dilation[d] = (int)w->dilation[of[d]];
+                l.padding[d] = (int)w->before[of[d]];
+                l.out.dim[1 + d] = w->out[of[d]];
+                padded = padded || l.padding[d];
+                any = any || l.kernel[d] > 1 || l.stride[d] > 1 || l.padding[d];
+        }
+        if (average && padded && !mfl_onnx_int(o, "count_include_pad", 0)) {
+                l.op = MFL_OP_MAP;
+                l.map.kind = MFL_MAP_AVGPOOL2D;
+        }
+        return any ? mfl_onnx_add_layer(o, &l, NULL, o->node, layer) : 0;
+}
+
+static int convert_pool(struct onnx *o, struct onnx_value *x)
+{
+        int64_t channels = x->shape.dim[C];
+        struct onnx_value *v;
+        struct window w;
+        int layer, r = read_window(o, x, NULL, &w);
+        for (int d = 0; !r && d < 3; d++)
+                if (w.before[d] != w.after[d] || mfl_onnx_int(o, "ceil_mode", 0))
+                        r = mfl_onnx_fail(
+                                o, "pools of volumes have the same padding on both sides, and no ceil_mode");
+        struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
+        if (r || (r = mfl_onnx_layer_of(o, x, &image, &layer)) || (r = pool(o, &w, 1, 2, &image, &layer)))
+                return r;
+        struct mfl_shape deep = {3, {channels, w.in[0], w.out[1] * w.out[2]}};
+        struct onnx_shape shape = {RANK, {1, channels, w.out[0], w.out[1], w.out[2]}};
+        if ((r = reshape(o, &deep, &layer)) || (r = pool(o, &w, 0, -1, &deep, &layer)) ||
+                (r = mfl_onnx_layer_value(o, layer, &shape, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* ---- what treats a volume as an image ---- */
+
+static int as_image(struct onnx *o, struct onnx_value *x)
+{
+        struct onnx_shape shape = x->shape,
+                          image = {4, {1, shape.dim[C], shape.dim[D] * shape.dim[H], shape.dim[W]}};
+        bool known, pools = mfl_onnx_node(o)->op_type[0] == 'G';
+        x->shape = image;
+        int r = mfl_onnx_operator(o, &known);
+        x->shape = shape;
+        struct onnx_value *v = r ? NULL : mfl_onnx_find(o, mfl_onnx_node(o)->output[0]);
+        for (int d = D; v && pools && d < RANK; d++)
+                shape.dim[d] = 1;
+        if (v)
+                v->shape = shape;
+        return r;
+}
+
+int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0), *view;
+        const char *op = mfl_onnx_node(o)->op_type;
+        bool conv = !strcmp(op, "Conv"), pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"),
+             image = !strcmp(op, "BatchNormalization") || !strcmp(op, "GlobalAveragePool") ||
+                     !strcmp(op, "GlobalMaxPool"),
+             others = !strcmp(op, "ConvTranspose") || !strcmp(op, "Resize") || !strcmp(op, "Upsample");
+        if (!x || x->tensor || x->shape.rank != RANK || x->shape.dim[0] != 1 ||
+                !(conv || pools || image || others))
+                return 0;
+        *ret_taken = true;
+        if (others)
+                return mfl_onnx_fail(o, "is not supported for volumes; Conv3d, pools and batch norm are");
+        int uses = x->uses, r = mfl_onnx_resolve(o, x, &view);
+        if (r)
+                return r;
+        *x = *view; /* what it was resolved to */
+        x->uses = uses;
+        return conv ? convert_conv(o, x) : pools ? convert_pool(o, x) : as_image(o, x);
+}
