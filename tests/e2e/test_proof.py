@@ -89,7 +89,6 @@ DEEP = modules.PROVED["deep"]
 WRONG = {
     "gate": (*DEEP, detach(lambda net: net.gates[4])), "last-gate": (*DEEP, detach(lambda net: net.gates[9])),
     "branch": (*DEEP, detach(lambda net: net.b[5])), "first-branch": (*DEEP, detach(lambda net: net.a[0])),
-    "pooled": (*DEEP, detach(lambda net: net.gates[2][0])),
     "eps": (*DEEP, set_to(lambda net: net.b[3][1], eps=1e-3)), "padding": (*DEEP, set_to(lambda net: net.a[3][0], padding_mode="reflect")),
     "transposed": (*DEEP, lambda net: net.a[3][0].weight.data.copy_(net.a[3][0].weight.data.transpose(2, 3).clone())),
     "gelu": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), modules.VECTOR, tanh_gelu),
