@@ -749,7 +749,7 @@ static void tokens_have_their_readers(void **state)
         columns[2].input = 1;
         check_layers_of(columns, 4, "");
         columns[1] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 0};
-        check_layers_of(columns, 4, "an embedding reads the input (tokens), or a slice of the input");
+        check_layers_of(columns, 4, "an embedding reads the input (tokens), a slice of the input");
 }
 
 static void padding_starts_at_zero(void **state)
