@@ -224,7 +224,10 @@ static bool has_kink(const struct mfl_layer *layer)
         enum mfl_curve curve = mfl_curve_of(layer);
         return curve < MFL_CURVE_COUNT_
                        ? mfl_unaries[curve].kinked
-                       : layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D || layer->relu;
+                       : layer->op == MFL_OP_MAXPOOL2D || layer->op == MFL_OP_GLOBAL_MAXPOOL2D ||
+                                 layer->relu ||
+                                 (layer->op == MFL_OP_PADDING_MASK &&
+                                         layer->input > 0) /* columns are no tokens, which are not moved */;
 }
 
 void mfl_conf_test_gradients(const char *filter)

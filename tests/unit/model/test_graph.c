@@ -731,13 +731,14 @@ static void tokens_have_their_readers(void **state)
         struct mfl_layer counted[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}}, embedding,
                 {.op = MFL_OP_PADDING_MASK, .input = 0}, {.op = MFL_OP_EXP, .input = 2},
                 {.op = MFL_OP_EMBEDDING, .input = 3, .vocabulary = 2, .out_channels = 6},
-                {.op = MFL_OP_ADD, .input = 1, .input2 = 4}};
-        check_layers_of(counted, 6, "");
+                {.op = MFL_OP_ADD, .input = 1, .input2 = 4},
+                {.op = MFL_OP_DENSE, .input = 5, .out_channels = 2}};
+        check_layers_of(counted, 7, "");
         counted[3] = (struct mfl_layer){.op = MFL_OP_MEAN, .input = 1, .axis = 1};
         counted[2] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 1};
         counted[5].input2 = 2;
         counted[5].input = 4;
-        check_layers_of(counted, 6, "(embedding): reads mean1; an embedding reads the input (tokens)");
+        check_layers_of(counted, 7, "; an embedding reads the input (tokens), a slice");
         layers[1].padding_idx = 5;
         check_layers_of(layers, 5, "(embedding): padding_idx 5 is outside the vocabulary, 0 to 4");
         layers[1].padding_idx = 0;
@@ -748,7 +749,7 @@ static void tokens_have_their_readers(void **state)
         columns[2].input = 1;
         check_layers_of(columns, 4, "");
         columns[1] = (struct mfl_layer){.op = MFL_OP_RELU, .input = 0};
-        check_layers_of(columns, 4, "an embedding reads the input (tokens), or a slice of the input");
+        check_layers_of(columns, 4, "an embedding reads the input (tokens), a slice of the input");
 }
 
 static void padding_starts_at_zero(void **state)
