@@ -54,14 +54,15 @@ static void *run(void *arg)
         struct mfl_optimizer opt = {.lr = 0.05f};
         struct mfl_error err;
         for (uint32_t c = 0; c < bench->n_warm + bench->n_calls; c++) {
-                struct mfl_group_steps steps = {.index = bench->index + (size_t)(c * CHUNK % BATCHES) * bench->batch,
+                struct mfl_group_steps steps = {
+                        .index = bench->index + (size_t)(c * CHUNK % BATCHES) * bench->batch,
                         .count = bench->count,
                         .step_first = c * CHUNK};
                 if (rank->team && c == bench->n_warm)
                         rank->before = *mfl_team_times(rank->team);
                 uint64_t begin_ns = mfl_now_ns();
-                must(rank->team ? mfl_team_step(rank->team, &bench->set, &bench->set.train, bench->data, &steps, CHUNK, &opt,
-                                          NULL, &err)
+                must(rank->team ? mfl_team_step(rank->team, &bench->set, &bench->set.train, bench->data,
+                                          &steps, CHUNK, &opt, NULL, &err)
                                 : bench->ops->step(rank->net, bench->data, &steps, CHUNK, &opt, &err),
                         &err);
                 if (!rank->number && c >= bench->n_warm)
@@ -79,7 +80,8 @@ static void init(struct bench *bench, const char *backend, const char *model, ui
         must(mfl_graph_preset(model, &bench->set.shape, bench->set.classes, &bench->graph, &err), &err);
         must(mfl_backend_open(backend, &bench->ops, &err), &err);
         must(bench->ops->device_open(&bench->device, &err), &err);
-        must(bench->ops->data_new(bench->device, &bench->set, &bench->set.train, true, &bench->data, &err), &err);
+        must(bench->ops->data_new(bench->device, &bench->set, &bench->set.train, true, &bench->data, &err),
+                &err);
         bench->n_calls = MFL_MAX(1u, steps / CHUNK);
         bench->n_warm = MFL_MAX(1u, bench->n_calls / 10);
         bench->index = mfl_malloc(n * sizeof *bench->index);
@@ -115,7 +117,8 @@ static void make_ranks(struct bench *bench, struct rank *ranks, uint32_t workers
                 if (!r)
                         must(mfl_backend_set(bench->ops, ranks[r].net, bench->graph, 0, params, &err), &err);
                 if (workers)
-                        must(mfl_team_new(bench->ops, ranks[r].net, &bench->loss, ranks[r].mesh, &how, &ranks[r].team, &err),
+                        must(mfl_team_new(bench->ops, ranks[r].net, &bench->loss, ranks[r].mesh, &how,
+                                     &ranks[r].team, &err),
                                 &err);
         }
         free(params);
@@ -135,8 +138,8 @@ static void print(struct bench *bench, const struct rank *first)
         if (first->team) {
                 const struct mfl_team_times *now = mfl_team_times(first->team), *then = &first->before;
                 printf(" %.2f %.2f %.2f %u", (double)(now->compute - then->compute) / steps,
-                        (double)(now->exchange - then->exchange) / steps, (double)(now->apply - then->apply) / steps,
-                        now->repeats);
+                        (double)(now->exchange - then->exchange) / steps,
+                        (double)(now->apply - then->apply) / steps, now->repeats);
         }
         printf("\n");
 }

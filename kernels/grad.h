@@ -49,17 +49,17 @@ struct mfl_grad_layout {
 struct mfl_grain {
         const uint32_t *index;
         uint32_t rows, first_row;
-        uint32_t step; /* of the local training, for dropout and augmentation */
+        uint32_t step;                       /* of the local training, for dropout and augmentation */
         struct mfl_rng_key dropout, augment; /* as in struct mfl_group_steps */
         const struct mfl_loss_share *share;  /* of the whole step */
 };
 
 /* Where a grain's gradient goes. */
 struct mfl_grad_sink {
-        int64_t *sum;     /* n: += the rounded elements; meaningless after an element beyond its range */
-        bool first;       /* sum = instead. Places between tensors are never written: they hold 0 from the start */
-        const int *bits;  /* of each tensor */
-        float *largest;   /* of each tensor: becomes the largest of it and every |g|; infinity for what is not finite */
+        int64_t *sum; /* n: += the rounded elements; meaningless after an element beyond its range */
+        bool first; /* sum = instead. Places between tensors are never written: they hold 0 from the start */
+        const int *bits; /* of each tensor */
+        float *largest; /* of each tensor: becomes the largest of it and every |g|; infinity for what is not finite */
         float *statistics; /* n_statistics floats, written; NULL where there are none */
 };
 
@@ -79,8 +79,8 @@ struct mfl_grad_ops {
                 const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err);
         /* The sum of squares of each block of the gradient that the optimizer clips: squares[0] is of block first /
          * MFL_GRAD_BLOCK. */
-        int (*squares)(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
-                double *squares, struct mfl_error *err);
+        int (*squares)(struct mfl_net *net, const struct mfl_grad_total *total,
+                const struct mfl_optimizer *opt, double *squares, struct mfl_error *err);
         /* The optimizer's step of those params; the gradient is multiplied by `factor` first. */
         int (*apply)(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
                 const struct mfl_rate *rate, float factor, struct mfl_error *err);

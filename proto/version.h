@@ -15,7 +15,7 @@
 #define MFL_PROTOCOL_LAYERS 3 /* the first for jobs with the layers from leaky_relu on, and with ceil_mode */
 #define MFL_PROTOCOL_RECALL 4 /* the first with Recall: clients that have not begun move to other daemons */
 #define MFL_PROTOCOL_STATISTICS 5 /* the first with Task.statistics_max and Task.arithmetic */
-#define MFL_PROTOCOL_PARALLEL 5 /* the first for jobs with `parallel` */
+#define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
 #define MFL_PROTOCOL_FUNCTIONS                                                                               \
         5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
 

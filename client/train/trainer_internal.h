@@ -121,10 +121,10 @@ struct trainer_team;
 struct trainer_slot {
         struct mfl_net *train, *eval;
         struct trainer_team *team; /* trains the one lane's client; NULL: the network alone does */
-        uint32_t n_lanes;  /* G, the training network's groups */
-        uint32_t n_wanted; /* number of clients that it was made for */
-        uint32_t n_fit;    /* largest G: the job's, or the largest that pays and fits */
-        uint32_t n_used;   /* lanes that take clients of the current task */
+        uint32_t n_lanes;          /* G, the training network's groups */
+        uint32_t n_wanted;         /* number of clients that it was made for */
+        uint32_t n_fit;            /* largest G: the job's, or the largest that pays and fits */
+        uint32_t n_used;           /* lanes that take clients of the current task */
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
@@ -211,14 +211,16 @@ int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct train
 
 /* trainer_team.c: how many workers each of a task's clients gets: all of the daemon's, shared among the clients that
  * train side by side; 0: the job's clients have no teams. */
-uint32_t mfl_trainer_team_width(const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
+uint32_t mfl_trainer_team_width(
+        const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
 uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1; 0: it can only be freed */
 /* What a team of n takes besides the first network. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n);
 /* first: rank 0's network, of those options. It outlives the team. */
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team, struct mfl_error *err);
+        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team,
+        struct mfl_error *err);
 void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *team); /* NULL is fine */
 /* A client's local training begins. */
 void mfl_trainer_team_begin(struct trainer_team *team);

@@ -32,7 +32,8 @@ struct order {
         const struct mfl_optimizer *opt;
 };
 
-uint32_t mfl_trainer_team_width(const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients)
+uint32_t mfl_trainer_team_width(
+        const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients)
 {
         const struct mfl_job *spec = job->spec;
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_MEMBERS_MAX;
@@ -49,7 +50,8 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
         const struct mfl_net_options *options, uint32_t n)
 {
         struct mfl_net_options sibling = *options;
-        struct mfl_team_options team = {.grain = (uint32_t)options->batch, .step_rows = trainer_step_rows(job->spec)};
+        struct mfl_team_options team = {
+                .grain = (uint32_t)options->batch, .step_rows = trainer_step_rows(job->spec)};
         sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
         return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) +
                n * mfl_team_bytes(trainer->ops, job->graph, options, &team);
@@ -72,18 +74,20 @@ static int fill_team(struct mfl_trainer *trainer, const struct trainer_job *job,
                 struct mfl_net_options own = *options;
                 own.sibling = i ? first : NULL;
                 team->ranks[i].net = first;
-                r = i ? trainer->ops->net_new(trainer->device, job->graph, &own, &team->ranks[i].net, err) : 0;
+                r = i ? trainer->ops->net_new(trainer->device, job->graph, &own, &team->ranks[i].net, err)
+                      : 0;
                 if (r)
                         team->ranks[i].net = NULL;
                 if (!r)
-                        r = mfl_team_new(trainer->ops, team->ranks[i].net, &options->loss, team->ranks[i].mesh, &how,
-                                &team->ranks[i].team, err);
+                        r = mfl_team_new(trainer->ops, team->ranks[i].net, &options->loss,
+                                team->ranks[i].mesh, &how, &team->ranks[i].team, err);
         }
         return r ? r : mfl_trainer_pool_init(&team->pool, team->n, err);
 }
 
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team, struct mfl_error *err)
+        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team,
+        struct mfl_error *err)
 {
         struct trainer_team *team = mfl_calloc(1, sizeof(*team));
         struct trainer_rank *ranks = mfl_calloc(n, sizeof(*ranks));
@@ -129,8 +133,8 @@ static void step_rank(void *arg, uint32_t i)
         struct trainer_rank *rank = &order->slot->team->ranks[i];
         const struct trainer_data *data = order->run->job->data;
         rank->steps = order->slot->groups[0];
-        rank->code = mfl_team_step(rank->team, data->dataset, &data->dataset->train, data->train, &rank->steps,
-                order->n_steps, order->opt, NULL, &rank->err);
+        rank->code = mfl_team_step(rank->team, data->dataset, &data->dataset->train, data->train,
+                &rank->steps, order->n_steps, order->opt, NULL, &rank->err);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);
 }

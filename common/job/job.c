@@ -164,8 +164,8 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields, selection_fields,
-        daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
+        selection_fields, daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

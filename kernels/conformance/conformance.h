@@ -102,6 +102,7 @@ void mfl_conf_must(int rc, const struct mfl_error *err);
 
 void mfl_conf_test_operators(const struct conf_backend *backend, const char *filter);
 void mfl_conf_test_gradients(const char *filter); /* reference against central differences */
+void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter);
 void mfl_conf_test_training(const struct conf_backend *backend, const char *filter);
 /* Small versions of presets with several numbers of segments, against networks that keep everything. */
 void mfl_conf_test_checkpoint(const struct conf_backend *backend, const char *filter);

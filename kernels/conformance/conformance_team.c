@@ -76,9 +76,12 @@ static void train_by(struct team_run *run, uint32_t n, bool shared)
                 steps_init(run, &w->steps);
                 mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &own, &w->net, &err), &err);
                 if (!own.sibling)
-                        mfl_conf_must(mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err), &err);
-                mfl_conf_must(
-                        mfl_team_new(run->b->ops, w->net, &run->options.loss, w->mesh, &options, &w->team, &err), &err);
+                        mfl_conf_must(
+                                mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err),
+                                &err);
+                mfl_conf_must(mfl_team_new(run->b->ops, w->net, &run->options.loss, w->mesh, &options,
+                                      &w->team, &err),
+                        &err);
         }
         for (uint32_t r = 0; r < n; r++)
                 mfl_assert(!pthread_create(&threads[r], NULL, work, &workers[r]));
@@ -122,7 +125,8 @@ static void compare(struct team_run *run)
         size_t n = (size_t)run->t->graph->n;
         bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep, same = true;
         double bound = plain ? 1e-4 : run->kase->deep && run->b->precision == MFL_PRECISION_FP32 ? 0.1 : 2;
-        MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one), *accumulated = mfl_calloc(n, sizeof *accumulated);
+        MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one),
+                               *accumulated = mfl_calloc(n, sizeof *accumulated);
         mfl_assert(one && accumulated);
         train_by(run, 1, false);
         struct mfl_score score = run->score;
@@ -131,16 +135,19 @@ static void compare(struct team_run *run)
         for (size_t i = 0; i < MFL_ARRAY_SIZE(n_workers); i++)
                 for (int shared = 0; shared < 2; shared++) {
                         train_by(run, n_workers[i], shared);
-                        same = same && !memcmp(one, run->params, n * sizeof *one) && same_score(&score, &run->score);
+                        same = same && !memcmp(one, run->params, n * sizeof *one) &&
+                               same_score(&score, &run->score);
                 }
-        mfl_conf_report(same, "%s: train %s: 1, 2, 3 and 5 workers give the same bits", run->b->label, run->kase->name);
+        mfl_conf_report(same, "%s: team %s: 1, 2, 3 and 5 workers give the same bits", run->b->label,
+                run->kase->name);
         train_plain(run, accumulated);
         double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);
-        mfl_conf_report(distance < bound, "%s: train %s: workers are near one that accumulates: %.1e (bound %.0e)",
-                run->b->label, run->kase->name, distance, bound);
+        mfl_conf_report(distance < bound,
+                "%s: team %s: workers are near one that accumulates: %.1e (bound %.0e)", run->b->label,
+                run->kase->name, distance, bound);
 }
 
-void mfl_conf_test_team(const struct conf_backend *b, const struct conf_train_case *kase)
+static void test_team(const struct conf_backend *b, const struct conf_train_case *kase)
 {
         struct mfl_error err;
         struct conf_training t;
@@ -160,4 +167,16 @@ void mfl_conf_test_team(const struct conf_backend *b, const struct conf_train_ca
         compare(&run);
         b->ops->data_free(data);
         mfl_conf_training_deinit(&t);
+}
+
+void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter)
+{
+        bool quick = conf_quick || conf_smoke || !strcmp(backend->ops->name, "reference");
+        for (int i = 0; backend->ops->grad && i < mfl_conf_n_train_cases; i++) {
+                const struct conf_train_case *kase = &mfl_conf_train_cases[i];
+                if (strstr(kase->name, filter) && !(quick && kase->deep) &&
+                        (!conf_smoke || mfl_conf_is_smoke(kase->name)) &&
+                        mfl_conf_begin("%s: team %s", backend->label, kase->name))
+                        test_team(backend, kase);
+        }
 }

@@ -332,8 +332,6 @@ static void test_training(const struct conf_backend *b, const struct conf_train_
         if (b->ops->sum_new)
                 mfl_conf_report(seven.moved, "%s: train %s: a sum that is moved is the sum that is taken",
                         b->label, kase->name);
-        if (b->ops->grad)
-                mfl_conf_test_team(b, kase);
         mfl_conf_training_deinit(&seven);
 }
 

@@ -65,8 +65,6 @@ struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, cons
         const struct conf_train_case *kase, float *weights);
 /* Largest |a - b| over the largest |b - first|: n floats each. */
 double mfl_conf_params_distance(const float *a, const float *b, const float *first, size_t n);
-/* conformance_team.c */
-void mfl_conf_test_team(const struct conf_backend *b, const struct conf_train_case *kase);
 /* Whether groups [0, groups) of `a` have the bits of groups [first, first + groups) of `b`. */
 bool mfl_conf_training_same(
         const struct conf_training *a, const struct conf_training *b, size_t first, size_t groups);

@@ -39,16 +39,6 @@ static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout
                 .n_statistics = net->n_statistics};
 }
 
-void mfl_cpu_round_tensor(const struct pass *pass, int param)
-{
-        const struct mfl_net *net = pass->net;
-        const struct mfl_cpu_param *wide = &net->wide[param];
-        const struct mfl_grad_sink *sink = pass->sink;
-        float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
-                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at);
-        sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
-}
-
 static int grain(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *g,
         const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err)
 {
@@ -74,13 +64,14 @@ struct piece {
 };
 
 /* The next piece of [total->first, + n) from *at on; pieces of a tensor come in order, and so do the tensors. */
-static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *total, int *tensor, uint64_t *at,
-        struct piece *ret_piece)
+static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *total, int *tensor,
+        uint64_t *at, struct piece *ret_piece)
 {
         uint64_t end = total->first + total->n;
         for (; *tensor < net->n_tensors; ++*tensor) {
                 const struct mfl_grad_tensor *t = &net->tensors[*tensor];
-                uint64_t first = MFL_MAX(MFL_MAX(t->at, total->first), *at), last = MFL_MIN(t->at + t->count, end);
+                uint64_t first = MFL_MAX(MFL_MAX(t->at, total->first), *at),
+                         last = MFL_MIN(t->at + t->count, end);
                 if (first >= last)
                         continue;
                 last = MFL_MIN(last, (first / MFL_GRAD_BLOCK + 1) * MFL_GRAD_BLOCK);
@@ -91,8 +82,8 @@ static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *t
         return false;
 }
 
-static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total, const struct piece *piece,
-        const struct mfl_optimizer *opt, float *g)
+static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total,
+        const struct piece *piece, const struct mfl_optimizer *opt, float *g)
 {
         const float *p = net->params + piece->at, *p0 = mfl_cpu_first(net, 0) + piece->at;
         net->device->loops->unround((int64_t)piece->n, total->sum + (piece->at - total->first),
@@ -109,7 +100,8 @@ static int squares(struct mfl_net *net, const struct mfl_grad_total *total, cons
         struct piece piece;
         uint64_t at = 0;
         int tensor = 0;
-        memset(ret_squares, 0, (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
+        memset(ret_squares, 0,
+                (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
         while (next_piece(net, total, &tensor, &at, &piece)) {
                 piece_floats(net, total, &piece, opt, g);
                 ret_squares[(piece.at - total->first) / MFL_GRAD_BLOCK] +=
@@ -153,8 +145,10 @@ static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_err
                         continue;
                 uint64_t n = net->graph->params[layer->param_mean].count;
                 const float *of_layer = of_grain + net->layers[i].statistics;
-                mfl_running_update(n, layer->momentum, of_layer, net->params + net->wide[layer->param_mean].at);
-                mfl_running_update(n, layer->momentum, of_layer + n, net->params + net->wide[layer->param_var].at);
+                mfl_running_update(
+                        n, layer->momentum, of_layer, net->params + net->wide[layer->param_mean].at);
+                mfl_running_update(
+                        n, layer->momentum, of_layer + n, net->params + net->wide[layer->param_var].at);
         }
         return 0;
 }

@@ -77,16 +77,15 @@ static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
         net->params = sibling ? sibling->params : tensors_new(wide);
         net->copies = sibling ? sibling->copies : tensors_new(copies);
-        net->frozen = sibling ? sibling->frozen : mfl_calloc((size_t)net->options.groups + 1, sizeof *net->frozen);
+        net->frozen =
+                sibling ? sibling->frozen : mfl_calloc((size_t)net->options.groups + 1, sizeof *net->frozen);
         if (!net->params || !net->copies || !net->frozen)
                 return false;
         if (!net->options.training)
                 return true;
         net->first = sibling ? sibling->first : tensors_new(net->options.shared_start ? one : wide);
         /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
-        net->base = sibling                     ? sibling->base
-                    : net->options.shared_start ? net->first
-                                                : mfl_calloc(1, one + 1);
+        net->base = sibling ? sibling->base : net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
         net->momentum = sibling ? sibling->momentum : first ? tensors_new(wide) : NULL;
         net->second = sibling ? sibling->second : second ? tensors_new(wide) : NULL;
         return net->first && net->base && (net->momentum || !first) && (net->second || !second);

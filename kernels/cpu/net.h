@@ -82,8 +82,8 @@ struct mfl_net {
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
         uint64_t n_wide, n_extra, n_copied;
-        uint64_t n_placed;                 /* elements with an entry in `place` */
-        struct mfl_grad_tensor *tensors;   /* training: the trained ones; grad.c */
+        uint64_t n_placed;               /* elements with an entry in `place` */
+        struct mfl_grad_tensor *tensors; /* training: the trained ones; grad.c */
         int n_tensors;
         uint64_t n_statistics;
         uint64_t *edges;                   /* of statistics */
@@ -199,8 +199,7 @@ int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const ui
         uint64_t *n_bad, struct mfl_error *err);
 int mfl_cpu_sum_take(
         struct mfl_net *net, int64_t *acc, bool add, struct mfl_comm_control *control, struct mfl_error *err);
-int mfl_cpu_check_step(
-        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
+int mfl_cpu_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
 int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
 uint64_t mfl_cpu_gather_ns(struct mfl_net *net);

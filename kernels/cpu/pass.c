@@ -2,6 +2,8 @@
 /* What all operators of a pass share. */
 #include "kernels/cpu/pass.h"
 
+#include <math.h>
+
 #define GEMM_ALONE 200000 /* multiplications: fewer take less time than waking another thread */
 
 const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which)
@@ -48,13 +50,24 @@ void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
                 mfl_cpu_step_tensor(pass, param);
 }
 
+/* A tensor's gradient goes to the sink, while it lies in the cache. */
+static void round_tensor(const struct pass *pass, int param)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_cpu_param *wide = &net->wide[param];
+        const struct mfl_grad_sink *sink = pass->sink;
+        float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
+                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at);
+        sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
+}
+
 void mfl_cpu_step_tensor(const struct pass *pass, int param)
 {
         const struct mfl_net *net = pass->net;
         if (!mfl_cpu_is_trained(net->graph, param))
                 return;
         if (pass->sink)
-                mfl_cpu_round_tensor(pass, param);
+                round_tensor(pass, param);
         if (!pass->opt)
                 return;
         struct mfl_apply apply = mfl_cpu_apply(pass, param);

@@ -19,7 +19,7 @@ struct pass {
         /* Where gradients are rounded to as soon as they exist, with opt NULL; NULL: they are not. */
         const struct mfl_grad_sink *sink;
         float *statistics; /* those of the rows, layer by layer; NULL: not wanted */
-        float *grads; /* a wide vector: the gradients, or room for them */
+        float *grads;      /* a wide vector: the gradients, or room for them */
         struct mfl_error *err;
 };
 
@@ -82,11 +82,9 @@ void mfl_cpu_take_grad(const struct pass *pass, int i, int param);
 /* Takes the step alone, with the gradient in pass->grads, or rounds that. */
 void mfl_cpu_step_tensor(const struct pass *pass, int param);
 
-/* grad.c: the gradient in pass->grads goes to pass->sink. */
-void mfl_cpu_round_tensor(const struct pass *pass, int param);
 /* run.c: forward, loss and backward of a grain. */
-int mfl_cpu_run_grain(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_grain *grain,
-        struct mfl_score *score);
+int mfl_cpu_run_grain(const struct pass *pass, const struct mfl_device_data *data,
+        const struct mfl_grain *grain, struct mfl_score *score);
 
 /* The output of layer i in plain order: its own memory, or buffer `which` (0 or 1) of the network's. */
 const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which);

@@ -148,8 +148,8 @@ static int step_part(struct pass *pass, const struct mfl_device_data *data, stru
         return rc;
 }
 
-int mfl_cpu_run_grain(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_grain *grain,
-        struct mfl_score *score)
+int mfl_cpu_run_grain(const struct pass *pass, const struct mfl_device_data *data,
+        const struct mfl_grain *grain, struct mfl_score *score)
 {
         struct mfl_net *net = pass->net;
         struct mfl_rng_key key = mfl_rng_augment_key(grain->augment, grain->step);

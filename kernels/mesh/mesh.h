@@ -31,21 +31,15 @@ enum mfl_mesh_kind {
         MFL_MESH_BARRIER,
         MFL_MESH_ALL_REDUCE,     /* out[0 .. n) = the ranks' in[0 .. n) reduced; out may be in */
         MFL_MESH_REDUCE_SCATTER, /* out[0 .. own) = the rank's slice of that; out may be in + the slice's first */
-        MFL_MESH_ALL_GATHER,     /* out[0 .. n) = the ranks' slices; in is the rank's own, and may lie in its place in out */
-        MFL_MESH_BROADCAST,      /* out[0 .. n) of every other rank = in[0 .. n) of `peer` */
-        MFL_MESH_ALL_TO_ALL,     /* slice r of out = the own slice of rank r's in; all slices of one size, out is not in */
-        MFL_MESH_SEND,           /* in[0 .. n) goes to `peer`, which receives it */
+        MFL_MESH_ALL_GATHER, /* out[0 .. n) = the ranks' slices; in is the rank's own, and may lie in its place in out */
+        MFL_MESH_BROADCAST, /* out[0 .. n) of every other rank = in[0 .. n) of `peer` */
+        MFL_MESH_ALL_TO_ALL, /* slice r of out = the own slice of rank r's in; all slices of one size, out is not in */
+        MFL_MESH_SEND, /* in[0 .. n) goes to `peer`, which receives it */
         MFL_MESH_RECV,
         MFL_MESH_KIND_COUNT_
 };
 
-enum mfl_mesh_type {
-        MFL_MESH_I64,
-        MFL_MESH_F32,
-        MFL_MESH_BF16,
-        MFL_MESH_U8,
-        MFL_MESH_TYPE_COUNT_
-};
+enum mfl_mesh_type { MFL_MESH_I64, MFL_MESH_F32, MFL_MESH_BF16, MFL_MESH_U8, MFL_MESH_TYPE_COUNT_ };
 
 enum mfl_mesh_reduction {
         MFL_MESH_SUM, /* integers wrap */
@@ -60,8 +54,9 @@ struct mfl_mesh_op {
         uint32_t step, sequence; /* the same at all ranks, but for send and recv: at both ends */
         const void *in;
         void *out;
-        uint64_t n;           /* elements of the whole vector */
-        const uint64_t *edge; /* reduce-scatter, all-gather: slice r is [edge[r], edge[r + 1]); n_ranks + 1 numbers, the
+        uint64_t n; /* elements of the whole vector */
+        const uint64_t *
+                edge; /* reduce-scatter, all-gather: slice r is [edge[r], edge[r + 1]); n_ranks + 1 numbers, the
                                  same at all ranks. NULL: mfl_mesh_slice of n in units of 1 */
 };
 
@@ -92,14 +87,16 @@ uint64_t mfl_mesh_type_bytes(enum mfl_mesh_type type);
  * n_ranks gives n. Slices are the same for all who ask. */
 uint64_t mfl_mesh_slice(uint64_t n, uint64_t unit, uint32_t n_ranks, uint32_t rank);
 /* The slice of a rank in an operation. */
-void mfl_mesh_op_slice(const struct mfl_mesh_op *op, uint32_t n_ranks, uint32_t rank, uint64_t *ret_first, uint64_t *ret_n);
+void mfl_mesh_op_slice(
+        const struct mfl_mesh_op *op, uint32_t n_ranks, uint32_t rank, uint64_t *ret_first, uint64_t *ret_n);
 /* to[i] = the reduction of to[i] and from[i]. */
-void mfl_mesh_reduce(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
+void mfl_mesh_reduce(
+        enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
 
 /* Runs one operation to its end. MFL_MESH_BROKEN also when it has not ended after deadline_ms, or *cancel is set (NULL:
  * nobody cancels); the mesh is aborted then. */
-int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms, const atomic_bool *cancel,
-        struct mfl_error *err);
+int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms,
+        const atomic_bool *cancel, struct mfl_error *err);
 void mfl_mesh_close(struct mfl_mesh *mesh); /* NULL is fine */
 
 /* A mesh of n threads of this process; ret_ranks[n]. Each rank is closed by itself; the last one frees what they share. */

@@ -40,8 +40,8 @@ struct thread_mesh {
         struct mfl_mesh_op op;
         bool running;
         int phase;
-        uint64_t count;       /* collectives so far */
-        uint64_t *n_pair;     /* sends to, then receives from, each rank */
+        uint64_t count;   /* collectives so far */
+        uint64_t *n_pair; /* sends to, then receives from, each rank */
 };
 
 static void tell(struct hub *hub)
@@ -118,7 +118,8 @@ static int thread_start(struct mfl_mesh *base, const struct mfl_mesh_op *op, str
         mesh->running = true;
         if (op->kind == MFL_MESH_RECV)
                 return 0;
-        struct place *place = op->kind == MFL_MESH_SEND ? pair_of(mesh, base->rank, op->peer) : own_place(mesh);
+        struct place *place =
+                op->kind == MFL_MESH_SEND ? pair_of(mesh, base->rank, op->peer) : own_place(mesh);
         place->op = *op;
         atomic_store_explicit(&place->posted,
                 op->kind == MFL_MESH_SEND ? ++mesh->n_pair[op->peer] : ++mesh->count, memory_order_release);
@@ -142,7 +143,8 @@ static bool same(const struct mfl_mesh_op *a, const struct mfl_mesh_op *b)
                a->step == b->step && a->sequence == b->sequence && (is_pair(a) || a->peer == b->peer);
 }
 
-static int check(struct thread_mesh *mesh, const struct mfl_mesh_op *theirs, uint32_t rank, struct mfl_error *err)
+static int check(
+        struct thread_mesh *mesh, const struct mfl_mesh_op *theirs, uint32_t rank, struct mfl_error *err)
 {
         struct mfl_mesh_op own = mesh->op, other = *theirs;
         char reason[160];
@@ -150,8 +152,9 @@ static int check(struct thread_mesh *mesh, const struct mfl_mesh_op *theirs, uin
                 own.kind = other.kind;
         if (same(&own, &other))
                 return 0;
-        snprintf(reason, sizeof(reason), "rank %u is at step %u, operation %u, and rank %u at step %u, operation %u",
-                mesh->base.rank, own.step, own.sequence, rank, other.step, other.sequence);
+        snprintf(reason, sizeof(reason),
+                "rank %u is at step %u, operation %u, and rank %u at step %u, operation %u", mesh->base.rank,
+                own.step, own.sequence, rank, other.step, other.sequence);
         break_hub(mesh->hub, reason);
         return is_broken(mesh->hub, err);
 }
@@ -198,7 +201,8 @@ static void exchange(struct thread_mesh *mesh)
         mfl_mesh_op_slice(op, mesh->hub->n, mesh->base.rank, &own, &n);
         for (uint32_t r = 0; r < mesh->hub->n; r++) {
                 mfl_mesh_op_slice(op, mesh->hub->n, r, &first, &n);
-                memcpy((char *)op->out + first * size, (const char *)mesh->hub->collective[r].op.in + own * size, n * size);
+                memcpy((char *)op->out + first * size,
+                        (const char *)mesh->hub->collective[r].op.in + own * size, n * size);
         }
 }
 
@@ -421,8 +425,9 @@ int mfl_mesh_threads_new(uint32_t n, struct mfl_mesh **ret_ranks, struct mfl_err
                                 hub_free(hub);
                         return mfl_fail_memory(err, sizeof(*mesh), "a mesh");
                 }
-                *mesh = (struct thread_mesh){
-                        .base = {.ops = &thread_ops, .rank = rank, .n_ranks = n}, .hub = hub, .n_pair = n_pair};
+                *mesh = (struct thread_mesh){.base = {.ops = &thread_ops, .rank = rank, .n_ranks = n},
+                        .hub = hub,
+                        .n_pair = n_pair};
                 ret_ranks[rank] = &mesh->base;
         }
         return 0;

@@ -85,7 +85,8 @@ static void norm_forward(const struct pass *pass, int i, const float *x, float *
                         pass->running + graph->params[layer->param_var].offset);
         if (pass->dropout && pass->statistics && layer->param_mean >= 0) {
                 float *kept = pass->statistics + mfl_ref_statistics_at(graph, i);
-                mfl_ref_norm_running(&v, pass->rows, x, 1.0f, kept, kept + graph->params[layer->param_mean].count);
+                mfl_ref_norm_running(
+                        &v, pass->rows, x, 1.0f, kept, kept + graph->params[layer->param_mean].count);
         }
 }
 

@@ -243,8 +243,8 @@ static void add_prox(struct mfl_net *net, size_t at, float mu)
         }
 }
 
-void mfl_ref_update(
-        struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt, const struct mfl_rate *rate, float g)
+void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt,
+        const struct mfl_rate *rate, float g)
 {
         float *p = &net->params[at], *m = net->momentum ? &net->momentum[at] : NULL,
               *v = net->second ? &net->second[at] : NULL;
@@ -273,8 +273,8 @@ static void update(
         }
 }
 
-void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
-        const uint32_t *index)
+void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data,
+        const struct mfl_rng_key *key, const uint32_t *index)
 {
         struct mfl_net *net = pass->net;
         struct mfl_shape image;

@@ -33,9 +33,9 @@ struct mfl_net {
 struct pass {
         struct mfl_net *net;
         const float *params;
-        float *running;          /* params whose running statistics a forward updates, once; NULL: none */
-        float *statistics;       /* those of the rows, layer by layer, instead of running ones; NULL: not wanted */
-        int64_t rows, first_row; /* the rows of the step that pass now */
+        float *running;    /* params whose running statistics a forward updates, once; NULL: none */
+        float *statistics; /* those of the rows, layer by layer, instead of running ones; NULL: not wanted */
+        int64_t rows, first_row;           /* the rows of the step that pass now */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
 };
@@ -53,14 +53,15 @@ void mfl_ref_layer_forward(const struct pass *pass, int i);
 void mfl_ref_backward(const struct pass *pass, float *grads);
 
 /* Copies samples into the first layer. key: the step's; NULL: samples as they are. */
-void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data, const struct mfl_rng_key *key,
-        const uint32_t *index);
+void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data,
+        const struct mfl_rng_key *key, const uint32_t *index);
 /* Whether the network can train on the data. */
 int mfl_ref_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
 /* The optimizer's step of element `at` of all groups' params. */
-void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt, const struct mfl_rate *rate, float g);
+void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt,
+        const struct mfl_rate *rate, float g);
 
-/* grad.c */
+/* net_grad.c */
 extern const struct mfl_grad_ops mfl_ref_grad_ops;
 int mfl_ref_grad_tensors_new(struct mfl_net *net, struct mfl_error *err);
 uint64_t mfl_ref_statistics_at(const struct mfl_graph *graph, int i);

@@ -13,13 +13,13 @@ struct mfl_team {
         struct mfl_team_options options;
         struct mfl_loss loss;
         struct mfl_grad_layout layout;
-        uint32_t n_grains;   /* of the largest step */
+        uint32_t n_grains; /* of the largest step */
         uint64_t n_blocks;
-        int64_t *sum;        /* layout.n; after a reduce-scatter the rank's range of it holds the total */
+        int64_t *sum;         /* layout.n; after a reduce-scatter the rank's range of it holds the total */
         int *exponent, *bits; /* of each tensor */
-        float *largest;      /* of each tensor, in this step */
-        float *statistics;   /* n_grains * layout.n_statistics */
-        double *squares;     /* n_blocks */
+        float *largest;       /* of each tensor, in this step */
+        float *statistics;    /* n_grains * layout.n_statistics */
+        double *squares;      /* n_blocks */
         uint64_t edge[3][MFL_MESH_RANKS_MAX + 1]; /* of ranges of params, of blocks, of grains' statistics */
         struct mfl_team_times times;
 };
@@ -68,17 +68,20 @@ static int allocate(struct mfl_team *team, struct mfl_error *err)
         team->statistics =
                 mfl_calloc((size_t)team->n_grains * team->layout.n_statistics + 1, sizeof *team->statistics);
         team->squares = mfl_calloc((size_t)team->n_blocks + 1, sizeof *team->squares);
-        if (!team->sum || !team->exponent || !team->bits || !team->largest || !team->statistics || !team->squares)
+        if (!team->sum || !team->exponent || !team->bits || !team->largest || !team->statistics ||
+                !team->squares)
                 return mfl_fail_memory(err, n * sizeof *team->sum, "a team's gradient");
         return 0;
 }
 
 int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
-        struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team, struct mfl_error *err)
+        struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
+        struct mfl_error *err)
 {
         if (!ops->grad)
                 return mfl_fail(err, MFL_INVALID,
-                        "the %s backend trains a client on one worker: leave out `parallel`, or use the cpu backend",
+                        "the %s backend trains a client on one worker: leave out `parallel`, or use the cpu "
+                        "backend",
                         ops->name);
         mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX);
         struct mfl_team *team = mfl_calloc(1, sizeof *team);
@@ -91,7 +94,8 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         team->n_blocks = (team->layout.n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
         for (uint32_t r = 0; r <= mesh->n_ranks; r++) {
                 team->edge[EDGES_BLOCKS][r] = mfl_mesh_slice(team->n_blocks, 1, mesh->n_ranks, r);
-                team->edge[EDGES_PARAMS][r] = MFL_MIN(team->edge[EDGES_BLOCKS][r] * MFL_GRAD_BLOCK, team->layout.n);
+                team->edge[EDGES_PARAMS][r] =
+                        MFL_MIN(team->edge[EDGES_BLOCKS][r] * MFL_GRAD_BLOCK, team->layout.n);
         }
         int rc = allocate(team, err);
         if (rc) {
@@ -142,8 +146,10 @@ static int exchange(struct call *call, struct mfl_mesh_op op)
 static int take_grains(struct call *call, struct mfl_score *score)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank, ranks = team->mesh->n_ranks;
-        uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank), end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
+        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank,
+                 ranks = team->mesh->n_ranks;
+        uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank),
+                 end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
         uint64_t start_ns = mfl_now_ns();
         int rc = 0;
         for (int t = 0; t < team->layout.n_tensors; t++) {
@@ -205,7 +211,8 @@ static int take_gradient(struct call *call)
                 rc = take_grains(call, &score);
                 if (!rc && !scales_fit(team))
                         return mfl_fail(call->err, -EIO,
-                                "the gradient of step %u came out differently when it was computed again, so this device "
+                                "the gradient of step %u came out differently when it was computed again, so "
+                                "this device "
                                 "can't train a client on several workers",
                                 call->step);
         }
@@ -220,7 +227,8 @@ static int take_gradient(struct call *call)
 static int take_statistics(struct call *call)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), ranks = team->mesh->n_ranks, rank = team->mesh->rank;
+        uint32_t n = grains_of(&team->options, call->rows), ranks = team->mesh->n_ranks,
+                 rank = team->mesh->rank;
         uint64_t *edge = team->edge[EDGES_STATISTICS], each = team->layout.n_statistics;
         if (!each)
                 return 0;
@@ -268,7 +276,8 @@ static int find_factor(struct call *call, const struct mfl_grad_total *total, fl
 static int take_step(struct call *call, float lr_scale)
 {
         struct mfl_team *team = call->team;
-        uint64_t *edge = team->edge[EDGES_PARAMS], first = edge[team->mesh->rank], end = edge[team->mesh->rank + 1];
+        uint64_t *edge = team->edge[EDGES_PARAMS], first = edge[team->mesh->rank],
+                 end = edge[team->mesh->rank + 1];
         struct mfl_rate rate = mfl_rate_of(call->opt, (uint64_t)call->step + 1, lr_scale);
         struct mfl_grad_total total = {team->sum + first, first, end - first, team->bits};
         float factor;

@@ -27,9 +27,9 @@
 #include "kernels/mesh/mesh.h"
 
 struct mfl_team_options {
-        uint32_t grain;       /* rows; the batch of the rank's network */
-        uint32_t step_rows;   /* of the largest step */
-        bool shared;          /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
+        uint32_t grain;     /* rows; the batch of the rank's network */
+        uint32_t step_rows; /* of the largest step */
+        bool shared; /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
         uint32_t deadline_ms; /* of waiting for other ranks, once */
 };
 

@@ -468,7 +468,8 @@ static double squares(int64_t n, const float *x)
         return sum;
 }
 
-INLINE float round_range(int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
+INLINE float round_range(
+        int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
 {
         uint32_t most = 0; /* sizes of floats have the order of their bits */
         float largest;

@@ -71,18 +71,27 @@ static void all_operations(struct rank *rank)
                         a[i] = whole(mesh->rank, i);
                         f[i] = real(mesh->rank, i);
                 }
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
+                                   .type = MFL_MESH_I64,
+                                   .in = a,
+                                   .out = b,
+                                   .n = n});
                 must(rank, (struct mfl_mesh_op){
-                                   .kind = MFL_MESH_ALL_REDUCE, .type = MFL_MESH_I64, .in = a, .out = b, .n = n});
-                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_REDUCE_SCATTER, .in = a, .out = a + own, .n = n});
+                                   .kind = MFL_MESH_REDUCE_SCATTER, .in = a, .out = a + own, .n = n});
                 for (uint64_t i = 0; i < n; i++) {
                         int64_t sum = 0;
                         for (uint32_t r = 0; r < mesh->n_ranks; r++)
                                 sum += whole(r, i);
                         rank->failures += b[i] != sum || (i >= own && i < end && a[i] != sum);
                 }
-                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER, .in = a + own, .out = a, .n = n});
+                must(rank,
+                        (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER, .in = a + own, .out = a, .n = n});
                 rank->failures += memcmp(a, b, n * sizeof *a) != 0;
-                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE, .type = MFL_MESH_F32, .in = f, .out = f, .n = n});
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
+                                   .type = MFL_MESH_F32,
+                                   .in = f,
+                                   .out = f,
+                                   .n = n});
                 for (uint64_t i = 0; i < n; i++) {
                         float sum = real(0, i);
                         for (uint32_t r = 1; r < mesh->n_ranks; r++)
@@ -99,14 +108,21 @@ static void all_operations(struct rank *rank)
                 rank->failures += mesh->n_ranks > 1 ? !isinf(most) : most != 0;
                 uint8_t word[3] = {(uint8_t)mesh->rank, 2, 3};
                 uint32_t root = mesh->n_ranks - 1;
-                must(rank, (struct mfl_mesh_op){
-                                   .kind = MFL_MESH_BROADCAST, .type = MFL_MESH_U8, .peer = root, .in = word, .out = word, .n = 3});
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
+                                   .type = MFL_MESH_U8,
+                                   .peer = root,
+                                   .in = word,
+                                   .out = word,
+                                   .n = 3});
                 rank->failures += word[0] != root;
                 uint8_t to[RANKS_MAX], from[RANKS_MAX];
                 for (uint32_t r = 0; r < mesh->n_ranks; r++)
                         to[r] = (uint8_t)(mesh->rank * 10 + r);
-                must(rank, (struct mfl_mesh_op){
-                                   .kind = MFL_MESH_ALL_TO_ALL, .type = MFL_MESH_U8, .in = to, .out = from, .n = mesh->n_ranks});
+                must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_TO_ALL,
+                                   .type = MFL_MESH_U8,
+                                   .in = to,
+                                   .out = from,
+                                   .n = mesh->n_ranks});
                 for (uint32_t r = 0; r < mesh->n_ranks; r++)
                         rank->failures += from[r] != r * 10 + mesh->rank;
                 must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
@@ -136,11 +152,14 @@ static void operations_give_what_they_say(void **state)
 static void round_the_ring(struct rank *rank)
 {
         struct mfl_mesh *mesh = rank->mesh;
-        uint32_t next = (mesh->rank + 1) % mesh->n_ranks, before = (mesh->rank + mesh->n_ranks - 1) % mesh->n_ranks;
+        uint32_t next = (mesh->rank + 1) % mesh->n_ranks,
+                 before = (mesh->rank + mesh->n_ranks - 1) % mesh->n_ranks;
         for (uint32_t lap = 0; lap < 50; lap++) {
                 int64_t x = lap;
-                struct mfl_mesh_op send = {.kind = MFL_MESH_SEND, .peer = next, .step = lap, .in = &x, .n = 1};
-                struct mfl_mesh_op receive = {.kind = MFL_MESH_RECV, .peer = before, .step = lap, .out = &x, .n = 1};
+                struct mfl_mesh_op send = {
+                        .kind = MFL_MESH_SEND, .peer = next, .step = lap, .in = &x, .n = 1};
+                struct mfl_mesh_op receive = {
+                        .kind = MFL_MESH_RECV, .peer = before, .step = lap, .out = &x, .n = 1};
                 if (mesh->rank)
                         rank->failures += mfl_mesh_run(mesh, &receive, LATE_MS, NULL, &rank->err) != 0;
                 x++;
@@ -164,7 +183,8 @@ static void pairs_send_and_receive(void **state)
 static void one_is_a_step_ahead(struct rank *rank)
 {
         int64_t x = 0;
-        struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE, .step = rank->mesh->rank == 1, .in = &x, .out = &x, .n = 1};
+        struct mfl_mesh_op op = {
+                .kind = MFL_MESH_ALL_REDUCE, .step = rank->mesh->rank == 1, .in = &x, .out = &x, .n = 1};
         rank->code = mfl_mesh_run(rank->mesh, &op, LATE_MS, NULL, &rank->err);
 }
 
@@ -210,9 +230,11 @@ static void lateness_and_cancelling_end_the_wait(void **state)
         atomic_bool cancel = true;
         for (int cancelled = 0; cancelled < 2; cancelled++) {
                 assert_int_equal(mfl_mesh_threads_new(2, meshes, NULL), 0);
-                assert_int_equal(mfl_mesh_run(meshes[0], &op, cancelled ? LATE_MS : 1, cancelled ? &cancel : NULL, &err),
+                assert_int_equal(mfl_mesh_run(meshes[0], &op, cancelled ? LATE_MS : 1,
+                                         cancelled ? &cancel : NULL, &err),
                         MFL_MESH_BROKEN);
-                assert_non_null(strstr(err.text, cancelled ? "cancelled" : "waited 1 ms for the others in step 3, operation 4"));
+                assert_non_null(strstr(err.text,
+                        cancelled ? "cancelled" : "waited 1 ms for the others in step 3, operation 4"));
                 assert_int_equal(mfl_mesh_run(meshes[1], &op, LATE_MS, NULL, &err), MFL_MESH_BROKEN);
                 mfl_mesh_close(meshes[0]);
                 mfl_mesh_close(meshes[1]);
@@ -241,12 +263,14 @@ static void scales_keep_precision_and_never_overflow(void **state)
         assert_int_equal(mfl_team_exponent(1.5f), 1);
         assert_int_equal(mfl_team_exponent(0x1p-149f), -149);
         for (int e = -140; e <= 100; e += 10) {
-                assert_true(mfl_team_fits(e, ldexpf(1, e)) && mfl_team_fits(e, ldexpf(1, e + MFL_TEAM_HEADROOM)));
+                assert_true(
+                        mfl_team_fits(e, ldexpf(1, e)) && mfl_team_fits(e, ldexpf(1, e + MFL_TEAM_HEADROOM)));
                 assert_false(mfl_team_fits(e, ldexpf(1.01f, e + MFL_TEAM_HEADROOM)));
                 if (e - MFL_TEAM_FALL > -140)
                         assert_false(mfl_team_fits(e, ldexpf(1, e - MFL_TEAM_FALL - 1)));
                 for (uint32_t grains = 1; grains <= 1000; grains += 37) {
-                        double largest = ldexp(1, e + MFL_TEAM_HEADROOM) * grains * ldexp(1, mfl_team_bits(e, grains));
+                        double largest =
+                                ldexp(1, e + MFL_TEAM_HEADROOM) * grains * ldexp(1, mfl_team_bits(e, grains));
                         assert_true(largest <= 0x1p62 && largest > 0x1p60);
                 }
         }

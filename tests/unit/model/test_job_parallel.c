@@ -9,7 +9,8 @@ static const char *document(const char *training, const char *parallel)
 {
         static char text[1024];
         snprintf(text, sizeof text,
-                "name: t\nrounds: 1\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\ntraining: {lr: 1%s}\n"
+                "name: t\nrounds: 1\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\ntraining: {lr: "
+                "1%s}\n"
                 "parallel: %s\n",
                 training, parallel);
         return text;
@@ -49,21 +50,29 @@ static void the_grain_follows_from_batch_and_members(void **state)
 
 static void what_cannot_be_done_is_refused(void **state)
 {
-        assert_refused("", "{}", "j.yaml:6: parallel: needs grain, the samples of one gradient, which decides the result; for example 8, "
-                                 "a quarter of training.batch");
-        assert_refused("", "{grain: 33}", "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
-        assert_refused("", "{grain: 5}", "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
+        assert_refused("", "{}",
+                "j.yaml:6: parallel: needs grain, the samples of one gradient, which decides the result; for "
+                "example 8, "
+                "a quarter of training.batch");
+        assert_refused("", "{grain: 33}",
+                "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
+        assert_refused("", "{grain: 5}",
+                "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
         assert_refused("", "{grain: 8, within: node}",
-                "j.yaml:6: parallel.within: teams over several daemons are not supported yet; write daemon: the workers of one "
+                "j.yaml:6: parallel.within: teams over several daemons are not supported yet; write daemon: "
+                "the workers of one "
                 "daemon");
         assert_refused("", "{grain: 8, exact: false}",
                 "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
         assert_refused(", fuse: 2", "{grain: 8}",
-                "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave fuse out, or write 1");
+                "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave "
+                "fuse out, or write 1");
         assert_refused(", backend: cuda", "{grain: 8}",
-                "j.yaml:5: training.backend: the cuda backend does not do parallel yet; leave parallel out, or write cpu");
+                "j.yaml:5: training.backend: the cuda backend does not do parallel yet; leave parallel out, "
+                "or write cpu");
         assert_refused("", "{grain: 8, members: {min: 2, max: 4}}",
-                "j.yaml:6: parallel.members: a least number of workers is not supported yet; write the largest number, or auto: a "
+                "j.yaml:6: parallel.members: a least number of workers is not supported yet; write the "
+                "largest number, or auto: a "
                 "daemon with fewer workers trains the same model");
 }
 

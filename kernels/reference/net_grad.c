@@ -74,11 +74,13 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 return rc;
         mfl_assert(g->rows <= (uint32_t)net->options.batch);
         if (sink->statistics)
-                memset(sink->statistics, 0, (size_t)mfl_ref_statistics_at(graph, graph->n_layers) * sizeof(float));
+                memset(sink->statistics, 0,
+                        (size_t)mfl_ref_statistics_at(graph, graph->n_layers) * sizeof(float));
         struct mfl_rng_key key = mfl_rng_augment_key(g->augment, g->step);
         mfl_ref_gather(&pass, data, &key, g->index);
         mfl_ref_forward(&pass);
-        struct mfl_host_loss loss = {data, graph, &net->options.loss, g->index, g->rows, g->share, NULL, NULL};
+        struct mfl_host_loss loss = {
+                data, graph, &net->options.loss, g->index, g->rows, g->share, NULL, NULL};
         mfl_host_loss(&loss, mfl_ref_act(net, last), mfl_ref_grad(net, last), score);
         mfl_ref_backward(&pass, net->grads);
         for (int t = 0; t < net->n_tensors; t++)
@@ -92,17 +94,20 @@ static float element(const struct mfl_net *net, const struct mfl_grad_total *tot
 {
         uint64_t at = net->graph->n_frozen + i;
         float g = (float)((double)total->sum[i - total->first] * ldexp(1.0, -total->bits[t]));
-        return mfl_optimizer_clips_prox(opt) ? g + opt->prox_mu * (net->params[at] - net->params_first[at]) : g;
+        return mfl_optimizer_clips_prox(opt) ? g + opt->prox_mu * (net->params[at] - net->params_first[at])
+                                             : g;
 }
 
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
         double *ret_squares, struct mfl_error *err)
 {
         uint64_t end = total->first + total->n;
-        memset(ret_squares, 0, (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
+        memset(ret_squares, 0,
+                (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
         for (int t = 0; t < net->n_tensors; t++) {
                 const struct mfl_grad_tensor *tensor = &net->tensors[t];
-                for (uint64_t i = MFL_MAX(tensor->at, total->first); i < MFL_MIN(tensor->at + tensor->count, end); i++) {
+                for (uint64_t i = MFL_MAX(tensor->at, total->first);
+                        i < MFL_MIN(tensor->at + tensor->count, end); i++) {
                         double g = (double)element(net, total, t, i, opt);
                         ret_squares[(i - total->first) / MFL_GRAD_BLOCK] += g * g;
                 }
@@ -119,9 +124,11 @@ static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const 
                 rest.prox_mu = 0;
         for (int t = 0; t < net->n_tensors; t++) {
                 const struct mfl_grad_tensor *tensor = &net->tensors[t];
-                for (uint64_t i = MFL_MAX(tensor->at, total->first); i < MFL_MIN(tensor->at + tensor->count, end); i++) {
+                for (uint64_t i = MFL_MAX(tensor->at, total->first);
+                        i < MFL_MIN(tensor->at + tensor->count, end); i++) {
                         float g = element(net, total, t, i, opt);
-                        mfl_ref_update(net, net->graph->n_frozen + i, &rest, rate, factor == 1.0f ? g : g * factor);
+                        mfl_ref_update(
+                                net, net->graph->n_frozen + i, &rest, rate, factor == 1.0f ? g : g * factor);
                 }
         }
         return 0;
