@@ -25,6 +25,8 @@ PURPOSE = {
     "proto": "the protocol: messages, frames, streams, TLS",
     "proto/json": "messages as JSON objects",
     "kernels": "the table of functions that every backend fills in, and what backends share",
+    "kernels/mesh": "collectives among the workers of a client",
+    "kernels/team": "a training step on several workers",
     "kernels/reference": "the slow backend that the others are compared with",
     "kernels/cpu/base": "memory layouts and bf16 of the CPU backend",
     "kernels/cpu/loops": "inner loops, compiled once per instruction set",

@@ -14,8 +14,8 @@
  * of all earlier layers by a little. Single elements then say nothing. `spread` is how much of a gradient's L2 norm
  * changed in PyTorch with parameters that changed by eight times what rounding does; a gradient that differs
  * elsewhere is taken if its L2 norm of the difference stays within that (SPREAD_MAX at most) in one batch, and
- * within FLIPPED_MAX in both. A graph that is wrong is wrong in both: a tie that is missing, or a gradient that
- * flows where it was detached, changes some parameter's gradient by more than a tenth (tests/e2e/test_proof.py).
+ * within FLIPPED_MAX in both. A graph that is wrong is wrong in both; those of tests/e2e/test_proof.py are found.
+ * What moves no gradient by more than its spread is not: a small path that was detached, for instance.
  */
 #include <math.h>
 #include <unistd.h>
