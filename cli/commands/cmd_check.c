@@ -51,6 +51,13 @@ static void print_check(
         if (facts)
                 print_facts(facts);
         printf("  strategy  %s\n", mfl_strategy_name(j->aggregation.strategy));
+        if (!j->parallel.grain)
+                return;
+        printf("  parallel  grains of %u samples, ", j->parallel.grain);
+        if (j->parallel.members)
+                printf("at most %u workers of a daemon for a client\n", j->parallel.members);
+        else
+                puts("all workers of a daemon for a client");
 }
 
 static json_t *facts_json(const struct mfl_data_facts *f)
