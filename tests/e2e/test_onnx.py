@@ -452,7 +452,7 @@ def test_the_example_of_the_manual(tmp_path, monkeypatch):
     """docs/pytorch.md as it stands: exported, told to a job, trained, and loaded again under the same names."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "pytorch.md"), encoding="utf-8") as f:
         blocks = re.findall(r"^```(\w+)\n(.*?)^```", f.read(), re.DOTALL | re.MULTILINE)
-    before, after, _torchvision = (text for kind, text in blocks if kind == "python")
+    before, after, *_others = (text for kind, text in blocks if kind == "python")
     model, *_lora = (text for kind, text in blocks if kind == "yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))

@@ -479,12 +479,14 @@ PROVED = {
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
-    "masked": (Masked, tokens()), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "counted": (Counted, tokens()),
+    "masked": (Masked, tokens()), "counted": (Counted, tokens()),
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
-    "queries": (Queries, torch.zeros(1, 6, 8)), "jumps": (Jumps, VECTOR), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
+    "queries": (Queries, torch.zeros(1, 6, 8)), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
+if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
+    PROVED.update({"masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR)})
 # What mfl can't do, and what it says.
 REFUSED = {
     "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
