@@ -194,8 +194,8 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
         return spec->training.drop_last ? n - n % spec->training.batch : n;
 }
 
-/* Steps of a client of n samples. */
 struct trainer_run;
+/* Steps of a client of n samples. */
 uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The job of a request, made or found. */

@@ -97,6 +97,7 @@ struct mfl_job_floats {
 };
 
 #define MFL_MEMBERS_MAX 64 /* workers of a client */
+
 struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
