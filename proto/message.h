@@ -60,6 +60,7 @@ struct mfl_daemon_info {
         char backend[MFL_BACKEND_BYTES];
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
+        char site[MFL_NAME_BYTES];         /* "": it is one by itself */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;
         uint32_t workers;

@@ -27,6 +27,7 @@ enum {
 /* The owner of an accepted certificate. */
 struct mfl_tls_identity {
         char name[MFL_TLS_NAME_BYTES]; /* CN; "" when there is none, or it cannot be printed */
+        char site[MFL_TLS_NAME_BYTES]; /* O; as for CN */
         uint32_t roles;
         char serial[48];         /* hexadecimal, in capitals, as `openssl x509 -serial` prints it */
         char fingerprint[65];    /* SHA-256 of the certificate, hexadecimal */

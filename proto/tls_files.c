@@ -90,16 +90,20 @@ const char *mfl_tls_roles_text(uint32_t roles, char *buf, size_t buf_bytes)
 static void read_subject(X509 *cert, struct mfl_tls_identity *identity)
 {
         const X509_NAME *subject = X509_get_subject_name(cert);
-        int names = 0;
+        int names = 0, sites = 0;
         for (int i = 0; i < X509_NAME_entry_count(subject); i++) {
                 const X509_NAME_ENTRY *entry = X509_NAME_get_entry(subject, i);
                 int nid = OBJ_obj2nid(X509_NAME_ENTRY_get_object(entry));
                 char text[MFL_TLS_NAME_BYTES] = "";
-                if (nid != NID_commonName && nid != NID_organizationalUnitName)
+                if (nid != NID_commonName && nid != NID_organizationalUnitName && nid != NID_organizationName)
                         continue;
                 bool fine = entry_text(entry, text, sizeof text);
                 if (nid == NID_commonName) { /* two names count as none, because neither takes precedence */
                         mfl_strcpy(identity->name, sizeof identity->name, fine && !names++ ? text : "");
+                        continue;
+                }
+                if (nid == NID_organizationName) {
+                        mfl_strcpy(identity->site, sizeof identity->site, fine && !sites++ ? text : "");
                         continue;
                 }
                 for (size_t k = 0; fine && k < MFL_ARRAY_SIZE(role_names); k++)

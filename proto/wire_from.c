@@ -41,6 +41,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.device_uuid, h->device_uuid);
         COPY(m->hello.device_pci, h->device_pci);
         COPY(m->hello.numerics, h->numerics);
+        COPY(m->hello.site, h->site);
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;

@@ -64,6 +64,7 @@ static int pack_hello(
         hello.device_pci = TEXT(h->device_pci);
         hello.inline_max = MFL_INLINE_MAX;
         hello.numerics = TEXT(h->numerics);
+        hello.site = TEXT(h->site);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;

@@ -46,7 +46,7 @@ struct mfl_cli_options {
         const char *server, *token, *out, *round, *backend, *input, *format, *base;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
-        const char *dir, *csr, *tar, *ca_pass_file;
+        const char *dir, *csr, *tar, *ca_pass_file, *site;
         const char *reason, *period;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;

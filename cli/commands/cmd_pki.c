@@ -19,6 +19,7 @@ enum option {
         OPTION_REVOKE_OLD = 128,
         OPTION_TAR = 256,
         OPTION_PASS = 512,
+        OPTION_SITE = 1024,
 };
 
 struct verb {
@@ -95,8 +96,11 @@ static int read_roles(struct mfl_cli *cli, unsigned *ret_roles, struct mfl_error
         return 0;
 }
 
-static int check_hosts(struct mfl_cli *cli, struct mfl_error *err)
+static int check_values(struct mfl_cli *cli, struct mfl_error *err)
 {
+        const char *site = cli->options.site;
+        if (site && !mfl_pki_name_valid(site))
+                return mfl_fail(err, MFL_CLI_USAGE, "--site: '%.80s' is not 1 to 63 of A-Z a-z 0-9 . _ -", site);
         for (int i = 0; i < cli->options.n_host; i++)
                 if (!mfl_pki_host_valid(cli->options.host[i]))
                         return mfl_fail(err, MFL_CLI_USAGE,
@@ -113,6 +117,7 @@ static void read_request(struct mfl_cli *cli, struct mfl_pki_request *request)
         request->n_hosts = o->n_host;
         request->days = o->days > 0 ? (int)o->days : MFL_PKI_LEAF_DAYS;
         request->csr = o->csr;
+        request->site = o->site;
         request->out = o->out;
         request->new_key = o->new_key;
         request->revoke_old = o->revoke_old;
@@ -123,7 +128,7 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
 {
         int r = read_roles(cli, &request->roles, err);
         if (!r)
-                r = check_hosts(cli, err);
+                r = check_values(cli, err);
         if (r)
                 return r;
         read_request(cli, request);
@@ -144,6 +149,8 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
                         "for each");
         if (!server && request->n_hosts)
                 return mfl_fail(err, MFL_CLI_USAGE, "--host goes only with a server's certificate");
+        if (request->site && !(request->roles & MFL_PKI_DAEMON))
+                return mfl_fail(err, MFL_CLI_USAGE, "--site goes only with a daemon's certificate");
         return 0;
 }
 
@@ -179,7 +186,7 @@ static int run_renew(struct mfl_cli *cli, const char *dir, const char *pass, str
         struct mfl_pki_request request = {.name = cli->argument[1]};
         if (!mfl_pki_name_valid(request.name))
                 return fail_name(request.name, err);
-        int r = check_hosts(cli, err);
+        int r = check_values(cli, err);
         read_request(cli, &request);
         return r ? r : issue_or_renew(cli, dir, pass, &request, true, err);
 }
@@ -268,11 +275,11 @@ static const struct verb verbs[] = {
         {"init", "[CA-NAME]", 0, 1, OPTION_DAYS | OPTION_CRL_DAYS | OPTION_PASS, run_init},
         {"issue", "server|daemon|operator|viewer|admin [NAME]", 1, 2,
                 OPTION_DAYS | OPTION_CRL_DAYS | OPTION_HOST | OPTION_ROLE | OPTION_OUT | OPTION_CSR |
-                        OPTION_PASS,
+                        OPTION_SITE | OPTION_PASS,
                 run_issue},
         {"renew", "NAME", 1, 1,
                 OPTION_DAYS | OPTION_CRL_DAYS | OPTION_HOST | OPTION_OUT | OPTION_CSR | OPTION_NEW_KEY |
-                        OPTION_REVOKE_OLD | OPTION_PASS,
+                        OPTION_REVOKE_OLD | OPTION_SITE | OPTION_PASS,
                 run_renew},
         {"revoke", "NAME|SERIAL", 1, 1, OPTION_CRL_DAYS | OPTION_PASS, run_revoke},
         {"crl", "", 0, 0, OPTION_CRL_DAYS | OPTION_PASS, run_crl},
@@ -291,7 +298,7 @@ static int check_options(const struct mfl_cli *cli, const struct verb *verb, str
                 {"host", OPTION_HOST, o->n_host > 0}, {"role", OPTION_ROLE, o->n_role > 0},
                 {"out", OPTION_OUT, o->out}, {"csr", OPTION_CSR, o->csr},
                 {"new-key", OPTION_NEW_KEY, o->new_key}, {"revoke-old", OPTION_REVOKE_OLD, o->revoke_old},
-                {"tar", OPTION_TAR, o->tar}, {"ca-pass-file", OPTION_PASS, o->ca_pass_file}};
+                {"tar", OPTION_TAR, o->tar}, {"site", OPTION_SITE, o->site}, {"ca-pass-file", OPTION_PASS, o->ca_pass_file}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(all); i++)
                 if (all[i].given && !(verb->options & all[i].option))
                         return mfl_fail(err, MFL_CLI_USAGE, "mfl pki %s takes no --%s; see 'mfl pki --help'",

@@ -208,7 +208,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl presets pfl-cnn --input 3x32x32\n",
                 .local = true},
         {"pki", "VERB ...", "a private CA: init, issue, renew, revoke, crl, show, export", 1, 3,
-                "dir host role days crl-days out csr new-key revoke-old tar ca-pass-file",
+                "dir host role site days crl-days out csr new-key revoke-old tar ca-pass-file",
                 "Makes the certificates for TLS if you have no CA yet. It works in one directory and\n"
                 "asks no server. Anyone who can read ca.key there can make certificates: keep it on one\n"
                 "machine, encrypted with --ca-pass-file. If a command fails, everything stays as it\n"
@@ -217,6 +217,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  init [CA-NAME]     makes a new CA (--days, --crl-days)\n"
                 "  issue ROLE NAME    makes a key and a certificate; ROLE: server (with --host; NAME may be\n"
                 "                     left out), daemon, operator, viewer or admin; --role ROLE adds one.\n"
+                "                     --site SITE lets a daemon belong to a site of several daemons.\n"
                 "                     --csr FILE signs a request (openssl req -new ...) and takes only the\n"
                 "                     public key from it\n"
                 "  renew NAME         makes a new certificate for the same key, name and roles; the old one\n"
@@ -232,6 +233,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki init\n"
                 "  mfl pki issue server --host agg.example.org --host 10.0.0.1\n"
                 "  mfl pki issue daemon site-a\n"
+                "  mfl pki issue daemon box-1 --site hospital-a\n"
                 "  mfl pki export site-a --tar - | ssh site-a tar xpC /etc/mfl\n"
                 "  mfl pki issue operator alice --role viewer --days 90\n"
                 "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"

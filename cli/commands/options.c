@@ -74,6 +74,7 @@ static const struct mfl_cli_option options[] = {
                 36500},
         {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",
                 "days until revocation lists expire, from now on\n(default 365)", 1, 36500},
+        {"site", 0, KIND_TEXT, AT(site), "NAME", "the site whose data this daemon holds (site in client.yaml)", 0, 0},
         {"csr", 0, KIND_TEXT, AT(csr), "FILE", "sign this request; its key stays where it is", 0, 0},
         {"new-key", 0, KIND_FLAG, AT(new_key), NULL, "renew: with a new key", 0, 0},
         {"revoke-old", 0, KIND_FLAG, AT(revoke_old), NULL, "renew: revoke the old certificate", 0, 0},

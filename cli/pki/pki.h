@@ -61,6 +61,7 @@ int mfl_pki_pass_read(const char *path, char **ret_pass, struct mfl_error *err);
 struct mfl_pki_request {
         const char *name;
         unsigned roles;           /* renew: 0 keeps the old ones */
+        const char *site;         /* NULL: none; renew: keeps the old one */
         const char *const *hosts; /* renew: none keeps the old ones */
         int n_hosts;
         int days;

@@ -132,7 +132,8 @@ static json_t *entry_json(const struct mfl_pki_entry *e)
                 json_array_append_new(roles, json_string(names[i]));
         for (int i = 0; i < e->n_hosts; i++)
                 json_array_append_new(hosts, json_string(e->hosts[i]));
-        return json_pack("{ss so so ss sb sI sI ss so}", "name", e->name, "roles", roles, "hosts", hosts,
+        return json_pack("{ss ss* so so ss sb sI sI ss so}", "name", e->name, "site",
+                *e->site ? e->site : NULL, "roles", roles, "hosts", hosts,
                 "serial", e->serial, "request", e->request, "not_before", (json_int_t)e->not_before,
                 "not_after", (json_int_t)e->not_after, "state", mfl_pki_state_names[e->state], "revoked",
                 e->state == MFL_PKI_REVOKED ? json_integer(e->revoked) : json_null());
@@ -160,11 +161,11 @@ int mfl_pki_index_text(const struct mfl_pki_index *index, char **ret_text, struc
 /* The members that are not lists. False: damaged. */
 static bool read_plain(json_t *json, struct mfl_pki_entry *e)
 {
-        const char *name, *serial, *state;
+        const char *name, *serial, *state, *site = "";
         json_int_t before, after;
         json_t *revoked;
         int request;
-        if (json_unpack(json, "{ss ss sb sI sI ss so}", "name", &name, "serial", &serial, "request", &request,
+        if (json_unpack(json, "{ss s?s ss sb sI sI ss so}", "name", &name, "site", &site, "serial", &serial, "request", &request,
                     "not_before", &before, "not_after", &after, "state", &state, "revoked", &revoked))
                 return false;
         *e = (struct mfl_pki_entry){.request = request,
@@ -177,6 +178,7 @@ static bool read_plain(json_t *json, struct mfl_pki_entry *e)
         e->state = (enum mfl_pki_state)i;
         return mfl_pki_state_names[i] && mfl_pki_name_valid(name) &&
                mfl_strcpy(e->name, sizeof e->name, name) && *serial &&
+               (!*site || mfl_pki_name_valid(site)) && mfl_strcpy(e->site, sizeof e->site, site) &&
                strspn(serial, "0123456789ABCDEF") == strlen(serial) &&
                mfl_strcpy(e->serial, sizeof e->serial, serial);
 }

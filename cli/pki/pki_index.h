@@ -48,6 +48,7 @@ extern const char *const mfl_pki_state_names[]; /* ends with NULL */
 struct mfl_pki_entry {
         char name[MFL_PKI_NAME_MAX + 1];
         char serial[MFL_PKI_SERIAL_BYTES];
+        char site[MFL_PKI_NAME_MAX + 1]; /* "": none */
         unsigned roles;
         char *hosts[MFL_PKI_HOSTS_MAX]; /* for a server; owned */
         int n_hosts;

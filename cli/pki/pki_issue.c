@@ -98,6 +98,7 @@ static int sign(struct mfl_pki *pki, const struct mfl_pki_request *request, stru
         e->not_after = MFL_MIN(e->not_after, ca_end);
         bool server = e->roles & MFL_PKI_SERVER;
         struct mfl_pki_leaf leaf = {.name = e->name,
+                .site = e->site,
                 .roles = roles,
                 .n_roles = server ? 0 : mfl_pki_role_names(e->roles, roles),
                 .hosts = (const char *const *)e->hosts,
@@ -220,6 +221,7 @@ int mfl_pki_issue(struct mfl_pki *pki, const struct mfl_pki_request *request,
         struct mfl_pki_issued ret = {.entry = NULL};
         struct draft d = {.entry = {.roles = request->roles}};
         mfl_assert(mfl_strcpy(d.entry.name, sizeof d.entry.name, request->name));
+        mfl_strcpy(d.entry.site, sizeof d.entry.site, request->site ? request->site : "");
         take_hosts(&d.entry, request->hosts, request->n_hosts);
         int r = check_free(pki, request->name, &ret.replaced, err);
         if (!r)
@@ -255,6 +257,9 @@ static int renew_draft(struct mfl_pki *pki, const struct mfl_pki_request *reques
         if (request->n_hosts && !(old->roles & MFL_PKI_SERVER))
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--host goes only with a server's certificate, not for '%s'", old->name);
+        if (request->site && !(old->roles & MFL_PKI_DAEMON))
+                return mfl_fail(err, MFL_CLI_USAGE, "--site goes only with a daemon's certificate, not for '%s'",
+                        old->name);
         if (request->new_key && old->request && !request->csr)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "the key of '%s' was made elsewhere: make a new request there, and pass it with "
@@ -262,6 +267,7 @@ static int renew_draft(struct mfl_pki *pki, const struct mfl_pki_request *reques
                         old->name);
         d->entry.roles = old->roles;
         memcpy(d->entry.name, old->name, sizeof d->entry.name);
+        mfl_strcpy(d->entry.site, sizeof d->entry.site, request->site ? request->site : old->site);
         if (request->n_hosts)
                 take_hosts(&d->entry, request->hosts, request->n_hosts);
         else

@@ -181,6 +181,8 @@ char *mfl_view_daemons(const Mfl__DaemonList *list, int columns)
                 add_daemon(&table, d, !i || strcmp(d->node, list->daemons[i - 1]->node) != 0);
                 if (*d->note)
                         mfl_table_remark(&table, "note: %s", d->note);
+                if (*d->site)
+                        mfl_table_remark(&table, "site: %s", d->site);
                 if (!alike) /* otherwise a job's digest depends on which of them trains which clients */
                         mfl_table_remark(
                                 &table, "arithmetic: %s", *d->numerics ? d->numerics : "not reported");

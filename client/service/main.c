@@ -172,6 +172,7 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .budget = &c->budget,
                 .device_memory_bytes = c->config.gpu_memory_bytes,
                 .name = c->config.name,
+                .site = c->config.site,
                 .n_data_sets = c->n_data,
                 .data_sets = (const struct mfl_dataset *const *)c->data,
                 .fingerprints = c->fingerprints,
@@ -417,6 +418,7 @@ static int open_link(struct client *c, struct mfl_error *err)
         struct mfl_daemon_info *info = &options.agent.info;
         mfl_strcpy(info->name, sizeof(info->name), c->config.name);
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);
+        mfl_strcpy(info->site, sizeof(info->site), c->config.site);
         mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
         device_text(c, info->device, sizeof(info->device));
         numerics_text(c, info->numerics, sizeof(info->numerics));

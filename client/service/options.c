@@ -216,6 +216,11 @@ static const struct mfl_setting rows[] = {
                 .field = {KEY("node", STRING, node)}, .option = "node", .argument = "ID", .parse = parse_name,
                 .expected = NAME_TEXT, .note = "made from machine and boot id", .example = "rack4-7",
                 .help = "daemons with the same id share a host"},
+        {.field = {KEY("site", STRING, site)}, .option = "site", .argument = "NAME", .parse = parse_name,
+                .expected = NAME_TEXT, .note = "this daemon is a site by itself", .example = "hospital-a",
+                .help = "the site whose data this daemon holds: with partition local, its daemons are one client, "
+                        "which any of them trains. They need equal data files; with TLS, the certificate must "
+                        "have O=NAME ('mfl pki issue daemon ... --site NAME')"},
         {.field = {KEY("collective", ENUM, collective), .names = mfl_client_collective_names},
                 .option = "collective", .argument = "NAME", .value = "auto",
                 .expected = "auto, shm, nccl or solo",

@@ -3,18 +3,9 @@
 #include "client/train/trainer.h"
 
 #include "client/train/trainer_internal.h"
-#include "common/base/digest.h"
 #include "common/base/log.h"
+#include "common/partition/partition.h"
 #include "proto/wire.h"
-
-int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_error *err)
-{
-        uint8_t digest[MFL_SHA256_BYTES];
-        int r = mfl_sha256(name, strlen(name), digest, err);
-        if (!r)
-                *ret_item = mfl_sha256_number(digest);
-        return r;
-}
 
 static int fill_trainer(
         struct mfl_trainer *trainer, const struct mfl_trainer_options *options, struct mfl_error *err)
@@ -38,7 +29,10 @@ static int fill_trainer(
         trainer->shm = options->shm;
         trainer->nccl = options->nccl;
         trainer->activity = options->activity;
-        int r = mfl_trainer_local_item(options->name, &trainer->local_item, err);
+        int r = mfl_partition_site_client("", options->name, &trainer->named_item, err);
+        if (!r)
+                r = mfl_partition_site_client(
+                        options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)
                 return r;
         return mfl_trainer_pool_init(&trainer->pool, trainer->workers, err);

@@ -14,7 +14,8 @@
  * k, shuffled with the stream (seed, MFL_RNG_SHUFFLE, k, r * 65536 + e), in consecutive batches; the last
  * batch may be short. With `steps` there are as many epochs as needed, cut after that many steps. The dropout
  * key is (seed, MFL_RNG_DROPOUT, k, r), the augmentation key (seed, MFL_RNG_AUGMENT, k, r). With partition
- * `local` there is one client, k = mfl_trainer_local_item(name).
+ * `local` there is one client, k = mfl_partition_site_client(site, name); servers that know no sites call it
+ * mfl_partition_site_client("", name).
  *
  * Memory: networks, scratch and result buffers are reserved from a budget before they are allocated; if
  * something does not fit, the task fails with both sizes in the text. A device with its own memory has its
@@ -66,6 +67,7 @@ struct mfl_trainer_options {
          * nine tenths of what is free when the trainer is made. */
         uint64_t device_memory_bytes;
         const char *name; /* the daemon's */
+        const char *site; /* NULL or "": it is one by itself */
         uint32_t n_data_sets;
         const struct mfl_dataset *const *data_sets; /* outlive the trainer; the array is copied */
         const uint64_t *fingerprints;               /* one each; copied */
@@ -182,8 +184,5 @@ int mfl_trainer_stage_put(struct mfl_trainer *trainer, struct mfl_stage *stage, 
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
 /* Bytes of the host's memory charged now, shared or not, including results and memory kept for reuse. */
 uint64_t mfl_trainer_memory(struct mfl_trainer *trainer);
-
-/* A daemon's number as the one client of partition `local`: the first 8 bytes (LE) of SHA-256 of its name. */
-int mfl_trainer_local_item(const char *name, uint64_t *ret_item, struct mfl_error *err);
 
 #endif

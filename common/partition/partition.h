@@ -32,6 +32,11 @@ int mfl_partition_check(const struct mfl_job *job, uint32_t n, struct mfl_error 
  * the population. */
 bool mfl_partition_client(const struct mfl_job *job, uint32_t n, uint64_t k, uint32_t *ret_samples);
 
+/* Partition `local`: the client whose data a site holds, or, with site "", the daemon of that name alone. All who ask get
+ * the same number. */
+int mfl_partition_site_client(
+        const char *site, const char *daemon, uint64_t *ret_client, struct mfl_error *err);
+
 /* Cuts n test samples into shards for evaluation: shard s is the samples [s * per_shard, (s + 1) *
  * per_shard), the last one shorter. per_shard is a multiple of batch (> 0), the smallest that gives at most
  * MFL_EVAL_SHARDS_MAX shards. The cut does not depend on the number of daemons, and a batch never crosses

@@ -41,6 +41,7 @@ void mfl_core_free(struct mfl_core *core)
         }
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 mfl_core_node_leave(core, core->daemons[i]);
+                mfl_core_site_leave(core, core->daemons[i]);
                 mfl_core_daemon_free(core->daemons[i]);
         }
         mfl_core_comm_free(core);
@@ -52,6 +53,7 @@ void mfl_core_free(struct mfl_core *core)
         mfl_core_map_deinit(&core->tasks);
         mfl_core_map_deinit(&core->nodes);
         mfl_core_map_deinit(&core->hosts);
+        mfl_core_map_deinit(&core->sites);
         free(core);
 }
 

@@ -103,6 +103,7 @@ void mfl_core_check(const struct mfl_core *core)
                         mfl_assert(task->daemon == daemon);
                 n_up += daemon->conn != 0;
         }
+        mfl_core_site_check(core);
         mfl_assert(n_up == core->by_conn.n && core->by_key.n == core->n_daemons);
         mfl_core_node_check(core);
         for (const struct core_job *job = core->jobs; job; job = job->next)

@@ -18,7 +18,8 @@ static const struct core_daemon *busy_for(
                 if (!mfl_core_daemon_usable(daemon, job))
                         continue;
                 ++*ret_usable;
-                if (!daemon->job || daemon->job == job)
+                if (!daemon->job || daemon->job == job ||
+                        (mfl_core_job_is_local(job) && mfl_core_site_worker(core, job, daemon->client)))
                         continue;
                 ++*ret_n;
                 if (!first || strcmp(daemon->info.name, first->info.name) < 0)

@@ -72,6 +72,7 @@ static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope
         }
         mfl_assert(!session->peer && *msg.hello.name);
         mfl_strcpy(peer->name, sizeof peer->name, msg.hello.name);
+        mfl_strcpy(peer->site, sizeof peer->site, msg.hello.site);
         mfl_strcpy(peer->lanes.daemon, sizeof peer->lanes.daemon, msg.hello.name);
         peer->inline_max = MFL_MIN(envelope->hello->inline_max, (uint32_t)MFL_INLINE_MAX);
         session->peer = peer;
@@ -153,7 +154,7 @@ static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, 
                 mfl_chunk_arrived(session, &peer->chunk, payload_bytes);
                 return 0;
         case MFL__ENVELOPE__BODY_PARTITION:
-                mfl_job_partition_take(daemons->jobs, session, peer->name, envelope->partition);
+                mfl_job_partition_take(daemons->jobs, session, peer->name, peer->site, envelope->partition);
                 return 0;
         default:
                 return feed_message(session, envelope, err);

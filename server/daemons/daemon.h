@@ -18,7 +18,7 @@ struct mfl_daemons {
 
 /* What a daemon's session has. */
 struct mfl_daemon_peer {
-        char name[MFL_NAME_BYTES];
+        char name[MFL_NAME_BYTES], site[MFL_NAME_BYTES]; /* as in Hello */
         struct mfl_telemetry telemetry; /* the newest; nothing is known before the first */
         uint64_t telemetry_ms;          /* the loop's clock when it came */
         struct mfl_chunk chunk;

@@ -123,7 +123,7 @@ static bool is_wanted(
 }
 
 void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, const char *daemon,
-        const Mfl__Partition *partition)
+        const char *site, const Mfl__Partition *partition)
 {
         struct mfl_server_job *job = mfl_server_job_find(jobs, partition->job);
         struct mfl_core_event heard = {.kind = MFL_EV_HEARD, .conn = session->conn};
@@ -143,7 +143,7 @@ void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, 
         if (!is_wanted(session, job, partition))
                 return;
         if (local) {
-                keep_site(session, job, daemon, partition);
+                keep_site(session, job, *site ? site : daemon, partition);
                 return;
         }
         Mfl__Partition shown = *partition;

@@ -11,7 +11,7 @@
  * or over) is dropped with a line in the log. For a population, the first statement that the core does not
  * contradict is kept; for a site, the newest. */
 void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, const char *daemon,
-        const Mfl__Partition *partition);
+        const char *site, const Mfl__Partition *partition);
 /* The daemon was found to lie: the next statement about the job replaces its statement. */
 void mfl_job_partition_distrust(struct mfl_server_job *job, const char *daemon);
 

@@ -102,7 +102,7 @@ static int compare_keys(const void *a, const void *b)
         return (x > y) - (x < y);
 }
 
-/* The items of a `local` job are its daemons. They are sorted before drawing, so that the draw does not
+/* The items of a `local` job are the sites of its daemons. They are sorted before drawing, so that the draw does not
  * depend on the order of arrival. */
 static int pick_local(struct core_job *job, uint32_t n_max)
 {
@@ -110,10 +110,14 @@ static int pick_local(struct core_job *job, uint32_t n_max)
         if (!keys)
                 return -ENOMEM;
         for (uint32_t i = 0; i < job->n_leased; i++)
-                keys[i] = job->leased[i]->key;
+                keys[i] = job->leased[i]->client;
         qsort(keys, job->n_leased, sizeof *keys, compare_keys);
-        uint32_t n = n_max ? MFL_MIN(n_max, job->n_leased) : job->n_leased;
-        int r = pick(job, keys, job->n_leased, n);
+        uint32_t n_sites = 0;
+        for (uint32_t i = 0; i < job->n_leased; i++)
+                if (!i || keys[i] != keys[i - 1])
+                        keys[n_sites++] = keys[i];
+        uint32_t n = n_max ? MFL_MIN(n_max, n_sites) : n_sites;
+        int r = pick(job, keys, n_sites, n);
         free(keys);
         return r;
 }

@@ -156,19 +156,19 @@ static void deal_population(
         free(v);
 }
 
-/* A `local` item is its daemon's own data, which no other daemon has. A daemon that was missing may be
- * back. */
+/* A `local` item is a site's own data, which only its daemons have. One that was missing may be back. */
 static void deal_local(struct mfl_core *core, struct core_job *job)
 {
         for (uint32_t i = 0; i < job->n_items; i++) {
                 enum item_state state = job->items[i].state;
                 if (state != ITEM_OPEN && state != ITEM_MISSING)
                         continue;
-                struct core_daemon *home = mfl_core_map_get(&core->by_key, job->items[i].item);
-                bool usable = home && mfl_core_daemon_usable(home, job), waits = home && !home->conn;
-                if (usable && !home->job)
+                struct core_daemon *home = mfl_core_site_worker(core, job, job->items[i].item);
+                bool usable = home || mfl_core_site_usable(core, job, job->items[i].item);
+                bool waits = mfl_core_site_waits(core, job->items[i].item);
+                if (home && !home->job)
                         mfl_core_lease(core, home, job);
-                if (usable && home->job == job) {
+                if (home) {
                         if (state == ITEM_MISSING)
                                 mfl_core_item_set(job, i, ITEM_OPEN, NULL);
                         mfl_core_task_give(core, job, home, &i, 1);

@@ -111,15 +111,30 @@ static bool is_free_for(
         return daemon->reserved != core->pass || expected(job) <= daemon->spare_ms;
 }
 
+/* A `local` job needs one daemon of each site: the first that is free stands for it. */
+static bool stands_in(
+        const struct mfl_core *core, const struct core_daemon *daemon, const struct core_job *job)
+{
+        if (!mfl_core_job_is_local(job))
+                return is_free_for(core, daemon, job);
+        if (!is_free_for(core, daemon, job) || mfl_core_site_leased(core, job, daemon->client))
+                return false;
+        for (const struct core_daemon *d = mfl_core_site_first(core, daemon->client); d != daemon;
+                d = d->site_next)
+                if (is_free_for(core, d, job))
+                        return false;
+        return true;
+}
+
 static uint32_t count_free(const struct mfl_core *core, const struct pass *pass, const struct core_job *job)
 {
         uint32_t n = 0;
         for (uint32_t i = 0; i < pass->n_idle; i++)
-                n += is_free_for(core, pass->idle[i], job);
+                n += stands_in(core, pass->idle[i], job);
         return n;
 }
 
-/* usable: daemons that could work for the job, busy or not. hopeless: there are daemons with the data set,
+/* usable: daemons, or sites of a `local` job, that could work for the job, busy or not. hopeless: there are daemons with the data set,
  * and each has reported that it can't do this job. */
 static void count_all(
         const struct mfl_core *core, const struct core_job *job, uint32_t *ret_usable, bool *ret_hopeless)
@@ -127,7 +142,8 @@ static void count_all(
         uint32_t usable = 0, known = 0, barred = 0;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
-                usable += mfl_core_daemon_usable(daemon, job);
+                usable += mfl_core_daemon_usable(daemon, job) &&
+                          !(mfl_core_job_is_local(job) && mfl_core_site_counted(core, job, daemon));
                 known += mfl_core_daemon_data(daemon, job) != NULL;
                 barred += mfl_core_daemon_barred(daemon, job);
         }
@@ -146,7 +162,7 @@ static void take(struct mfl_core *core, struct pass *pass, struct core_job *job,
 {
         for (uint32_t i = 0; i < pass->n_idle && n; i++) {
                 struct core_daemon *daemon = pass->idle[i];
-                if (!is_free_for(core, daemon, job))
+                if (!stands_in(core, daemon, job))
                         continue;
                 lease(core, daemon, job);
                 n--;
@@ -174,7 +190,7 @@ static void reserve(struct mfl_core *core, struct pass *pass, struct core_job *j
         uint64_t gap = gap_ms(core, job);
         for (uint32_t i = 0; i < pass->n_idle && n; i++) {
                 struct core_daemon *daemon = pass->idle[i];
-                if (!is_free_for(core, daemon, job))
+                if (!stands_in(core, daemon, job))
                         continue;
                 bool older = daemon->reserved == core->pass;
                 daemon->spare_ms = older ? MFL_MIN(daemon->spare_ms, gap) : gap;

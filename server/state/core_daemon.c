@@ -53,7 +53,7 @@ struct core_daemon *mfl_core_daemon_add(struct mfl_core *core, uint64_t key)
 
 void mfl_core_daemon_remove(struct mfl_core *core, struct core_daemon *daemon)
 {
-        mfl_assert(!daemon->conn && !daemon->tasks && !daemon->job && !daemon->node);
+        mfl_assert(!daemon->conn && !daemon->tasks && !daemon->job && !daemon->node && !daemon->in_site);
         mfl_core_map_remove(&core->by_key, daemon->key);
         struct core_daemon *last = core->daemons[--core->n_daemons];
         core->daemons[daemon->position] = last;

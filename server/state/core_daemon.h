@@ -40,7 +40,10 @@ struct core_relation {
 
 struct core_daemon {
         struct mfl_daemon_info info;
-        uint64_t key;      /* first 8 bytes of SHA-256 of the name; also its item in `local` jobs */
+        uint64_t key;      /* first 8 bytes of SHA-256 of the name */
+        uint64_t client;   /* its item in `local` jobs: its site's (core_site.h) */
+        bool in_site;
+        struct core_daemon *site_next;
         uint32_t position; /* in core->daemons */
         uint32_t conn;     /* 0: lost */
         uint64_t heard_ms, sent_ms, lost_ms, connected_ms;

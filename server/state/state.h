@@ -18,6 +18,7 @@
 #include "server/state/core_node.h"
 #include "server/state/core_out.h"
 #include "server/state/core_refused.h"
+#include "server/state/core_site.h"
 #include "server/state/core_task.h"
 #include "server/state/core_update.h"
 #include "server/state/event.h"
@@ -38,7 +39,7 @@ struct mfl_core {
         uint32_t n_daemons, daemons_capacity;
         struct core_refused *refused;
         uint32_t n_refused;
-        struct core_map by_conn, by_key, tasks, nodes, hosts;
+        struct core_map by_conn, by_key, tasks, nodes, hosts, sites;
         struct core_comm *comms;
         struct core_rival *rivals; /* processes that wait to learn whether they may have a daemon's name */
         uint64_t rival_serial;

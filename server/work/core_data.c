@@ -102,6 +102,7 @@ void mfl_core_data_ready(struct mfl_core *core, struct core_job *job)
 enum lack {
         LACK_RULE,
         LACK_VERSION,
+        LACK_SITE,
         LACK_TRUTH,
         LACK_DRAINED,
         LACK_LEAVING,
@@ -122,6 +123,7 @@ enum lack {
 static const char *const lacking[LACKS_][2] = {
         [LACK_RULE] = {"is disabled by a rule", "are disabled by a rule"},
         [LACK_VERSION] = {"speaks another version of the protocol", "speak another version of the protocol"},
+        [LACK_SITE] = {"has other data than its site", "have other data than their sites"},
         [LACK_TRUTH] = {"was sent away for an impossible report", "were sent away for impossible reports"},
         [LACK_DRAINED] = {"is drained", "are drained"},
         [LACK_LEAVING] = {"is about to end", "are about to end"},
@@ -189,6 +191,7 @@ static void count_daemons(const struct mfl_core *core, const struct core_job *jo
         }
         static const enum lack refusals[] = {[MFL_REFUSAL_RULE] = LACK_RULE,
                 [MFL_REFUSAL_VERSION] = LACK_VERSION,
+                [MFL_REFUSAL_SITE] = LACK_SITE,
                 [MFL_REFUSAL_LIE] = LACK_TRUTH};
         for (uint32_t i = 0; i < core->n_refused; i++)
                 if (mfl_core_refused_offers(core, &core->refused[i], data_set))
@@ -283,6 +286,6 @@ void mfl_core_data_missing(const struct mfl_core *core, const struct core_job *j
         if (core->n_daemons <= CORE_COUNT_MAX)
                 count_daemons(core, job, &count);
         describe(&count, job, rest, 0);
-        mfl_snprintf(ret_text, MFL_REASON_BYTES, "waits for daemons: %u of %u are connected%s%.200s", usable,
-                need, *rest ? "; " : "", rest);
+        mfl_snprintf(ret_text, MFL_REASON_BYTES, "waits for %s: %u of %u are connected%s%.200s",
+                mfl_core_job_is_local(job) ? "sites" : "daemons", usable, need, *rest ? "; " : "", rest);
 }

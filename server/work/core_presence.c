@@ -23,6 +23,7 @@ static void remove_daemon(struct mfl_core *core, struct core_daemon *daemon)
         take_tasks(core, daemon, ITEM_MISSING);
         mfl_core_unlease(core, daemon);
         mfl_core_node_leave(core, daemon);
+        mfl_core_site_leave(core, daemon);
         mfl_core_cuts_changed(core, daemon);
         mfl_core_daemon_remove(core, daemon);
         core->sched_dirty = true;
@@ -134,7 +135,7 @@ static int attach(struct mfl_core *core, struct core_daemon *daemon, uint32_t co
         if (!mfl_core_node_same(daemon, info))
                 mfl_core_node_leave(core, daemon);
         if (mfl_core_info_copy(&daemon->info, info) || mfl_core_node_enter(core, daemon) ||
-                mfl_core_map_put(&core->by_conn, conn, daemon))
+                mfl_core_site_enter(core, daemon) || mfl_core_map_put(&core->by_conn, conn, daemon))
                 return -ENOMEM;
         mfl_core_refused_forget(core, info->name);
         core->changes++;
@@ -168,6 +169,7 @@ bool mfl_core_daemon_up(
         struct core_daemon *daemon = mfl_core_map_get(&core->by_key, key);
         bool known = daemon != NULL, replaced = known && daemon->info.instance != info->instance;
         const char *why = bar(core, daemon, info);
+        char reason[MFL_REASON_BYTES];
         mfl_assert(conn && !mfl_core_map_get(&core->by_conn, conn));
         if (why) {
                 mfl_core_send_close(core, conn, false, why);
@@ -175,6 +177,12 @@ bool mfl_core_daemon_up(
         }
         if (replaced && daemon->conn)
                 return false;
+        if (mfl_core_site_conflicts(core, info, reason)) {
+                mfl_core_trace(core, NULL, "daemon %s is refused: %.200s", info->name, reason);
+                mfl_core_refused_add(core, info, MFL_REFUSAL_SITE);
+                mfl_core_send_close(core, conn, true, reason);
+                return true;
+        }
         if (!known)
                 daemon = mfl_core_daemon_add(core, key);
         if (!daemon) {

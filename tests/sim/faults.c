@@ -62,6 +62,8 @@ static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
                 d->data_sets[k].test_samples = 100;
                 d->data_sets[k].fingerprint = 100 + k;
         }
+        if (i && !sim->scenario && sim->seed % 5 == 2) /* two daemons per site; the first is alone */
+                snprintf(d->info.site, sizeof d->info.site, "s%u", (i + 1) / 2);
         /* So that others have something to take over. Not drawn either. */
         d->slow = sim->scenario || sim->seed % 3 || (sim->seed / 3 + i) % 3 ? 1 : 15;
         sim_at(sim, sim->scenario ? i : sim_below(sim, 500), SIM_DAEMON_START)->a = i;
@@ -86,6 +88,32 @@ static void give_gpu(struct sim *sim, uint32_t i, uint32_t card)
         info->reach.nccl = sim_chance(sim, 90) ? 22809 : 22700;
 }
 
+uint32_t sim_sites(const struct sim *sim)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                const struct mfl_daemon_info *a = &sim->daemon[i].info, *b;
+                uint32_t k = 0;
+                for (; k < i; k++) {
+                        b = &sim->daemon[k].info;
+                        if (strcmp(a->name, b->name) == 0 || (*a->site && strcmp(a->site, b->site) == 0))
+                                break;
+                }
+                n += k == i;
+        }
+        return n;
+}
+
+/* A `local` job counts sites. */
+static void setup_sites(struct sim *sim)
+{
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct mfl_job *spec = &sim->job[i].spec;
+                if (spec->data.partition == MFL_PARTITION_LOCAL)
+                        spec->selection.daemons_min = MFL_MIN(spec->selection.daemons_min, sim_sites(sim));
+        }
+}
+
 /* Somebody has started a second daemon with the first one's file. Not drawn, so that the other draws stay
  * what they were. */
 static void setup_twins(struct sim *sim)
@@ -95,6 +123,7 @@ static void setup_twins(struct sim *sim)
         if (!sim->twins)
                 return;
         mfl_strcpy(last->info.name, sizeof last->info.name, first->info.name);
+        mfl_strcpy(last->info.site, sizeof last->info.site, first->info.site);
         last->info.n_data_sets = first->info.n_data_sets;
         last->info.protocol = first->info.protocol;
         for (uint32_t i = 0; i < sim->n_jobs; i++) {
@@ -206,6 +235,7 @@ void sim_setup(struct sim *sim)
                         setup_nodes(sim);
                 setup_rivals(sim);
                 setup_twins(sim);
+                setup_sites(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);
                 sim->fault_gap = 50 + sim_below(sim, 1500);
                 sim->duplicate = sim_chance(sim, 30) ? 10 : 0;

@@ -260,8 +260,12 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                 "round %u: evaluated %d", record->round, record->evaluated);
         sim_check(sim, !record->evaluated || local || record->eval_samples == 100,
                 "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
-        if (local)
+        if (local) {
+                uint32_t n_sites = sim_sites(sim);
+                sim_check(sim, job->n_applied <= n_sites, "round %u is committed with %u clients of %u sites",
+                        record->round, job->n_applied, n_sites);
                 return;
+        }
         uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
         uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
         sim_check(sim, job->n_applied >= need && job->n_applied <= n,

@@ -342,6 +342,7 @@ void sim_train(uint64_t item, uint32_t round, const float *p0, float *ret_p1);
 void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
         const uint64_t *items, uint32_t n, float *ret_params);
 void sim_fixed(struct sim_job *job);
+uint32_t sim_sites(const struct sim *sim); /* clients of a `local` job, at most */
 uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items);
 void sim_initial(const struct mfl_job *spec, float *ret_params);
 void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, float *ret_params);

@@ -11,6 +11,7 @@
 #include "client/train/trainer.h"
 #include "common/base/digest.h"
 #include "common/job/job.h"
+#include "common/partition/partition.h"
 
 #define N_CLIENTS 7
 #define NAME "test-daemon"
@@ -537,7 +538,7 @@ static void a_client_is_trained_as_specified(void **state)
         struct mfl_error err;
         struct mfl_trainer *trainer = new_trainer(1, 0);
         uint64_t item;
-        assert_int_equal(mfl_trainer_local_item(NAME, &item, &err), 0);
+        assert_int_equal(mfl_partition_site_client("", NAME, &item, &err), 0);
         struct mfl_task task = train_task(&item, 1);
         task.fingerprint = 123; /* of no meaning for local data */
         struct mfl_train_result *result;

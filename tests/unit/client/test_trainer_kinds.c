@@ -8,6 +8,7 @@
 
 #include "client/train/trainer.h"
 #include "common/job/job.h"
+#include "common/partition/partition.h"
 
 #define N_TRAIN 61
 #define N_TEST 13
@@ -185,7 +186,7 @@ static void a_client_is_trained_as_the_job_says(void **state)
         uint64_t item;
         open_world(&w, &labelled, local_adam);
         struct mfl_trainer *trainer = new_trainer(&w, 1);
-        assert_int_equal(mfl_trainer_local_item(NAME, &item, &err), 0);
+        assert_int_equal(mfl_partition_site_client("", NAME, &item, &err), 0);
         struct mfl_train_result *result = train(&w, trainer, local_adam, &item, 1);
 
         const struct mfl_backend_ops *ops = &mfl_backend_reference;

@@ -3,6 +3,7 @@
  * that end after a round. */
 #include "tests/lib/test.h"
 #include "common/data/dataset.h"
+#include "common/partition/partition.h"
 
 #include "proto/version.h"
 #include "server/core/core.h"
@@ -24,20 +25,28 @@ struct bed {
         uint32_t slot_of[8];            /* by connection */
         uint64_t grant_of[8];
         struct mfl_task task[8]; /* by connection; items are not kept */
-        uint32_t n_tasks;
+        uint64_t item[8];        /* the first of that task */
+        uint32_t n_tasks, n_tasks_of[8];
+        char closed[MFL_REASON_BYTES]; /* why the last connection was closed */
         char traces[16384];
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
 
-static void job_event(struct bed *bed, enum mfl_core_event_kind kind)
+static void event_of(struct bed *bed, const char *job, enum mfl_core_event_kind kind)
 {
-        struct mfl_core_event event = {.kind = kind, .ok = true, .job = JOB};
+        struct mfl_core_event event = {.kind = kind, .ok = true};
+        strcpy(event.job, job);
         if (kind == MFL_EV_JOB_READY) {
                 event.job_ready.n_params = 4;
                 event.job_ready.n_slots = 1;
         }
         feed(bed, event);
+}
+
+static void job_event(struct bed *bed, enum mfl_core_event_kind kind)
+{
+        event_of(bed, JOB, kind);
 }
 
 static void take(struct bed *bed, const struct mfl_core_action *a)
@@ -49,7 +58,7 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
                 strcpy(bed->data_from, a->prepare.data_from);
                 bed->n_data++;
                 if (a->kind == MFL_ACT_JOB_PREPARE)
-                        job_event(bed, MFL_EV_JOB_READY);
+                        event_of(bed, a->job, MFL_EV_JOB_READY);
                 break;
         case MFL_ACT_JOB_STATE:
                 bed->state = a->job_state.state;
@@ -61,9 +70,14 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
         case MFL_ACT_SEND:
                 if (a->msg.kind != MFL_MSG_TASK)
                         break;
+                bed->item[a->conn] = a->msg.task.items[0];
+                bed->n_tasks_of[a->conn]++;
                 bed->task[a->conn] = a->msg.task;
                 bed->n_tasks++;
                 bed->n_evals += a->msg.task.kind == MFL_TASK_EVAL;
+                break;
+        case MFL_ACT_CLOSE:
+                strcpy(bed->closed, a->reason);
                 break;
         case MFL_ACT_GRANT:
                 bed->granted[bed->n_granted++ % 8] = a->conn;
@@ -167,6 +181,18 @@ static void up(struct bed *bed, uint32_t i, struct mfl_data_info data)
 {
         struct mfl_daemon_info info = info_of(i, &data);
         feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = i, .daemon = &info});
+}
+
+static void up_at(struct bed *bed, uint32_t i, const char *site, struct mfl_data_info data)
+{
+        struct mfl_daemon_info info = info_of(i, &data);
+        strcpy(info.site, site);
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = i, .daemon = &info});
+}
+
+static void down(struct bed *bed, uint32_t i)
+{
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = i});
 }
 
 static void refuse(struct bed *bed, uint32_t i, struct mfl_data_info data, enum mfl_refusal why)
@@ -659,6 +685,115 @@ static void test_stop_after_no_round(void **state)
         end(&bed);
 }
 
+/* ---- sites of several daemons ---- */
+
+static uint64_t client_of(const char *site, const char *daemon)
+{
+        uint64_t client = 0;
+        assert_int_equal(mfl_partition_site_client(site, daemon, &client, NULL), 0);
+        return client;
+}
+
+/* Two daemons of site north and one alone are two clients, and one daemon trains for north. */
+static void start_north(struct bed *bed)
+{
+        start(bed, MFL_PARTITION_LOCAL);
+        up_at(bed, 1, "north", pets(2, 77, 1));
+        up_at(bed, 2, "north", pets(2, 77, 1));
+        up(bed, 3, pets(2, 77, 9));
+        add_job(bed, NULL, NULL);
+        tick(bed, 2000);
+        mfl_core_check(bed->core);
+}
+
+static void test_a_site_is_one_client(void **state)
+{
+        struct bed bed;
+        start_north(&bed);
+        assert_int_equal(bed.n_tasks_of[1], 1);
+        assert_int_equal(bed.n_tasks_of[2], 0);
+        assert_int_equal(bed.n_tasks_of[3], 1);
+        assert_true(bed.item[1] == client_of("north", "site-a"));
+        assert_true(bed.item[1] == client_of("north", "site-b"));
+        assert_true(bed.item[3] == client_of("", "site-c"));
+        assert_true(client_of("site-c", "x") != client_of("", "site-c"));
+        struct mfl_core_job_view view;
+        assert_int_equal(mfl_core_job_view(bed.core, JOB, &view), 0);
+        assert_int_equal(view.clients_total, 2);
+        end(&bed);
+}
+
+/* When the daemon at work is lost for good, another one of the site trains the same client. */
+static void test_a_site_outlives_its_daemon(void **state)
+{
+        struct bed bed;
+        start_north(&bed);
+        uint64_t client = bed.item[1];
+        down(&bed, 1);
+        tick(&bed, 1000);
+        assert_int_equal(bed.n_tasks_of[2], 0); /* it may come back */
+        tick(&bed, 10000);
+        tick(&bed, 1000);
+        assert_int_equal(bed.n_tasks_of[2], 1);
+        assert_true(bed.item[2] == client);
+        mfl_core_check(bed.core);
+        end(&bed);
+}
+
+/* A site without a daemon is missing, and comes in again with any of its daemons. */
+static void test_a_site_comes_back(void **state)
+{
+        struct bed bed;
+        start_north(&bed);
+        uint64_t client = bed.item[1];
+        down(&bed, 2);
+        down(&bed, 1);
+        tick(&bed, 10001);
+        tick(&bed, 1000);
+        mfl_core_check(bed.core);
+        up_at(&bed, 4, "north", pets(2, 77, 1));
+        tick(&bed, 1000);
+        assert_int_equal(bed.n_tasks_of[4], 1);
+        assert_true(bed.item[4] == client);
+        end(&bed);
+}
+
+/* A job that needs all sites does not wait for a busy daemon whose site has an idle one. */
+static void test_an_idle_daemon_stands_in(void **state)
+{
+        struct bed bed;
+        start_north(&bed);
+        struct mfl_job other = bed.spec;
+        feed(&bed, (struct mfl_core_event){
+                          .kind = MFL_EV_JOB_ADD, .job = "j-000002", .job_add = {&other, 0, NULL, NULL}});
+        up_at(&bed, 4, "", pets(2, 77, 9)); /* nobody waits for site-c, which works for the first job, alone */
+        drain(&bed, "site-c", true);
+        tick(&bed, 2000);
+        assert_int_equal(bed.n_tasks_of[2], 1);
+        assert_string_equal(bed.task[2].job, "j-000002");
+        assert_true(bed.item[2] == client_of("north", "any"));
+        mfl_core_check(bed.core);
+        end(&bed);
+}
+
+/* Daemons of a site with other data are refused with both names; alone they are welcome. */
+static void test_a_site_has_one_data_set(void **state)
+{
+        struct bed bed;
+        start_north(&bed);
+        up_at(&bed, 4, "north", pets(2, 77, 2));
+        assert_string_equal(bed.closed, "site north: data set pets of daemon site-d differs from that of daemon "
+                                        "site-a: give them the same files, or another site");
+        assert_int_equal(mfl_core_daemon_count(bed.core), 3);
+        up_at(&bed, 5, "south", pets(2, 77, 2));
+        assert_int_equal(mfl_core_daemon_count(bed.core), 4);
+        /* It moves to another site. */
+        down(&bed, 5);
+        up_at(&bed, 5, "north", pets(2, 77, 1));
+        mfl_core_check(bed.core);
+        end(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -677,6 +812,11 @@ int main(void)
                 cmocka_unit_test(test_updates_of_another_size),
                 cmocka_unit_test(test_stop_after_a_round),
                 cmocka_unit_test(test_stop_after_no_round),
+                cmocka_unit_test(test_a_site_is_one_client),
+                cmocka_unit_test(test_a_site_outlives_its_daemon),
+                cmocka_unit_test(test_a_site_comes_back),
+                cmocka_unit_test(test_an_idle_daemon_stands_in),
+                cmocka_unit_test(test_a_site_has_one_data_set),
         };
         return cmocka_run_group_tests_name("sites", tests, NULL, NULL);
 }
