@@ -100,7 +100,8 @@ static int check_values(struct mfl_cli *cli, struct mfl_error *err)
 {
         const char *site = cli->options.site;
         if (site && !mfl_pki_name_valid(site))
-                return mfl_fail(err, MFL_CLI_USAGE, "--site: '%.80s' is not 1 to 63 of A-Z a-z 0-9 . _ -", site);
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--site: '%.80s' is not 1 to 63 of A-Z a-z 0-9 . _ -", site);
         for (int i = 0; i < cli->options.n_host; i++)
                 if (!mfl_pki_host_valid(cli->options.host[i]))
                         return mfl_fail(err, MFL_CLI_USAGE,
@@ -298,7 +299,8 @@ static int check_options(const struct mfl_cli *cli, const struct verb *verb, str
                 {"host", OPTION_HOST, o->n_host > 0}, {"role", OPTION_ROLE, o->n_role > 0},
                 {"out", OPTION_OUT, o->out}, {"csr", OPTION_CSR, o->csr},
                 {"new-key", OPTION_NEW_KEY, o->new_key}, {"revoke-old", OPTION_REVOKE_OLD, o->revoke_old},
-                {"tar", OPTION_TAR, o->tar}, {"site", OPTION_SITE, o->site}, {"ca-pass-file", OPTION_PASS, o->ca_pass_file}};
+                {"tar", OPTION_TAR, o->tar}, {"site", OPTION_SITE, o->site},
+                {"ca-pass-file", OPTION_PASS, o->ca_pass_file}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(all); i++)
                 if (all[i].given && !(verb->options & all[i].option))
                         return mfl_fail(err, MFL_CLI_USAGE, "mfl pki %s takes no --%s; see 'mfl pki --help'",

@@ -133,9 +133,9 @@ static json_t *entry_json(const struct mfl_pki_entry *e)
         for (int i = 0; i < e->n_hosts; i++)
                 json_array_append_new(hosts, json_string(e->hosts[i]));
         return json_pack("{ss ss* so so ss sb sI sI ss so}", "name", e->name, "site",
-                *e->site ? e->site : NULL, "roles", roles, "hosts", hosts,
-                "serial", e->serial, "request", e->request, "not_before", (json_int_t)e->not_before,
-                "not_after", (json_int_t)e->not_after, "state", mfl_pki_state_names[e->state], "revoked",
+                *e->site ? e->site : NULL, "roles", roles, "hosts", hosts, "serial", e->serial, "request",
+                e->request, "not_before", (json_int_t)e->not_before, "not_after", (json_int_t)e->not_after,
+                "state", mfl_pki_state_names[e->state], "revoked",
                 e->state == MFL_PKI_REVOKED ? json_integer(e->revoked) : json_null());
 }
 
@@ -165,8 +165,9 @@ static bool read_plain(json_t *json, struct mfl_pki_entry *e)
         json_int_t before, after;
         json_t *revoked;
         int request;
-        if (json_unpack(json, "{ss s?s ss sb sI sI ss so}", "name", &name, "site", &site, "serial", &serial, "request", &request,
-                    "not_before", &before, "not_after", &after, "state", &state, "revoked", &revoked))
+        if (json_unpack(json, "{ss s?s ss sb sI sI ss so}", "name", &name, "site", &site, "serial", &serial,
+                    "request", &request, "not_before", &before, "not_after", &after, "state", &state,
+                    "revoked", &revoked))
                 return false;
         *e = (struct mfl_pki_entry){.request = request,
                 .not_before = before,
@@ -177,8 +178,8 @@ static bool read_plain(json_t *json, struct mfl_pki_entry *e)
                 i++;
         e->state = (enum mfl_pki_state)i;
         return mfl_pki_state_names[i] && mfl_pki_name_valid(name) &&
-               mfl_strcpy(e->name, sizeof e->name, name) && *serial &&
-               (!*site || mfl_pki_name_valid(site)) && mfl_strcpy(e->site, sizeof e->site, site) &&
+               mfl_strcpy(e->name, sizeof e->name, name) && *serial && (!*site || mfl_pki_name_valid(site)) &&
+               mfl_strcpy(e->site, sizeof e->site, site) &&
                strspn(serial, "0123456789ABCDEF") == strlen(serial) &&
                mfl_strcpy(e->serial, sizeof e->serial, serial);
 }

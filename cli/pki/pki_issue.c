@@ -258,8 +258,8 @@ static int renew_draft(struct mfl_pki *pki, const struct mfl_pki_request *reques
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--host goes only with a server's certificate, not for '%s'", old->name);
         if (request->site && !(old->roles & MFL_PKI_DAEMON))
-                return mfl_fail(err, MFL_CLI_USAGE, "--site goes only with a daemon's certificate, not for '%s'",
-                        old->name);
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--site goes only with a daemon's certificate, not for '%s'", old->name);
         if (request->new_key && old->request && !request->csr)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "the key of '%s' was made elsewhere: make a new request there, and pass it with "

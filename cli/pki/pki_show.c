@@ -47,11 +47,11 @@ static json_t *entry_json(const struct mfl_pki_entry *e, int64_t now)
                 json_array_append_new(roles, json_string(names[i]));
         for (int i = 0; i < e->n_hosts; i++)
                 json_array_append_new(hosts, json_string(e->hosts[i]));
-        return json_pack("{ss ss* so so ss ss sb sI sI sI so}", "name", e->name, "site", *e->site ? e->site : NULL,
-                "roles", roles, "hosts", hosts,
-                "serial", e->serial, "state", state_of(e, now), "request", e->request, "not_before_ms",
-                (json_int_t)e->not_before * 1000, "not_after_ms", (json_int_t)e->not_after * 1000,
-                "days_left", (json_int_t)days_left(e->not_after, now), "revoked_ms",
+        return json_pack("{ss ss* so so ss ss sb sI sI sI so}", "name", e->name, "site",
+                *e->site ? e->site : NULL, "roles", roles, "hosts", hosts, "serial", e->serial, "state",
+                state_of(e, now), "request", e->request, "not_before_ms", (json_int_t)e->not_before * 1000,
+                "not_after_ms", (json_int_t)e->not_after * 1000, "days_left",
+                (json_int_t)days_left(e->not_after, now), "revoked_ms",
                 e->state == MFL_PKI_REVOKED ? json_integer(e->revoked * 1000) : json_null());
 }
 

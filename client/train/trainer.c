@@ -29,10 +29,8 @@ static int fill_trainer(
         trainer->shm = options->shm;
         trainer->nccl = options->nccl;
         trainer->activity = options->activity;
-        int r = mfl_partition_site_client("", options->name, &trainer->named_item, err);
-        if (!r)
-                r = mfl_partition_site_client(
-                        options->site ? options->site : "", options->name, &trainer->local_item, err);
+        int r = mfl_partition_site_client(
+                options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)
                 return r;
         return mfl_trainer_pool_init(&trainer->pool, trainer->workers, err);

@@ -14,8 +14,7 @@
  * k, shuffled with the stream (seed, MFL_RNG_SHUFFLE, k, r * 65536 + e), in consecutive batches; the last
  * batch may be short. With `steps` there are as many epochs as needed, cut after that many steps. The dropout
  * key is (seed, MFL_RNG_DROPOUT, k, r), the augmentation key (seed, MFL_RNG_AUGMENT, k, r). With partition
- * `local` there is one client, k = mfl_partition_site_client(site, name); servers that know no sites call it
- * mfl_partition_site_client("", name).
+ * `local` there is one client, k = mfl_partition_site_client(site, name).
  *
  * Memory: networks, scratch and result buffers are reserved from a budget before they are allocated; if
  * something does not fit, the task fails with both sizes in the text. A device with its own memory has its

@@ -169,7 +169,7 @@ struct mfl_trainer {
         struct mfl_device *device;
         struct mfl_device_info info;
         uint32_t workers;
-        uint64_t local_item, named_item; /* the client of partition local; as servers that know no sites call it */
+        uint64_t local_item; /* the client of partition local */
         uint32_t n_data;
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */

@@ -565,7 +565,7 @@ int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct train
         const struct mfl_partition *partition = job->partition;
         uint64_t k = item;
         if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
-                if (item != trainer->local_item && item != trainer->named_item)
+                if (item != trainer->local_item)
                         return mfl_fail(err, MFL_INVALID, "the client is another site's data");
                 k = 0;
         }

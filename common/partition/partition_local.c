@@ -3,7 +3,8 @@
 #include "common/base/digest.h"
 #include "common/partition/partition.h"
 
-int mfl_partition_site_client(const char *site, const char *daemon, uint64_t *ret_client, struct mfl_error *err)
+int mfl_partition_site_client(
+        const char *site, const char *daemon, uint64_t *ret_client, struct mfl_error *err)
 {
         /* No name has a slash, so a site never has the number of a daemon that has none. */
         char text[2 * MFL_NAME_BYTES];

@@ -188,12 +188,12 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so}", "name",
-                make_string(d->name), "node", mfl_json_text(d->node), "address", mfl_json_text(d->address),
-                "backend", mfl_json_text(d->backend), "device", mfl_json_text(d->device), "workers",
-                (json_int_t)d->workers, "state", d->state, "job", mfl_json_text(d->job), "round",
-                (json_int_t)d->round, "items_done", (json_int_t)d->items_done, "items_total",
-                (json_int_t)d->items_total, "samples_per_second",
+        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so}",
+                "name", make_string(d->name), "node", mfl_json_text(d->node), "address",
+                mfl_json_text(d->address), "backend", mfl_json_text(d->backend), "device",
+                mfl_json_text(d->device), "workers", (json_int_t)d->workers, "state", d->state, "job",
+                mfl_json_text(d->job), "round", (json_int_t)d->round, "items_done", (json_int_t)d->items_done,
+                "items_total", (json_int_t)d->items_total, "samples_per_second",
                 mfl_json_number(true, d->samples_per_second), "connected_unix_ms",
                 (json_int_t)d->connected_ms, "data_sets", sets, "software", mfl_json_text(d->software),
                 "note", mfl_json_text(d->note), "gpu", make_gpu(d), "collective",

@@ -19,8 +19,8 @@ struct mfl_daemons {
 /* What a daemon's session has. */
 struct mfl_daemon_peer {
         char name[MFL_NAME_BYTES], site[MFL_NAME_BYTES]; /* as in Hello */
-        struct mfl_telemetry telemetry; /* the newest; nothing is known before the first */
-        uint64_t telemetry_ms;          /* the loop's clock when it came */
+        struct mfl_telemetry telemetry;                  /* the newest; nothing is known before the first */
+        uint64_t telemetry_ms;                           /* the loop's clock when it came */
         struct mfl_chunk chunk;
         /* Small models: how many bytes of params a Task may have inside, and which params the last such Task
          * had; and the Announce that the core is processing, if it has an update inside that nobody took. */

@@ -280,7 +280,8 @@ int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, st
                                 hello->name, id->name, id->name);
                 if (*hello->site && strcmp(hello->site, id->site) != 0)
                         return mfl_fail(err, MFL_INVALID,
-                                "daemon '%s' says that it belongs to site '%s', but its certificate has %s%s: issue "
+                                "daemon '%s' says that it belongs to site '%s', but its certificate has "
+                                "%s%s: issue "
                                 "one with 'mfl pki issue daemon %s --site %s'",
                                 hello->name, hello->site, *id->site ? "O=" : "no O", id->site, id->name,
                                 hello->site);

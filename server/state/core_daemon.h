@@ -40,8 +40,8 @@ struct core_relation {
 
 struct core_daemon {
         struct mfl_daemon_info info;
-        uint64_t key;      /* first 8 bytes of SHA-256 of the name */
-        uint64_t client;   /* its item in `local` jobs: its site's (core_site.h) */
+        uint64_t key;    /* first 8 bytes of SHA-256 of the name */
+        uint64_t client; /* its item in `local` jobs: its site's (core_site.h) */
         bool in_site;
         struct core_daemon *site_next;
         uint32_t position; /* in core->daemons */

@@ -67,7 +67,8 @@ bool mfl_core_site_conflicts(
                         if (!other || other->fingerprint == own->fingerprint)
                                 continue;
                         mfl_snprintf(ret_reason, MFL_REASON_BYTES,
-                                "site %s: data set %s of daemon %s differs from that of daemon %s: give them the "
+                                "site %s: data set %s of daemon %s differs from that of daemon %s: give them "
+                                "the "
                                 "same files, or another site",
                                 info->site, own->name, info->name, d->info.name);
                         return true;

@@ -60,7 +60,7 @@ enum mfl_refusal {
         MFL_REFUSAL_RULE,
         MFL_REFUSAL_VERSION,
         MFL_REFUSAL_SITE, /* its data differ from those of its site's other daemons */
-        MFL_REFUSAL_LIE, /* it reported something impossible; the same process is never let in again */
+        MFL_REFUSAL_LIE,  /* it reported something impossible; the same process is never let in again */
 };
 
 /* What a daemon tells about its cut of a population (mfl.proto, Partition). */

@@ -158,6 +158,46 @@ def test_local_data(cluster):
     assert digests[0] == digests[1]
 
 
+NORTH, SOUTH = 'tiny=synthetic:1,8,8:4:150:40:1', 'tiny=synthetic:1,8,8:4:250:40:2'
+SITES = {'data': {'partition': 'local', 'clients': None}, 'selection': {'daemons': {'min': 2}}}
+
+
+def test_a_site_is_one_client(cluster):
+    """Site north of one daemon, and of two, of which one is killed: one model. The daemons' names are not part of the job."""
+    c = cluster(0)
+    c.start_daemon('x', data=[NORTH], more=['--site', 'north'])
+    c.start_daemon('y', data=[SOUTH], more=['--site', 'south'])
+    c.wait_daemons(2)
+    job, digests = c.run_job(**SITES, rounds=4)
+    assert [r['clients'] for r in c.rounds(job)] == [2] * 4
+    with c.operator() as o:
+        assert {d['name']: d['site'] for d in o.daemons()} == {'x': 'north', 'y': 'south'}
+    c.close()
+    c = cluster(0)
+    for name, data, site in (('n1', NORTH, 'north'), ('n2', NORTH, 'north'), ('s', SOUTH, 'south')):
+        c.start_daemon(name, data=[data], more=['--site', site])
+    c.wait_daemons(3)
+    job = c.begin(**SITES)
+    c.wait_info(job, lambda i: i['round'] >= 2, 30, 'two rounds')
+    c.daemons['n1'].kill()
+    again = c.finish(job, **SITES)
+    assert c.digests(again)[:4] == digests[:len(c.digests(again))]
+    assert {r['clients'] for r in c.rounds(job)} == {2}
+    assert 'site: north' in c.mfl('daemons').stdout
+    c.close()
+
+
+def test_a_site_has_one_data_set(cluster):
+    c = cluster(0)
+    c.start_daemon('n1', data=[NORTH], more=['--site', 'north'])
+    c.wait_daemons(1)
+    bad = c.start_daemon('n2', data=[SOUTH], more=['--site', 'north'])
+    words = 'site north: data set tiny of daemon n2 differs from that of daemon n1'
+    h.wait_until(lambda: words in bad.log() and words in c.server.log(), 10, 'the refusal')
+    bad.kill()
+    c.close()
+
+
 def test_jobs_at_once_on_shared_daemons(cluster, expected):
     c = cluster(2)
     c.wait_daemons(2)

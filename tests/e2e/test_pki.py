@@ -217,6 +217,20 @@ def request(folder, name, *args):
     return csr, key
 
 
+def test_site(ca):
+    """A daemon's site is the O of its certificate, and stays when it is renewed."""
+    out = ca.pki('issue', 'daemon', 'box-1', '--site', 'hospital-a').decode()
+    assert '  site: hospital-a' in out
+    assert 'O = hospital-a, OU = daemon, CN = box-1' in ca.text('box-1')
+    ca.pki('renew', 'box-1')
+    assert 'O = hospital-a, OU = daemon, CN = box-1' in ca.text('box-1')
+    ca.pki('renew', 'box-1', '--site', 'hospital-b')
+    assert 'O = hospital-b,' in ca.text('box-1')
+    ca.pki('issue', 'daemon', 'alone')
+    assert {c['name']: c.get('site') for c in ca.json('show')['certificates']}['alone'] is None
+    assert [c['site'] for c in ca.json('show', 'box-1')['certificates']] == ['hospital-a', 'hospital-a', 'hospital-b']
+
+
 def test_csr(folder, ca):
     wishes = ['-addext', 'basicConstraints=critical,CA:TRUE', '-addext', 'subjectAltName=DNS:evil.example']
     csr, key = request(folder, 'r', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', *wishes)
@@ -343,6 +357,8 @@ def test_command_line(folder, ca):
             (['issue', 'operator', 'local'], 2, 'another name'), (['issue', 'server'], 2, '--host'), (['issue', 'server', '--host', 'a:1'], 2, 'no port'),
             (['issue', 'daemon', 'x', '--host', 'a'], 2, "a server's"),
             (['issue', 'server', '--host', 'a', '--role', 'admin'], 2, 'have other roles'),
+            (['issue', 'operator', 'x', '--site', 'a'], 2, "a daemon's"),
+            (['issue', 'daemon', 'x', '--site', 'a b'], 2, '--site'),
             (['issue', 'daemon', 'x', '--role', 'server'], 2, '--role'), (['issue', 'daemon', 'x', '--days', '0'], 2, '1..36500'),
             (['revoke', 'x', '--new-key'], 2, 'takes no --new-key'), (['destroy'], 2, 'knows no'),
             (['show', 'x'], 4, 'no certificate'), (['init'], 6, 'already'), (['revoke'], 2, 'usage: mfl pki revoke'),

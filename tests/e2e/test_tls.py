@@ -23,6 +23,7 @@ def ca(tmp_path_factory):
     ca = mfl_certs.Ca(tmp_path_factory.mktemp('ca'))
     ca.server()
     ca.pairs = {name: ca.issue(name, roles) for name, roles in PEOPLE.items()}
+    ca.pairs['north1'] = ca.issue('north1', ['daemon'], site='north')
     return ca
 
 
@@ -103,6 +104,8 @@ def test_a_viewer_looks_and_changes_nothing(cluster):
     ('d1', 'ROLE_DAEMON', {'name': 'd1-GPU-'}, ['d1-gpuN']),
     ('d1', 'ROLE_DAEMON', {'name': 'd1-GPU-5dxy'}, ['d1-gpuN']),
     ('d1', 'ROLE_DAEMON', {'name': 'd1-cpu2'}, ['d1-gpuN']),
+    ('d1', 'ROLE_DAEMON', {'name': 'd1', 'site': 'north'}, ["'north'", 'no O', 'mfl pki issue daemon d1 --site north']),
+    ('north1', 'ROLE_DAEMON', {'name': 'north1', 'site': 'south'}, ["'south'", 'O=north']),
 ])
 def test_hello_must_match_the_certificate(cluster, name, role, hello, words):
     if role == 'ROLE_DAEMON':
@@ -119,6 +122,15 @@ def test_daemons_of_one_host_share_a_certificate(cluster, name):
         c.send('hello', w.hello('ROLE_DAEMON', name=name, instance=5, node='n', backend='reference', device='x', workers=1,
                                 data_sets=cluster.data_sets()))
         c.expect('welcome')
+
+
+def test_the_certificate_names_the_site(cluster):
+    """A certificate of a site also lets the daemon be a site by itself."""
+    for site in ('north', ''):
+        with cluster.connect('north1') as c:
+            c.send('hello', w.hello('ROLE_DAEMON', name='north1', site=site, instance=5, node='n', backend='reference',
+                                    device='x', workers=1, data_sets=cluster.data_sets()))
+            c.expect('welcome')
 
 
 def test_jobs_have_owners(cluster):

@@ -24,6 +24,7 @@ unique_subject = no
 copy_extensions = copy
 string_mask = utf8only
 [any]
+organizationName = optional
 organizationalUnitName = optional
 commonName = optional
 [req]
@@ -60,11 +61,11 @@ class Ca:
     def path(self, name):
         return os.path.join(self.dir, name)
 
-    def issue(self, name, roles=(), san='', file=None, begin=-1, end=30):
-        """(certificate, key) of a new pair: CN=name, an OU for each role; begin and end in days from now."""
+    def issue(self, name, roles=(), san='', file=None, begin=-1, end=30, site=''):
+        """(certificate, key) of a new pair: CN=name, an OU for each role, O=site; begin and end in days from now."""
         file = file or name
         cert, key, request = self.path(file + '.pem'), self.path(file + '.key'), self.path(file + '.csr')
-        subject = ''.join('/OU=' + r for r in roles) + '/CN=' + name
+        subject = ('/O=' + site if site else '') + ''.join('/OU=' + r for r in roles) + '/CN=' + name
         openssl('req', '-new', '-config', self.config, '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
                 '-keyout', key, '-out', request, '-subj', subject,
                 *(['-addext', 'subjectAltName=' + san] if san else []))

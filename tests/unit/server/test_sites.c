@@ -765,8 +765,9 @@ static void test_an_idle_daemon_stands_in(void **state)
         start_north(&bed);
         struct mfl_job other = bed.spec;
         feed(&bed, (struct mfl_core_event){
-                          .kind = MFL_EV_JOB_ADD, .job = "j-000002", .job_add = {&other, 0, NULL, NULL}});
-        up_at(&bed, 4, "", pets(2, 77, 9)); /* nobody waits for site-c, which works for the first job, alone */
+                           .kind = MFL_EV_JOB_ADD, .job = "j-000002", .job_add = {&other, 0, NULL, NULL}});
+        up_at(&bed, 4, "",
+                pets(2, 77, 9)); /* nobody waits for site-c, which works for the first job, alone */
         drain(&bed, "site-c", true);
         tick(&bed, 2000);
         assert_int_equal(bed.n_tasks_of[2], 1);
@@ -782,8 +783,9 @@ static void test_a_site_has_one_data_set(void **state)
         struct bed bed;
         start_north(&bed);
         up_at(&bed, 4, "north", pets(2, 77, 2));
-        assert_string_equal(bed.closed, "site north: data set pets of daemon site-d differs from that of daemon "
-                                        "site-a: give them the same files, or another site");
+        assert_string_equal(bed.closed,
+                "site north: data set pets of daemon site-d differs from that of daemon "
+                "site-a: give them the same files, or another site");
         assert_int_equal(mfl_core_daemon_count(bed.core), 3);
         up_at(&bed, 5, "south", pets(2, 77, 2));
         assert_int_equal(mfl_core_daemon_count(bed.core), 4);
