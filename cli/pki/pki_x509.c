@@ -416,7 +416,7 @@ static bool fill_leaf(X509 *cert, const struct mfl_pki_ca *ca, const struct mfl_
         const struct mfl_pki_public *key, int64_t now)
 {
         X509_NAME *subject = X509_get_subject_name(cert);
-        if (*leaf->site && !add_name(subject, "O", leaf->site))
+        if (leaf->site && *leaf->site && !add_name(subject, "O", leaf->site))
                 return false;
         for (int i = 0; i < leaf->n_roles; i++)
                 if (!add_name(subject, "OU", leaf->roles[i]))

@@ -49,7 +49,7 @@ int mfl_pki_key_belongs(
 
 struct mfl_pki_leaf {
         const char *name;         /* CN */
-        const char *site;         /* O; "": none */
+        const char *site;         /* O; NULL or "": none */
         const char *const *roles; /* OUs, n_roles */
         int n_roles;
         const char *const *hosts; /* SANs: DNS names and IP addresses, n_hosts */

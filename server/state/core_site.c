@@ -18,9 +18,14 @@ int mfl_core_site_enter(struct mfl_core *core, struct core_daemon *daemon)
                 at = &(*at)->site_next;
         daemon->site_next = *at;
         *at = daemon;
+        if (mfl_core_map_put(
+                    &core->sites, client, first)) { /* the site is new, and the list has only this one */
+                daemon->site_next = NULL;
+                return -ENOMEM;
+        }
         daemon->client = client;
         daemon->in_site = true;
-        return mfl_core_map_put(&core->sites, client, first);
+        return 0;
 }
 
 void mfl_core_site_leave(struct mfl_core *core, struct core_daemon *daemon)
