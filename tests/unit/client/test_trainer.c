@@ -732,7 +732,7 @@ static void what_cannot_be_done_is_refused_with_the_reason(void **state)
         expect_refused(job_text, &task, 0, "client 7 of a population of 7");
         task.n_items = 1;
         expect_refused(job_text, &task, 1000, "memory: ");
-        expect_refused(local_text, &task, 0, "another daemon's");
+        expect_refused(local_text, &task, 0, "another site's");
         expect_refused("name: [", &task, 0, "j-000001:2");
         task.n_params++;
         expect_refused(job_text, &task, 0, "the model has");
