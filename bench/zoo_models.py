@@ -38,7 +38,18 @@ def torchvision_models():
                               lr=1e-4, batch=2 if size > 64 else 4,
                               auxiliary={"googlenet": (0.3, 0.3), "inception_v3": (0.3,)}.get(name, ()),
                               logits=lambda out: out[0] if isinstance(out, tuple) else out)
+    # vgg has 100 M weights in its first dense layer alone: the same layers, narrower.
+    for name, config in (("vgg11", "A"), ("vgg13_bn", "B"), ("vgg16_bn", "D"), ("vgg19", "E")):
+        entries[name + "_narrow"] = Entry(lambda name=name, config=config: narrow_vgg(config, "bn" in name), (3, 64, 64), lr=1e-4, batch=4)
     return entries
+
+
+def narrow_vgg(config, norm, by=8):
+    from torchvision.models import vgg
+    layers = [c if c == "M" else c // by for c in vgg.cfgs[config]]
+    net = vgg.VGG(vgg.make_layers(layers, batch_norm=norm), num_classes=10)
+    net.classifier[0], net.classifier[3], net.classifier[6] = nn.Linear(512 // by * 49, 512), nn.Linear(512, 512), nn.Linear(512, 10)
+    return net
 
 
 # ---- modules of the kinds that people write ----

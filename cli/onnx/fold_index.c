@@ -101,32 +101,48 @@ int mfl_onnx_fold_gather_nd(struct onnx *o)
         return mfl_onnx_fold_output(o, t);
 }
 
-/* out = data, but out[index[i..][0]][index[i..][1]]..[k..] = updates[i..][k..] */
-int mfl_onnx_fold_scatter_nd(struct onnx *o)
+/* to[index[i..][0]][index[i..][1]]..[k..] = updates[i..][k..], or all of them *update. */
+static int scatter(struct onnx *o, struct onnx_tensor *to, const float *update)
 {
-        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor, *index = mfl_onnx_input(o, 1)->tensor,
+        const struct onnx_tensor *index = mfl_onnx_input(o, 1)->tensor,
                                  *updates = mfl_onnx_input(o, 2)->tensor;
-        int rank = index->shape.rank, r;
-        int64_t parts = rank ? index->shape.dim[rank - 1] : 0;
-        struct onnx_tensor *t;
-        if (!mfl_onnx_string_is(o, "reduction", "none", "none") || parts < 1 || parts > a->shape.rank)
+        int64_t parts = index->shape.rank ? index->shape.dim[index->shape.rank - 1] : 0;
+        if (!mfl_onnx_string_is(o, "reduction", "none", "none") || parts < 1 || parts > to->shape.rank)
                 return mfl_onnx_fail(o, "only indices of whole elements are supported, without a reduction");
-        int64_t run = stride_of(&a->shape, (int)parts - 1);
+        int64_t run = stride_of(&to->shape, (int)parts - 1);
         if (updates->count != index->count / parts * run)
                 return mfl_onnx_fail(o, "the indices and the updates do not fit");
-        if ((r = mfl_onnx_fold_new(o, &a->shape, a->f, &t)))
+        for (int64_t i = 0; i * parts < index->count; i++) {
+                int64_t at = run_of(o, index, i, (int)parts, &to->shape);
+                if (at < 0)
+                        return MFL_INVALID;
+                for (int64_t k = 0; k < run; k++)
+                        mfl_onnx_fold_put(
+                                to, at + k, update ? (double)*update : mfl_onnx_number(updates, i * run + k));
+        }
+        return 0;
+}
+
+int mfl_onnx_fold_scatter_nd(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        struct onnx_tensor *t;
+        int r = mfl_onnx_fold_new(o, &a->shape, a->f, &t);
+        if (r)
                 return r;
         t->is_bool = a->is_bool;
         for (int64_t i = 0; i < a->count; i++)
                 mfl_onnx_fold_put(t, i, mfl_onnx_number(a, i));
-        for (int64_t i = 0; i * parts < index->count; i++) {
-                int64_t to = run_of(o, index, i, (int)parts, &a->shape);
-                if (to < 0)
-                        return MFL_INVALID;
-                for (int64_t k = 0; k < run; k++)
-                        mfl_onnx_fold_put(t, to + k, mfl_onnx_number(updates, i * run + k));
-        }
-        return mfl_onnx_fold_output(o, t);
+        return (r = scatter(o, t, NULL)) ? r : mfl_onnx_fold_output(o, t);
+}
+
+int mfl_onnx_fold_scattered(struct onnx *o, const struct onnx_shape *shape, float data, const float *update,
+        struct onnx_tensor **ret_tensor)
+{
+        int r = mfl_onnx_fold_new(o, shape, true, ret_tensor);
+        for (int64_t i = 0; !r && i < (*ret_tensor)->count; i++)
+                mfl_onnx_fold_put(*ret_tensor, i, (double)data);
+        return r ? r : scatter(o, *ret_tensor, update);
 }
 
 /* out[i][j] = data[index[i][j]][j] for axis 0; of the same rank. */

@@ -301,6 +301,10 @@ int mfl_onnx_fold_cumsum(struct onnx *o);
 int mfl_onnx_fold_gather_nd(struct onnx *o);
 int mfl_onnx_fold_gather_elements(struct onnx *o);
 int mfl_onnx_fold_scatter_nd(struct onnx *o);
+/* The node's result if its data had this shape and were all `data`, and its updates as they are or, if `update` is not NULL,
+ * all that number. */
+int mfl_onnx_fold_scattered(struct onnx *o, const struct onnx_shape *shape, float data, const float *update,
+        struct onnx_tensor **ret_tensor);
 int mfl_onnx_fold_reduce(struct onnx *o);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
@@ -454,6 +458,10 @@ int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, co
         struct onnx_value **ret_view);
 int mfl_onnx_reduce(struct onnx *o);
 int mfl_onnx_prelu(struct onnx *o);
+
+/* softmax.c, scatter.c */
+int mfl_onnx_softmax(struct onnx *o);
+int mfl_onnx_scatter(struct onnx *o);
 
 /* einsum.c */
 int mfl_onnx_einsum(struct onnx *o);

@@ -163,6 +163,9 @@ struct onnx_value *mfl_onnx_input(const struct onnx *o, size_t i)
         return v && v->lifted && o->lifts[o->node] ? v->lifted : v;
 }
 
+/* A view layer of mfl is a Gather with an index for each element. */
+#define INTS_MAX (1 << 24)
+
 int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int64_t **ret_v, int *ret_n)
 {
         const Onnx__AttributeProto *a = attribute ? mfl_onnx_attribute(o, attribute) : NULL;
@@ -174,7 +177,7 @@ int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int
         } else if (v) {
                 if (!v->tensor || !v->tensor->i)
                         return mfl_onnx_fail(o, "input %zu must be a constant of whole numbers", input);
-                if (v->tensor->count > 65536)
+                if (v->tensor->count > INTS_MAX)
                         return mfl_onnx_fail(
                                 o, "input %zu has %lld numbers", input, (long long)v->tensor->count);
                 *ret_v = v->tensor->i;

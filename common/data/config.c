@@ -229,6 +229,7 @@ static const struct mfl_yaml_field fields[] = {
         {.key = "train", AT(U32, n_train), .min = 1, .max = 1e9},
         {.key = "test", AT(U32, n_test), .min = 1, .max = 1e9},
         {.key = "seed", AT(U64, seed)},
+        {.key = "masks", AT(TEXT, masks)},
         {.key = "labels", CALL_AT(coarse, read_label_set)},
         {.key = "test_fraction",
                 AT(F64, test_fraction),
@@ -280,7 +281,8 @@ static const struct {
         {"dir", ~BIT(MFL_FORMAT_SYNTHETIC)},
         {"train_x", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"train_y", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
-        {"ignore_index", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
+        {"ignore_index", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ) | BIT(MFL_FORMAT_IMAGES)},
+        {"masks", BIT(MFL_FORMAT_IMAGES)},
         {"test_x", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"test_y", BIT(MFL_FORMAT_NPY) | BIT(MFL_FORMAT_NPZ)},
         {"train", BIT(MFL_FORMAT_SYNTHETIC)},
@@ -381,6 +383,23 @@ static int check_csv(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node 
         return 0;
 }
 
+/* Without classes, a 255 that marks a border would be one of 256. */
+static int check_masks(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        const struct mfl_dataset_config *config, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *masks = mfl_yaml_find(node, "masks"),
+                                   *ignored = mfl_yaml_find(node, "ignore_index");
+        if (!masks)
+                return ignored ? mfl_yaml_fail(doc, ignored, err, "is only used with masks") : 0;
+        if (!*config->masks || config->masks[0] == '.' || strchr(config->masks, '/') ||
+                !strcmp(config->masks, "images"))
+                return mfl_yaml_fail(
+                        doc, masks, err, "expected the name of the folder beside images, such as masks");
+        return config->classes
+                       ? 0
+                       : mfl_yaml_fail(doc, masks, err, "needs classes, the number of classes of a pixel");
+}
+
 static int check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const struct mfl_dataset_config *config, struct mfl_error *err)
 {
@@ -435,6 +454,8 @@ static int check(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *nod
                 return mfl_yaml_fail(
                         doc, mfl_yaml_find(node, "normalise"), err, "mean and std are given too; keep one");
         int r = check_usage(doc, node, config, err);
+        if (!r && format == MFL_FORMAT_IMAGES)
+                r = check_masks(doc, node, config, err);
         if (!r && format == MFL_FORMAT_CSV)
                 r = check_csv(doc, node, config, err);
         if (!r && format == MFL_FORMAT_TEXT && config->unit == MFL_TEXT_WORDS)

@@ -30,7 +30,7 @@ void mfl_dataset_config_deinit(struct mfl_dataset_config *config)
 {
         char **texts[] = {&config->dir, &config->train_x, &config->train_y, &config->test_x, &config->test_y,
                 &config->label, &config->owner, &config->group, &config->time, &config->text,
-                &config->vocabulary};
+                &config->vocabulary, &config->masks};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(texts); i++) {
                 free(*texts[i]);
                 *texts[i] = NULL;

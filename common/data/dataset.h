@@ -137,7 +137,8 @@ struct mfl_dataset_config {
         char *train_x, *train_y, *test_x, *test_y; /* npy: files; npz: arrays */
         int classes;                               /* 0: largest label + 1 */
         bool has_ignore_index;
-        int64_t ignore_index; /* npy, npz: this label of a pixel means that it has none */
+        int64_t ignore_index; /* npy, npz, masks: this label of a pixel means that it has none */
+        char *masks;          /* images: the folder of masks beside `images`; NULL: folders are classes */
         bool has_mean;        /* mean and std per channel, of values scaled to [0, 1] when u8 */
         float mean[MFL_CHANNELS_MAX], std[MFL_CHANNELS_MAX];
         struct mfl_shape shape;   /* synthetic, images; npy and npz: overrides, {1,28,28} for flat rows */

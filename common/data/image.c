@@ -15,7 +15,8 @@ struct decoder {
         struct mfl_error *err;
         int result;
         uint32_t width, height;
-        uint8_t *rgb;
+        bool mask; /* pixels are numbers of 16 bits instead of RGB */
+        uint8_t *pixels;
         png_bytep *rows;
         jmp_buf jump;
 };
@@ -30,8 +31,9 @@ static int check_size(struct decoder *d, uint64_t width, uint64_t height)
                         MFL_IMAGE_PIXELS_MAX);
         d->width = (uint32_t)width;
         d->height = (uint32_t)height;
-        d->rgb = mfl_malloc((size_t)(3 * width * height));
-        return d->rgb ? 0 : mfl_fail_memory(d->err, (size_t)(3 * width * height), d->path);
+        size_t bytes = (size_t)((d->mask ? 2 : 3) * width * height);
+        d->pixels = mfl_malloc(bytes);
+        return d->pixels ? 0 : mfl_fail_memory(d->err, bytes, d->path);
 }
 
 /* ---- PNG ---- */
@@ -56,31 +58,73 @@ static void on_png_read(png_structp png, png_bytep to, size_t n)
         d->at += n;
 }
 
-static void read_png(struct decoder *d, png_structp png, png_infop info)
+static int begin_png(struct decoder *d, png_structp png, png_infop info)
 {
         png_set_read_fn(png, d, on_png_read);
         png_set_user_limits(png, MFL_IMAGE_SIDE_MAX, MFL_IMAGE_SIDE_MAX);
         png_read_info(png, info);
-        d->result = check_size(d, png_get_image_width(png, info), png_get_image_height(png, info));
-        if (d->result)
-                return;
-        png_set_expand(png);
-        png_set_strip_16(png);
-        png_set_strip_alpha(png);
-        png_set_gray_to_rgb(png);
+        return check_size(d, png_get_image_width(png, info), png_get_image_height(png, info));
+}
+
+/* The rows from `pixels` on, `bytes` bytes each. */
+static void read_rows(
+        struct decoder *d, png_structp png, png_infop info, uint8_t *pixels, size_t bytes, const char *what)
+{
         png_set_interlace_handling(png);
         png_read_update_info(png, info);
-        if (png_get_rowbytes(png, info) != 3 * (size_t)d->width)
-                png_error(png, "no RGB rows");
+        if (png_get_rowbytes(png, info) != bytes)
+                png_error(png, what);
         d->rows = mfl_calloc(d->height, sizeof *d->rows);
         if (!d->rows) {
                 d->result = mfl_fail_memory(d->err, d->height * sizeof *d->rows, d->path);
                 return;
         }
         for (uint32_t y = 0; y < d->height; y++)
-                d->rows[y] = d->rgb + 3 * (size_t)y * d->width;
+                d->rows[y] = pixels + bytes * y;
         png_read_image(png, d->rows);
         png_read_end(png, NULL);
+}
+
+static void read_png(struct decoder *d, png_structp png, png_infop info)
+{
+        d->result = begin_png(d, png, info);
+        if (d->result)
+                return;
+        png_set_expand(png);
+        png_set_strip_16(png);
+        png_set_strip_alpha(png);
+        png_set_gray_to_rgb(png);
+        read_rows(d, png, info, d->pixels, 3 * (size_t)d->width, "no RGB rows");
+}
+
+/* The numbers as they are in the file: greys are not stretched to 8 bits, and a palette's colours do not matter. */
+static void read_mask(struct decoder *d, png_structp png, png_infop info)
+{
+        d->result = begin_png(d, png, info);
+        if (d->result)
+                return;
+        int type = png_get_color_type(png, info);
+        size_t n = (size_t)d->width * d->height, width = d->width;
+        uint16_t *labels = (uint16_t *)(void *)d->pixels;
+        if (type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) {
+                d->result = mfl_fail(d->err, MFL_INVALID,
+                        "%s: has colours or transparency; a mask has a number for each pixel, its class: "
+                        "store "
+                        "a grey PNG, or one with a palette",
+                        d->path);
+                return;
+        }
+        if (png_get_bit_depth(png, info) == 16) {
+                read_rows(d, png, info, d->pixels, 2 * width, "no rows of 16 bits");
+                for (size_t i = 0; !d->result && i < n; i++)
+                        labels[i] = (uint16_t)(d->pixels[2 * i] << 8 | d->pixels[2 * i + 1]);
+                return;
+        }
+        /* Bytes in the second half; element i is written at most up to where it was read. */
+        png_set_packing(png);
+        read_rows(d, png, info, d->pixels + n, width, "no rows of bytes");
+        for (size_t i = 0; !d->result && i < n; i++)
+                labels[i] = d->pixels[n + i];
 }
 
 static void decode_png(struct decoder *d)
@@ -90,7 +134,7 @@ static void decode_png(struct decoder *d)
         if (!info)
                 d->result = mfl_fail_memory(d->err, 1024, d->path);
         else if (!setjmp(d->jump))
-                read_png(d, png, info);
+                (d->mask ? read_mask : read_png)(d, png, info);
         png_destroy_read_struct(&png, &info, NULL);
 }
 
@@ -133,7 +177,7 @@ static void read_jpeg(struct decoder *d, struct jpeg_decompress_struct *jpeg)
                 return;
         jpeg_start_decompress(jpeg);
         while (jpeg->output_scanline < jpeg->output_height) {
-                JSAMPROW row = d->rgb + 3 * (size_t)jpeg->output_scanline * d->width;
+                JSAMPROW row = d->pixels + 3 * (size_t)jpeg->output_scanline * d->width;
                 jpeg_read_scanlines(jpeg, &row, 1);
         }
         jpeg_finish_decompress(jpeg);
@@ -153,24 +197,53 @@ static void decode_jpeg(struct decoder *d)
         jpeg_destroy_decompress(&jpeg);
 }
 
+/* The result, and what is freed. */
+static int end(struct decoder *d, uint8_t **ret_pixels, uint32_t *ret_width, uint32_t *ret_height)
+{
+        free(d->rows);
+        if (d->result) {
+                free(d->pixels);
+                return d->result;
+        }
+        *ret_pixels = d->pixels;
+        *ret_width = d->width;
+        *ret_height = d->height;
+        return 0;
+}
+
+static bool is_png(const uint8_t *bytes, size_t n_bytes)
+{
+        return n_bytes >= 8 && !png_sig_cmp(bytes, 0, 8);
+}
+
 int mfl_image_decode(const uint8_t *bytes, size_t n_bytes, const char *path, uint8_t **ret_rgb,
         uint32_t *ret_width, uint32_t *ret_height, struct mfl_error *err)
 {
         struct mfl_error own;
         struct decoder d = {.at = bytes, .end = bytes + n_bytes, .path = path, .err = err ? err : &own};
-        if (n_bytes >= 8 && !png_sig_cmp(bytes, 0, 8))
+        if (is_png(bytes, n_bytes))
                 decode_png(&d);
         else if (n_bytes >= 3 && !memcmp(bytes, "\xff\xd8\xff", 3))
                 decode_jpeg(&d);
         else
                 d.result = mfl_fail(d.err, MFL_INVALID, "%s: neither PNG nor JPEG", path);
-        free(d.rows);
-        if (d.result) {
-                free(d.rgb);
-                return d.result;
-        }
-        *ret_rgb = d.rgb;
-        *ret_width = d.width;
-        *ret_height = d.height;
-        return 0;
+        return end(&d, ret_rgb, ret_width, ret_height);
+}
+
+int mfl_mask_decode(const uint8_t *bytes, size_t n_bytes, const char *path, uint16_t **ret_labels,
+        uint32_t *ret_width, uint32_t *ret_height, struct mfl_error *err)
+{
+        struct mfl_error own;
+        struct decoder d = {
+                .at = bytes, .end = bytes + n_bytes, .path = path, .err = err ? err : &own, .mask = true};
+        uint8_t *pixels = NULL;
+        if (is_png(bytes, n_bytes))
+                decode_png(&d);
+        else
+                d.result = mfl_fail(d.err, MFL_INVALID,
+                        "%s: not a PNG; masks are PNG files, which keep every number", path);
+        int r = end(&d, &pixels, ret_width, ret_height);
+        if (!r)
+                *ret_labels = (uint16_t *)(void *)pixels;
+        return r;
 }

@@ -99,3 +99,16 @@ int mfl_image_fit(const uint8_t *rgb, uint32_t width, uint32_t height, const str
         }
         return 0;
 }
+
+void mfl_mask_fit(
+        const uint16_t *labels, uint32_t width, uint32_t height, const struct mfl_shape *shape, int32_t *out)
+{
+        uint32_t out_height = (uint32_t)shape->dim[1], out_width = (uint32_t)shape->dim[2];
+        struct crop c = centre_crop(width, height, out_width, out_height);
+        for (uint64_t y = 0; y < out_height; y++)
+                for (uint64_t x = 0; x < out_width; x++) {
+                        uint64_t row = c.y + (2 * y + 1) * c.height / (2 * (uint64_t)out_height),
+                                 column = c.x + (2 * x + 1) * c.width / (2 * (uint64_t)out_width);
+                        out[y * out_width + x] = labels[row * width + column];
+                }
+}

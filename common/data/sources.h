@@ -135,6 +135,13 @@ int mfl_image_decode(const uint8_t *bytes, size_t n_bytes, const char *path, uin
 int mfl_image_fit(const uint8_t *rgb, uint32_t width, uint32_t height, const struct mfl_shape *shape,
         uint8_t *out, struct mfl_error *err);
 
+/* A PNG whose greys, or places in its palette, are labels of pixels. The caller frees. Fitted, each pixel has the label that is
+ * nearest to its centre, in the same window of the image as above. */
+int mfl_mask_decode(const uint8_t *bytes, size_t n_bytes, const char *path, uint16_t **ret_labels,
+        uint32_t *ret_width, uint32_t *ret_height, struct mfl_error *err);
+void mfl_mask_fit(
+        const uint16_t *labels, uint32_t width, uint32_t height, const struct mfl_shape *shape, int32_t *out);
+
 /* ---- loaders: fill shape, splits, classes and everything else that the format provides ---- */
 
 int mfl_load_csv(const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err);

@@ -114,3 +114,19 @@ def test_trains_a_round(tmp_path, job):
     assert (result['event'], result['state'], result['rounds']) == ('result', 'done', 1)
     assert (result['mean_iou'] is not None) == (job == 'segmentation.yaml')
     assert (tmp_path / 'out' / 'model.safetensors').stat().st_size > 100
+
+
+def test_pictures_and_masks_as_files_give_the_same_model(tmp_path):
+    if not os.path.isdir(FASHION):
+        pytest.skip(mfl_needs.lack('Fashion-MNIST'))
+    (tmp_path / 'job.yaml').write_text(read('examples', 'segmentation.yaml').replace('rounds: 8', 'rounds: 1'))
+    models = []
+    for made, option in re.findall(r'^#   python3 examples/segmentation\.py (\S+)\n#   mfl run \S+ --data (\S+)$', read('examples', 'segmentation.yaml'), re.M):
+        subprocess.run(['/usr/bin/python3', os.path.join(EXAMPLES, 'segmentation.py'), made, FASHION, '40'], cwd=tmp_path, timeout=60, check=True)
+        done = run('run', 'job.yaml', '--data', option, '--out', 'out-' + made, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        models.append((tmp_path / ('out-' + made) / 'model.safetensors').read_bytes())
+    assert len(models) == 2 and models[0] == models[1]
+    next((tmp_path / 'scenes' / 'train' / 'masks').iterdir()).unlink()
+    done = run('check', 'job.yaml', '--data', option, cwd=tmp_path)
+    assert done.returncode != 0 and 'there is no mask scenes/train/masks/' in done.stderr, done.stderr

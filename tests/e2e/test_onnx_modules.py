@@ -375,13 +375,43 @@ class LogSoftmaxLast(Base):
         return F.log_softmax(self.fc(x), -1)
 
 
-@of((6,), refused=["(LogSoftmax): is supported only as the last node", "NLLLoss"])
+@of((6,))
 class LogSoftmaxInside(Base):
+    """Over the last dimension, and over one between; far from 0, where the logarithm of a softmax is infinite."""
+
     def build(self):
-        self.fc, self.out = nn.Linear(6, 5), nn.Linear(5, 4)
+        self.fc, self.out = nn.Linear(6, 12), nn.Linear(24, 4)
 
     def forward(self, x):
-        return self.out(F.log_softmax(self.fc(x), -1))
+        h = self.fc(x)
+        far = F.log_softmax(h.view(-1, 3, 4) * torch.tensor([1.0, 1.0, 1.0, 400.0]), 1)
+        return self.out(torch.cat([F.log_softmax(h, -1), far.flatten(1) * 0.01], 1))
+
+
+@of((5, 6))
+class BiasOfATable(Base):
+    """Swin v2: numbers for each place, computed by layers from a constant table."""
+
+    def build(self):
+        self.register_buffer("table", torch.randn(1, 5, 2))
+        self.up, self.down, self.a, self.fc = nn.Linear(2, 7), nn.Linear(7, 6, bias=False), nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.a(x) + torch.sigmoid(self.down(torch.relu(self.up(self.table))))).mean(1))
+
+
+@of((6,))
+class WrittenInto(Base):
+    """A part of a parameter, and a part of a sample, that constants are written into."""
+
+    def build(self):
+        self.w, self.b, self.fc = nn.Parameter(torch.randn(9, 6) * 0.3), nn.Parameter(torch.randn(9)), nn.Linear(9, 4)
+
+    def forward(self, x):
+        b, h = self.b.clone(), x.clone()
+        b[3:6] = 0
+        h[:, 1:3] = 0.5
+        return self.fc(torch.tanh(F.linear(h, self.w, b)))
 
 
 @of((8,), 12)
@@ -412,6 +442,19 @@ class UnitLength(Base):
 
     def forward(self, x):
         return self.fc((F.normalize(self.a(x), dim=-1) + F.normalize(x, dim=1)).mean(1))
+
+
+@of((4, 6))
+class LengthOfZeros(Base):
+    """Rows of zeros, as padded windows have them: 1e-12 is not 0, neither in this file nor in the one that mfl writes."""
+
+    def build(self):
+        self.a, self.fc = nn.Linear(6, 6, bias=False), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = x * torch.tensor([[[1.0], [0.0], [1.0], [0.0]]])
+        h = self.a(x)
+        return self.fc((F.normalize(h, dim=-1) + torch.log(torch.relu(x) + 1e-12) * 0.01).mean(1))
 
 
 @of((2, 4, 4))

@@ -366,6 +366,23 @@ class Masked(nn.Module):
         return self.fc((h * seen).sum(1) / seen.sum(1).clamp(min=1))
 
 
+class Joined(nn.Module):
+    """A causal mask, a constant, or-ed with the padding: by hand, and as PyTorch 1's exporter writes an encoder's two."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+        self.embed, self.enc, self.fc = nn.Embedding(TOKENS, 8, padding_idx=0), nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(8, 4)
+        self.q = nn.Linear(8, 8)
+        self.register_buffer("later", torch.ones(6, 6, dtype=torch.bool).triu(1))
+
+    def forward(self, x):
+        padding, h = x == 0, self.embed(x)
+        hidden = (self.later | padding[:, None, :]) & ~torch.eye(6, dtype=torch.bool)
+        h = h + (self.q(h) @ h.transpose(1, 2) / 3).masked_fill(hidden, float("-inf")).softmax(-1) @ h
+        return self.fc(self.enc(h, mask=self.later, src_key_padding_mask=padding).mean(1))
+
+
 class Filled(nn.Module):
     """Masks from tokens as Hugging Face and people write them: scores that are filled, sums with the least number, pairs of
     positions, and a maximum that leaves padding out."""
@@ -479,7 +496,7 @@ PROVED = {
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),
     "bags": (Bags, tokens()), "shifted": (Shifted, IMAGE), "positions": (Positions, tokens(8)),
-    "masked": (Masked, tokens()), "counted": (Counted, tokens()),
+    "masked": (Masked, tokens()), "masked-joined": (Joined, tokens()), "counted": (Counted, tokens()),
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
     "queries": (Queries, torch.zeros(1, 6, 8)), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),

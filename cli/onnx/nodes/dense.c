@@ -161,11 +161,14 @@ static int product_with_computed(struct onnx *o, struct onnx_value *x, struct on
 int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *v;
-        if (strcmp(mfl_onnx_node(o)->op_type, "MatMul") || !x || !w || x->tensor || w->tensor ||
-                !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE)
+        if (strcmp(mfl_onnx_node(o)->op_type, "MatMul") || !x || !w || w->tensor ||
+                (x->tensor && !x->tensor->f) || !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE)
                 return 0;
         *ret_taken = true;
-        int r = product_with_computed(o, x, w, true, &v);
+        /* A constant times weights: Swin v2's bias of relative positions. */
+        int r = x->tensor ? mfl_onnx_lift(o, x, &x) : 0;
+        if (!r)
+                r = product_with_computed(o, x, w, true, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 

@@ -66,7 +66,12 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         char code = mfl_onnx_node(o)->op_type[0];
         struct onnx_value *view, *v;
         double *f;
-        int r = mfl_onnx_settle(o, x, &view);
+        /* Samples of x + 1e-12 are those of x, but its logarithm at 0 is another. */
+        bool tiny = (code == 'A' || (code == 'S' && !scalar_first)) && c != 0 && fabs(c) < 1e-9;
+        int r = tiny ? mfl_onnx_resolve(o, x, &view) : mfl_onnx_settle(o, x, &view);
+        if (!r && tiny &&
+                !(r = mfl_onnx_add_constant(o, view, MFL_OP_ADD, (float)(code == 'A' ? c : -c), &v)))
+                return mfl_onnx_output(o, 0, v);
         if (!r)
                 r = mfl_onnx_new_function(o, view, &f, &v);
         if (r)

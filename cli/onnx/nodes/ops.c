@@ -377,49 +377,6 @@ static int convert_dropout(struct onnx *o)
         return mfl_onnx_output(o, 0, v);
 }
 
-static bool is_output(const struct onnx *o)
-{
-        for (size_t i = 0; i < o->graph->n_output; i++)
-                if (o->graph->output[i]->name &&
-                        !strcmp(o->graph->output[i]->name, mfl_onnx_node(o)->output[0]))
-                        return true;
-        return false;
-}
-
-static int convert_softmax(struct onnx *o)
-{
-        struct onnx_value *x = mfl_onnx_input(o, 0), *view, *v;
-        int64_t axis = mfl_onnx_int(o, "axis", o->opset < 13 ? 1 : -1);
-        bool log = !strcmp(mfl_onnx_node(o)->op_type, "LogSoftmax");
-        int layer, r = mfl_onnx_resolve(o, x, &view);
-        if (r)
-                return r;
-        axis += axis < 0 ? x->shape.rank : 0;
-        if (axis < 0 || axis >= x->shape.rank || (axis == 0 && x->shape.rank > 1 && x->shape.dim[0] == 1))
-                return mfl_onnx_fail(o, "is over the batch; choose a dimension of the sample (dim=-1)");
-        bool last = axis == x->shape.rank - 1;
-        if (log && is_output(o) && last) {
-                mfl_onnx_note(o, "the LogSoftmax at the end was removed: the loss takes logits, as "
-                                 "CrossEntropyLoss does");
-                r = mfl_onnx_view(o, view, &view->shape, NULL, &v);
-                return r ? r : mfl_onnx_output(o, 0, v);
-        }
-        if (log)
-                return mfl_onnx_fail(o,
-                        "is supported only as the last node, over the classes: before NLLLoss it is the "
-                        "cross entropy's own");
-        if (!last && (r = mfl_onnx_axis_last(o, view, (int)axis, &view)))
-                return r;
-        struct mfl_layer l = {.op = MFL_OP_SOFTMAX};
-        mfl_onnx_rows_shape(view, &l.out);
-        if ((r = mfl_onnx_layer_of(o, view, &l.out, &l.input)) ||
-                (r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)) ||
-                (r = mfl_onnx_layer_value(o, layer, &view->shape, &v)) ||
-                (!last && (r = mfl_onnx_axis_back(o, v, (int)axis, &x->shape, &v))))
-                return r;
-        return mfl_onnx_output(o, 0, v);
-}
-
 /* A layer's output, and once more behind it in a dimension. */
 static int twice(struct onnx *o, int layer, const struct mfl_shape *s, int axis, int *ret_layer)
 {
@@ -577,13 +534,13 @@ static const struct {
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
         {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
         {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
-        {"Dropout", convert_dropout, GIVEN}, {"Softmax", convert_softmax, OF_SAMPLES},
-        {"LogSoftmax", convert_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
+        {"Dropout", convert_dropout, GIVEN}, {"Softmax", mfl_onnx_softmax, OF_SAMPLES},
+        {"LogSoftmax", mfl_onnx_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
         {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
         {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}};
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

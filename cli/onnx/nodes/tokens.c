@@ -206,6 +206,22 @@ static int sum_masks(struct onnx *o, struct onnx_value *flag, const struct onnx_
         return mfl_onnx_output(o, 0, v);
 }
 
+/* A condition that is a constant, such as a causal mask, as a layer of 0s and 1s. */
+static int constant_flag(struct onnx *o, const struct onnx_value *mask, struct onnx_value **ret_flag)
+{
+        struct onnx_value *v;
+        struct onnx_tensor *t;
+        int r = mfl_onnx_fold_new(o, &mask->shape, true, &t);
+        for (int64_t i = 0; !r && i < t->count; i++)
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(mask->tensor, i) != 0);
+        if (r || (r = mfl_onnx_new_value(o, &mask->shape, &v)))
+                return r;
+        v->tensor = t;
+        if (!(r = mfl_onnx_lift(o, v, ret_flag)))
+                o->layers[(*ret_flag)->layer].flag = true;
+        return r;
+}
+
 static int binary_step(struct onnx *o, bool *ret_taken)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -221,7 +237,13 @@ static int binary_step(struct onnx *o, bool *ret_taken)
                 pb[0] = pb[1] = c;
         else if (is(o, "Add") && has_a != has_b && (has_a ? b : a) && (has_a ? b : a)->tensor)
                 return sum_masks(o, has_a ? a : b, has_a ? b : a, ret_taken);
-        else if (!has_a || !has_b)
+        else if (is_logical(op) && has_a != has_b && (has_a ? b : a) && (has_a ? b : a)->tensor &&
+                 !(has_a ? b : a)->tensor->param) {
+                *ret_taken = true;
+                int r = constant_flag(o, has_a ? b : a, &v);
+                const double own[2] = {0, 1};
+                return r ? r : join_conditions(o, has_a ? a : b, has_a ? pa : pb, v, own);
+        } else if (!has_a || !has_b)
                 return 0;
         int r = mfl_onnx_broadcast(o, &a->shape, &b->shape, &shape);
         bool alike =

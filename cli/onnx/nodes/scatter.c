@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ScatterND with constant indices and updates (`x[:, 2:4] = 0`): the data times 0 where something is written and 1 elsewhere,
+ * plus what is written. */
+#include "cli/onnx/internal.h"
+
+/* The data under op with the tensor, which is no parameter. */
+static int combine(struct onnx *o, enum mfl_op op, struct onnx_value *x, struct onnx_tensor *t,
+        struct onnx_value **ret_view)
+{
+        struct onnx_value *constant, *lifted;
+        int r = mfl_onnx_new_value(o, &t->shape, &constant);
+        if (r)
+                return r;
+        constant->tensor = t;
+        r = mfl_onnx_lift(o, constant, &lifted);
+        return r ? r : mfl_onnx_combine(o, op, x, lifted, ret_view);
+}
+
+int mfl_onnx_scatter(struct onnx *o)
+{
+        static const float zero = 0;
+        struct onnx_value *x, *index = mfl_onnx_input(o, 1), *updates = mfl_onnx_input(o, 2), *v;
+        struct onnx_tensor *kept, *put;
+        bool any = false;
+        if (!index || !index->tensor || !updates || !updates->tensor || updates->tensor->param)
+                return mfl_onnx_fail(o,
+                        "writes numbers that are computed into others; write constants (x[:, 2:4] "
+                        "= 0), or join the parts with torch.cat");
+        int r = mfl_onnx_resolve(o, mfl_onnx_input(o, 0), &x);
+        if (r || (r = mfl_onnx_fold_scattered(o, &x->shape, 1, &zero, &kept)) ||
+                (r = mfl_onnx_fold_scattered(o, &x->shape, 0, NULL, &put)) ||
+                (r = combine(o, MFL_OP_MULTIPLY, x, kept, &v)))
+                return r;
+        for (int64_t i = 0; i < put->count; i++)
+                any = any || put->f[i] != 0;
+        if (any && (r = combine(o, MFL_OP_ADD, v, put, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}
