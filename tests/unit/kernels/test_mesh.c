@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mesh of threads: each operation with several numbers of ranks; ranks that disagree, leave, are late or cancelled. */
+/* Meshes of threads and of shared memory: each operation with several numbers of ranks; ranks that disagree, leave, are late or cancelled. */
 #include "tests/lib/test.h"
-#include "kernels/mesh/mesh.h"
+#include "kernels/mesh/mesh_shm.h"
 #include "kernels/team/team.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
-#define RANKS_MAX 5u
+#define RANKS_MAX 8u
 #define LATE_MS 60000
 
 struct rank {
@@ -20,6 +21,63 @@ struct rank {
         int code, failures;
 };
 
+/* Which kind of mesh the tests run over. */
+static bool over_shm;
+
+static int use_threads(void **state)
+{
+        over_shm = false;
+        return 0;
+}
+
+static int use_shm(void **state)
+{
+        over_shm = true;
+        return 0;
+}
+
+struct opening {
+        pthread_t thread;
+        struct mfl_mesh_shm_options options;
+        struct mfl_mesh *mesh;
+        struct mfl_error err;
+        int code;
+};
+
+static void *open_shm(void *arg)
+{
+        struct opening *opening = arg;
+        opening->code = mfl_mesh_shm_open(&opening->options, &opening->mesh, &opening->err);
+        return NULL;
+}
+
+/* The smallest ring, so that most vectors are larger than it. */
+static void open_meshes(uint32_t n, struct mfl_mesh **ret_meshes)
+{
+        static uint32_t epoch;
+        struct opening ranks[RANKS_MAX] = {0};
+        epoch++;
+        if (!over_shm) {
+                assert_int_equal(mfl_mesh_threads_new(n, ret_meshes, NULL), 0);
+                return;
+        }
+        for (uint32_t r = 0; r < n; r++) {
+                ranks[r].options = (struct mfl_mesh_shm_options){.team = (uint64_t)getpid(),
+                        .epoch = epoch,
+                        .rank = r,
+                        .n_ranks = n,
+                        .bytes = MFL_MESH_SHM_BYTES_MIN,
+                        .deadline_ms = LATE_MS};
+                assert_int_equal(pthread_create(&ranks[r].thread, NULL, open_shm, &ranks[r]), 0);
+        }
+        for (uint32_t r = 0; r < n; r++) {
+                pthread_join(ranks[r].thread, NULL);
+                assert_string_equal(ranks[r].err.text, "");
+                assert_int_equal(ranks[r].code, 0);
+                ret_meshes[r] = ranks[r].mesh;
+        }
+}
+
 static void *run_rank(void *arg)
 {
         struct rank *rank = arg;
@@ -30,7 +88,7 @@ static void *run_rank(void *arg)
 static void run_ranks(uint32_t n, uint64_t count, void (*body)(struct rank *rank), struct rank *ranks)
 {
         struct mfl_mesh *meshes[RANKS_MAX];
-        assert_int_equal(mfl_mesh_threads_new(n, meshes, NULL), 0);
+        open_meshes(n, meshes);
         for (uint32_t r = 0; r < n; r++) {
                 ranks[r] = (struct rank){.mesh = meshes[r], .body = body, .n = count};
                 assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
@@ -134,7 +192,7 @@ static void all_operations(struct rank *rank)
 
 static void operations_give_what_they_say(void **state)
 {
-        static const uint64_t counts[] = {1, 3, 4096, 20011};
+        static const uint64_t counts[] = {0, 1, 3, 4096, 60011};
         struct rank ranks[RANKS_MAX];
         for (uint32_t n = 1; n <= RANKS_MAX; n++)
                 for (size_t i = 0; i < MFL_ARRAY_SIZE(counts); i++) {
@@ -229,7 +287,7 @@ static void lateness_and_cancelling_end_the_wait(void **state)
         struct mfl_error err;
         atomic_bool cancel = true;
         for (int cancelled = 0; cancelled < 2; cancelled++) {
-                assert_int_equal(mfl_mesh_threads_new(2, meshes, NULL), 0);
+                open_meshes(2, meshes);
                 assert_int_equal(mfl_mesh_run(meshes[0], &op, cancelled ? LATE_MS : 1,
                                          cancelled ? &cancel : NULL, &err),
                         MFL_MESH_BROKEN);
@@ -280,11 +338,18 @@ static void scales_keep_precision_and_never_overflow(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(operations_give_what_they_say),
-                cmocka_unit_test(pairs_send_and_receive),
-                cmocka_unit_test(ranks_that_disagree_break_the_mesh),
-                cmocka_unit_test(who_leaves_breaks_the_mesh),
-                cmocka_unit_test(lateness_and_cancelling_end_the_wait),
+                cmocka_unit_test_setup(operations_give_what_they_say, use_threads),
+                {"shm_operations_give_what_they_say", operations_give_what_they_say, use_shm, NULL, NULL},
+                cmocka_unit_test_setup(pairs_send_and_receive, use_threads),
+                {"shm_pairs_send_and_receive", pairs_send_and_receive, use_shm, NULL, NULL},
+                cmocka_unit_test_setup(ranks_that_disagree_break_the_mesh, use_threads),
+                {"shm_ranks_that_disagree_break_the_mesh", ranks_that_disagree_break_the_mesh, use_shm, NULL,
+                        NULL},
+                cmocka_unit_test_setup(who_leaves_breaks_the_mesh, use_threads),
+                {"shm_who_leaves_breaks_the_mesh", who_leaves_breaks_the_mesh, use_shm, NULL, NULL},
+                cmocka_unit_test_setup(lateness_and_cancelling_end_the_wait, use_threads),
+                {"shm_lateness_and_cancelling_end_the_wait", lateness_and_cancelling_end_the_wait, use_shm,
+                        NULL, NULL},
                 cmocka_unit_test(slices_are_whole_units),
                 cmocka_unit_test(scales_keep_precision_and_never_overflow),
         };
