@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time of a training step by a team of threads, as jobs with `parallel` train.
  *
- *     mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS
+ *     mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES]
  *
  * prints the median microseconds of a step, and of rank 0 the shares of computing gradients, of exchange (waiting for
  * other ranks included) and of the optimizer, in microseconds a step, and how often a gradient was computed again. WORKERS
- * 0: one network without grains, as jobs without `parallel` train. The data are those of mfl-bench-train. A tenth of the
- * steps come before those that count. bench/team.py runs it beside PyTorch's DistributedDataParallel. */
+ * 0: one network without grains, as jobs without `parallel` train. With BUCKET_BYTES (0: the default) traffic goes behind
+ * backward. The data are those of mfl-bench-train. A tenth of the steps come before those that count. bench/team.py runs it
+ * beside PyTorch's DistributedDataParallel. */
 #include <pthread.h>
 #include <stdio.h>
 
@@ -26,6 +27,8 @@ struct bench {
         struct mfl_dataset set;
         struct mfl_loss loss;
         uint32_t batch, n_calls, n_warm;
+        uint64_t bucket_bytes;
+        bool overlap;
         uint32_t *index, count[CHUNK];
         uint64_t *ns; /* of each call, of rank 0 */
 };
@@ -104,8 +107,12 @@ static void make_ranks(struct bench *bench, struct rank *ranks, uint32_t workers
                 .threads = 1,
                 .training = true,
                 .moments = MFL_MOMENTS_NONE};
-        struct mfl_team_options how = {
-                .grain = grain, .step_rows = bench->batch, .shared = true, .deadline_ms = 60000};
+        struct mfl_team_options how = {.grain = grain,
+                .step_rows = bench->batch,
+                .shared = true,
+                .overlap = bench->overlap,
+                .bucket_bytes = bench->bucket_bytes,
+                .deadline_ms = 60000};
         float *params = mfl_malloc((size_t)bench->graph->n * sizeof *params);
         mfl_assert(params);
         mfl_graph_init_params(bench->graph, 1, params);
@@ -146,11 +153,14 @@ static void print(struct bench *bench, const struct rank *first)
 
 int main(int argc, char **argv)
 {
-        if (argc != 7) {
-                fprintf(stderr, "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS\n");
+        if (argc != 7 && argc != 8) {
+                fprintf(stderr,
+                        "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES]\n");
                 return 2;
         }
-        struct bench bench = {.batch = (uint32_t)atoi(argv[3])};
+        struct bench bench = {.batch = (uint32_t)atoi(argv[3]),
+                .overlap = argc == 8,
+                .bucket_bytes = argc == 8 ? (uint64_t)atoll(argv[7]) : 0};
         struct rank ranks[WORKERS_MAX];
         pthread_t threads[WORKERS_MAX];
         uint32_t workers = (uint32_t)atoi(argv[4]), n = MFL_MAX(workers, 1u);

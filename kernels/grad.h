@@ -61,6 +61,10 @@ struct mfl_grad_sink {
         const int *bits; /* of each tensor */
         float *largest; /* of each tensor: becomes the largest of it and every |g|; infinity for what is not finite */
         float *statistics; /* n_statistics floats, written; NULL where there are none */
+        /* Called on the grain's thread as soon as a tensor's elements are added, in the order in which backward gives
+         * them; NULL: not wanted. A tensor that backward does not reach has no call. */
+        void (*ready)(void *user, int tensor);
+        void *user;
 };
 
 /* A whole step's gradient: elements [first, first + n) are sum[0 .. n) * 2^-bits. */

@@ -24,6 +24,7 @@ struct team_run {
         uint32_t index[CONF_STEPS * ROWS];
         float *params; /* n */
         struct mfl_score score;
+        struct mfl_team_options how;
 };
 
 struct worker {
@@ -64,8 +65,12 @@ static void train_by(struct team_run *run, uint32_t n, bool shared)
         struct worker workers[RANKS_MAX] = {0};
         pthread_t threads[RANKS_MAX];
         struct mfl_error err;
-        struct mfl_team_options options = {
-                .grain = GRAIN, .step_rows = ROWS, .shared = shared, .deadline_ms = DEADLINE_MS};
+        struct mfl_team_options options = {.grain = GRAIN,
+                .step_rows = ROWS,
+                .shared = shared,
+                .overlap = run->how.overlap,
+                .bucket_bytes = run->how.bucket_bytes,
+                .deadline_ms = DEADLINE_MS};
         mfl_conf_must(mfl_mesh_threads_new(n, ranks, &err), &err);
         for (uint32_t r = 0; r < n; r++) {
                 struct worker *w = &workers[r];
@@ -134,6 +139,9 @@ static void compare(struct team_run *run)
         static const uint32_t n_workers[] = {2, 3, RANKS_MAX};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(n_workers); i++)
                 for (int shared = 0; shared < 2; shared++) {
+                        /* A bucket for each tensor, and all in one; behind backward, and after it. */
+                        run->how.bucket_bytes = i % 2 ? 0 : 1;
+                        run->how.overlap = i != 1 || shared;
                         train_by(run, n_workers[i], shared);
                         same = same && !memcmp(one, run->params, n * sizeof *one) &&
                                same_score(&score, &run->score);

@@ -59,6 +59,8 @@ static void round_tensor(const struct pass *pass, int param)
         float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
                 ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at);
         sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
+        if (sink->ready)
+                sink->ready(sink->user, wide->tensor);
 }
 
 void mfl_cpu_step_tensor(const struct pass *pass, int param)

@@ -83,8 +83,11 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 data, graph, &net->options.loss, g->index, g->rows, g->share, NULL, NULL};
         mfl_host_loss(&loss, mfl_ref_act(net, last), mfl_ref_grad(net, last), score);
         mfl_ref_backward(&pass, net->grads);
-        for (int t = 0; t < net->n_tensors; t++)
+        for (int t = net->n_tensors; t-- > 0;) {
                 round_tensor(&net->tensors[t], net->grads + graph->n_frozen + net->tensors[t].at, sink, t);
+                if (sink->ready)
+                        sink->ready(sink->user, t);
+        }
         return 0;
 }
 

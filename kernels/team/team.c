@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/team/team.h"
-
 #include <math.h>
 
 #include "kernels/bodies.h"
 #include "kernels/check.h"
+#include "kernels/team/team_internal.h"
 
 struct mfl_team {
         const struct mfl_grad_ops *ops;
@@ -15,12 +14,15 @@ struct mfl_team {
         struct mfl_grad_layout layout;
         uint32_t n_grains; /* of the largest step */
         uint64_t n_blocks;
-        int64_t *sum;         /* layout.n; after a reduce-scatter the rank's range of it holds the total */
+        struct team_buckets buckets;
+        struct team_traffic *traffic; /* NULL: traffic comes after the grains */
+        bool fresh;                   /* no step has been taken in this training: scales are a guess */
+        int64_t *sum;         /* layout.n; after the reduce-scatters the rank's slices of it hold the total */
         int *exponent, *bits; /* of each tensor */
         float *largest;       /* of each tensor, in this step */
         float *statistics;    /* n_grains * layout.n_statistics */
-        double *squares;      /* n_blocks */
-        uint64_t edge[3][MFL_MESH_RANKS_MAX + 1]; /* of ranges of params, of blocks, of grains' statistics */
+        double *squares;      /* n_blocks: rank by rank; those of a rank in the gradient's order */
+        uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
         struct mfl_team_times times;
 };
 
@@ -38,7 +40,7 @@ struct call {
         struct mfl_loss_share share;
 };
 
-enum { EDGES_PARAMS, EDGES_BLOCKS, EDGES_STATISTICS };
+enum { EDGES_SQUARES, EDGES_STATISTICS };
 
 static uint32_t grains_of(const struct mfl_team_options *options, uint32_t rows)
 {
@@ -74,6 +76,34 @@ static int allocate(struct mfl_team *team, struct mfl_error *err)
         return 0;
 }
 
+static uint64_t blocks_of(uint64_t n)
+{
+        return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
+}
+
+/* Elements of a rank's slice. */
+static uint64_t slice_of(const struct team_bucket *bucket, uint32_t rank)
+{
+        return bucket->edge[rank + 1] - bucket->edge[rank];
+}
+
+static int start(struct mfl_team *team, struct mfl_error *err)
+{
+        int rc = mfl_team_buckets_new(
+                &team->layout, team->options.bucket_bytes, team->mesh->n_ranks, &team->buckets, err);
+        if (!rc)
+                rc = allocate(team, err);
+        for (uint32_t r = 0; !rc && r < team->mesh->n_ranks; r++) {
+                team->edge[EDGES_SQUARES][r + 1] = team->edge[EDGES_SQUARES][r];
+                for (uint32_t k = 0; k < team->buckets.n; k++)
+                        team->edge[EDGES_SQUARES][r + 1] += blocks_of(slice_of(&team->buckets.bucket[k], r));
+        }
+        if (!rc && team->options.overlap && team->mesh->n_ranks > 1)
+                rc = mfl_team_traffic_new(
+                        team->mesh, &team->buckets, &team->layout, team->sum, &team->traffic, err);
+        return rc;
+}
+
 int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
         struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
         struct mfl_error *err)
@@ -91,13 +121,8 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                 .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
         team->ops->layout(net, &team->layout);
         team->n_grains = grains_of(options, options->step_rows);
-        team->n_blocks = (team->layout.n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
-        for (uint32_t r = 0; r <= mesh->n_ranks; r++) {
-                team->edge[EDGES_BLOCKS][r] = mfl_mesh_slice(team->n_blocks, 1, mesh->n_ranks, r);
-                team->edge[EDGES_PARAMS][r] =
-                        MFL_MIN(team->edge[EDGES_BLOCKS][r] * MFL_GRAD_BLOCK, team->layout.n);
-        }
-        int rc = allocate(team, err);
+        team->n_blocks = blocks_of(team->layout.n);
+        int rc = start(team, err);
         if (rc) {
                 mfl_team_free(team);
                 return rc;
@@ -111,6 +136,8 @@ void mfl_team_free(struct mfl_team *team)
 {
         if (!team)
                 return;
+        mfl_team_traffic_free(team->traffic);
+        mfl_team_buckets_deinit(&team->buckets);
         free(team->sum);
         free(team->exponent);
         free(team->bits);
@@ -124,6 +151,7 @@ void mfl_team_begin(struct mfl_team *team)
 {
         for (int t = 0; t < team->layout.n_tensors; t++)
                 team->exponent[t] = MFL_TEAM_FIRST;
+        team->fresh = true;
 }
 
 const struct mfl_team_times *mfl_team_times(const struct mfl_team *team)
@@ -142,22 +170,12 @@ static int exchange(struct call *call, struct mfl_mesh_op op)
         return rc;
 }
 
-/* The gradients of the rank's grains; *score: of their rows. */
-static int take_grains(struct call *call, struct mfl_score *score)
+/* Grains [first, end); with traffic, buckets go while the last one's gradients come. */
+static int run_grains(struct call *call, uint32_t first, uint32_t end, struct team_traffic *traffic,
+        struct mfl_score *score)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank,
-                 ranks = team->mesh->n_ranks;
-        uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank),
-                 end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
-        uint64_t start_ns = mfl_now_ns();
         int rc = 0;
-        for (int t = 0; t < team->layout.n_tensors; t++) {
-                team->bits[t] = mfl_team_bits(team->exponent[t], team->n_grains);
-                team->largest[t] = 0;
-        }
-        if (first == end)
-                memset(team->sum, 0, (size_t)team->layout.n * sizeof *team->sum);
         for (uint32_t k = first; !rc && k < end; k++) {
                 uint32_t row = k * team->options.grain;
                 struct mfl_grain grain = {.index = call->index + row,
@@ -173,10 +191,45 @@ static int take_grains(struct call *call, struct mfl_score *score)
                         .largest = team->largest,
                         .statistics = team->layout.n_statistics
                                               ? team->statistics + (size_t)k * team->layout.n_statistics
-                                              : NULL};
+                                              : NULL,
+                        .ready = traffic && k == end - 1 ? mfl_team_traffic_ready : NULL,
+                        .user = traffic};
                 rc = team->ops->grain(team->net, call->data, &grain, &sink, score, call->err);
         }
-        team->times.compute += mfl_now_ns() - start_ns;
+        return rc;
+}
+
+/* The gradients of the rank's grains; *score: of their rows. With traffic also the ranks' sum. */
+static int take_grains(struct call *call, struct team_traffic *traffic, struct mfl_score *score)
+{
+        struct mfl_team *team = call->team;
+        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank,
+                 ranks = team->mesh->n_ranks;
+        uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank),
+                 end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
+        uint64_t start_ns = mfl_now_ns();
+        for (int t = 0; t < team->layout.n_tensors; t++) {
+                team->bits[t] = mfl_team_bits(team->exponent[t], team->n_grains);
+                team->largest[t] = 0;
+        }
+        if (first == end)
+                memset(team->sum, 0, (size_t)team->layout.n * sizeof *team->sum);
+        if (traffic) {
+                mfl_team_traffic_begin(
+                        traffic, call->step, call->sequence, team->options.deadline_ms, call->cancel);
+                call->sequence += team->buckets.n;
+        }
+        int rc = run_grains(call, first, end, traffic, score);
+        uint64_t end_ns = mfl_now_ns();
+        team->times.compute += end_ns - start_ns;
+        if (traffic) {
+                struct mfl_error other;
+                int code = mfl_team_traffic_wait(
+                        traffic, rc ? "a rank has failed" : NULL, &team->times.hidden, &other);
+                team->times.exchange += mfl_now_ns() - end_ns;
+                if (!rc && code)
+                        rc = mfl_fail(call->err, code, "%s", other.text);
+        }
         if (rc || !team->layout.n_tensors)
                 return rc;
         return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
@@ -185,6 +238,16 @@ static int take_grains(struct call *call, struct mfl_score *score)
                                       .in = team->largest,
                                       .out = team->largest,
                                       .n = (uint64_t)team->layout.n_tensors});
+}
+
+/* The ranks' sum, where it did not go behind backward. */
+static int exchange_buckets(struct call *call)
+{
+        struct mfl_team *team = call->team;
+        int rc = 0;
+        for (uint32_t k = 0; !rc && k < team->buckets.n; k++)
+                rc = exchange(call, mfl_team_scatter(team->mesh, &team->buckets.bucket[k], team->sum));
+        return rc;
 }
 
 /* Whether all tensors' scales were right; those that were not become so. All ranks see the same numbers. */
@@ -204,11 +267,13 @@ static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
         struct mfl_score score = {0};
-        int rc = take_grains(call, &score);
+        struct team_traffic *traffic = team->fresh ? NULL : team->traffic;
+        int rc = take_grains(call, traffic, &score);
         if (!rc && !scales_fit(team)) {
                 team->times.repeats++;
                 score = (struct mfl_score){0};
-                rc = take_grains(call, &score);
+                traffic = team->traffic;
+                rc = take_grains(call, traffic, &score);
                 if (!rc && !scales_fit(team))
                         return mfl_fail(call->err, -EIO,
                                 "the gradient of step %u came out differently when it was computed again, so "
@@ -216,6 +281,9 @@ static int take_gradient(struct call *call)
                                 "can't train a client on several workers",
                                 call->step);
         }
+        if (!rc && !traffic)
+                rc = exchange_buckets(call);
+        team->fresh = false;
         struct mfl_score *sum = &call->steps->score;
         sum->loss_sum = mfl_fixed_loss_add(sum->loss_sum, score.loss_sum);
         sum->n_correct += score.n_correct;
@@ -245,17 +313,41 @@ static int take_statistics(struct call *call)
         return rc;
 }
 
+/* What a slice of a bucket is to the backend. */
+static struct mfl_grad_total total_of(const struct mfl_team *team, const struct team_bucket *bucket)
+{
+        uint64_t first = bucket->first + bucket->edge[team->mesh->rank];
+        return (struct mfl_grad_total){
+                team->sum + first, first, slice_of(bucket, team->mesh->rank), team->bits};
+}
+
+/* The sum over all blocks, in the gradient's order: buckets from the last to the first, and in each the ranks. */
+static double sum_squares(const struct mfl_team *team)
+{
+        uint64_t next[MFL_MESH_RANKS_MAX];
+        double squares = 0;
+        memcpy(next, team->edge[EDGES_SQUARES], team->mesh->n_ranks * sizeof *next);
+        for (uint32_t k = team->buckets.n; k-- > 0;)
+                for (uint32_t r = 0; r < team->mesh->n_ranks; r++)
+                        for (uint64_t b = blocks_of(slice_of(&team->buckets.bucket[k], r)); b > 0; b--)
+                                squares += team->squares[next[r]++];
+        return squares;
+}
+
 /* The factor that clips the whole gradient; NaN, so that the update is refused, where the gradient is not finite. */
-static int find_factor(struct call *call, const struct mfl_grad_total *total, float *ret_factor)
+static int find_factor(struct call *call, float *ret_factor)
 {
         struct mfl_team *team = call->team;
-        uint64_t *edge = team->edge[EDGES_BLOCKS];
-        double squares = 0;
+        uint64_t *edge = team->edge[EDGES_SQUARES];
         int rc = 0;
         *ret_factor = 1.0f;
         if (call->opt->clip_norm > 0) {
-                double *own = team->squares + edge[team->mesh->rank];
-                rc = team->ops->squares(team->net, total, call->opt, own, call->err);
+                double *own = team->squares + edge[team->mesh->rank], *at = own;
+                for (uint32_t k = team->buckets.n; !rc && k-- > 0;) {
+                        struct mfl_grad_total total = total_of(team, &team->buckets.bucket[k]);
+                        rc = team->ops->squares(team->net, &total, call->opt, at, call->err);
+                        at += blocks_of(total.n);
+                }
                 if (!rc)
                         rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
                                                     .type = MFL_MESH_I64, /* a double's bits */
@@ -263,9 +355,8 @@ static int find_factor(struct call *call, const struct mfl_grad_total *total, fl
                                                     .out = team->squares,
                                                     .n = team->n_blocks,
                                                     .edge = edge});
-                for (uint64_t b = 0; !rc && b < team->n_blocks; b++)
-                        squares += team->squares[b];
-                *ret_factor = mfl_clip_factor(call->opt->clip_norm, (float)sqrt(squares));
+                if (!rc)
+                        *ret_factor = mfl_clip_factor(call->opt->clip_norm, (float)sqrt(sum_squares(team)));
         }
         for (int t = 0; t < team->layout.n_tensors; t++)
                 if (!isfinite(team->largest[t]))
@@ -273,39 +364,45 @@ static int find_factor(struct call *call, const struct mfl_grad_total *total, fl
         return rc;
 }
 
+/* All ranks get all params; where they have them in one memory, nobody reads them before all are written. */
+static int share_params(struct call *call)
+{
+        struct mfl_team *team = call->team;
+        int rc = 0;
+        if (team->options.shared)
+                return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+        for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
+                const struct team_bucket *bucket = &team->buckets.bucket[k];
+                float *params = team->layout.params + bucket->first;
+                rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                            .type = MFL_MESH_F32,
+                                            .in = params + bucket->edge[team->mesh->rank],
+                                            .out = params,
+                                            .n = bucket->n,
+                                            .edge = bucket->edge});
+        }
+        return rc;
+}
+
 static int take_step(struct call *call, float lr_scale)
 {
         struct mfl_team *team = call->team;
-        uint64_t *edge = team->edge[EDGES_PARAMS], first = edge[team->mesh->rank],
-                 end = edge[team->mesh->rank + 1];
         struct mfl_rate rate = mfl_rate_of(call->opt, (uint64_t)call->step + 1, lr_scale);
-        struct mfl_grad_total total = {team->sum + first, first, end - first, team->bits};
         float factor;
-        int rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_REDUCE_SCATTER,
-                                        .type = MFL_MESH_I64,
-                                        .in = team->sum,
-                                        .out = team->sum + first,
-                                        .n = team->layout.n,
-                                        .edge = edge});
-        if (!rc)
-                rc = find_factor(call, &total, &factor);
+        int rc = find_factor(call, &factor);
         uint64_t start_ns = mfl_now_ns();
-        if (!rc && total.n)
-                rc = team->ops->apply(team->net, &total, call->opt, &rate, factor, call->err);
+        for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
+                struct mfl_grad_total total = total_of(team, &team->buckets.bucket[k]);
+                if (total.n)
+                        rc = team->ops->apply(team->net, &total, call->opt, &rate, factor, call->err);
+        }
         team->times.apply += mfl_now_ns() - start_ns;
         if (rc)
                 return rc;
         for (int t = 0; t < team->layout.n_tensors; t++)
                 if (team->largest[t] > 0 && isfinite(team->largest[t]))
                         team->exponent[t] = mfl_team_exponent(team->largest[t]);
-        if (team->options.shared)
-                return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
-        return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
-                                      .type = MFL_MESH_F32,
-                                      .in = team->layout.params + first,
-                                      .out = team->layout.params,
-                                      .n = team->layout.n,
-                                      .edge = edge});
+        return share_params(call);
 }
 
 /* All ranks' scores, at every rank. Sums of losses saturate, and do so in any order. */

@@ -6,9 +6,15 @@
  * the params after a step are a function of the rows, the grain and the arithmetic of one network: not of the number of
  * ranks, who took which grain, or how the mesh carries it. One rank alone gives the same bits.
  *
- * One step of rank r of W, with n params: its grains; then the largest elements (one number for each tensor) and, of batch
- * norm, what its grains saw go to all; then 8 n (W - 1) / W bytes arrive by reduce-scatter and, unless params are shared,
+ * One step of rank r of W, with n params: its grains; the largest elements (one number for each tensor) and, of batch
+ * norm, what its grains saw go to all; 8 n (W - 1) / W bytes arrive by reduce-scatter and, unless params are shared,
  * 4 n (W - 1) / W by all-gather.
+ *
+ * Buckets: the gradient is cut into buckets, from its end on, as backward gives it: each begins where a tensor does, but
+ * for the rest of a block, and each rank takes a slice of whole blocks of every bucket. With `overlap` a bucket's
+ * reduce-scatter runs on a thread of the rank's own behind the backward of its last grain, in the buckets' order at all
+ * ranks. A step whose scales did not fit sends the gradient twice; so the first step of a training, which rarely fits,
+ * does without.
  *
  * Scales: a tensor's elements have the bits that follow from the largest element of any grain in the step before (2^-10
  * in the first), with 2^8 of headroom. Where an element is beyond that, or all of a tensor are below 2^-20 of it, the
@@ -30,13 +36,18 @@ struct mfl_team_options {
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
         bool shared; /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
-        uint32_t deadline_ms; /* of waiting for other ranks, once */
+        bool overlap;          /* traffic behind backward */
+        uint64_t bucket_bytes; /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
+        uint32_t deadline_ms;  /* of waiting for other ranks, once */
 };
+
+#define MFL_TEAM_BUCKET ((uint64_t)4 << 20)
 
 /* For people: where the time of the steps went, in nanoseconds. */
 struct mfl_team_times {
-        uint64_t compute, exchange, apply;
-        uint32_t repeats; /* steps whose gradient was computed again */
+        uint64_t compute, exchange, apply; /* exchange: that nothing else was done behind */
+        uint64_t hidden;                   /* of the traffic's thread, its waiting for buckets not included */
+        uint32_t repeats;                  /* steps whose gradient was computed again */
 };
 
 struct mfl_team;

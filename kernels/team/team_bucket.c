@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/check.h"
+#include "kernels/team/team_internal.h"
+
+/* The block's end at or after an element: what lies before it in a block waits for the tensor before. */
+static uint64_t block_up(uint64_t at)
+{
+        return (at + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK * MFL_GRAD_BLOCK;
+}
+
+static void fill(const struct mfl_grad_layout *layout, uint64_t first, uint64_t end, uint32_t n_ranks,
+        struct team_bucket *bucket)
+{
+        uint64_t n = end - first, n_blocks = (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
+        *bucket = (struct team_bucket){.first = first, .n = n};
+        for (uint32_t r = 0; r <= n_ranks; r++)
+                bucket->edge[r] = MFL_MIN(mfl_mesh_slice(n_blocks, 1, n_ranks, r) * MFL_GRAD_BLOCK, n);
+        for (int t = 0; t < layout->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &layout->tensors[t];
+                bucket->n_tensors += tensor->at < end && tensor->at + tensor->count > first;
+        }
+}
+
+int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, uint32_t n_ranks,
+        struct team_buckets *ret_buckets, struct mfl_error *err)
+{
+        size_t most = (size_t)layout->n_tensors + 1;
+        uint64_t size = (bytes ? bytes : MFL_TEAM_BUCKET) / sizeof(int64_t), end = layout->n;
+        *ret_buckets = (struct team_buckets){.bucket = mfl_calloc(most, sizeof *ret_buckets->bucket)};
+        if (!ret_buckets->bucket)
+                return mfl_fail_memory(err, most * sizeof *ret_buckets->bucket, "a team's buckets");
+        for (int t = layout->n_tensors; end && t-- > 0;) {
+                uint64_t first = t ? block_up(layout->tensors[t].at) : 0;
+                uint64_t least = ret_buckets->n ? size : size / 4;
+                if (first >= end || (t && end - first < least))
+                        continue;
+                fill(layout, first, end, n_ranks, &ret_buckets->bucket[ret_buckets->n++]);
+                end = first;
+        }
+        if (end) /* no tensors at all */
+                fill(layout, 0, end, n_ranks, &ret_buckets->bucket[ret_buckets->n++]);
+        return 0;
+}
+
+void mfl_team_buckets_deinit(struct team_buckets *buckets)
+{
+        free(buckets->bucket);
+        *buckets = (struct team_buckets){0};
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buckets of a team's gradient, and the thread that exchanges them: what goes when, and how it ends when a rank fails. */
+#include "tests/lib/test.h"
+#include "kernels/team/team_internal.h"
+
+#include <unistd.h>
+
+#define RANKS 3u
+#define BLOCK MFL_GRAD_BLOCK
+#define TENSORS 4
+
+/* Not on blocks' edges; the second lies in one block with the first's end, and the last ends the gradient. */
+static const struct mfl_grad_tensor tensors[TENSORS] = {{0, 0, 2 * BLOCK + 100}, {1, 2 * BLOCK + 112, 16},
+        {2, 2 * BLOCK + 128, 5 * BLOCK}, {3, 7 * BLOCK + 128, 3 * BLOCK + 7}};
+static const struct mfl_grad_layout layout = {
+        .n = 10 * BLOCK + 135, .n_tensors = TENSORS, .tensors = tensors};
+
+static void buckets_cover_the_gradient(void **state)
+{
+        static const uint64_t bytes[] = {1, 64 << 10, 400000, 0};
+        static const uint32_t count[] = {3, 3, 2, 1};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(bytes); i++)
+                for (uint32_t ranks = 1; ranks <= 8; ranks++) {
+                        struct team_buckets buckets;
+                        uint64_t end = layout.n;
+                        assert_int_equal(mfl_team_buckets_new(&layout, bytes[i], ranks, &buckets, NULL), 0);
+                        assert_int_equal(buckets.n, count[i]);
+                        for (uint32_t k = 0; k < buckets.n; k++) {
+                                const struct team_bucket *b = &buckets.bucket[k];
+                                assert_int_equal(b->first + b->n, end);
+                                assert_int_equal(b->first % BLOCK, 0);
+                                assert_int_equal(b->edge[0], 0);
+                                assert_int_equal(b->edge[ranks], b->n);
+                                for (uint32_t r = 1; r < ranks; r++)
+                                        assert_true(b->edge[r] >= b->edge[r - 1] &&
+                                                    (b->edge[r] % BLOCK == 0 || b->edge[r] == b->n));
+                                end = b->first;
+                        }
+                        assert_int_equal(end, 0);
+                        mfl_team_buckets_deinit(&buckets);
+                }
+        struct team_buckets buckets;
+        assert_int_equal(mfl_team_buckets_new(&layout, 1, 2, &buckets, NULL), 0);
+        /* The block in which tensor 3 begins goes with those before it. */
+        assert_int_equal(buckets.bucket[0].first, 8 * BLOCK);
+        assert_int_equal(buckets.bucket[0].n_tensors, 1);
+        assert_int_equal(buckets.bucket[1].first, 3 * BLOCK);
+        assert_int_equal(buckets.bucket[1].n_tensors, 2);
+        assert_int_equal(buckets.bucket[2].n_tensors, 3);
+        mfl_team_buckets_deinit(&buckets);
+}
+
+struct team_of_traffic {
+        struct mfl_mesh *mesh[RANKS];
+        struct team_buckets buckets;
+        struct team_traffic *traffic[RANKS];
+        int64_t *sum[RANKS];
+};
+
+static void set_up(struct team_of_traffic *t)
+{
+        assert_int_equal(mfl_mesh_threads_new(RANKS, t->mesh, NULL), 0);
+        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &t->buckets, NULL), 0);
+        for (uint32_t r = 0; r < RANKS; r++) {
+                t->sum[r] = mfl_alloc_aligned(layout.n * sizeof(int64_t));
+                assert_non_null(t->sum[r]);
+                for (uint64_t i = 0; i < layout.n; i++)
+                        t->sum[r][i] = (int64_t)(i * 31 + r * 1000003);
+                assert_int_equal(mfl_team_traffic_new(
+                                         t->mesh[r], &t->buckets, &layout, t->sum[r], &t->traffic[r], NULL),
+                        0);
+                mfl_team_traffic_begin(t->traffic[r], 5, 2, 60000, NULL);
+        }
+}
+
+static void tear_down(struct team_of_traffic *t)
+{
+        for (uint32_t r = 0; r < RANKS; r++) {
+                mfl_team_traffic_free(t->traffic[r]);
+                mfl_mesh_close(t->mesh[r]);
+                free(t->sum[r]);
+        }
+        mfl_team_buckets_deinit(&t->buckets);
+}
+
+static void ready_buckets_are_summed(void **state)
+{
+        struct team_of_traffic t;
+        uint64_t busy = 0;
+        set_up(&t);
+        for (uint32_t r = 0; r < RANKS; r++) {
+                /* Any order; the last rank leaves some to `wait`. */
+                mfl_team_traffic_ready(t.traffic[r], r ? 3 : 1);
+                mfl_team_traffic_ready(t.traffic[r], r ? 1 : 3);
+                mfl_team_traffic_ready(t.traffic[r], 0);
+                if (r < RANKS - 1)
+                        mfl_team_traffic_ready(t.traffic[r], 2);
+        }
+        /* Others can't wait alone: all buckets of the last rank go as soon as it waits, and those of the rest are ready. */
+        for (uint32_t r = RANKS; r-- > 0;)
+                assert_int_equal(mfl_team_traffic_wait(t.traffic[r], NULL, &busy, NULL), 0);
+        for (uint32_t k = 0; k < t.buckets.n; k++)
+                for (uint32_t r = 0; r < RANKS; r++) {
+                        const struct team_bucket *b = &t.buckets.bucket[k];
+                        for (uint64_t i = b->first + b->edge[r]; i < b->first + b->edge[r + 1]; i++)
+                                assert_int_equal(t.sum[r][i],
+                                        (int64_t)(RANKS * i * 31 + (0 + 1 + 2) * (uint64_t)1000003));
+                }
+        assert_true(busy > 0);
+        tear_down(&t);
+}
+
+static void nothing_goes_before_it_is_ready(void **state)
+{
+        struct team_of_traffic t;
+        struct mfl_error err;
+        uint64_t busy = 0;
+        set_up(&t);
+        for (uint32_t r = 0; r < RANKS; r++)
+                for (int tensor = 0; tensor < 3; tensor++) /* bucket 0 lacks tensor 3 */
+                        mfl_team_traffic_ready(t.traffic[r], tensor);
+        usleep(30000);
+        for (uint32_t r = 0; r < RANKS; r++)
+                for (uint64_t i = 0; i < layout.n; i++)
+                        assert_int_equal(t.sum[r][i], (int64_t)(i * 31 + r * 1000003));
+        /* Rank 1 fails: its own traffic ends, and that of the others, which waits for it in the mesh, breaks. */
+        assert_int_equal(mfl_team_traffic_wait(t.traffic[1], "rank 1 has failed", &busy, &err), 0);
+        for (uint32_t r = 0; r < RANKS; r += 2) {
+                assert_int_equal(mfl_team_traffic_wait(t.traffic[r], NULL, &busy, &err), MFL_MESH_BROKEN);
+                assert_non_null(strstr(err.text, "rank 1 has failed"));
+        }
+        tear_down(&t);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(buckets_cover_the_gradient),
+                cmocka_unit_test(ready_buckets_are_summed),
+                cmocka_unit_test(nothing_goes_before_it_is_ready),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
