@@ -444,6 +444,43 @@ class UnitLength(Base):
         return self.fc((F.normalize(self.a(x), dim=-1) + F.normalize(x, dim=1)).mean(1))
 
 
+class Volume(Base):
+    def build(self):
+        self.c, self.up, self.d, self.fc = nn.Conv3d(1, 2, 3, padding=1), nn.ConvTranspose3d(2, 2, 2, 2), nn.Conv3d(2, 3, 3), nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.d(self.larger(torch.tanh(self.c(x))))).mean([2, 3, 4]))
+
+
+LARGER = "repeat its slices, rows and columns (x.repeat_interleave(2, dim)"
+
+
+@of((1, 4, 4, 4), refused=["(ConvTranspose): is not supported for volumes", LARGER])
+class TransposedVolume(Volume):
+    def larger(self, x):
+        return self.up(x)
+
+
+@of((1, 4, 4, 4), refused=["(Resize): is not supported for volumes", LARGER])
+class TrilinearVolume(Volume):
+    def larger(self, x):
+        return F.interpolate(x, scale_factor=2.0, mode="trilinear")
+
+
+@of((1, 4, 4, 4))
+class RepeatedVolume(Volume):
+    """What the refusals say."""
+
+    def build(self):
+        super().build()
+        del self.up
+
+    def larger(self, x):
+        n, c, d, h, w = x.shape
+        x = x[:, :, :, None, :, None, :, None].expand(n, c, d, 2, h, 2, w, 2)
+        return x.reshape(n, c, 2 * d, 2 * h, 2 * w)
+
+
 @of((4, 6))
 class LengthOfZeros(Base):
     """Rows of zeros, as padded windows have them: 1e-12 is not 0, neither in this file nor in the one that mfl writes."""

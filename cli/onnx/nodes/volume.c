@@ -241,7 +241,9 @@ int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken)
                 return 0;
         *ret_taken = true;
         if (others)
-                return mfl_onnx_fail(o, "is not supported for volumes; Conv3d, pools and batch norm are");
+                return mfl_onnx_fail(o,
+                        "is not supported for volumes; to make one larger, repeat its slices, rows "
+                        "and columns (x.repeat_interleave(2, dim) for dim 2, 3 and 4) before a Conv3d");
         int uses = x->uses, r = mfl_onnx_resolve(o, x, &view);
         if (r)
                 return r;
