@@ -50,8 +50,10 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
         const struct mfl_net_options *options, uint32_t n)
 {
         struct mfl_net_options sibling = *options;
-        struct mfl_team_options team = {
-                .grain = (uint32_t)options->batch, .step_rows = trainer_step_rows(job->spec)};
+        struct mfl_team_options team = {.grain = (uint32_t)options->batch,
+                .step_rows = trainer_step_rows(job->spec),
+                .overlap = job->spec->parallel.overlap,
+                .bucket_bytes = job->spec->parallel.bucket};
         sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
         return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) +
                n * mfl_team_bytes(trainer->ops, job->graph, options, &team);
@@ -64,6 +66,8 @@ static int fill_team(struct mfl_trainer *trainer, const struct trainer_job *job,
         struct mfl_team_options how = {.grain = (uint32_t)options->batch,
                 .step_rows = trainer_step_rows(job->spec),
                 .shared = true,
+                .overlap = job->spec->parallel.overlap,
+                .bucket_bytes = job->spec->parallel.bucket,
                 .deadline_ms = DEADLINE_MS};
         int r = mfl_mesh_threads_new(team->n, meshes, err);
         if (r)

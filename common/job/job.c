@@ -315,6 +315,7 @@ static void set_defaults(struct mfl_job *job)
         job->data.rescale = true;
         mfl_job_training_defaults(job);
         job->parallel.exact = true;
+        job->parallel.bucket = (uint64_t)4 << 20;
         job->aggregation.server_lr = 1;
         job->aggregation.momentum = 0.9f;
         job->aggregation.beta1 = 0.9f;

@@ -196,6 +196,8 @@ struct mfl_job {
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
                 int within;       /* 0: of one daemon; nothing else is supported */
                 bool exact;       /* true */
+                bool overlap; /* default false: sums of gradients travel while the last grain is computed */
+                uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;
         struct {
                 enum mfl_strategy_kind strategy;

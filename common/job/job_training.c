@@ -311,7 +311,8 @@ const struct mfl_yaml_field mfl_job_parallel_fields[] = {
                 .read = read_members},
         {.key = "within", PARALLEL_AT(ENUM, within), .names = within_names},
         {.key = "grain", PARALLEL_AT(U32, grain), .min = 1, .max = 65536},
-        {.key = "exact", PARALLEL_AT(BOOL, exact)}, {0}};
+        {.key = "exact", PARALLEL_AT(BOOL, exact)}, {.key = "overlap", PARALLEL_AT(BOOL, overlap)},
+        {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)}, {0}};
 
 /* batch / 2^ceil(log2 members), so that each worker has one grain of a batch. */
 static uint32_t default_grain(const struct mfl_job *job)

@@ -25,6 +25,8 @@ def test_members_and_backend(cluster, expected):
     assert first != expected  # another backend rounds otherwise
     for members in (1, 3):
         assert c.run_job(**dict(JOB, parallel={'grain': 4, 'members': members}))[1] == first
+    for how in ({'overlap': True}, {'overlap': True, 'bucket': '64KiB'}, {'bucket': '1GiB'}):
+        assert c.run_job(**dict(JOB, parallel={'grain': 4, **how}))[1] == first
     assert c.run_job(**dict(JOB, parallel={'grain': 8}))[1] != first  # the grain is part of the result
     alone = c.run_job(**{k: v for k, v in JOB.items() if k != 'parallel'})
     assert alone[1] != first

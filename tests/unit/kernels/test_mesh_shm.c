@@ -237,7 +237,6 @@ static void another_thread_aborts(void **state)
                 start(&ranks[r], r, 10000);
         struct mfl_mesh_shm_options options = options_of(0, 10000);
         assert_int_equal(mfl_mesh_shm_open(&options, &mesh, &err), 0);
-        assert_int_equal(pthread_create(&thread, NULL, abort_soon, mesh), 0);
         int64_t *x = mfl_calloc(ELEMENTS, sizeof(*x));
         assert_non_null(x);
         for (uint64_t i = 0; i < ELEMENTS; i++)
@@ -245,6 +244,7 @@ static void another_thread_aborts(void **state)
         struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE, .in = x, .out = x, .n = ELEMENTS};
         assert_int_equal(mfl_mesh_run(mesh, &op, 10000, NULL, &err), 0);
         /* From here on it does nothing, so that the others wait for it until the abort. */
+        assert_int_equal(pthread_create(&thread, NULL, abort_soon, mesh), 0);
         pthread_join(thread, NULL);
         free(x);
         op.step = 1;

@@ -64,6 +64,9 @@ static void what_cannot_be_done_is_refused(void **state)
                 "daemon");
         assert_refused("", "{grain: 8, exact: false}",
                 "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
+        assert_refused("", "{grain: 8, bucket: 1KiB}",
+                "j.yaml:6: parallel.bucket: expected a size like 512MiB or 4GiB from 65536 bytes to 1GiB, "
+                "got '1KiB'");
         assert_refused(", fuse: 2", "{grain: 8}",
                 "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave "
                 "fuse out, or write 1");
