@@ -129,6 +129,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
         {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
+        {.key = "nesterov", AT(BOOL, aggregation.nesterov)},
         {.key = "beta1", AT(F32, aggregation.beta1), .min = 0, .max = 1, .max_open = true},
         {.key = "beta2", AT(F32, aggregation.beta2), .min = 0, .max = 1, .max_open = true},
         {.key = "tau", AT(F32, aggregation.tau), .min = 0, .max = 1, .min_open = true},
@@ -191,6 +192,7 @@ static const struct mfl_job_usage data_usage[] = {
 static const struct mfl_job_usage strategy_usage[] = {
         {"weighting", ~BIT(MFL_STRATEGY_MEDIAN)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
+        {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
         {"beta2", BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI)},
         {"tau", ADAPTIVE},

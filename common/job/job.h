@@ -204,6 +204,7 @@ struct mfl_job {
                 enum mfl_weighting weighting;
                 float server_lr;          /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
                 float momentum;           /* fedavgm, default 0.9 */
+                bool nesterov;            /* fedavgm, default false */
                 float beta1, beta2, tau;  /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
                 float mu;                 /* fedprox proximal term, default 0.01 */
                 enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */

@@ -9,7 +9,11 @@
  *
  *      v <- beta v + d,   w <- w + eta v,   v = 0 at first
  *
- * The step uses v before it is rounded to float and stored.
+ * The step uses v before it is rounded to float and stored. With `nesterov` it looks ahead by one more beta, as in
+ * Sutskever et al.: "On the importance of initialization and momentum in deep learning", 2013, in the form that
+ * optimizers use, in which the params are those after the look-ahead:
+ *
+ *      w <- w + eta (d + beta v)
  */
 #include "server/strategy/strategy.h"
 
@@ -23,9 +27,11 @@ static void apply(const struct mfl_job *job, uint32_t round, size_t count, const
 {
         double eta = (double)job->aggregation.server_lr;
         double beta = (double)job->aggregation.momentum;
+        bool nesterov = job->aggregation.nesterov;
         for (size_t e = 0; e < count; e++) {
                 double v = beta * (double)state[0][e] + d[e];
-                params_out[e] = (float)((double)params_in[e] + eta * v);
+                double step = nesterov ? d[e] + beta * v : v;
+                params_out[e] = (float)((double)params_in[e] + eta * step);
                 state[0][e] = (float)v;
         }
 }

@@ -109,6 +109,17 @@ class Average:
         return d
 
 
+class Nesterov:
+    """Of the server; the rounding of v to float between rounds is below what the test allows."""
+
+    def __init__(self, eta, beta):
+        self.eta, self.beta, self.v = eta, beta, 0
+
+    def step(self, d, _):
+        self.v = self.beta * self.v + d
+        return self.eta * (d + self.beta * self.v)
+
+
 class Adaptive:
     """Reddi et al. 2021, algorithm 2; or flwr.serverapp.strategy of Flower, whose rounds begin with 1."""
 
@@ -247,6 +258,25 @@ def test_adaptive_strategies_are_the_algorithms(two_daemons, kind, variant):
     assert np.abs(got_b - b).max() < 1e-4
 
 
+def test_nesterov_is_the_algorithm(two_daemons):
+    """Without momentum it is FedAvg, bit for bit."""
+    c, settings = two_daemons, {'seed': 15, 'rounds': 5}
+    rule = {'strategy': 'fedavgm', 'nesterov': True}
+    training = {'lr': 0.05, 'epochs': 1, 'batch': 10}
+    job, _ = c.run_job(model='logistic', data={'clients': 7}, training=training,
+                       aggregation={'momentum': 0.7, 'server_lr': 0.8, **rule}, **settings)
+
+    def expected(server):
+        return federated_average(clients=7, lr=lambda r: 0.05, batch=10, optimizer=lambda: Momentum(0), server=server, **settings)
+    w, b, _ = expected(lambda: Nesterov(0.8, 0.7))
+    got_w, got_b = pulled_params(c, job)
+    assert np.abs(got_w - w).max() < 1e-5 and np.abs(got_b - b).max() < 1e-5
+    assert np.abs(expected(lambda: Nesterov(0.8, 0))[0] - w).max() > 1e-3
+    plain = c.run_job(model='logistic', data={'clients': 7}, training=training, **settings)[1]
+    assert plain == c.run_job(model='logistic', data={'clients': 7}, training=training,
+                              aggregation={'momentum': 0, **rule}, **settings)[1]
+
+
 def test_fedprox_clips_the_gradient_with_its_term(two_daemons):
     """As PyTorch does, whose loss includes the term. Without it in the norm, steps away from the start would be longer."""
     c = two_daemons
@@ -266,6 +296,7 @@ STRATEGIES = [
     {'strategy': 'fedavg'},
     {'strategy': 'fedavg', 'server_lr': 0.5, 'weighting': 'uniform'},
     {'strategy': 'fedavgm', 'momentum': 0.5},
+    {'strategy': 'fedavgm', 'momentum': 0.5, 'nesterov': True},
     {'strategy': 'fedadagrad', 'server_lr': 0.01},
     {'strategy': 'fedadam', 'server_lr': 0.01},
     {'strategy': 'fedyogi', 'server_lr': 0.01},

@@ -17,6 +17,8 @@ static double expected(const struct mfl_job *job, double x, double d, float *m, 
         case MFL_STRATEGY_FEDAVGM:
                 new_m = (double)job->aggregation.momentum * (double)*m + d;
                 *m = (float)new_m;
+                if (job->aggregation.nesterov)
+                        return x + eta * (d + (double)job->aggregation.momentum * new_m);
                 return x + eta * new_m;
         case MFL_STRATEGY_FEDADAGRAD:
                 new_v = (double)*v + d * d;
@@ -40,11 +42,12 @@ static double expected(const struct mfl_job *job, double x, double d, float *m, 
         return x + eta * new_m / (sqrt(new_v) + tau);
 }
 
-static void check_strategy(enum mfl_strategy_kind kind)
+static void check_strategy(enum mfl_strategy_kind kind, bool nesterov)
 {
         struct mfl_job job = {.aggregation = {.strategy = kind,
                                       .server_lr = 0.25f,
                                       .momentum = 0.9f,
+                                      .nesterov = nesterov,
                                       .beta1 = 0.8f,
                                       .beta2 = 0.95f,
                                       .tau = 0.01f}};
@@ -84,13 +87,14 @@ static void check_strategy(enum mfl_strategy_kind kind)
 
 static void strategies_follow_their_equations(void **state)
 {
-        check_strategy(MFL_STRATEGY_FEDAVG);
-        check_strategy(MFL_STRATEGY_FEDPROX);
-        check_strategy(MFL_STRATEGY_FEDAVGM);
-        check_strategy(MFL_STRATEGY_FEDADAGRAD);
-        check_strategy(MFL_STRATEGY_FEDADAM);
-        check_strategy(MFL_STRATEGY_FEDYOGI);
-        check_strategy(MFL_STRATEGY_MEDIAN);
+        check_strategy(MFL_STRATEGY_FEDAVG, false);
+        check_strategy(MFL_STRATEGY_FEDPROX, false);
+        check_strategy(MFL_STRATEGY_FEDAVGM, false);
+        check_strategy(MFL_STRATEGY_FEDAVGM, true);
+        check_strategy(MFL_STRATEGY_FEDADAGRAD, false);
+        check_strategy(MFL_STRATEGY_FEDADAM, false);
+        check_strategy(MFL_STRATEGY_FEDYOGI, false);
+        check_strategy(MFL_STRATEGY_MEDIAN, false);
 }
 
 /* flwr.serverapp.strategy.FedAdam, round 3: v from 0, and eta sqrt(1 - b2^4) / (1 - b1^4). FedYogi: v from 0 alone. */
