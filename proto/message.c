@@ -129,8 +129,11 @@ static void task_text(const struct mfl_msg *m, char *buf, size_t n)
         switch (m->kind) {
         case MFL_MSG_TASK:
                 snprintf(buf, n, "task %" PRIu64 ": %s round %u of %s, %u items%s", m->task.task,
-                        m->task.kind == MFL_TASK_EVAL ? "evaluate" : "train", m->task.round, m->task.job,
-                        m->task.n_items, m->task.group.group ? ", in a group" : "");
+                        m->task.kind == MFL_TASK_EVAL     ? "evaluate"
+                        : m->task.kind == MFL_TASK_ASSIST ? "help to train"
+                                                          : "train",
+                        m->task.round, m->task.job, m->task.n_items,
+                        m->task.group.group ? ", in a group" : "");
                 break;
         case MFL_MSG_CANCEL:
                 snprintf(buf, n, "task %" PRIu64 ": cancel: %s", m->cancel.task, m->cancel.reason);

@@ -35,7 +35,8 @@
 #define MFL_DEVICE_UUID_BYTES 64
 #define MFL_NUMERICS_BYTES 128
 #define MFL_DEVICE_PCI_BYTES 32
-#define MFL_GROUP_MAX 64 /* members */
+#define MFL_GROUP_MAX 64       /* members */
+#define MFL_TEAM_RANKS_MAX 64u /* of all members together */
 #define MFL_COMMUNICATOR_ID_BYTES 128
 
 struct mfl_data_info {
@@ -61,6 +62,7 @@ struct mfl_daemon_info {
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
         char site[MFL_NAME_BYTES];         /* "": it is one by itself */
+        bool alone;                        /* it never trains a client together with others */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;
         uint32_t workers;
@@ -113,6 +115,7 @@ struct mfl_telemetry {
 enum mfl_task_kind {
         MFL_TASK_TRAIN = 1,
         MFL_TASK_EVAL = 2,
+        MFL_TASK_ASSIST = 3,
 };
 enum mfl_encoding {
         MFL_ENCODING_I64 = 1,
@@ -142,6 +145,15 @@ struct mfl_group {
         uint64_t communicator;           /* nccl */
 };
 
+/* Daemons that train a client together. */
+struct mfl_task_team {
+        uint64_t team;   /* 0: none */
+        uint32_t member; /* the receiver; 0 leads */
+        uint32_t n_members;
+        uint64_t members[MFL_GROUP_MAX]; /* instances */
+        uint32_t widths[MFL_GROUP_MAX];  /* ranks of each */
+};
+
 struct mfl_task {
         uint64_t task;
         char job[MFL_JOB_ID_BYTES];
@@ -161,6 +173,7 @@ struct mfl_task {
                 params_from; /* instance of the daemon that fetches the params for the node; 0: the receiver, for
                                  itself */
         struct mfl_group group;
+        struct mfl_task_team team;
 };
 
 struct mfl_rejected {
@@ -267,6 +280,8 @@ struct mfl_msg {
                         uint64_t task;
                         char reason[MFL_REASON_BYTES];
                         bool permanent;
+                        bool broken;
+                        uint32_t accused;
                 } failed;
                 struct {
                         uint64_t task;

@@ -42,6 +42,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.device_pci, h->device_pci);
         COPY(m->hello.numerics, h->numerics);
         COPY(m->hello.site, h->site);
+        m->hello.alone = h->alone;
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;
@@ -72,6 +73,15 @@ static void group_to_msg(const Mfl__Group *g, struct mfl_group *ret_group)
         memcpy(ret_group->members, g->members, g->n_members * sizeof *g->members);
 }
 
+/* The check has bounded n_members, and n_widths is the same. */
+static void team_to_msg(const Mfl__Team *t, struct mfl_task_team *ret_team)
+{
+        *ret_team = (struct mfl_task_team){
+                .team = t->team, .member = t->member, .n_members = (uint32_t)t->n_members};
+        memcpy(ret_team->members, t->members, t->n_members * sizeof *t->members);
+        memcpy(ret_team->widths, t->widths, t->n_members * sizeof *t->widths);
+}
+
 static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
 {
         uint64_t *items = mfl_calloc(t->n_items, sizeof *items);
@@ -98,6 +108,8 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         };
         if (t->group)
                 group_to_msg(t->group, &m->task.group);
+        if (t->team)
+                team_to_msg(t->team, &m->task.team);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -339,6 +351,8 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 m->failed.task = e->task_failed->task;
                 COPY(m->failed.reason, e->task_failed->reason);
                 m->failed.permanent = e->task_failed->permanent;
+                m->failed.broken = e->task_failed->broken;
+                m->failed.accused = e->task_failed->accused;
                 return 0;
         case MFL_MSG_PROGRESS:
                 m->progress.task = e->progress->task;

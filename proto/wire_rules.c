@@ -71,6 +71,12 @@ static int check_task(const void *message, struct mfl_error *err)
         if (m->params.len && m->params.len / sizeof(float) != m->n_params - m->n_frozen)
                 return INVALID("Task.params: %zu bytes, but %" PRIu64 " params move", m->params.len,
                         m->n_params - m->n_frozen);
+        if (m->kind == MFL__TASK_KIND__TASK_ASSIST && !(m->team && m->team->member))
+                return INVALID("Task.kind: only members of a team that do not lead it assist");
+        if (m->kind != MFL__TASK_KIND__TASK_ASSIST && m->team && m->team->member)
+                return INVALID("Task.team: member %u of a team only assists", m->team->member);
+        if (m->kind == MFL__TASK_KIND__TASK_EVAL && m->team)
+                return INVALID("Task.team: a team does not evaluate");
         if (m->kind != MFL__TASK_KIND__TASK_TRAIN)
                 return 0;
         if (!(m->delta_max > 0))
@@ -98,6 +104,27 @@ static int check_group(const void *message, struct mfl_error *err)
                 for (size_t k = 0; k < i; k++)
                         if (m->members[i] == m->members[k])
                                 return INVALID("Group.members: %zu and %zu are the same", k, i);
+        return 0;
+}
+
+static int check_team(const void *message, struct mfl_error *err)
+{
+        const Mfl__Team *m = message;
+        uint64_t ranks = 0;
+        if (m->member >= m->n_members)
+                return INVALID("Team.member: %u of %zu", m->member, m->n_members);
+        if (m->n_widths != m->n_members)
+                return INVALID("Team.widths: %zu of %zu members", m->n_widths, m->n_members);
+        for (size_t i = 0; i < m->n_members; i++) {
+                if (!m->widths[i])
+                        return INVALID("Team.widths: member %zu has no ranks", i);
+                ranks += m->widths[i];
+                for (size_t k = 0; k < i; k++)
+                        if (m->members[i] == m->members[k])
+                                return INVALID("Team.members: %zu and %zu are the same", k, i);
+        }
+        if (ranks > MFL_TEAM_RANKS_MAX)
+                return INVALID("Team.widths: %" PRIu64 " ranks, at most %u", ranks, MFL_TEAM_RANKS_MAX);
         return 0;
 }
 
@@ -277,7 +304,7 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}),
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
@@ -296,7 +323,9 @@ static const struct mfl_wire_message messages[] = {
                 {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
-                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}),
+                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}),
+        MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
+                {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}),
         MESSAGE(group, check_group, {"group", 1, INT64_MAX}, {"collective", ENUM},
                 {"rank", 0, MFL_GROUP_MAX - 1}, {"members", 2, MFL_GROUP_MAX},
                 {"workers", 1, MFL_GROUP_MAX *MFL_ITEMS_MAX}, {"communicator", ANY}),
@@ -330,7 +359,8 @@ static const struct mfl_wire_message messages[] = {
                 {"correct", COUNTER}),
         MESSAGE(eval_result, check_eval_result, {"task", ANY}, {"items", 1, MFL_ITEMS_MAX},
                 {"by_class", 0, MFL_BY_CLASS_MAX}),
-        MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}),
+        MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}, {"broken", BOOL},
+                {"accused", 0, MFL_GROUP_MAX}),
         MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},
                 {"loss_sum", NOT_NEGATIVE}),
         MESSAGE(telemetry, check_telemetry, {"gpu_percent", 0, 100}, {"memory_used", DEVICE_BYTES},

@@ -65,6 +65,7 @@ static int pack_hello(
         hello.inline_max = MFL_INLINE_MAX;
         hello.numerics = TEXT(h->numerics);
         hello.site = TEXT(h->site);
+        hello.alone = h->alone;
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
@@ -125,6 +126,13 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         group.workers = t->group.workers;
         group.communicator = t->group.communicator;
         task.group = t->group.group ? &group : NULL;
+        Mfl__Team team = MFL__TEAM__INIT;
+        team.team = t->team.team;
+        team.member = t->team.member;
+        team.n_members = team.n_widths = t->team.n_members;
+        team.members = (uint64_t *)(uintptr_t)t->team.members;
+        team.widths = (uint32_t *)(uintptr_t)t->team.widths;
+        task.team = t->team.team ? &team : NULL;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -284,7 +292,7 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                 SMALL(MFL_MSG_REFUSED, Refused, REFUSED, refused, m->update.task, m->update.update,
                         (Mfl__RefusedCode)m->update.code, TEXT(m->update.reason))
                 SMALL(MFL_MSG_TASK_FAILED, TaskFailed, TASK_FAILED, task_failed, m->failed.task,
-                        TEXT(m->failed.reason), m->failed.permanent)
+                        TEXT(m->failed.reason), m->failed.permanent, m->failed.broken, m->failed.accused)
                 SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task,
                         m->progress.items_done, m->progress.samples_done, m->progress.loss_sum)
                 SMALL(MFL_MSG_COMBINE, Combine, COMBINE, combine, m->combine.group, m->combine.ranks,

@@ -31,6 +31,11 @@
  * time is over, it acts as for STOP. Without a connection it stops at once, unless something is still to be
  * handed over.
  *
+ * A task may come with a team (daemons that train each client together). The agent treats the leader's task like any
+ * other. Who helps has a task of kind ASSIST: it is computed like a training, and forgotten when it is done. A team that
+ * loses a member fails its members' tasks; the server deals their clients again. The same work with another team is other
+ * work, unless it is done.
+ *
  * A task may come with a group (daemons of one node that add their updates; client/node/collective.h). Its
  * result is announced as the group's if the shell could place it where the other members reach it; otherwise
  * it is uploaded alone.
@@ -101,6 +106,8 @@ struct mfl_agent_event {
         bool ok;
         bool gone;        /* PARAMS_LOOKED */
         bool permanent;   /* COMPUTED, not ok: this daemon can't do this job at all */
+        bool broken;      /* COMPUTED, not ok: its team lost a member */
+        uint32_t accused; /* broken: 1 + the member that is gone or late; 0: not known */
         uint32_t n_items; /* RECALLED */
         uint32_t n_updates;
         const struct mfl_announce *updates; /* the agent fills in task, job and round; borrowed */

@@ -109,7 +109,8 @@ struct agent_task {
         struct mfl_eval_item *eval;
         uint32_t n_by_class;
         uint64_t *by_class;
-        bool permanent;
+        bool permanent, broken; /* FAILED */
+        uint32_t accused;
         char reason[MFL_REASON_BYTES];
 };
 

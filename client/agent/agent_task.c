@@ -132,6 +132,8 @@ static void report_failure(struct mfl_agent *agent, struct agent_task *task)
         struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_TASK_FAILED);
         msg->failed.task = task->wire;
         msg->failed.permanent = task->permanent;
+        msg->failed.broken = task->broken;
+        msg->failed.accused = task->accused;
         mfl_strcpy(msg->failed.reason, sizeof msg->failed.reason, task->reason);
         mfl_agent_drop_task(agent, task);
 }
@@ -175,14 +177,25 @@ void mfl_agent_lost(struct mfl_agent *agent)
 
 /* ---- tasks from the server ---- */
 
+static bool same_team(const struct agent_task *task, const struct mfl_task_team *b)
+{
+        const struct mfl_task_team *a = &task->task.team;
+        if (task->state == TASK_RESULT)
+                return true; /* it is trained, whoever helped */
+        return a->member == b->member && a->n_members == b->n_members &&
+               memcmp(a->members, b->members, a->n_members * sizeof *a->members) == 0 &&
+               memcmp(a->widths, b->widths, a->n_members * sizeof *a->widths) == 0;
+}
+
 /* True also for the same task as it was before some of its items went back. */
 static bool same_work(const struct agent_task *task, const struct mfl_task *b)
 {
         const struct mfl_task *a = &task->task;
         bool longer = task->wire == b->task && b->n_items > a->n_items && b->n_items <= task->n_given;
         return strcmp(a->job, b->job) == 0 && a->round == b->round && a->kind == b->kind &&
-               (a->n_items == b->n_items || longer) && a->single_updates == b->single_updates &&
-               a->n_params == b->n_params && a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
+               same_team(task, &b->team) && (a->n_items == b->n_items || longer) &&
+               a->single_updates == b->single_updates && a->n_params == b->n_params &&
+               a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
                a->fixed.scale_bits == b->fixed.scale_bits && a->fixed.delta_max == b->fixed.delta_max &&
                memcmp(a->params_digest, b->params_digest, MFL_DIGEST_BYTES) == 0 &&
                memcmp(a->items, b->items, a->n_items * sizeof *a->items) == 0;
@@ -225,8 +238,10 @@ static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 at = &(*at)->next;
         *at = task;
         mfl_agent_trace(agent, "task %u: %s round %u of %s, %u items", (uint32_t)task->wire,
-                task->task.kind == MFL_TASK_TRAIN ? "train" : "evaluate", task->task.round, task->task.job,
-                task->task.n_items);
+                task->task.kind == MFL_TASK_EVAL     ? "evaluate"
+                : task->task.kind == MFL_TASK_ASSIST ? "help to train"
+                                                     : "train",
+                task->task.round, task->task.job, task->task.n_items);
         if (!knows_job(agent, task->task.job))
                 fail_task(agent, task, false, "a task without its job file");
         else
@@ -424,8 +439,16 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
                 if (aborted) {
                         mfl_agent_task_move(task, TASK_FAILED);
                         mfl_agent_drop_task(agent, task);
-                } else
-                        fail_task(agent, task, event->permanent, event->reason);
+                        return;
+                }
+                task->broken = event->broken;
+                task->accused = event->accused;
+                fail_task(agent, task, event->permanent, event->reason);
+                return;
+        }
+        if (task->task.kind == MFL_TASK_ASSIST) { /* there is no result that would have to be freed */
+                mfl_agent_task_move(task, TASK_FAILED);
+                mfl_agent_drop_task(agent, task);
                 return;
         }
         mfl_agent_task_move(task, TASK_RESULT);
@@ -498,7 +521,7 @@ void mfl_agent_schedule(struct mfl_agent *agent)
         if (queued) {
                 mfl_agent_params_open(agent, queued);
                 mfl_agent_schedule(agent);
-        } else if (ready && (ready->task.kind == MFL_TASK_EVAL || make_room(agent))) {
+        } else if (ready && (ready->task.kind != MFL_TASK_TRAIN || make_room(agent))) {
                 start(agent, ready);
         }
 }

@@ -81,9 +81,15 @@ void mfl_link_job_forget(struct mfl_link *link, const char *id)
         }
 }
 
-static void post_failure(struct mfl_link *link, uint64_t task, bool permanent, const char *reason)
+/* status: positive, as mfl_trainer_run's. */
+static void post_failure(
+        struct mfl_link *link, uint64_t task, int status, uint32_t accused, const char *reason)
 {
-        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED, .task = task, .permanent = permanent};
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED,
+                .task = task,
+                .permanent = status == MFL_INVALID,
+                .broken = status == MFL_TEAM_BROKEN,
+                .accused = status == MFL_TEAM_BROKEN ? accused : 0};
         mfl_strcpy(event.reason, sizeof(event.reason), reason);
         mfl_link_post(link, &event);
 }
@@ -149,6 +155,7 @@ static void on_computed(struct mfl_compute_call *call)
         int status = call->status;
         struct mfl_error err = call->err;
         struct mfl_train_result *result = status ? NULL : call->result;
+        uint32_t accused = atomic_load(&call->control.accused);
         keep_population(work);
         free_work(work);
         if (link->life == LINK_RUNS)
@@ -158,7 +165,7 @@ static void on_computed(struct mfl_compute_call *call)
         else if (status < 0)
                 mfl_link_fatal(link, &err);
         else if (status)
-                post_failure(link, task, status == MFL_INVALID, err.text);
+                post_failure(link, task, status, accused, err.text);
         else
                 deliver(link, task, result);
         mfl_link_pending_done(link);
@@ -205,14 +212,14 @@ void mfl_link_work_start(struct mfl_link *link, const struct mfl_agent_action *a
         mfl_assert(params && params->state == LINK_PARAMS_WHOLE);
         mfl_assert(action->frozen_part == (params->frozen ? params->frozen->number : 0));
         if (!job) {
-                post_failure(link, task->task, false, "its job file never came");
+                post_failure(link, task->task, MFL_NOT_FOUND, 0, "its job file never came");
                 return;
         }
         int r = start_work(link, task, params, job->text, &err);
         if (r < 0)
                 mfl_link_fatal(link, &err);
         else if (r)
-                post_failure(link, task->task, false, err.text);
+                post_failure(link, task->task, MFL_BUSY, 0, err.text);
 }
 
 void mfl_link_work_abort(struct mfl_link *link, uint64_t task)

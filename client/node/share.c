@@ -128,3 +128,8 @@ uint64_t mfl_share_instance(const struct mfl_share *share)
 {
         return share->instance;
 }
+
+const char *mfl_share_dir(const struct mfl_share *share)
+{
+        return share->dir;
+}

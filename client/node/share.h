@@ -48,6 +48,8 @@ int mfl_share_open(
         const struct mfl_share_options *options, struct mfl_share **ret_share, struct mfl_error *err);
 /* Unlinks everything; buffers and views must be gone. NULL is fine. */
 void mfl_share_close(struct mfl_share *share);
+/* Where it is; as long as the share. */
+const char *mfl_share_dir(const struct mfl_share *share);
 /* The same for all processes that see the same directory, and different for all others on this host. */
 uint64_t mfl_share_id(const struct mfl_share *share);
 uint64_t mfl_share_instance(const struct mfl_share *share);

@@ -17,6 +17,7 @@ static const char *const stop_names[] = {"now", "task", NULL}; /* by enum mfl_cl
 static const char *const auto_name[] = {"auto", NULL};         /* for completion: numbers are allowed, too */
 static const char *const gpu_names[] = {"all", "none", NULL};
 const char *const mfl_client_collective_names[] = {"auto", "shm", "solo", "nccl", NULL};
+static const char *const team_names[] = {"auto", "off", NULL};
 
 /* ---- texts of their own grammar ---- */
 
@@ -233,6 +234,10 @@ static const struct mfl_setting rows[] = {
                         "uploads for all: auto (NCCL between GPUs, otherwise shared memory), shm (shared memory only), "
                         "nccl (if it is not available, the program ends with status 78), or solo (updates are not "
                         "added, and params are not shared)"},
+        {.field = {KEY("team", ENUM, team), .names = team_names},
+                .option = "team", .argument = "NAME", .value = "auto", .expected = "auto or off",
+                .help = "whether this daemon may train a client together with the same host's other daemons, step by step, "
+                        "if the job says how (parallel) and has fewer clients than daemons: auto, or off"},
         {.field = {KEY("share_dir", STRING, share_dir)}, .option = "share-dir", .argument = "DIR",
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},

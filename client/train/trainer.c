@@ -181,8 +181,11 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         struct mfl_error *err)
 {
         struct mfl_trainer *trainer = run->trainer;
-        uint32_t n = MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
-        int r = mfl_trainer_job_prepare(trainer, run->job, run->request->task->kind, n, &run->clients, err);
+        const struct mfl_task *task = run->request->task;
+        enum mfl_task_kind kind = task->kind == MFL_TASK_EVAL ? MFL_TASK_EVAL : MFL_TASK_TRAIN;
+        uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
+        run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
+        int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);
         atomic_store(&run->n_working, n);
         run->unprepared = r && trainer->no_room;
         if (r)
@@ -271,6 +274,17 @@ static int leave_sum(struct trainer_run *run, struct trainer_result *owned, stru
         return 0;
 }
 
+/* One client after another is trained with the team's leader, which has the result. */
+static int run_assist(struct trainer_run *run, struct mfl_error *err)
+{
+        uint32_t n = run->request->task->n_items;
+        run->items = mfl_calloc(n, sizeof(*run->items));
+        if (!run->items)
+                return mfl_fail_memory(err, n * sizeof(*run->items), "clients");
+        int r = order_clients(run, err);
+        return r ? r : run_threads(run, n, mfl_trainer_assist_worker, err);
+}
+
 static int run_train(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
 {
         uint32_t n = run->request->task->n_items;
@@ -325,7 +339,9 @@ static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request 
         struct trainer_run run = {
                 .trainer = trainer, .job = job, .request = request, .result = &owned->base, .alone = alone};
         init_run(&run);
-        r = request->task->kind == MFL_TASK_TRAIN ? run_train(&run, owned, err) : run_eval(&run, err);
+        r = request->task->kind == MFL_TASK_TRAIN    ? run_train(&run, owned, err)
+            : request->task->kind == MFL_TASK_ASSIST ? run_assist(&run, err)
+                                                     : run_eval(&run, err);
         deinit_run(&run);
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r) {

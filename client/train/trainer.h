@@ -34,6 +34,9 @@
  * not possible (no share, no room), the result is an ordinary one, and the log says why, once per job.
  * mfl_trainer_combine adds the group's sums into its own memory, so the daemon's update stays intact.
  *
+ * Teams (kernels/team/team.h): a job with `parallel` trains a client on several threads of the daemon, or, if the task
+ * has a team, on those of several daemons (client/train/trainer_meet.h). A task of kind ASSIST has no result: 0 updates.
+ *
  * Threads: mfl_trainer_run and mfl_trainer_forget one at a time; mfl_trainer_combine one at a time, also
  * while a task runs; the other functions and the fields of the controls from any thread. */
 #ifndef MFL_CLIENT_TRAIN_TRAINER_H
@@ -51,7 +54,8 @@
 #include "proto/message.h"
 
 enum {
-        MFL_CANCELLED = 16, /* control.cancel was set */
+        MFL_CANCELLED = 16,   /* control.cancel was set */
+        MFL_TEAM_BROKEN = 17, /* another member of the task's team is gone or late, or has failed */
 };
 
 struct mfl_trainer;
@@ -87,6 +91,8 @@ struct mfl_train_control {
         /* Training. Lower half: one more than the last of the task's items that has begun; upper half: how
          * many were given back. They share one number, so that no item is ever both. */
         _Atomic uint64_t items;
+        _Atomic uint32_t
+                accused; /* after MFL_TEAM_BROKEN: 1 + the team's member that is gone or late; 0: not known */
 };
 /* From now on the task has its first `keep` items, or those that have begun, and at least one. Returns how
  * many it has: its result has exactly these, and no other item ever begins. n_items: the task's count when it
@@ -134,7 +140,7 @@ int mfl_trainer_new(
 void mfl_trainer_free(struct mfl_trainer *trainer); /* free results first */
 
 /* Errors: MFL_INVALID if this daemon can't do this task (its job file, data set, backend, memory: the text
- * says why), MFL_CANCELLED; negative if the device or the process is broken. */
+ * says why), MFL_CANCELLED, MFL_TEAM_BROKEN; negative if the device or the process is broken. */
 int mfl_trainer_run(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct mfl_train_result **ret_result, struct mfl_error *err);
 /* Brings the rest of a late result, on the thread of mfl_trainer_run and before its next call. Negative: the

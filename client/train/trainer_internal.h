@@ -160,6 +160,8 @@ struct trainer_job {
         uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
         uint64_t population_bytes;    /* reserved, too, as long as the job is kept */
         bool told_ungrouped;
+        uint32_t
+                apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
 };
@@ -213,7 +215,9 @@ int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct train
  * train side by side; 0: the job's clients have no teams. */
 uint32_t mfl_trainer_team_width(
         const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
-uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1; 0: it can only be freed */
+uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1 */
+/* Whether a slot's team, or NULL, can train the job's task. */
+bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width);
 /* What a team of n takes besides the first network. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n);
@@ -222,9 +226,10 @@ int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *
         const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team,
         struct mfl_error *err);
 void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *team); /* NULL is fine */
-/* A client's local training begins. */
-void mfl_trainer_team_begin(struct trainer_team *team);
-/* The backend's step, of lane 0. After an error the team can only be freed. */
+/* The local training of an item begins, at all ranks. */
+int mfl_trainer_team_begin(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t item, struct mfl_error *err);
+/* The backend's step, of lane 0. After an error a team of one daemon can only be freed, and one of several parts. */
 int mfl_trainer_team_step(struct trainer_run *run, struct trainer_slot *slot, uint32_t n_steps,
         const struct mfl_optimizer *opt, struct mfl_error *err);
 
@@ -320,7 +325,8 @@ uint32_t mfl_trainer_items(const struct trainer_run *run);
 bool mfl_trainer_item_begin(struct trainer_run *run, uint32_t *ret_item);
 bool mfl_trainer_item_waits(const struct trainer_run *run);
 
-void mfl_trainer_train_worker(void *arg, uint32_t worker); /* arg: struct trainer_run */
+void mfl_trainer_train_worker(void *arg, uint32_t worker);  /* arg: struct trainer_run */
+void mfl_trainer_assist_worker(void *arg, uint32_t worker); /* of a task of kind ASSIST */
 int mfl_trainer_train_result(struct trainer_run *run, struct mfl_error *err);
 int mfl_trainer_eval_units(struct trainer_run *run, struct mfl_error *err);
 void mfl_trainer_eval_worker(void *arg, uint32_t worker);

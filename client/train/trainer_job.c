@@ -516,7 +516,7 @@ static bool misfits(const struct mfl_trainer *trainer, const struct trainer_job 
 {
         uint32_t width = mfl_trainer_team_width(trainer, job, workers);
         for (uint32_t i = 0; width && i < job->n_slots; i++)
-                if (job->slots[i].team && mfl_trainer_team_size(job->slots[i].team) != width)
+                if (!mfl_trainer_team_fits(job->slots[i].team, job, width))
                         return true;
         return false;
 }

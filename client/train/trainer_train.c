@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Local training of clients, and the sum of their updates. */
-#include "client/train/trainer_internal.h"
+#include "client/train/trainer_team.h"
 
 #include <math.h>
 
@@ -222,8 +222,8 @@ static int start_lane(
         begin_local(&lane->local, spec, task->items[item], samples, n);
         r = ops->params_set(slot->train, (int)i, run->request->frozen,
                 ops->params_base ? NULL : run->request->params, err);
-        if (slot->team)
-                mfl_trainer_team_begin(slot->team);
+        if (!r && slot->team)
+                r = mfl_trainer_team_begin(run, slot, item, err);
         lane->item = item;
         lane->weight = weight;
         lane->active = true;
@@ -350,6 +350,16 @@ static int take_sum(struct trainer_run *run, struct trainer_slot *slot, struct m
         return r;
 }
 
+/* The result is whole, whether the others hear it or not: they are told by the server, too. */
+static void dismiss(struct trainer_run *run, struct trainer_slot *slot, const char *reason)
+{
+        enum trainer_word word = WORD_END;
+        uint32_t number = 0;
+        if (!reason)
+                mfl_trainer_meet_word(run, slot, &word, &number, NULL);
+        mfl_trainer_part(slot, reason);
+}
+
 void mfl_trainer_train_worker(void *arg, uint32_t worker)
 {
         struct trainer_run *run = arg;
@@ -358,11 +368,15 @@ void mfl_trainer_train_worker(void *arg, uint32_t worker)
         uint32_t width = trainer_width(run) * mfl_trainer_team_size(slot->team);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         int r = begin_worker(run, slot, &err);
+        bool done = false;
+        if (!r && run->job->apart)
+                r = mfl_trainer_meet(run, slot, &err);
         while (!r && !mfl_trainer_run_stopped(run)) {
                 uint32_t n_active;
                 r = start_lanes(run, slot, &n_active, &err);
                 if (!r && !n_active) {
                         r = take_sum(run, slot, &err);
+                        done = !r;
                         break;
                 }
                 if (!r)
@@ -370,6 +384,51 @@ void mfl_trainer_train_worker(void *arg, uint32_t worker)
                 if (!r)
                         r = end_lanes(run, slot, worker, &err);
         }
+        if (run->job->apart)
+                dismiss(run, slot, done ? NULL : r ? err.text : "the leader stops");
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        if (r)
+                mfl_trainer_run_fail(run, r, &err);
+}
+
+/* What the leader says, until it says the end. */
+static int assist(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        struct mfl_optimizer opt = mfl_trainer_optimizer(run->job->spec);
+        struct trainer_lane *lane = &slot->lanes[0];
+        for (;;) {
+                enum trainer_word word;
+                uint32_t number;
+                int r = mfl_trainer_meet_word(run, slot, &word, &number, err);
+                if (r || word == WORD_END)
+                        return r;
+                bool item = word == WORD_ITEM && number < run->request->task->n_items;
+                bool steps = word == WORD_STEPS && lane->active && number && number <= slot->steps_max;
+                if (item)
+                        r = start_lane(run, slot, 0, number, err);
+                else if (steps) {
+                        fill_lane(run, slot, 0, number);
+                        r = mfl_trainer_team_step(run, slot, number, &opt, err);
+                } else
+                        r = mfl_fail(err, MFL_TEAM_BROKEN, "the team's leader says what makes no sense");
+                if (r)
+                        return r;
+        }
+}
+
+void mfl_trainer_assist_worker(void *arg, uint32_t worker)
+{
+        struct trainer_run *run = arg;
+        struct trainer_slot *slot = &run->job->slots[worker];
+        struct mfl_error err = {{0}};
+        uint32_t width = trainer_width(run) * mfl_trainer_team_size(slot->team);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        int r = begin_worker(run, slot, &err);
+        if (!r)
+                r = mfl_trainer_meet(run, slot, &err);
+        if (!r)
+                r = assist(run, slot, &err);
+        mfl_trainer_part(slot, r ? err.text : NULL);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);

@@ -98,6 +98,13 @@ struct mfl_job_floats {
 
 #define MFL_MEMBERS_MAX 64 /* workers of a client */
 
+/* Where the workers of a client are. The result is the same. */
+enum mfl_within {
+        MFL_WITHIN_DAEMON, /* threads of one daemon */
+        MFL_WITHIN_NODE,   /* and daemons of its node */
+        MFL_WITHIN_ANY,
+};
+
 struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
@@ -194,7 +201,7 @@ struct mfl_job {
         struct {
                 uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
-                int within;       /* 0: of one daemon; nothing else is supported */
+                int within;       /* enum mfl_within */
                 bool exact;       /* true */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */

@@ -140,11 +140,12 @@ int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t d
                 char reason[128];
                 if (cancel && atomic_load(cancel))
                         mfl_strcpy(reason, sizeof(reason), "it was cancelled");
-                else if (mfl_now_ns() > end_ns)
+                else if (mfl_now_ns() > end_ns) {
                         snprintf(reason, sizeof(reason),
                                 "rank %u waited %u ms for the others in step %u, operation %u", mesh->rank,
                                 deadline_ms, op->step, op->sequence);
-                else
+                        mesh->late = true;
+                } else
                         continue;
                 mesh->ops->abort(mesh, reason);
         }

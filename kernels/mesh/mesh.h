@@ -76,8 +76,10 @@ struct mfl_mesh_ops {
 struct mfl_mesh {
         const struct mfl_mesh_ops *ops;
         uint32_t rank, n_ranks;
-        uint64_t team;  /* a number that no other team of the ranks' processes has */
-        uint32_t epoch; /* of the team: grows when members are lost or come */
+        uint64_t team;    /* a number that no other team of the ranks' processes has */
+        uint32_t epoch;   /* of the team: grows when members are lost or come */
+        bool late;        /* it is aborted because others did not come in time */
+        uint32_t accused; /* after MFL_MESH_BROKEN: 1 + the rank that is gone or late; 0: not known */
         /* For figures: what went from this rank to others, what it took from them, and the time in mfl_mesh_run. */
         uint64_t sent_bytes, received_bytes, run_ns;
 };

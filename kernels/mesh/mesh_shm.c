@@ -134,7 +134,7 @@ static int check_stamp(struct mfl_mesh_shm *mesh, uint32_t rank, const struct mf
         snprintf(reason, sizeof(reason),
                 "rank %u is at step %u, operation %u, and rank %u at step %u, operation %u", mesh->base.rank,
                 own->step, own->sequence, rank, theirs->step, theirs->sequence);
-        mfl_mesh_shm_break(mesh, reason);
+        mfl_mesh_shm_break(mesh, 0, reason);
         return mfl_mesh_shm_is_broken(mesh, err);
 }
 
@@ -422,7 +422,7 @@ static int look_around(struct mfl_mesh_shm *mesh, uint32_t dead, struct mfl_erro
                 snprintf(reason, sizeof(reason), "rank %u %s", blocker - 1,
                         mesh->blocker_left ? "has left" : "has died");
                 if (!mfl_mesh_shm_is_broken(mesh, NULL))
-                        mfl_mesh_shm_break(mesh, reason);
+                        mfl_mesh_shm_break(mesh, blocker, reason);
         }
         return mfl_mesh_shm_is_broken(mesh, err);
 }
@@ -473,14 +473,14 @@ static int shm_progress(struct mfl_mesh *base, uint64_t wait_ns, struct mfl_erro
 static void shm_abort(struct mfl_mesh *base, const char *reason)
 {
         struct mfl_mesh_shm *mesh = of(base);
-        uint32_t blocker = atomic_load(&mesh->blocker);
+        uint32_t blocker = base->late ? atomic_load(&mesh->blocker) : 0, accused = 0;
         char text[MFL_MESH_SHM_REASON_BYTES];
-        if (blocker)
-                snprintf(text, sizeof(text), "%s; rank %u has not come", reason,
-                        atomic_load(&mesh->in_pair) ? blocker - 1 : mfl_mesh_shm_last(mesh));
-        else
+        if (blocker) {
+                accused = 1 + (atomic_load(&mesh->in_pair) ? blocker - 1 : mfl_mesh_shm_last(mesh));
+                snprintf(text, sizeof(text), "%s; rank %u has not come", reason, accused - 1);
+        } else
                 mfl_strcpy(text, sizeof(text), reason);
-        mfl_mesh_shm_break(mesh, text);
+        mfl_mesh_shm_break(mesh, accused, text);
 }
 
 static void shm_close(struct mfl_mesh *base)
@@ -489,7 +489,7 @@ static void shm_close(struct mfl_mesh *base)
         if (mesh->running) {
                 char reason[64];
                 snprintf(reason, sizeof(reason), "rank %u has left", base->rank);
-                mfl_mesh_shm_break(mesh, reason);
+                mfl_mesh_shm_break(mesh, base->rank + 1, reason);
         }
         atomic_store(&mfl_mesh_shm_own(mesh)->left, 1);
         mfl_mesh_shm_tell(mesh);

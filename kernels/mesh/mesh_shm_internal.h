@@ -28,6 +28,7 @@ struct mfl_mesh_segment {
         _Atomic uint64_t done; /* ... of which this rank needs nothing of the others any more */
         _Alignas(64) _Atomic uint32_t left, breaking, broken;
         char reason[MFL_MESH_SHM_REASON_BYTES]; /* if broken */
+        uint32_t accused;
         struct {
                 _Atomic uint64_t published, done; /* rounds sent to that rank; taken from it */
         } pair[MFL_MESH_RANKS_MAX];
@@ -79,8 +80,8 @@ bool mfl_mesh_shm_reached(
         struct mfl_mesh_shm *mesh, uint32_t rank, const _Atomic uint64_t *counter, uint64_t count);
 /* Until the segment of that rank has changed, or some milliseconds. */
 void mfl_mesh_shm_sleep(struct mfl_mesh_shm *mesh, uint64_t wait_ns);
-/* From any thread; only the first reason counts. */
-void mfl_mesh_shm_break(struct mfl_mesh_shm *mesh, const char *reason);
+/* From any thread; only the first reason counts. accused: as in struct mfl_mesh. */
+void mfl_mesh_shm_break(struct mfl_mesh_shm *mesh, uint32_t accused, const char *reason);
 /* MFL_MESH_BROKEN if any rank has broken it. */
 int mfl_mesh_shm_is_broken(struct mfl_mesh_shm *mesh, struct mfl_error *err);
 /* The rank for which all wait. */

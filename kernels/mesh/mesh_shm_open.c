@@ -164,6 +164,12 @@ static int map_peer(const struct opening *opening, uint32_t rank, struct mfl_err
         return 0;
 }
 
+static void accuse(const struct opening *opening, uint32_t rank)
+{
+        if (opening->options->accused)
+                *opening->options->accused = rank + 1;
+}
+
 /* One look at all others: 0 if all have mapped all. ret_rank: one who has not come. */
 static int look(const struct opening *opening, uint32_t *ret_rank, struct mfl_error *err)
 {
@@ -188,9 +194,11 @@ static int look(const struct opening *opening, uint32_t *ret_rank, struct mfl_er
                 if (atomic_load(&theirs->mapped))
                         continue;
                 *ret_rank = r;
-                if (atomic_load(&theirs->left) || mfl_mesh_shm_is_dead(mesh, r))
+                if (atomic_load(&theirs->left) || mfl_mesh_shm_is_dead(mesh, r)) {
+                        accuse(opening, r);
                         return mfl_fail(
                                 err, MFL_MESH_BROKEN, "rank %u of the team has ended before it began", r);
+                }
                 return MFL_NOT_FOUND;
         }
         return 0;
@@ -207,9 +215,11 @@ static int meet(const struct opening *opening, struct mfl_error *err)
                         return r;
                 if (o->cancel && atomic_load(o->cancel))
                         return mfl_fail(err, MFL_MESH_BROKEN, "opening the team's mesh was cancelled");
-                if (mfl_now_ns() > end_ns)
+                if (mfl_now_ns() > end_ns) {
+                        accuse(opening, rank);
                         return mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team did not come within %u ms",
                                 rank, o->deadline_ms);
+                }
                 nanosleep(&(struct timespec){.tv_nsec = TURN_NS}, NULL);
         }
 }

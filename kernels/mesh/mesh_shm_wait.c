@@ -32,12 +32,13 @@ void mfl_mesh_shm_tell(struct mfl_mesh_shm *mesh)
                 }
 }
 
-void mfl_mesh_shm_break(struct mfl_mesh_shm *mesh, const char *reason)
+void mfl_mesh_shm_break(struct mfl_mesh_shm *mesh, uint32_t accused, const char *reason)
 {
         struct mfl_mesh_segment *own = mfl_mesh_shm_own(mesh);
         if (atomic_exchange(&own->breaking, 1))
                 return;
         mfl_strcpy(own->reason, sizeof(own->reason), reason);
+        own->accused = accused;
         atomic_store(&own->broken, 1);
         atomic_fetch_add(&own->word, 1);
         for (uint32_t r = 0; r < mesh->base.n_ranks;
@@ -55,7 +56,8 @@ int mfl_mesh_shm_is_broken(struct mfl_mesh_shm *mesh, struct mfl_error *err)
                         continue;
                 char reason[MFL_MESH_SHM_REASON_BYTES];
                 snprintf(reason, sizeof(reason), "%.*s", (int)sizeof(reason) - 1, segment->reason);
-                mfl_mesh_shm_break(mesh, reason);
+                mesh->base.accused = segment->accused;
+                mfl_mesh_shm_break(mesh, segment->accused, reason);
                 return mfl_fail(err, MFL_MESH_BROKEN, "the team's mesh is broken: %s", reason);
         }
         return 0;

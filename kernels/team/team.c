@@ -154,6 +154,11 @@ void mfl_team_begin(struct mfl_team *team)
         team->fresh = true;
 }
 
+void mfl_team_set_deadline(struct mfl_team *team, uint32_t deadline_ms)
+{
+        team->options.deadline_ms = deadline_ms;
+}
+
 const struct mfl_team_times *mfl_team_times(const struct mfl_team *team)
 {
         return &team->times;

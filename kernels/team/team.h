@@ -69,6 +69,8 @@ void mfl_team_begin(struct mfl_team *team);
 int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_device_data *data, struct mfl_group_steps *steps, uint32_t n_steps,
         const struct mfl_optimizer *opt, const atomic_bool *cancel, struct mfl_error *err);
+/* From now on; also between steps. */
+void mfl_team_set_deadline(struct mfl_team *team, uint32_t deadline_ms);
 const struct mfl_team_times *mfl_team_times(const struct mfl_team *team);
 
 /* ---- scales: team_scale.c ---- */

@@ -3,6 +3,7 @@
 #include "server/core/core.h"
 #include "server/state/state.h"
 #include "server/work/core_group.h"
+#include "server/work/core_team.h"
 
 static const struct core_update *update_of_leader(const struct core_group *group)
 {
@@ -88,6 +89,7 @@ static void check_job(const struct mfl_core *core, const struct core_job *job)
         bool works = job->phase == PHASE_TRAIN || job->phase == PHASE_EVAL || job->phase == PHASE_CLOSING;
         mfl_assert(works || job->phase == PHASE_OVER || (!job->tasks && !job->n_leased));
         mfl_core_group_check(core, job);
+        mfl_core_team_check(job);
         for (uint32_t s = 0; job->slots && s < job->n_slots; s++)
                 check_slot(job, s);
 }

@@ -10,6 +10,7 @@
 #include "server/work/core_presence.h"
 #include "server/work/core_rival.h"
 #include "server/work/core_task.h"
+#include "server/work/core_team.h"
 
 #define FAILS_MAX 3 /* in a row; then the daemon rests until the phase ends */
 
@@ -25,6 +26,10 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
         if (!task || !mfl_core_task_live(task))
                 return;
         struct core_job *job = task->job;
+        if (task->team && msg->failed.broken) {
+                mfl_core_team_broken(core, task, msg);
+                return;
+        }
         if (daemon->leaving && !msg->failed.permanent) { /* the task crossed Leaving on its way */
                 mfl_core_task_take(core, task, ITEM_OPEN);
                 mfl_core_daemon_idle(core, daemon);

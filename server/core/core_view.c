@@ -66,6 +66,8 @@ static const char *task_state(const struct core_daemon *daemon)
                         continue;
                 if (task->kind == MFL_TASK_EVAL)
                         return "evaluating";
+                if (task->kind == MFL_TASK_ASSIST)
+                        return "training";
                 for (uint32_t i = 0; i < task->n_items; i++) {
                         uint32_t u = task->cover[i];
                         if (!u)

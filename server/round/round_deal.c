@@ -5,6 +5,7 @@
 #include "server/round/round_left.h"
 #include "server/round/round_share.h"
 #include "server/round/round_speed.h"
+#include "server/round/round_team.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
 
@@ -26,11 +27,13 @@ bool mfl_round_wants(const struct core_job *job)
 
 uint32_t mfl_round_size(const struct core_job *job)
 {
+        uint64_t ranks = mfl_round_team_ranks(job);
         if (!mfl_round_waits(job))
-                return job->count[ITEM_OPEN];
-        if (job->phase == PHASE_TRAIN_WAIT)
-                return mfl_job_cohort_size(job->spec, job->spec->data.clients);
-        return UINT32_MAX; /* shards: superfluous daemons are given back at once */
+                return (uint32_t)MFL_MIN(job->count[ITEM_OPEN] * ranks, (uint64_t)UINT32_MAX);
+        /* Superfluous daemons are given back at once: nobody knows yet how many shards there are, or who joins whom. */
+        if (job->phase == PHASE_EVAL_WAIT || ranks > 1)
+                return UINT32_MAX;
+        return mfl_job_cohort_size(job->spec, job->spec->data.clients);
 }
 
 static int compare_daemons(const void *a, const void *b)
@@ -52,7 +55,7 @@ static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
         uint32_t n = 0, n_good = 0;
         for (uint32_t i = 0; i < job->n_leased; i++) {
                 struct core_daemon *daemon = job->leased[i];
-                if (!mfl_core_daemon_usable(daemon, job))
+                if (!mfl_core_daemon_usable(daemon, job) || mfl_round_team_assists(daemon))
                         continue;
                 v[n++] = daemon;
                 if (fails_of(daemon, job))
@@ -149,11 +152,28 @@ static void deal_population(
         if (job->moving)
                 n = keep_idle(core, v, n);
         job->moving = false;
+        if (mfl_round_team_deal(core, job, v, n, open, n_open)) {
+                free(v);
+                return;
+        }
         if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
                 deal_by_modulo(core, job, v, n, open, n_open);
         else if (n && n_open)
                 deal_by_speed(core, job, v, n, open, n_open);
         free(v);
+}
+
+/* The site's other daemons that have nothing to do help. */
+static bool deal_site(struct mfl_core *core, struct core_job *job, struct core_daemon *home, uint32_t item)
+{
+        struct core_daemon *v[MFL_GROUP_MAX] = {home};
+        uint32_t n = 1;
+        for (struct core_daemon *d = mfl_core_site_first(core, home->client); d && n < MFL_GROUP_MAX;
+                d = d->site_next)
+                if (d != home && mfl_core_daemon_usable(d, job) &&
+                        (d->job ? d->job == job : d->reserved != core->pass))
+                        v[n++] = d;
+        return mfl_round_team_deal(core, job, v, n, &item, 1);
 }
 
 /* A `local` item is a site's own data, which only its daemons have. One that was missing may be back. */
@@ -171,7 +191,8 @@ static void deal_local(struct mfl_core *core, struct core_job *job)
                 if (home) {
                         if (state == ITEM_MISSING)
                                 mfl_core_item_set(job, i, ITEM_OPEN, NULL);
-                        mfl_core_task_give(core, job, home, &i, 1);
+                        if (!deal_site(core, job, home, i) && !core->error)
+                                mfl_core_task_give(core, job, home, &i, 1);
                 } else if (!usable && !waits && state == ITEM_OPEN) {
                         mfl_core_item_set(job, i, ITEM_MISSING, NULL);
                         mfl_core_dirty(core, job);

@@ -4,6 +4,7 @@
 
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
+#include "server/work/core_team.h"
 
 static void set_state(
         struct mfl_core *core, struct core_job *job, enum mfl_job_state state, const char *reason)
@@ -149,6 +150,7 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
 void mfl_round_free(struct mfl_core *core, struct core_job *job)
 {
         mfl_core_groups_free(job);
+        mfl_core_teams_free(job);
         while (job->tasks) {
                 struct core_task *task = job->tasks;
                 job->tasks = task->job_next;

@@ -75,8 +75,11 @@ static uint32_t may_give_all(const struct mfl_core *core, const struct core_daem
 static bool may_get(const struct mfl_core *core, const struct core_daemon *daemon, const struct core_job *job)
 {
         uint32_t n_live = 0;
-        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next) {
                 n_live += mfl_core_task_live(task);
+                if (task->member) /* it works for its team's leader, whose time nobody knows here */
+                        return false;
+        }
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
         if (relation && relation->fails)
                 return false;

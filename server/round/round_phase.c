@@ -7,6 +7,7 @@
 #include "server/round/round_store.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
+#include "server/work/core_team.h"
 #include "server/work/core_update.h"
 
 #include <math.h>
@@ -105,6 +106,7 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
                                 mfl_core_update_drop(core, task->updates[i]);
                 mfl_core_task_free(core, task);
         }
+        mfl_core_teams_free(job);
         while (job->n_leased)
                 mfl_core_unlease(core, job->leased[job->n_leased - 1]);
         mfl_core_items_clear(job);

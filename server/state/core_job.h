@@ -12,6 +12,7 @@ struct core_daemon;
 struct core_group;
 struct core_task;
 struct core_slot;
+struct core_team;
 struct core_update;
 struct mfl_core;
 
@@ -126,6 +127,9 @@ struct core_job {
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
         struct core_group *groups;
+        struct core_team *teams;
+        uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
+        uint32_t team_fails;
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 

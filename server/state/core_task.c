@@ -89,7 +89,7 @@ const char *mfl_core_task_owner(
 
 void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const char *reason)
 {
-        if (!task->daemon || !task->daemon->conn || !task->n_held)
+        if (!mfl_core_task_live(task) || !task->daemon->conn)
                 return;
         struct mfl_msg *msg = mfl_core_send(core, task->daemon, MFL_MSG_CANCEL);
         msg->cancel.task = task->number;

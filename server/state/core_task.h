@@ -8,6 +8,7 @@
 struct core_daemon;
 struct core_group;
 struct core_job;
+struct core_team;
 struct core_update;
 struct mfl_core;
 
@@ -43,13 +44,15 @@ struct core_task {
         bool unmeasured;          /* its time says nothing about the daemon's speed, or was counted already */
         struct core_group *group; /* NULL: it adds alone */
         bool was_grouped;
-        uint64_t params_from; /* as in Task; 0 once it is alone */
+        uint64_t params_from;   /* as in Task; 0 once it is alone */
+        struct core_team *team; /* NULL: its daemon trains alone */
+        uint32_t member;        /* of the team; 0 leads, all others assist */
 };
 
 /* A daemon works on it. */
 static inline bool mfl_core_task_live(const struct core_task *task)
 {
-        return task->daemon && task->n_held > 0;
+        return task->daemon && (task->n_held > 0 || task->member > 0);
 }
 
 /* A task of n items for the daemon, which is in no list of a job and not sent. NULL: memory is out. */

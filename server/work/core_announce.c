@@ -6,6 +6,7 @@
 #include "server/work/core_group.h"
 #include "server/work/core_measure.h"
 #include "server/work/core_presence.h"
+#include "server/work/core_team.h"
 #include "server/work/core_update.h"
 #include "server/work/core_upload.h"
 
@@ -230,8 +231,10 @@ static void take_update(struct mfl_core *core, struct core_daemon *daemon, struc
         for (uint32_t i = 0; i < a->item_count; i++)
                 task->cover[a->item_first + i] = a->update + 1;
         task->n_covered += a->item_count;
-        if (task->n_covered == task->n_items)
+        if (task->n_covered == task->n_items) {
                 mfl_core_measure_task(core, task);
+                mfl_core_team_done(core, task);
+        }
         place(core, update);
 }
 

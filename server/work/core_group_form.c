@@ -17,7 +17,8 @@ static void mark(struct mfl_core *core, struct core_task *const *tasks, uint32_t
 
 static bool is_candidate(const struct mfl_core *core, const struct core_daemon *daemon)
 {
-        return daemon->conn && daemon->deal == core->deal && daemon->n_dealt == 1;
+        return daemon->conn && daemon->deal == core->deal && daemon->n_dealt == 1 &&
+               daemon->tasks->kind == MFL_TASK_TRAIN;
 }
 
 /* A confused or hostile daemon may claim another daemon's instance, by which members tell each other

@@ -5,6 +5,7 @@
 #include "server/work/core_group.h"
 #include "server/work/core_member.h"
 #include "server/work/core_reclaim.h"
+#include "server/work/core_team.h"
 #include "server/work/core_update.h"
 
 void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon,
@@ -65,18 +66,19 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
 {
         const struct core_job *job = task->job;
         send_spec(core, task->daemon, job);
-        uint64_t *items = mfl_calloc(task->n_items, sizeof *items);
+        const struct core_task *trained = task->member ? mfl_core_team_lead(task) : task;
+        uint64_t *items = mfl_calloc(trained->n_items, sizeof *items);
         if (!items) {
                 core->error = -ENOMEM;
                 return;
         }
-        for (uint32_t i = 0; i < task->n_items; i++)
-                items[i] = job->items[task->index[i]].item;
+        for (uint32_t i = 0; i < trained->n_items; i++)
+                items[i] = job->items[trained->index[i]].item;
         struct mfl_task *t = &mfl_core_send(core, task->daemon, MFL_MSG_TASK)->task;
         *t = (struct mfl_task){.task = task->number,
                 .round = job->round,
                 .kind = task->kind,
-                .n_items = task->n_items,
+                .n_items = trained->n_items,
                 .items = items,
                 .n_params = job->n_params,
                 .n_frozen = job->n_frozen,
@@ -90,6 +92,8 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
         memcpy(t->frozen_digest, job->frozen_digest, MFL_DIGEST_BYTES);
         if (grouped && task->group)
                 mfl_core_group_describe(task, &t->group);
+        if (task->team)
+                mfl_core_team_describe(task, &t->team);
         tell_cost(core, task->daemon, job);
 }
 
@@ -120,10 +124,11 @@ void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
 {
         compare_numerics(core, task);
         uint32_t n = task->n_items;
-        mfl_core_trace(core, task->job, "round %u: daemon %s %s %u %s", task->job->round,
-                task->daemon->info.name, task->kind == MFL_TASK_TRAIN ? "trains" : "evaluates", n,
-                task->kind == MFL_TASK_TRAIN ? (n == 1 ? "client" : "clients")
-                                             : (n == 1 ? "shard" : "shards"));
+        if (task->kind != MFL_TASK_ASSIST)
+                mfl_core_trace(core, task->job, "round %u: daemon %s %s %u %s", task->job->round,
+                        task->daemon->info.name, task->kind == MFL_TASK_TRAIN ? "trains" : "evaluates", n,
+                        task->kind == MFL_TASK_TRAIN ? (n == 1 ? "client" : "clients")
+                                                     : (n == 1 ? "shard" : "shards"));
         send_task(core, task, true);
 }
 
@@ -148,6 +153,7 @@ void mfl_core_task_offline(struct mfl_core *core, struct core_task *task)
 
 void mfl_core_task_take(struct mfl_core *core, struct core_task *task, enum item_state to)
 {
+        mfl_core_team_lose(core, task, "a member's task is taken back");
         mfl_core_group_lose(core, task, "its task is taken back");
         mfl_core_task_reclaim(core, task, to);
 }

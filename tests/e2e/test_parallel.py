@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client on several workers of a daemon: one model on any number of them, also when a daemon dies meanwhile."""
+import re
+import signal
+
 import pytest
+
+from mfl_harness import wait_until
 
 # Two clients in a round: a daemon with four workers gives each of them two, one with two workers gives each one.
 JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 2},
@@ -46,3 +51,84 @@ def test_a_killed_daemon_costs_no_bit(cluster):
     c.daemons['d1'].kill()
     c.start_daemon('second', workers=2)
     c.finish(job, **JOB)
+
+
+# One client in a round: all daemons of the node train it together.
+FEW = dict(JOB, selection={'clients': 1})
+
+
+def logs(c, job):
+    return c.mfl('logs', job).stdout
+
+
+@pytest.fixture(scope='module')
+def few(shared_cluster):
+    return shared_cluster(1).run_job(**FEW)[1]
+
+
+@pytest.mark.parametrize('daemons,workers,team', [(2, 1, 'd2'), (3, 1, 'd2 and d3'), (5, 1, 'd2, d3 and d4'), (2, 3, 'd2')])
+def test_teams_of_daemons(cluster, few, daemons, workers, team):
+    """A step has four grains, so a team has at most four ranks."""
+    c = cluster(daemons, workers=workers)
+    c.share()
+    c.wait_daemons(daemons)
+    job, digests = c.run_job(**FEW)
+    assert digests == few
+    assert len(re.findall(r'daemon d\d leads a team with %s\n' % team, logs(c, job))) == FEW['rounds']
+
+
+def test_who_joins_no_team(cluster, few):
+    """One says so, one is on another node, one computes with another last bit; a job may keep to single daemons, too."""
+    c = cluster(1)
+    c.start_daemon('d2', more=['--team', 'off'])
+    c.start_daemon('d3', node='n2')
+    c.start_daemon('d4', backend='cpu')
+    c.wait_daemons(4)
+    job = c.run_job(**dict(FEW, selection={'clients': 1, 'daemons': {'min': 4}}))[0]
+    assert 'leads' not in logs(c, job)
+    c.start_daemon('d5')
+    c.wait_daemons(5)
+    for within, teams in (('daemon', 0), ('node', FEW['rounds'])):
+        job, digests = c.run_job(**dict(FEW, parallel={'grain': 4, 'within': within}))
+        assert logs(c, job).count('daemon d1 leads a team with d5\n') == teams
+    assert few  # rounds of this job may be trained by d4, which rounds otherwise
+
+
+@pytest.mark.parametrize('victim', ['d1', 'd2', 'd3'])
+def test_a_killed_member_costs_no_bit(cluster, few, victim):
+    c = cluster(3)
+    c.share()
+    c.wait_daemons(3)
+    few = dict(FEW, evaluation={'every': 0})
+    job = c.begin(**few)
+    c.wait_info(job, lambda i: i['round'] >= 1, 30, 'round 1')
+    c.daemons[victim].kill()
+    c.finish(job, **few)
+    assert 'leads a team with d2 and d3' in logs(c, job)
+    assert not [name for name in c.shared_files() if name.startswith('mfl-mesh')]
+
+
+def test_a_stopped_member_costs_no_bit(cluster, few):
+    c = cluster(3)
+    c.wait_daemons(3)
+    job = c.begin(**FEW)
+    c.wait_info(job, lambda i: i['round'] >= 1, 30, 'round 1')
+    c.daemons['d2'].signal(signal.SIGSTOP)
+    at = c.info(job)['round']
+    c.wait_info(job, lambda i: i['round'] >= at + 2, 30, 'rounds without d2')
+    c.daemons['d2'].signal(signal.SIGCONT)
+    wait_until(lambda: logs(c, job).rstrip().split('leads a team with ')[-1].startswith('d2 and d3'), 30, 'd2 to join again')
+    c.finish(job, **FEW)
+
+
+def test_a_killed_server_costs_no_bit(cluster, few):
+    c = cluster(3)
+    c.wait_daemons(3)
+    job = c.begin(**FEW)
+    for _ in range(3):
+        at = c.wait_info(job, lambda i: True, 10, 'an answer')['round']
+        c.wait_info(job, lambda i: i['round'] > at, 30, 'a round')
+        c.server.kill()
+        c.start_server()
+        c.wait_daemons(3)
+    c.finish(job, **FEW)

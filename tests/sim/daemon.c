@@ -14,9 +14,21 @@ static void free_result(struct sim *sim, struct sim_daemon *d, uint64_t task)
         *result = (struct sim_result){0};
 }
 
+/* Its process is gone, and so is what it computes. */
+static void leave_team(struct sim *sim, struct sim_daemon *d)
+{
+        struct mfl_task_team team = {0};
+        if (d->agent && d->computing)
+                team = d->computing->team;
+        d->computing = NULL;
+        if (team.team && d->team_state == SIM_TEAM_MET)
+                sim_team_end(sim, &team, false, team.member + 1);
+}
+
 void sim_daemon_free(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
+        leave_team(sim, d);
         for (int k = 0; k < SIM_RESULTS; k++) {
                 free(d->result[k].t.items);
                 d->result[k] = (struct sim_result){0};
@@ -241,6 +253,14 @@ static void computed_after(struct sim *sim, uint32_t i, uint32_t n_items)
         e->task = d->computing_task;
 }
 
+/* All members of the team are there: its leader begins. */
+static void lead(struct sim *sim, const struct mfl_task_team *team)
+{
+        struct sim_daemon *leader = sim_instance(sim, team->members[0]);
+        leader->computing_at = sim->now;
+        computed_after(sim, (uint32_t)(leader - sim->daemon), leader->computing->n_items);
+}
+
 static void progress_later(struct sim *sim, uint32_t i)
 {
         struct sim_event *e = sim_at(sim, 500, SIM_PROGRESS);
@@ -278,7 +298,11 @@ static void compute(struct sim *sim, uint32_t i, const struct mfl_agent_action *
         d->computing_at = sim->now;
         d->computing_slow = d->slow;
         tell_cut(sim, i, task->job);
-        computed_after(sim, i, task->n_items);
+        d->team_state = SIM_TEAM_NONE;
+        if (!task->team.team)
+                computed_after(sim, i, task->n_items);
+        else if (sim_team_join(sim, i))
+                lead(sim, &task->team);
         if (!sim->scenario)
                 progress_later(sim, i);
 }
@@ -439,7 +463,12 @@ void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t number)
         if (!d->computing || d->computing_task != number)
                 return; /* it was aborted, and that was told */
         const struct mfl_task *task = d->computing;
+        const struct mfl_task_team team = task->team;
+        if (team.team && !sim_team_ready(sim, i))
+                return;
+        enum sim_team_state met = d->team_state;
         d->computing = NULL;
+        d->team_state = SIM_TEAM_NONE;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED, .task = number};
         if (d->abort || d->fail) {
                 event.permanent = !d->abort && d->permanent;
@@ -447,10 +476,23 @@ void sim_daemon_computed(struct sim *sim, uint32_t i, uint64_t number)
                 d->fail -= !d->abort;
                 mfl_strcpy(event.reason, sizeof event.reason, "the trainer broke");
                 d->permanent = false;
+                if (met == SIM_TEAM_MET)
+                        sim_team_end(sim, &team, false, 0);
                 sim_daemon_step(sim, i, &event);
-        } else if (task->kind == MFL_TASK_TRAIN)
+        } else if (met == SIM_TEAM_BROKEN) {
+                event.broken = true;
+                event.accused = d->accused;
+                mfl_strcpy(event.reason, sizeof event.reason, "the mesh broke");
+                sim_team_end(sim, &team, false, d->accused);
+                sim_daemon_step(sim, i, &event);
+        } else if (task->kind == MFL_TASK_ASSIST) {
+                event.ok = true;
+                sim_daemon_step(sim, i, &event);
+        } else if (task->kind == MFL_TASK_TRAIN) {
+                if (team.team)
+                        sim_team_end(sim, &team, true, 0);
                 finish_train(sim, i, task, &event);
-        else
+        } else
                 finish_eval(sim, i, task, &event);
 }
 

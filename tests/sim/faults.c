@@ -47,6 +47,31 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         spec->selection.daemons_min = 1; /* some daemons may be too old */
 }
 
+static void give_teams(struct mfl_job *spec, uint32_t clients, uint32_t members)
+{
+        spec->training.batch = 8;
+        spec->training.accumulate = 1;
+        spec->parallel.grain = 2;
+        spec->parallel.members = members;
+        spec->parallel.within = MFL_WITHIN_NODE;
+        spec->selection.assign = MFL_ASSIGN_SPEED;
+        spec->selection.clients = clients;
+}
+
+/* Jobs whose few clients are trained by teams. Not drawn, so that the other draws stay what they were. */
+static void setup_teams(struct sim *sim)
+{
+        if (sim->seed % 4 != 1)
+                return;
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                struct mfl_job *spec = &sim->job[i].spec;
+                bool local = spec->data.partition == MFL_PARTITION_LOCAL;
+                give_teams(spec, local ? 0 : 1 + sim->seed / 12 % 3 % spec->data.clients,
+                        (sim->seed / 4 + i) % 3 * 2);
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
+}
+
 static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
 {
         struct sim_daemon *d = &sim->daemon[i];
@@ -197,6 +222,8 @@ static void setup_golden(struct sim *sim)
                 spec->evaluation.every = 2;
                 spec->evaluation.batch = 50;
                 sim->job[i].n_slots = 1;
+                if (sim->scenario == SIM_SWEEP_TEAM)
+                        give_teams(spec, 2, 0);
         }
         sim->quiet = true;
         sim->faults_end = 1000;
@@ -234,6 +261,7 @@ void sim_setup(struct sim *sim)
                 if (sim->node_faults || sim_chance(sim, 70))
                         setup_nodes(sim);
                 setup_rivals(sim);
+                setup_teams(sim);
                 setup_twins(sim);
                 setup_sites(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);

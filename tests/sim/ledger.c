@@ -67,8 +67,7 @@ struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task)
         return NULL;
 }
 
-/* Both can read each other's memory, or reach each other's card. */
-static bool reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *b, bool nccl)
+bool sim_reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *b, bool nccl)
 {
         const struct mfl_reach *x = &a->reach, *y = &b->reach;
         bool node = strcmp(a->node, b->node) == 0 && a->has_reach && b->has_reach && x->user == y->user &&
@@ -86,7 +85,7 @@ static void check_group(struct sim *sim, const struct mfl_group *g)
                         struct sim_daemon *b = sim_instance(sim, g->members[q]);
                         sim_check(sim,
                                 !a || !b ||
-                                        (a != b && reaches(&a->info, &b->info,
+                                        (a != b && sim_reaches(&a->info, &b->info,
                                                            g->collective == MFL_COLLECTIVE_NCCL)),
                                 "daemons %s and %s are grouped", a->info.name, b->info.name);
                 }
@@ -132,7 +131,7 @@ static void remember_group(struct sim *sim, const struct mfl_task *t)
 static void check_fetcher(struct sim *sim, const struct sim_daemon *d, uint64_t from)
 {
         struct sim_daemon *fetcher = from ? sim_instance(sim, from) : NULL;
-        sim_check(sim, !fetcher || !d->agent || fetcher == d || reaches(&fetcher->info, &d->info, false),
+        sim_check(sim, !fetcher || !d->agent || fetcher == d || sim_reaches(&fetcher->info, &d->info, false),
                 "daemon %s is told to read the params of %s", d->info.name, fetcher->info.name);
 }
 
@@ -150,6 +149,8 @@ void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg)
                 memcpy(d->told_digest, msg->task.params_digest, MFL_DIGEST_BYTES);
                 if (msg->task.group.group)
                         remember_group(sim, &msg->task);
+                if (msg->task.team.team)
+                        sim_team_sent(sim, d, &msg->task);
                 break;
         case MFL_MSG_RECALL:
                 sim_check(sim, d->info.protocol >= MFL_PROTOCOL_RECALL, "daemon %s knows no Recall",
@@ -225,7 +226,7 @@ static void check_deal(struct sim *sim, const struct deal *deal)
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 for (uint32_t k = 0; k < i; k++) {
                         const struct sim_daemon *a = &sim->daemon[i], *b = &sim->daemon[k];
-                        if (deal->n[i] != 1 || deal->n[k] != 1 || !reaches(&a->info, &b->info, false))
+                        if (deal->n[i] != 1 || deal->n[k] != 1 || !sim_reaches(&a->info, &b->info, false))
                                 continue;
                         uint64_t group = deal->task[i]->group.group;
                         sim_check(sim, group && group == deal->task[k]->group.group,

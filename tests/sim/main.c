@@ -71,7 +71,7 @@ static void dump(struct sim *sim)
 struct totals {
         uint64_t events, ahead, returned, groups, nccl, counted, ended, params_read, regrouped, lies, busy,
                 inside;
-        uint64_t params_wrong, params_refused, evicted;
+        uint64_t params_wrong, params_refused, evicted, teams, teams_broken;
 };
 
 static void add_groups(const struct sim *sim, struct totals *totals)
@@ -90,6 +90,8 @@ static void add_groups(const struct sim *sim, struct totals *totals)
         totals->lies += sim->n_lies;
         totals->busy += sim->n_busy;
         totals->inside += sim->n_inside;
+        totals->teams += sim->n_teams;
+        totals->teams_broken += sim->n_teams_broken;
 }
 
 static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals)
@@ -153,7 +155,7 @@ static int run_seeds(uint64_t from, uint64_t to)
                "early; params read from a neighbour %llu times, with a wrong digest %llu times, without room "
                "%llu times, %llu versions evicted; nodes grouped again after the faults in %llu rounds; %llu "
                "clients went to other daemons; %llu lies found out; %llu slots had to wait for memory; %llu "
-               "updates came in their Announce)\n",
+               "updates came in their Announce; %llu teams met, and %llu of their members lost another)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
                 (unsigned long long)totals.ahead, (unsigned long long)totals.groups,
                 (unsigned long long)totals.nccl, (unsigned long long)totals.counted,
@@ -161,7 +163,8 @@ static int run_seeds(uint64_t from, uint64_t to)
                 (unsigned long long)totals.params_wrong, (unsigned long long)totals.params_refused,
                 (unsigned long long)totals.evicted, (unsigned long long)totals.regrouped,
                 (unsigned long long)totals.returned, (unsigned long long)totals.lies,
-                (unsigned long long)totals.busy, (unsigned long long)totals.inside);
+                (unsigned long long)totals.busy, (unsigned long long)totals.inside,
+                (unsigned long long)totals.teams, (unsigned long long)totals.teams_broken);
         return 0;
 }
 
@@ -288,10 +291,13 @@ static int sweep(int scenario)
                 printf("sweep %d: the clean run failed: %s\n", scenario, failure);
                 return 1;
         }
-        bool grouped = totals.counted == 2 * clean->job[0].spec.rounds && !totals.ended;
-        if (!grouped)
-                printf("sweep %d: the clean run counted %llu groups\n", scenario,
-                        (unsigned long long)totals.counted);
+        static const char *const names[] = {"shm", "nccl", "teams"};
+        uint32_t rounds = clean->job[0].spec.rounds;
+        bool fine = scenario == SIM_SWEEP_TEAM ? totals.teams == 2 * rounds && !totals.teams_broken
+                                               : totals.counted == 2 * rounds && !totals.ended;
+        if (!fine)
+                printf("sweep %d: the clean run counted %llu groups and %llu teams\n", scenario,
+                        (unsigned long long)totals.counted, (unsigned long long)totals.teams);
         for (uint64_t at = clean->first_round_at; at <= clean->n_events && n_failed < 10; at++)
                 for (size_t d = 0; d < MFL_ARRAY_SIZE(victims); d++)
                         for (int harm = 0; harm < SIM_HARMS; harm++, n_runs++)
@@ -299,13 +305,14 @@ static int sweep(int scenario)
                                         !sweep_one(new_sweep(scenario, at, victims[d], (enum sim_harm)harm),
                                                 clean->job[0].params, &totals);
         printf("sweep by %s: %llu runs from event %llu to %llu, %llu failed; %llu groups, %llu counted, %llu "
-               "ended early\n",
-                scenario == SIM_SWEEP ? "shm" : "nccl", (unsigned long long)n_runs,
+               "ended early; %llu teams met, and %llu of their members lost another\n",
+                names[scenario - SIM_SWEEP], (unsigned long long)n_runs,
                 (unsigned long long)clean->first_round_at, (unsigned long long)clean->n_events,
                 (unsigned long long)n_failed, (unsigned long long)totals.groups,
-                (unsigned long long)totals.counted, (unsigned long long)totals.ended);
+                (unsigned long long)totals.counted, (unsigned long long)totals.ended,
+                (unsigned long long)totals.teams, (unsigned long long)totals.teams_broken);
         free(clean);
-        return n_failed > 0 || !grouped;
+        return n_failed > 0 || !fine;
 }
 
 static bool range(const char *text, uint64_t *ret_from, uint64_t *ret_to)
@@ -340,7 +347,7 @@ int main(int argc, char **argv)
                         return list();
                 else if (strcmp(argv[i], "--sweep") == 0) {
                         mfl_sim_bug = bug;
-                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL);
+                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL) | sweep(SIM_SWEEP_TEAM);
                 } else if (strcmp(argv[i], "--golden") == 0 && more)
                         return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
                 else if (strcmp(argv[i], "--trace") == 0)

@@ -19,6 +19,7 @@
 /* Scenarios: the fixed job in which everything is tried at every event. */
 #define SIM_SWEEP 8
 #define SIM_SWEEP_NCCL 9
+#define SIM_SWEEP_TEAM 10
 #define SIM_JOBS 3
 #define SIM_DAEMONS 8
 #define SIM_CALM_MS 3000
@@ -167,6 +168,14 @@ struct sim_job {
         float single[SIM_ITEMS][SIM_PARAMS];
 };
 
+enum sim_team_state {
+        SIM_TEAM_NONE,
+        SIM_TEAM_WAITS, /* for the other members */
+        SIM_TEAM_MET,
+        SIM_TEAM_DONE,   /* the leader has the result */
+        SIM_TEAM_BROKEN, /* a member is gone */
+};
+
 enum sim_combine_state {
         SIM_COMBINE_NONE,
         SIM_COMBINE_RUNS,
@@ -236,6 +245,8 @@ struct sim_daemon {
         uint64_t communicator;
         bool communicator_open;
         uint32_t combine_fail, combine_hang, shm_full; /* how many of its next ones go wrong so */
+        enum sim_team_state team_state;                /* of the team whose task it computes */
+        uint32_t accused;                              /* BROKEN: as in the agent's event */
         bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
         /* The last Tasks: a server that began anew may have renamed one before its computing began. */
         struct {
@@ -281,6 +292,7 @@ struct sim {
         uint64_t n_params_wrong, n_params_refused, n_evicted; /* digests; memory; versions */
         uint64_t n_frozen_sent;                               /* of floats, by the server */
         uint64_t n_returned;                                  /* clients that daemons gave back */
+        uint64_t n_teams, n_teams_broken;                     /* that met; members that lost another */
         uint64_t n_regrouped; /* rounds after the faults in which nodes were grouped, as they must */
         struct {
                 enum sim_trap_step step;
@@ -370,6 +382,15 @@ void sim_combine_step(struct sim *sim, uint32_t i, uint64_t serial);
 void sim_upload_sum(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
 void sim_communicator(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
 
+/* team.c */
+/* The daemon, which computes a team's task, is there. True: with it all are. */
+bool sim_team_join(struct sim *sim, uint32_t i);
+/* What the daemon computes for a team is over now; else it goes on. */
+bool sim_team_ready(struct sim *sim, uint32_t i);
+/* A member, as `team` names it, is through; the others learn that all is done, or that it is gone. */
+void sim_team_end(struct sim *sim, const struct mfl_task_team *team, bool done, uint32_t accused);
+void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mfl_task *t);
+
 /* params.c */
 struct sim_part *sim_part(struct sim_daemon *d, uint64_t number); /* NULL: none */
 void sim_params_order(struct sim *sim, uint32_t i, const struct mfl_agent_action *action);
@@ -384,6 +405,8 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a);
 void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot);
 struct sim_group *sim_ledger_group(struct sim *sim, uint64_t number);  /* NULL: none */
 struct sim_group *sim_ledger_group_of(struct sim *sim, uint64_t task); /* the last one that it was in */
+/* Both can read each other's memory, or reach each other's card. */
+bool sim_reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *b, bool nccl);
 void sim_ledger_fetched(struct sim *sim, uint32_t conn, const uint8_t *digest);
 void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions);
 

@@ -58,10 +58,9 @@ static void what_cannot_be_done_is_refused(void **state)
                 "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
         assert_refused("", "{grain: 5}",
                 "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
-        assert_refused("", "{grain: 8, within: node}",
-                "j.yaml:6: parallel.within: teams over several daemons are not supported yet; write daemon: "
-                "the workers of one "
-                "daemon");
+        assert_refused("", "{grain: 8, within: any}",
+                "j.yaml:6: parallel.within: teams over several nodes are not supported yet; write node: the "
+                "daemons of one node");
         assert_refused("", "{grain: 8, exact: false}",
                 "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",

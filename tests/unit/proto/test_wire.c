@@ -149,6 +149,12 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 m->task.single_updates = true;
                 m->task.fingerprint = mfl_rng_u64(r);
                 m->task.params_from = mfl_rng_u64(r);
+                m->task.team.n_members = mfl_rng_below(r, 2) ? 2 + mfl_rng_below(r, 31) : 0;
+                m->task.team.team = m->task.team.n_members ? 1 + (mfl_rng_u64(r) >> 1) : 0;
+                for (uint32_t i = 0; i < m->task.team.n_members; i++) {
+                        m->task.team.members[i] = mfl_rng_u64(r);
+                        m->task.team.widths[i] = 1 + mfl_rng_below(r, 2);
+                }
                 m->task.group.n_members = mfl_rng_below(r, 2) ? 2 + mfl_rng_below(r, MFL_GROUP_MAX - 1) : 0;
                 if (!m->task.group.n_members)
                         break;
@@ -268,6 +274,8 @@ static void messages_survive_the_way_there_and_back(void **state)
                 if (m.kind == MFL_MSG_TASK && m.task.group.group)
                         assert_memory_equal(
                                 m.task.group.members, copy.task.group.members, sizeof m.task.group.members);
+                if (m.kind == MFL_MSG_TASK)
+                        assert_memory_equal(&m.task.team, &copy.task.team, sizeof m.task.team);
                 assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
                 mfl_wire_free(e);
                 mfl_msg_deinit(&m);
@@ -310,7 +318,8 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_WELCOME, m.welcome.dead_ms = 1, "Welcome.dead_ms");
         ROW(MFL_MSG_JOB_SPEC, m.job[0] = 0, "JobSpec.job");
         ROW(MFL_MSG_TASK, m.task.job[0] = 0, "Task.job");
-        ROW(MFL_MSG_TASK, m.task.kind = 3, "Task.kind");
+        ROW(MFL_MSG_TASK, m.task.kind = 3, "Task.kind: only members");
+        ROW(MFL_MSG_TASK, m.task.kind = 4, "Task.kind");
         ROW(MFL_MSG_TASK, m.task.n_items = 0, "Task.items");
         ROW(MFL_MSG_TASK, m.task.n_params = 0, "Task.n_params");
         ROW(MFL_MSG_TASK, m.task.n_frozen = m.task.n_params, "Task.n_frozen");
@@ -388,6 +397,20 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.members[1] = 7), "Group.members: 0 and 1");
         ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.collective = MFL_COLLECTIVE_SOLO), "Group.collective");
         ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.workers = 0), "Group.workers");
+#define TEAM(n)                                                                                              \
+        m.task.team = (struct mfl_task_team)                                                                 \
+        {                                                                                                    \
+                .team = 1, .n_members = (n), .members = {7, 8}, .widths = { 1, 2 }                           \
+        }
+        ROW(MFL_MSG_TASK, TEAM(1), "Team.members: count 1");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.member = 2), "Team.member: 2 of 2");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.member = 1), "Task.team: member 1");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.kind = MFL_TASK_EVAL), "Task.team: a team does not evaluate");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.kind = MFL_TASK_ASSIST), "Task.kind");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.members[1] = 7), "Team.members: 0 and 1");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.widths[1] = 0), "Team.widths: member 1");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.widths[1] = 64), "Team.widths: 65 ranks");
+        ROW(MFL_MSG_TASK_FAILED, m.failed.accused = MFL_GROUP_MAX + 1, "TaskFailed.accused");
         ROW(MFL_MSG_COMBINE, m.combine.ranks = 0, "Combine.leader");
         ROW(MFL_MSG_COMBINE, m.combine.leader = MFL_GROUP_MAX, "Combine.leader");
         ROW(MFL_MSG_COMBINE, m.combine.group = 0, "Combine.group");

@@ -18,6 +18,7 @@ static const struct {
         {"Welcome", "dead_ms", 2},
         {"Task", "n_params", 9}, /* one of them frozen, the others 32 bytes */
         {"Group", "collective", MFL__COLLECTIVE__COLLECTIVE_SHM},
+        {"Team", "member", 0},
         {"Combine", "ranks", 2},
         {"Announce", "item_count", 2},
         {"Announce", "bytes", 32},
@@ -131,7 +132,8 @@ static ProtobufCMessage *fill(struct filling *f, const ProtobufCMessageDescripto
                         fill_value(f, d, field, p, 0, 0);
                         continue;
                 }
-                int n = !strcmp(d->short_name, "Group") ? 2 : !strcmp(field->name, "by_class") ? 3 : 1;
+                bool pair = !strcmp(d->short_name, "Group") || !strcmp(d->short_name, "Team");
+                int n = pair ? 2 : !strcmp(field->name, "by_class") ? 3 : 1;
                 char *list = make(f, (size_t)n * value_bytes(field->type));
                 for (int k = 0; k < n; k++)
                         fill_value(f, d, field, list + (size_t)k * value_bytes(field->type), k, 0);

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams of several daemons: their ranks meet, and hear what the leader says. */
+#include "client/train/trainer_team.h"
+
+#include "kernels/check.h"
+#include "kernels/mesh/mesh_shm.h"
+
+/* Members fetch params first. The server takes the task back long before, if one of them fails or is lost. */
+#define MEET_MS 600000u
+/* Until a step's time is known: the first ones also make what the backend keeps. */
+#define FIRST_MS 120000u
+#define LATE_MS_MIN 10000u
+#define LATE_STEPS 8u
+
+struct order {
+        struct trainer_run *run;
+        struct trainer_slot *slot;
+};
+
+static const struct mfl_task_team *team_of(const struct trainer_run *run)
+{
+        return &run->request->task->team;
+}
+
+/* Ranks of the members before this one; or of all. */
+static uint32_t ranks_before(const struct mfl_task_team *team, uint32_t member)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < member; i++)
+                n += team->widths[i];
+        return n;
+}
+
+static uint32_t member_of(const struct mfl_task_team *team, uint32_t rank)
+{
+        uint32_t member = 0;
+        while (member + 1 < team->n_members && rank >= ranks_before(team, member + 1))
+                member++;
+        return member;
+}
+
+int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, struct mfl_error *err)
+{
+        const struct trainer_rank *broken = NULL;
+        for (uint32_t i = 0; i < team->n; i++) {
+                const struct trainer_rank *rank = &team->ranks[i];
+                if (rank->code && rank->code != MFL_MESH_BROKEN)
+                        return mfl_fail(err, rank->code, "%s", rank->err.text);
+                broken = rank->code && !broken ? rank : broken;
+        }
+        if (!broken)
+                return 0;
+        struct mfl_train_control *control = run->request->control;
+        if (atomic_load(&control->cancel))
+                return mfl_fail(err, MFL_CANCELLED, "cancelled");
+        if (!team->apart)
+                return mfl_fail(err, -EIO, "%s", broken->err.text);
+        uint32_t accused = broken->mesh ? broken->mesh->accused : broken->accused;
+        atomic_store(&control->accused, accused ? 1 + member_of(team_of(run), accused - 1) : 0);
+        return mfl_fail(err, MFL_TEAM_BROKEN, "%s", broken->err.text);
+}
+
+/* Ranks of one team are started by one order, so they open their meshes at the same time. */
+static void meet_rank(void *arg, uint32_t i)
+{
+        const struct order *order = arg;
+        struct trainer_run *run = order->run;
+        const struct trainer_job *job = run->job;
+        const struct mfl_task_team *team = team_of(run);
+        const struct mfl_backend_ops *ops = run->trainer->ops;
+        struct trainer_rank *rank = &order->slot->team->ranks[i];
+        const struct mfl_share *share = run->trainer->share;
+        const struct mfl_mesh_shm_options meeting = {.dir = share ? mfl_share_dir(share) : NULL,
+                .team = team->team,
+                .rank = ranks_before(team, team->member) + i,
+                .n_ranks = ranks_before(team, team->n_members),
+                .deadline_ms = MEET_MS,
+                .cancel = &run->request->control->cancel,
+                .accused = &rank->accused};
+        const struct mfl_team_options how = {.grain = job->spec->parallel.grain,
+                .step_rows = trainer_step_rows(job->spec),
+                .overlap = job->spec->parallel.overlap,
+                .bucket_bytes = job->spec->parallel.bucket,
+                .deadline_ms = FIRST_MS};
+        const struct mfl_loss loss = mfl_loss_of_job(job->spec);
+        rank->accused = 0;
+        rank->code = mfl_mesh_shm_open(&meeting, &rank->mesh, &rank->err);
+        if (!rank->code && i && ops->params_base)
+                rank->code = mfl_trainer_params_start(run, rank->net, -1, &rank->err);
+        if (!rank->code)
+                rank->code = mfl_team_new(ops, rank->net, &loss, rank->mesh, &how, &rank->team, &rank->err);
+        if (rank->code && rank->mesh)
+                rank->mesh->ops->abort(rank->mesh, rank->err.text);
+}
+
+int mfl_trainer_meet(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
+{
+        struct trainer_team *team = slot->team;
+        struct order order = {run, slot};
+        team->n_words = 0;
+        team->slowest_ns = 0;
+        mfl_trainer_pool_run(&team->pool, team->n, meet_rank, &order);
+        return mfl_trainer_team_result(run, team, err);
+}
+
+/* The deadline belongs to steps; who waits for a word waits until the leader has one, is gone, or the task is taken back. */
+static void hear_rank(void *arg, uint32_t i)
+{
+        const struct order *order = arg;
+        struct trainer_run *run = order->run;
+        struct trainer_team *team = order->slot->team;
+        struct trainer_rank *rank = &team->ranks[i];
+        const struct mfl_backend_ops *ops = run->trainer->ops;
+        const struct mfl_mesh_op op = {.kind = MFL_MESH_BROADCAST,
+                .type = MFL_MESH_I64,
+                .step = UINT32_MAX,
+                .sequence = team->n_words,
+                .in = rank->word,
+                .out = rank->word,
+                .n = MFL_ARRAY_SIZE(rank->word)};
+        uint64_t late_ms = LATE_STEPS * team->slowest_ns / 1000000;
+        if (team->slowest_ns)
+                mfl_team_set_deadline(
+                        rank->team, (uint32_t)MFL_MIN(MFL_MAX(late_ms, LATE_MS_MIN), (uint64_t)UINT32_MAX));
+        rank->code = mfl_mesh_run(rank->mesh, &op, UINT32_MAX, &run->request->control->cancel, &rank->err);
+        if (rank->code || rank->word[0] != WORD_ITEM)
+                return;
+        if (i)
+                rank->code = ops->params_set(rank->net, 0, run->request->frozen,
+                        ops->params_base ? NULL : run->request->params, &rank->err);
+        mfl_team_begin(rank->team);
+        if (rank->code)
+                rank->mesh->ops->abort(rank->mesh, rank->err.text);
+}
+
+int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, enum trainer_word *word,
+        uint32_t *number, struct mfl_error *err)
+{
+        struct trainer_team *team = slot->team;
+        struct order order = {run, slot};
+        if (!team_of(run)->member)
+                for (uint32_t i = 0; i < team->n; i++) {
+                        team->ranks[i].word[0] = *word;
+                        team->ranks[i].word[1] = *number;
+                }
+        mfl_trainer_pool_run(&team->pool, team->n, hear_rank, &order);
+        team->n_words++;
+        int r = mfl_trainer_team_result(run, team, err);
+        if (r)
+                return r;
+        *word = (enum trainer_word)team->ranks[0].word[0];
+        *number = (uint32_t)team->ranks[0].word[1];
+        return 0;
+}
+
+void mfl_trainer_part(struct trainer_slot *slot, const char *reason)
+{
+        struct trainer_team *team = slot->team;
+        if (!team || !team->apart)
+                return;
+        for (uint32_t i = 0; i < team->n; i++) {
+                struct trainer_rank *rank = &team->ranks[i];
+                if (reason && rank->mesh)
+                        rank->mesh->ops->abort(rank->mesh, reason);
+                mfl_team_free(rank->team);
+                mfl_mesh_close(rank->mesh);
+                rank->team = NULL;
+                rank->mesh = NULL;
+        }
+}

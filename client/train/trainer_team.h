@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A slot whose client is trained by a team (kernels/team/team.h). Inside the trainer.
+ *
+ * Of one daemon: its ranks are threads of this process, with one network each and the params of the first; the team lives
+ * as long as its slot (trainer_team.c).
+ *
+ * Of several daemons ("apart"): this process has some of the ranks, each with params of its own. Networks are kept, and for
+ * each task the ranks of all members meet in shared memory, under the task's team number (trainer_meet.c). The leader says
+ * to all which item begins, how many steps to take, and when all is done; everything else follows from the task, which all
+ * members have. So the leader alone knows clocks and recalls. */
+#ifndef MFL_CLIENT_TRAIN_TRAINER_TEAM_H
+#define MFL_CLIENT_TRAIN_TRAINER_TEAM_H
+
+#include "client/train/trainer_internal.h"
+#include "kernels/mesh/mesh.h"
+#include "kernels/team/team.h"
+
+enum trainer_word { WORD_ITEM, WORD_STEPS, WORD_END };
+
+struct trainer_rank {
+        struct mfl_mesh *mesh;
+        struct mfl_net *net; /* of this process's first rank: the slot's */
+        struct mfl_team *team;
+        struct mfl_group_steps steps;
+        int64_t word[2]; /* apart: what the leader says, and its number */
+        uint32_t accused;
+        struct mfl_error err;
+        int code;
+};
+
+struct trainer_team {
+        uint32_t n; /* ranks of this process */
+        bool apart, broken;
+        uint32_t n_words;    /* apart: so far, in this meeting */
+        uint64_t slowest_ns; /* apart: step */
+        struct trainer_pool pool;
+        struct trainer_rank *ranks;
+};
+
+/* The ranks' common result: the first that failed by itself, else MFL_TEAM_BROKEN with the accused, or MFL_CANCELLED. */
+int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, struct mfl_error *err);
+
+/* Blocks until all ranks of the task's team are there. */
+int mfl_trainer_meet(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err);
+/* The leader says *word and *number; the others hear them. For WORD_ITEM all ranks' params are the task's. */
+int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, enum trainer_word *word,
+        uint32_t *number, struct mfl_error *err);
+/* The meeting is over. reason: why it breaks off, or NULL. Fine also without a meeting. */
+void mfl_trainer_part(struct trainer_slot *slot, const char *reason);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which daemons form teams. */
+#include "server/round/round_team.h"
+
+#include "proto/version.h"
+#include "server/work/core_task.h"
+#include "server/work/core_team.h"
+
+/* Daemons that could all be in one team: [first, end) of the list. */
+struct class
+{
+        uint32_t first, end, n_teams;
+};
+
+uint32_t mfl_round_team_ranks(const struct core_job *job)
+{
+        const struct mfl_job *spec = job->spec;
+        bool trains = job->phase == PHASE_TRAIN || job->phase == PHASE_TRAIN_WAIT;
+        if (!spec->parallel.grain || spec->parallel.within == MFL_WITHIN_DAEMON || !trains ||
+                spec->selection.assign == MFL_ASSIGN_MODULO || !mfl_core_team_wanted(job))
+                return 1;
+        uint32_t rows = spec->training.batch * spec->training.accumulate;
+        uint32_t grains = (rows + spec->parallel.grain - 1) / spec->parallel.grain;
+        uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
+        return MFL_MIN(MFL_MIN(grains, most), MFL_TEAM_RANKS_MAX);
+}
+
+bool mfl_round_team_assists(const struct core_daemon *daemon)
+{
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (task->member)
+                        return true;
+        return false;
+}
+
+static bool is_idle(const struct core_daemon *daemon)
+{
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (mfl_core_task_live(task))
+                        return false;
+        return true;
+}
+
+static bool may_join(const struct core_daemon *daemon)
+{
+        return daemon->info.protocol >= MFL_PROTOCOL_TEAMS && !daemon->info.alone && daemon->info.instance &&
+               daemon->node->n > 1;
+}
+
+/* Daemons of one class stand together, and those that join nobody come last. Nodes are told apart by their first
+ * daemon's name, since that is the same after a restart. */
+static int compare(const void *a, const void *b)
+{
+        const struct core_daemon *x = *(struct core_daemon *const *)a, *y = *(struct core_daemon *const *)b;
+        bool x_joins = may_join(x), y_joins = may_join(y);
+        if (x_joins != y_joins)
+                return x_joins ? -1 : 1;
+        int r = strcmp(x->node->first->info.name, y->node->first->info.name);
+        if (!r)
+                r = strcmp(x->info.numerics, y->info.numerics);
+        return r ? r : strcmp(x->info.name, y->info.name);
+}
+
+static bool are_one_class(const struct core_daemon *a, const struct core_daemon *b)
+{
+        return may_join(a) && may_join(b) && a->node == b->node &&
+               !strcmp(a->info.numerics, b->info.numerics);
+}
+
+static uint32_t make_classes(struct core_daemon *const *v, uint32_t n, struct class *classes)
+{
+        uint32_t n_classes = 0;
+        for (uint32_t first = 0, end; first < n; first = end) {
+                for (end = first + 1; end < n && are_one_class(v[first], v[end]); end++)
+                        ;
+                classes[n_classes++] = (struct class){first, end, 0};
+        }
+        return n_classes;
+}
+
+static uint64_t size_of(const struct class *class)
+{
+        return class->end - class->first;
+}
+
+/* Each item goes where its team would be the largest. */
+static void count_teams(struct class *classes, uint32_t n_classes, uint32_t n_open)
+{
+        for (uint32_t i = 0; i < n_open; i++) {
+                struct class *best = NULL;
+                for (uint32_t k = 0; k < n_classes; k++) {
+                        struct class *class = &classes[k];
+                        if (class->n_teams == size_of(class))
+                                continue;
+                        if (!best ||
+                                size_of(class) * (best->n_teams + 1) > size_of(best) * (class->n_teams + 1))
+                                best = class;
+                }
+                best->n_teams++;
+        }
+}
+
+static uint32_t width_of(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return MFL_MAX(1u, daemon->info.workers / MFL_MAX(1u, job->spec->training.threads));
+}
+
+/* The first daemons that have `ranks` together. A confused daemon may claim another's instance, by which members tell
+ * each other apart. Returns how many members there are. */
+static uint32_t choose(const struct core_job *job, struct core_daemon *const *v, uint32_t n, uint32_t ranks,
+        struct core_team_member *member)
+{
+        uint32_t n_members = 0;
+        for (uint32_t i = 0; i < n && ranks && n_members < MFL_GROUP_MAX; i++) {
+                bool again = false;
+                for (uint32_t k = 0; k < n_members; k++)
+                        again |= member[k].daemon->info.instance == v[i]->info.instance;
+                if (again)
+                        continue;
+                uint32_t width = MFL_MIN(width_of(v[i], job), ranks);
+                member[n_members++] = (struct core_team_member){v[i], width};
+                ranks -= width;
+        }
+        return n_members;
+}
+
+static void deal_item(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v, uint32_t n,
+        uint32_t ranks, uint32_t open)
+{
+        struct core_team_member member[MFL_GROUP_MAX];
+        uint32_t n_members = choose(job, v, n, ranks, member);
+        for (uint32_t i = 0; i < n_members; i++)
+                if (!member[i].daemon->job)
+                        mfl_core_lease(core, member[i].daemon, job);
+        if (core->error)
+                return;
+        mfl_core_task_give(core, job, v[0], &open, 1);
+        if (n_members > 1 && !core->error)
+                mfl_core_team_form(core, job->tasks, member, n_members);
+}
+
+static void deal_class(struct mfl_core *core, struct core_job *job, const struct class *class,
+        struct core_daemon *const *v, uint32_t ranks, const uint32_t *open)
+{
+        uint64_t n = size_of(class);
+        for (uint64_t t = 0; t < class->n_teams && !core->error; t++) {
+                uint64_t first = class->first + n * t / class->n_teams,
+                         end = class->first + n * (t + 1) / class->n_teams;
+                deal_item(core, job, v + first, (uint32_t)(end - first), ranks, open[t]);
+        }
+}
+
+bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
+        uint32_t n, const uint32_t *open, uint32_t n_open)
+{
+        uint32_t ranks = mfl_round_team_ranks(job), n_idle = 0;
+        if (ranks < 2 || n <= n_open || !n_open)
+                return false;
+        struct core_daemon **idle = mfl_malloc(n * sizeof(struct core_daemon *));
+        struct class *classes = mfl_malloc(n * sizeof *classes);
+        bool dealt = false;
+        if (!idle || !classes) {
+                core->error = -ENOMEM;
+                goto out;
+        }
+        for (uint32_t i = 0; i < n; i++)
+                if (is_idle(v[i]))
+                        idle[n_idle++] = v[i];
+        if (n_idle <= n_open)
+                goto out;
+        qsort(idle, n_idle, sizeof(struct core_daemon *), compare);
+        uint32_t n_classes = make_classes(idle, n_idle, classes);
+        if (n_classes == n_idle) /* nobody can join anybody */
+                goto out;
+        dealt = true;
+        count_teams(classes, n_classes, n_open);
+        for (uint32_t k = 0; k < n_classes && !core->error; open += classes[k++].n_teams)
+                deal_class(core, job, &classes[k], idle, ranks, open);
+out:
+        free(classes);
+        free(idle);
+        return dealt;
+}

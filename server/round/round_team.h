@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sharing out idle daemons among few clients: which of them form teams (server/work/core_team.h).
+ *
+ * Teams are for rounds with more idle daemons than clients; otherwise each daemon has clients of its own, which is
+ * faster. Members can reach each other (today: one node), compute with the same last bit (Hello.numerics), and together
+ * have no more ranks than a step has grains, nor than the job allows. Which daemons train a client changes nothing in the
+ * result. The same daemons form the same teams again after a restart. */
+#ifndef MFL_SERVER_ROUND_ROUND_TEAM_H
+#define MFL_SERVER_ROUND_ROUND_TEAM_H
+
+#include "server/state/state.h"
+
+/* How many ranks the job's clients may have now; 1: they get no teams. */
+uint32_t mfl_round_team_ranks(const struct core_job *job);
+/* Deals the open items, one to each team or single daemon, if that is better than dealing items to daemons; else false,
+ * and nothing has happened. v: daemons in the order of names; `local` jobs: of one site, and one item. Those that the job
+ * has not leased are leased. */
+bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
+        uint32_t n, const uint32_t *open, uint32_t n_open);
+/* It helps another one's client. */
+bool mfl_round_team_assists(const struct core_daemon *daemon);
+
+#endif

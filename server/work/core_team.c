@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a team. */
+#include "server/work/core_team.h"
+
+#include "server/work/core_group.h"
+#include "server/work/core_reclaim.h"
+
+#define TEAM_FAILS_MAX 4
+
+struct core_team {
+        uint64_t number;
+        struct core_job *job;
+        struct core_team *next;
+        uint32_t n_members;
+        struct {
+                struct core_task *task; /* NULL while the team is made */
+                uint64_t instance;
+                uint32_t width;
+        } member[];
+};
+
+/* ---- forming ---- */
+
+static struct core_task *give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
+{
+        struct core_task *task = mfl_core_task_new(core, daemon, 0);
+        if (!task) {
+                core->error = -ENOMEM;
+                return NULL;
+        }
+        task->job = job;
+        task->kind = MFL_TASK_ASSIST;
+        task->unmeasured = true;
+        task->job_next = job->tasks;
+        job->tasks = task;
+        return task;
+}
+
+static void tell(struct mfl_core *core, const struct core_team *team)
+{
+        char names[MFL_REASON_BYTES] = "";
+        size_t n = 0;
+        for (uint32_t i = 1; i < team->n_members && n < sizeof names - MFL_NAME_BYTES - 8; i++)
+                n += (size_t)mfl_snprintf(names + n, sizeof names - n, "%s%s",
+                        i == 1                     ? ""
+                        : i + 1 == team->n_members ? " and "
+                                                   : ", ",
+                        team->member[i].task->daemon->info.name);
+        mfl_core_trace(core, team->job, "round %u: daemon %s leads a team with %s", team->job->round,
+                team->member[0].task->daemon->info.name, names);
+}
+
+void mfl_core_team_form(
+        struct mfl_core *core, struct core_task *task, const struct core_team_member *v, uint32_t n)
+{
+        struct core_job *job = task->job;
+        mfl_assert(n >= 2 && n <= MFL_GROUP_MAX && v[0].daemon == task->daemon && !task->team);
+        struct core_team *team = mfl_calloc(1, sizeof *team + n * sizeof team->member[0]);
+        if (!team) {
+                core->error = -ENOMEM;
+                return;
+        }
+        /* Several servers may have daemons on one host, where teams meet. */
+        team->number =
+                (mfl_core_number(core) * 0x9e3779b97f4a7c15u ^ core->options.server_instance) & INT64_MAX;
+        team->number += !team->number;
+        team->job = job;
+        for (uint32_t i = 0; i < n && !core->error; i++) {
+                struct core_task *own = i ? give(core, job, v[i].daemon) : task;
+                if (!own)
+                        break;
+                team->member[i].task = own;
+                team->member[i].instance = v[i].daemon->info.instance;
+                team->member[i].width = v[i].width;
+                team->n_members = i + 1;
+                own->team = team;
+                own->member = i;
+        }
+        task->unmeasured = true; /* the team's time says nothing about the daemon's */
+        team->next = job->teams;
+        job->teams = team;
+        if (!core->error)
+                tell(core, team);
+}
+
+bool mfl_core_team_wanted(const struct core_job *job)
+{
+        return job->team_stamp != job->stamp || job->team_fails < TEAM_FAILS_MAX;
+}
+
+void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
+{
+        const struct core_team *team = task->team;
+        *ret_team = (struct mfl_task_team){
+                .team = team->number, .member = task->member, .n_members = team->n_members};
+        for (uint32_t i = 0; i < team->n_members; i++) {
+                ret_team->members[i] = team->member[i].instance;
+                ret_team->widths[i] = team->member[i].width;
+        }
+}
+
+const struct core_task *mfl_core_team_lead(const struct core_task *task)
+{
+        return task->team->member[0].task;
+}
+
+/* ---- ending ---- */
+
+static void unlink_team(struct core_team *team)
+{
+        struct core_team **at = &team->job->teams;
+        while (*at != team)
+                at = &(*at)->next;
+        *at = team->next;
+}
+
+/* An assistant's part is over: its daemon is told. */
+static void release(struct mfl_core *core, struct core_task *task, const char *reason)
+{
+        struct core_daemon *daemon = task->daemon;
+        mfl_core_task_cancel(core, task, reason);
+        task->member = 0;
+        mfl_core_task_detach(task);
+        mfl_core_daemon_idle(core, daemon);
+}
+
+static void end(
+        struct mfl_core *core, struct core_team *team, const struct core_task *except, const char *reason)
+{
+        unlink_team(team);
+        for (uint32_t i = 0; i < team->n_members; i++) {
+                struct core_task *task = team->member[i].task;
+                task->team = NULL;
+                if (i && task != except)
+                        release(core, task, reason);
+                else
+                        task->member = 0;
+        }
+        core->sched_dirty = true;
+        mfl_core_dirty(core, team->job);
+        free(team);
+}
+
+void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
+{
+        if (task->team)
+                end(core, task->team, NULL, "the team's leader has the result");
+}
+
+void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason)
+{
+        struct core_team *team = task->team;
+        if (!team)
+                return;
+        struct core_task *lead = team->member[0].task;
+        struct core_job *job = team->job;
+        mfl_core_trace(core, job, "round %u: the team of daemon %s ends: %.180s", job->round,
+                lead->daemon->info.name, reason);
+        if (job->team_stamp != job->stamp) {
+                job->team_stamp = job->stamp;
+                job->team_fails = 0;
+        }
+        if (++job->team_fails == TEAM_FAILS_MAX)
+                mfl_core_trace(core, job,
+                        "round %u: %u teams have failed: its clients are trained by single daemons",
+                        job->round, TEAM_FAILS_MAX);
+        if (lead != task)
+                mfl_core_task_cancel(core, lead, reason);
+        end(core, team, task, reason);
+        if (lead == task)
+                return;
+        mfl_core_group_lose(core, lead, reason);
+        struct core_daemon *daemon = lead->daemon;
+        mfl_core_task_reclaim(core, lead, ITEM_OPEN);
+        mfl_core_daemon_idle(core, daemon);
+}
+
+/* The accused may be stopped: the next team would wait for it again. */
+static void accuse(struct mfl_core *core, const struct core_task *by, uint32_t member, const char *reason)
+{
+        struct core_task *task = by->team->member[member].task;
+        struct core_daemon *daemon = task->daemon;
+        if (task == by)
+                return;
+        struct core_relation *relation = mfl_core_relation(core, daemon, task->job);
+        if (!relation)
+                return;
+        relation->rest_stamp = task->job->stamp;
+        mfl_snprintf(
+                daemon->note, sizeof daemon->note, "%s: its team lost it: %.150s", task->job->id, reason);
+}
+
+void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const struct mfl_msg *msg)
+{
+        struct core_job *job = task->job;
+        struct core_daemon *daemon = task->daemon;
+        uint32_t accused = msg->failed.accused;
+        char reason[MFL_REASON_BYTES];
+        mfl_snprintf(reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
+        mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
+        if (accused && accused <= task->team->n_members)
+                accuse(core, task, accused - 1, reason);
+        mfl_core_team_lose(core, task, reason);
+        mfl_core_group_lose(core, task, reason);
+        mfl_core_task_reclaim(core, task, ITEM_OPEN);
+        mfl_core_daemon_idle(core, daemon);
+}
+
+void mfl_core_teams_free(struct core_job *job)
+{
+        while (job->teams) {
+                struct core_team *team = job->teams;
+                job->teams = team->next;
+                free(team);
+        }
+}
+
+/* ---- invariants ---- */
+
+void mfl_core_team_check(const struct core_job *job)
+{
+        uint32_t n = 0, n_tasks = 0;
+        for (const struct core_team *team = job->teams; team; team = team->next) {
+                mfl_assert(team->job == job && team->n_members >= 2);
+                mfl_assert(job->phase == PHASE_TRAIN || job->phase == PHASE_CLOSING);
+                for (uint32_t i = 0; i < team->n_members; i++) {
+                        const struct core_task *task = team->member[i].task;
+                        mfl_assert(task->team == team && task->member == i && task->job == job);
+                        mfl_assert(task->kind == (i ? MFL_TASK_ASSIST : MFL_TASK_TRAIN));
+                        mfl_assert(task->daemon && task->daemon->job == job && mfl_core_task_live(task));
+                        mfl_assert(task->owner_instance == team->member[i].instance);
+                        n++;
+                }
+        }
+        for (const struct core_task *task = job->tasks; task; task = task->job_next) {
+                n_tasks += task->team != NULL;
+                mfl_assert(task->team || !task->member);
+                mfl_assert(task->kind != MFL_TASK_ASSIST || task->team || !task->daemon);
+        }
+        mfl_assert(n == n_tasks);
+}

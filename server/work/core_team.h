@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A team: daemons that train each client of a task together, step by step. (A group, core_group.h, adds finished updates.)
+ *
+ * The leader has an ordinary training task: items, updates, groups and slots are its alone. Each other member has a task
+ * of kind ASSIST without items, which has no result. A team never changes. It ends
+ *
+ *   - when the leader has announced all items: what the others still do for it is cancelled;
+ *   - when a member fails, loses another, or its task is taken back: the leader's task is taken back, too, and its items
+ *     are dealt again, perhaps to a smaller team. A member that is accused to be gone or late rests until the phase ends.
+ *
+ * Teams that end badly are counted: after TEAM_FAILS_MAX in one phase its clients get no more teams, so that a round ends
+ * also where daemons can't reach each other.
+ */
+#ifndef MFL_SERVER_WORK_CORE_TEAM_H
+#define MFL_SERVER_WORK_CORE_TEAM_H
+
+#include "server/state/state.h"
+
+struct core_team_member {
+        struct core_daemon *daemon;
+        uint32_t width;
+};
+
+/* The new, unsent task is trained by all members; v[0] is its daemon, the others are leased to the job and idle. Gives
+ * them their tasks. n >= 2. */
+void mfl_core_team_form(
+        struct mfl_core *core, struct core_task *task, const struct core_team_member *v, uint32_t n);
+/* Whether the phase at hand still gets teams. */
+bool mfl_core_team_wanted(const struct core_job *job);
+void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
+/* Of an assistant's task. */
+const struct core_task *mfl_core_team_lead(const struct core_task *task);
+/* The leader's task is covered by updates. */
+void mfl_core_team_done(struct mfl_core *core, struct core_task *task);
+/* The task, of any member, is about to be taken back: its team ends. Nothing if it has none. */
+void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason);
+/* TaskFailed with `broken`, from the task's daemon. */
+void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const struct mfl_msg *msg);
+/* With the tasks of the phase, which are freed by their owner. */
+void mfl_core_teams_free(struct core_job *job);
+void mfl_core_team_check(const struct core_job *job);
+
+#endif
