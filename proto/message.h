@@ -181,6 +181,12 @@ struct mfl_rejected {
         char reason[MFL_REASON_BYTES];
 };
 
+/* Where the time of a team's steps went. */
+struct mfl_task_times {
+        uint64_t compute_us, exchange_us, apply_us;
+        uint32_t repeats;
+};
+
 struct mfl_announce {
         uint64_t task;
         uint32_t update, item_first, item_count;
@@ -192,6 +198,8 @@ struct mfl_announce {
         char job[MFL_JOB_ID_BYTES];
         uint32_t round;
         uint64_t group; /* its sum waits for the others of the node; 0: uploaded alone */
+        bool has_team;
+        struct mfl_task_times team;
 };
 
 struct mfl_range {

@@ -143,6 +143,12 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 .round = a->round,
                 .group = a->group,
         };
+        m->announce.has_team = a->team != NULL;
+        if (a->team)
+                m->announce.team = (struct mfl_task_times){.compute_us = a->team->compute_us,
+                        .exchange_us = a->team->exchange_us,
+                        .apply_us = a->team->apply_us,
+                        .repeats = a->team->repeats};
         COPY(m->announce.job, a->job);
         return 0;
 }

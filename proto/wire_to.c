@@ -182,6 +182,12 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         announce.round = a->round;
         announce.group = a->group;
         announce.data = inside(extra);
+        Mfl__TeamTimes team = MFL__TEAM_TIMES__INIT;
+        team.compute_us = a->team.compute_us;
+        team.exchange_us = a->team.exchange_us;
+        team.apply_us = a->team.apply_us;
+        team.repeats = a->team.repeats;
+        announce.team = a->has_team ? &team : NULL;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

@@ -53,7 +53,7 @@ struct mfl_cli_options {
         int64_t days, crl_days; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
-        bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, plain, help, version,
+        bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, teams, plain, help, version,
                 after_round;
 };
 

@@ -111,6 +111,15 @@ static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mf
         return 0;
 }
 
+static int print_teams(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = mfl_view_teams(d->teams, cli->options.teams, width(cli));
+        if (!text)
+                return mfl_fail_memory(err, 0, "a job's teams");
+        printf("%s%s", *text ? "\n" : "", text);
+        return 0;
+}
+
 static void print_best(const Mfl__JobInfo *j)
 {
         char accuracy[16];
@@ -121,10 +130,34 @@ static void print_best(const Mfl__JobInfo *j)
         putchar('\n');
 }
 
+static json_t *teams_json(const Mfl__JobTeams *teams)
+{
+        json_t *at_work = json_array();
+        if (!teams) {
+                json_decref(at_work);
+                return json_null();
+        }
+        for (size_t i = 0; i < teams->n_at_work; i++) {
+                const Mfl__JobTeam *team = teams->at_work[i];
+                json_t *members = json_array();
+                for (size_t k = 0; k < team->n_members; k++)
+                        json_array_append_new(
+                                members, json_pack("{ss si}", "daemon", team->members[k]->daemon, "ranks",
+                                                 (int)team->members[k]->ranks));
+                json_array_append_new(at_work, members);
+        }
+        const Mfl__TeamTimes none = MFL__TEAM_TIMES__INIT, *t = teams->times ? teams->times : &none;
+        return json_pack("{si si si sf sf sf si so}", "formed", (int)teams->formed, "broken",
+                (int)teams->broken, "taken", (int)teams->taken, "compute_seconds",
+                (double)t->compute_us / 1e6, "exchange_seconds", (double)t->exchange_us / 1e6,
+                "apply_seconds", (double)t->apply_us / 1e6, "repeats", (int)t->repeats, "at_work", at_work);
+}
+
 static json_t *detail_json(const Mfl__JobDetail *d)
 {
-        return json_pack("{so ss so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
-                rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes));
+        return json_pack("{so ss so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+                rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes), "teams",
+                teams_json(d->teams));
 }
 
 static int print_detail(
@@ -157,6 +190,8 @@ static int print_detail(
         int r = print_rounds(cli, d->rounds, d->n_rounds, err);
         if (!r)
                 r = print_network(cli, d, err);
+        if (!r)
+                r = print_teams(cli, d, err);
         if (r)
                 return r;
         printf("%s%s", d->n_rounds ? "\n" : "", d->text);

@@ -49,7 +49,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Examples:\n"
                 "  mfl list\n"
                 "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
-        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition",
+        {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition teams",
                 "JOB is an id (j-000001), a name that only one job has, or 'last'. The section\n"
                 "'network' shows how many bytes the newest round cost each node, and how many it would\n"
                 "have cost if each daemon had fetched the model and sent its update alone. --partition\n"
@@ -59,6 +59,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Examples:\n"
                 "  mfl show last\n"
                 "  mfl show last --nodes\n"
+                "  mfl show last --teams\n"
                 "  mfl show last --partition\n"
                 "  mfl show fashion-demo --json | jq '.rounds[].accuracy'\n"},
         {"watch", "JOB", "watch a job until it ends", 1, 1, "timeout",

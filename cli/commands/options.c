@@ -41,6 +41,7 @@ static const struct mfl_cli_option options[] = {
                 0, 0},
         {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "show show what each of the last 100 rounds cost each node",
                 0, 0},
+        {"teams", 0, KIND_FLAG, AT(teams), NULL, "show which daemons train a client together now", 0, 0},
         {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "commit the current round first", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "let it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},

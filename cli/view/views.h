@@ -30,6 +30,9 @@ char *mfl_view_daemons(const Mfl__DaemonList *list, int columns);
  * server still knows it. "" if the server knows none. */
 char *mfl_view_network(const Mfl__JobDetail *detail, bool all_rounds, int columns);
 
+/* A line of sums; at_work: also the teams at work. NULL teams: the job has none. "" if there is nothing to say. */
+char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns);
+
 /* How a job's data set is divided: a line of sums, then one row per shown client with its most common
  * classes. */
 char *mfl_view_partition(const Mfl__JobPartition *partition, int columns);

@@ -264,6 +264,7 @@ struct trainer_run {
         bool sum_begun;                 /* it holds something: under the lock */
         _Atomic uint32_t n_working;     /* workers that may still add to it */
         struct trainer_slot *last;      /* its network's sum is still to be added */
+        struct mfl_task_times times;    /* of a team that this daemon led */
         bool alone;                     /* a place that the group can read is not wanted */
         bool unprepared;                /* because of memory */
         struct mfl_sum *held;           /* where networks' sums go first, if not NULL */

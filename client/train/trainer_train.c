@@ -355,8 +355,14 @@ static void dismiss(struct trainer_run *run, struct trainer_slot *slot, const ch
 {
         enum trainer_word word = WORD_END;
         uint32_t number = 0;
-        if (!reason)
+        if (!reason) {
                 mfl_trainer_meet_word(run, slot, &word, &number, NULL);
+                const struct mfl_team_times *t = mfl_team_times(slot->team->ranks[0].team);
+                run->times = (struct mfl_task_times){.compute_us = t->compute / 1000,
+                        .exchange_us = t->exchange / 1000,
+                        .apply_us = t->apply / 1000,
+                        .repeats = t->repeats};
+        }
         mfl_trainer_part(slot, reason);
 }
 
@@ -475,6 +481,8 @@ int mfl_trainer_train_result(struct trainer_run *run, struct mfl_error *err)
 {
         uint32_t n = mfl_trainer_items(run); /* all are done: nothing is given back from here on */
         int r = 0;
+        run->result->updates[0].has_team = run->request->task->team.team != 0;
+        run->result->updates[0].team = run->times;
         if (!run->request->task->single_updates)
                 return announce(run, 0, 0, n, err);
         for (uint32_t i = 0; !r && i < n; i++)

@@ -5,6 +5,7 @@
 #include "server/admin/answers.h"
 #include "server/jobs/partition.h"
 #include "server/views/job_view.h"
+#include "server/views/teams_view.h"
 
 #define DETAIL_ROUNDS 1000
 #define DETAIL_NODES 1000
@@ -123,6 +124,7 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         MFL_CLEANUP_FREE Mfl__RoundInfo **pointers = NULL;
         MFL_CLEANUP_FREE Mfl__NodeCost *costs = NULL;
         MFL_CLEANUP_FREE Mfl__NodeCost **cost_pointers = NULL;
+        MFL_CLEANUP_FREE struct mfl_teams *teams = NULL;
         Mfl__JobDetail detail = MFL__JOB_DETAIL__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         struct mfl_job_info_buffers buffers;
@@ -130,7 +132,7 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         if (!session || !job)
                 return;
         if (!round_infos(&op->rounds, false, &infos, &pointers, &detail.n_rounds) ||
-                !node_costs(&op->nodes, &costs, &cost_pointers)) {
+                !node_costs(&op->nodes, &costs, &cost_pointers) || !(teams = mfl_teams_new(job))) {
                 mfl_operator_no_memory(session, 0, "rounds");
                 return;
         }
@@ -140,6 +142,7 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         detail.rounds = pointers;
         detail.n_nodes = op->nodes.n;
         detail.nodes = cost_pointers;
+        detail.teams = mfl_teams_wire(teams);
         while (detail.n_nodes && mfl__job_detail__get_packed_size(&detail) > MFL_LIST_BYTES_MAX) {
                 size_t n_dropped = detail.n_nodes / 8 + 1; /* the oldest rounds are left out */
                 detail.nodes += n_dropped;

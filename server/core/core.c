@@ -123,7 +123,7 @@ static void release_jobs(struct mfl_core *core)
                 *at = job->next;
                 if (!*at)
                         core->jobs_end = at;
-                mfl_core_act(core, MFL_ACT_JOB_RELEASE, job);
+                mfl_core_act(core, MFL_ACT_JOB_RELEASE, job)->teams = job->team_totals;
                 mfl_round_free(core, job);
         }
 }

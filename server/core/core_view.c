@@ -3,6 +3,7 @@
 #include "server/core/core_progress.h"
 #include "server/core/core_view_node.h"
 #include "server/core/core_wait.h"
+#include "server/work/core_team.h"
 
 #define RIVAL_TOLD_MS 60000 /* a rival is shown beside the daemon for this long */
 
@@ -67,7 +68,7 @@ static const char *task_state(const struct core_daemon *daemon)
                 if (task->kind == MFL_TASK_EVAL)
                         return "evaluating";
                 if (task->kind == MFL_TASK_ASSIST)
-                        return "training";
+                        return "helping";
                 for (uint32_t i = 0; i < task->n_items; i++) {
                         uint32_t u = task->cover[i];
                         if (!u)
@@ -128,6 +129,29 @@ void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_co
         mfl_core_node_label(daemon, view.node);
         mfl_core_node_view(core, daemon, &view);
         *ret_view = view;
+}
+
+int mfl_core_job_teams(const struct mfl_core *core, const char *id, struct mfl_team_totals *ret_totals)
+{
+        const struct core_job *job = mfl_core_job(core, id);
+        if (!job)
+                return MFL_NOT_FOUND;
+        *ret_totals = job->team_totals;
+        return 0;
+}
+
+int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, uint32_t member,
+        const char **ret_daemon, uint32_t *ret_ranks)
+{
+        const struct core_job *job = mfl_core_job(core, id);
+        const struct core_team *team = job ? job->teams : NULL;
+        while (team && i--)
+                team = team->next;
+        if (!team || member >= team->n_members)
+                return MFL_NOT_FOUND;
+        *ret_daemon = team->member[member].task->daemon->info.name;
+        *ret_ranks = team->member[member].width;
+        return 0;
 }
 
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used)

@@ -163,6 +163,7 @@ void mfl_server_job_act(struct mfl_server_job *job, const struct mfl_core_action
                 mfl_server_job_set_state(job, action);
                 break;
         case MFL_ACT_JOB_RELEASE:
+                job->observed.teams = action->teams;
                 release(job);
                 break;
         case MFL_ACT_ROUND_OPEN:
@@ -192,4 +193,12 @@ void mfl_server_job_act(struct mfl_server_job *job, const struct mfl_core_action
         default:
                 mfl_assert(!"an action that is not about a job");
         }
+}
+
+struct mfl_team_totals mfl_server_job_teams(const struct mfl_server_job *job)
+{
+        struct mfl_team_totals totals = job->observed.teams;
+        if (mfl_server_job_in_core(job))
+                mfl_core_job_teams(job->jobs->loop->core, job->id, &totals);
+        return totals;
 }

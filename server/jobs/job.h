@@ -106,6 +106,7 @@ void mfl_server_job_free(struct mfl_server_job *job);
 /* At the end of the process, when the workers are closed. */
 void mfl_jobs_close(struct mfl_jobs *jobs);
 
+struct mfl_team_totals mfl_server_job_teams(const struct mfl_server_job *job);
 static inline bool mfl_server_job_in_core(const struct mfl_server_job *job)
 {
         return job->stage != MFL_STAGE_STORED;

@@ -8,6 +8,7 @@
 
 #include "server/observe/disk.h"
 #include "server/observe/timeline.h"
+#include "server/state/team_totals.h"
 
 /* Of the whole server. */
 struct mfl_observed {
@@ -26,6 +27,7 @@ struct mfl_job_observed {
         uint64_t rounds, clients, clients_rejected;
         uint64_t checkpoint_ns, commit_ns; /* when the order was given; 0: none is pending */
         struct mfl_round_record record;    /* being committed */
+        struct mfl_team_totals teams;      /* when the core released the job; before, the core has them */
         bool evaluated;
         double accuracy, loss; /* of the last evaluated round */
 };

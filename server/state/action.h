@@ -5,6 +5,7 @@
 
 #include "common/job/job_record.h"
 #include "proto/message.h"
+#include "server/state/team_totals.h"
 
 enum mfl_core_action_kind {
         MFL_ACT_SEND, /* msg to conn */
@@ -69,6 +70,7 @@ struct mfl_core_action {
                         enum mfl_encoding encoding;
                 } slot;
                 uint64_t weight;                /* APPLY: total */
+                struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
                 struct mfl_round_record record; /* COMMIT */
                 struct {
                         char node[MFL_NODE_BYTES], daemon[MFL_NAME_BYTES];

@@ -6,6 +6,7 @@
 #include "common/base/fixed.h"
 #include "common/job/job.h"
 #include "common/job/job_record.h"
+#include "server/state/team_totals.h"
 
 struct core_cut;
 struct core_daemon;
@@ -128,6 +129,7 @@ struct core_job {
         struct core_task *tasks;
         struct core_group *groups;
         struct core_team *teams;
+        struct mfl_team_totals team_totals;
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
         struct core_daemon **leased;

@@ -45,6 +45,7 @@ struct job_row {
         const struct mfl_server_job *job;
         bool in_core;
         struct mfl_core_job_view view;
+        struct mfl_team_totals teams;
 };
 
 static const char *const job_states[] = {"unknown", "waiting", "running", "done", "failed", "stopped"};
@@ -139,6 +140,27 @@ static void put_rejected(struct mfl_exposition *out, const struct job_row *row, 
         mfl_exposition_u64(out, row->job->observed.clients_rejected, labels);
 }
 
+static void put_teams(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->teams.formed, labels);
+}
+
+static void put_team_ends(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->teams.broken, MFL_LABELS("job", labels[1], "reason", "broken"));
+        mfl_exposition_u64(out, row->teams.taken, MFL_LABELS("job", labels[1], "reason", "taken"));
+}
+
+static void put_team_seconds(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        const struct mfl_task_times *t = &row->teams.times;
+        mfl_exposition_double(
+                out, (double)t->compute_us / 1e6, MFL_LABELS("job", labels[1], "part", "compute"));
+        mfl_exposition_double(
+                out, (double)t->exchange_us / 1e6, MFL_LABELS("job", labels[1], "part", "exchange"));
+        mfl_exposition_double(out, (double)t->apply_us / 1e6, MFL_LABELS("job", labels[1], "part", "apply"));
+}
+
 static const struct {
         enum mfl_metric_type type;
         const char *name, *help;
@@ -163,6 +185,14 @@ static const struct {
         {COUNTER, "mfl_job_clients_counted_total", "Clients in committed rounds.", put_clients},
         {COUNTER, "mfl_job_clients_rejected_total", "Clients whose training gave no usable update.",
                 put_rejected},
+        {COUNTER, "mfl_job_teams_total", "Teams of daemons that were formed to train one client.", put_teams},
+        {COUNTER, "mfl_job_teams_ended_total",
+                "Teams that ended without a result: a member lost another (broken), or was lost itself "
+                "(taken).",
+                put_team_ends},
+        {COUNTER, "mfl_job_team_seconds_total",
+                "Time of teams' leaders: computing, exchanging while nothing is computed, and applying.",
+                put_team_seconds},
 };
 
 static bool is_shown(const struct mfl_server_job *job)
@@ -185,6 +215,7 @@ static uint32_t choose_jobs(const struct mfl_pages *pages, struct job_row *rows,
                         rows[n].job = job;
                         rows[n].in_core = mfl_server_job_in_core(job) &&
                                           !mfl_core_job_view(pages->loop->core, job->id, &rows[n].view);
+                        rows[n].teams = mfl_server_job_teams(job);
                         n++;
                 }
         *ret_left_out = left_out;
@@ -209,7 +240,7 @@ static void put_jobs(const struct mfl_pages *pages, struct mfl_exposition *out, 
 /* ---- daemons ---- */
 
 static const char *const daemon_states[] = {
-        "idle", "training", "evaluating", "uploading", "draining", "drained", "lost"};
+        "idle", "training", "helping", "evaluating", "uploading", "draining", "drained", "lost"};
 
 static void put_daemon_counts(const struct mfl_pages *pages, struct mfl_exposition *out)
 {

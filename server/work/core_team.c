@@ -7,18 +7,6 @@
 
 #define TEAM_FAILS_MAX 4
 
-struct core_team {
-        uint64_t number;
-        struct core_job *job;
-        struct core_team *next;
-        uint32_t n_members;
-        struct {
-                struct core_task *task; /* NULL while the team is made */
-                uint64_t instance;
-                uint32_t width;
-        } member[];
-};
-
 /* ---- forming ---- */
 
 static struct core_task *give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
@@ -79,6 +67,7 @@ void mfl_core_team_form(
         task->unmeasured = true; /* the team's time says nothing about the daemon's */
         team->next = job->teams;
         job->teams = team;
+        job->team_totals.formed++;
         if (!core->error)
                 tell(core, team);
 }
@@ -141,17 +130,24 @@ static void end(
         free(team);
 }
 
+void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times)
+{
+        struct mfl_task_times *sum = &job->team_totals.times;
+        sum->compute_us += times->compute_us;
+        sum->exchange_us += times->exchange_us;
+        sum->apply_us += times->apply_us;
+        sum->repeats += times->repeats;
+}
+
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
 {
         if (task->team)
                 end(core, task->team, NULL, "the team's leader has the result");
 }
 
-void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason)
+static void lose(struct mfl_core *core, struct core_task *task, const char *reason)
 {
         struct core_team *team = task->team;
-        if (!team)
-                return;
         struct core_task *lead = team->member[0].task;
         struct core_job *job = team->job;
         mfl_core_trace(core, job, "round %u: the team of daemon %s ends: %.180s", job->round,
@@ -173,6 +169,14 @@ void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const cha
         struct core_daemon *daemon = lead->daemon;
         mfl_core_task_reclaim(core, lead, ITEM_OPEN);
         mfl_core_daemon_idle(core, daemon);
+}
+
+void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason)
+{
+        if (!task->team)
+                return;
+        task->job->team_totals.taken++;
+        lose(core, task, reason);
 }
 
 /* The accused may be stopped: the next team would wait for it again. */
@@ -200,7 +204,8 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
         if (accused && accused <= task->team->n_members)
                 accuse(core, task, accused - 1, reason);
-        mfl_core_team_lose(core, task, reason);
+        job->team_totals.broken++;
+        lose(core, task, reason);
         mfl_core_group_lose(core, task, reason);
         mfl_core_task_reclaim(core, task, ITEM_OPEN);
         mfl_core_daemon_idle(core, daemon);

@@ -21,6 +21,18 @@ struct core_team_member {
         uint32_t width;
 };
 
+struct core_team {
+        uint64_t number; /* no other team of the members' hosts has it */
+        struct core_job *job;
+        struct core_team *next; /* of its job */
+        uint32_t n_members;
+        struct {
+                struct core_task *task;
+                uint64_t instance;
+                uint32_t width;
+        } member[];
+};
+
 /* The new, unsent task is trained by all members; v[0] is its daemon, the others are leased to the job and idle. Gives
  * them their tasks. n >= 2. */
 void mfl_core_team_form(
@@ -30,6 +42,8 @@ bool mfl_core_team_wanted(const struct core_job *job);
 void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
 /* Of an assistant's task. */
 const struct core_task *mfl_core_team_lead(const struct core_task *task);
+/* An update of the leader says how long its team took. */
+void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times);
 /* The leader's task is covered by updates. */
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task);
 /* The task, of any member, is about to be taken back: its team ends. Nothing if it has none. */

@@ -74,7 +74,23 @@ def test_teams_of_daemons(cluster, few, daemons, workers, team):
     c.wait_daemons(daemons)
     job, digests = c.run_job(**FEW)
     assert digests == few
-    assert len(re.findall(r'daemon d\d leads a team with %s\n' % team, logs(c, job))) == FEW['rounds']
+    assert logs(c, job).count('daemon d1 leads a team with %s\n' % team) == FEW['rounds']
+
+
+def test_what_is_shown(cluster):
+    c = cluster(3)
+    c.wait_daemons(3)
+    job = c.begin(**FEW)
+    wait_until(lambda: c.mfl_json('show', job)['teams']['at_work'], 30, 'a team at work')
+    wait_until(lambda: re.search(r'(?m)^d1 +3 +d2, d3 *$', c.mfl('show', job, '--teams').stdout), 30, 'it in the table')
+    wait_until(lambda: 'helping' in [d['state'] for d in c.mfl_json('daemons')['daemons']], 30, 'a daemon that helps')
+    parts = ['compute_seconds', 'exchange_seconds', 'apply_seconds']
+    wait_until(lambda: all(c.mfl_json('show', job)['teams'][part] for part in parts), 30, 'the times of a team')
+    teams = c.mfl_json('show', job)['teams']
+    assert teams['formed'] > teams['broken'] == teams['taken'] == 0
+    c.stop_job(job)
+    ended = c.mfl_json('show', job)['teams']
+    assert ended['formed'] >= teams['formed'] and not ended['at_work']
 
 
 def test_who_joins_no_team(cluster, few):
