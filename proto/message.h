@@ -187,6 +187,12 @@ struct mfl_task_times {
         uint32_t repeats;
 };
 
+/* What is counted of a job's teams, as in JobTeams. */
+struct mfl_team_totals {
+        uint32_t formed, broken, taken;
+        struct mfl_task_times times;
+};
+
 struct mfl_announce {
         uint64_t task;
         uint32_t update, item_first, item_count;

@@ -8,7 +8,6 @@
 
 #include "server/observe/disk.h"
 #include "server/observe/timeline.h"
-#include "server/state/team_totals.h"
 
 /* Of the whole server. */
 struct mfl_observed {

@@ -5,7 +5,6 @@
 
 #include "common/job/job_record.h"
 #include "proto/message.h"
-#include "server/state/team_totals.h"
 
 enum mfl_core_action_kind {
         MFL_ACT_SEND, /* msg to conn */

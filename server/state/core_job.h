@@ -6,7 +6,7 @@
 #include "common/base/fixed.h"
 #include "common/job/job.h"
 #include "common/job/job_record.h"
-#include "server/state/team_totals.h"
+#include "proto/message.h"
 
 struct core_cut;
 struct core_daemon;
