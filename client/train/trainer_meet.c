@@ -85,6 +85,8 @@ static void meet_rank(void *arg, uint32_t i)
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
         rank->code = mfl_mesh_shm_open(&meeting, &rank->mesh, &rank->err);
+        if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
+                rank->code = MFL_TEAM_BROKEN;
         if (!rank->code && i && ops->params_base)
                 rank->code = mfl_trainer_params_start(run, rank->net, -1, &rank->err);
         if (!rank->code)

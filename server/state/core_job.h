@@ -132,6 +132,7 @@ struct core_job {
         struct mfl_team_totals team_totals;
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
+        uint32_t team_round; /* before this one its clients get no teams */
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 

@@ -6,6 +6,7 @@
 #include "server/work/core_reclaim.h"
 
 #define TEAM_FAILS_MAX 4
+#define TEAM_REST_ROUNDS 16
 
 /* ---- forming ---- */
 
@@ -74,7 +75,7 @@ void mfl_core_team_form(
 
 bool mfl_core_team_wanted(const struct core_job *job)
 {
-        return job->team_stamp != job->stamp || job->team_fails < TEAM_FAILS_MAX;
+        return job->round >= job->team_round;
 }
 
 void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
@@ -156,10 +157,12 @@ static void lose(struct mfl_core *core, struct core_task *task, const char *reas
                 job->team_stamp = job->stamp;
                 job->team_fails = 0;
         }
-        if (++job->team_fails == TEAM_FAILS_MAX)
+        if (++job->team_fails == TEAM_FAILS_MAX) {
+                job->team_round = job->round + TEAM_REST_ROUNDS;
                 mfl_core_trace(core, job,
-                        "round %u: %u teams have failed: its clients are trained by single daemons",
-                        job->round, TEAM_FAILS_MAX);
+                        "round %u: %u teams have failed: until round %u each client is trained by one daemon",
+                        job->round, TEAM_FAILS_MAX, job->team_round);
+        }
         if (lead != task)
                 mfl_core_task_cancel(core, lead, reason);
         end(core, team, task, reason);

@@ -8,8 +8,8 @@
  *   - when a member fails, loses another, or its task is taken back: the leader's task is taken back, too, and its items
  *     are dealt again, perhaps to a smaller team. A member that is accused to be gone or late rests until the phase ends.
  *
- * Teams that end badly are counted: after TEAM_FAILS_MAX in one phase its clients get no more teams, so that a round ends
- * also where daemons can't reach each other.
+ * Teams that end badly are counted: after TEAM_FAILS_MAX in one phase its clients, and those of the next rounds, get no
+ * teams, so that rounds end also where daemons can't reach each other.
  */
 #ifndef MFL_SERVER_WORK_CORE_TEAM_H
 #define MFL_SERVER_WORK_CORE_TEAM_H
@@ -37,7 +37,7 @@ struct core_team {
  * them their tasks. n >= 2. */
 void mfl_core_team_form(
         struct mfl_core *core, struct core_task *task, const struct core_team_member *v, uint32_t n);
-/* Whether the phase at hand still gets teams. */
+/* Whether the round at hand gets teams. */
 bool mfl_core_team_wanted(const struct core_job *job);
 void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
 /* Of an assistant's task. */
