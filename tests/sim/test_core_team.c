@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server core and teams: who is in them, and how they end. */
+#include "tests/lib/test.h"
+
+#include "proto/version.h"
+#include "server/core/core.h"
+
+#include <stdio.h>
+
+#define JOB "j-000001"
+#define DAEMONS 8
+
+struct bed {
+        struct mfl_core *core;
+        struct mfl_job spec;
+        uint64_t now;
+        struct mfl_data_info data;
+        struct mfl_daemon_info info[DAEMONS];
+        struct mfl_task task[DAEMONS]; /* the last one of each connection, from 1 on */
+        uint64_t item[DAEMONS];        /* its first item */
+        bool busy[DAEMONS];            /* it has a task, which was not cancelled */
+        uint32_t n_sent, n_cancelled;
+};
+
+static void feed(struct bed *bed, struct mfl_core_event event);
+
+static void take(struct bed *bed, const struct mfl_core_action *a)
+{
+        struct mfl_core_event ready = {.kind = MFL_EV_JOB_READY, .ok = true, .job = JOB};
+        if (a->kind == MFL_ACT_JOB_PREPARE) {
+                ready.job_ready.n_params = 4;
+                ready.job_ready.n_slots = 1;
+                feed(bed, ready);
+        } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_TASK) {
+                bed->task[a->conn] = a->msg.task;
+                bed->item[a->conn] = a->msg.task.items[0];
+                bed->busy[a->conn] = true;
+                bed->n_sent++;
+        } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_CANCEL) {
+                bed->busy[a->conn] &= bed->task[a->conn].task != a->msg.cancel.task;
+                bed->n_cancelled++;
+        }
+}
+
+static void feed(struct bed *bed, struct mfl_core_event event)
+{
+        struct mfl_core_actions actions = {0};
+        event.now_ms = bed->now;
+        assert_int_equal(mfl_core_step(bed->core, &event, &actions), 0);
+        for (uint32_t i = 0; i < actions.n; i++)
+                take(bed, &actions.v[i]);
+        mfl_core_actions_deinit(&actions);
+        mfl_core_check(bed->core);
+}
+
+static void message(struct bed *bed, uint32_t conn, struct mfl_msg msg)
+{
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
+}
+
+/* n daemons of one node with one worker each, which a test may change before `begin`. */
+static void setup(struct bed *bed, uint32_t n, uint32_t clients)
+{
+        struct mfl_core_options options = {.boot = 1,
+                .heartbeat_ms = 100000,
+                .dead_ms = 300000,
+                .reconnect_grace_ms = 10000,
+                .upload_stall_ms = 15000};
+        *bed = (struct bed){.data = {.name = "pets",
+                                    .shape = {.rank = 1, .dim = {4}},
+                                    .classes = 2,
+                                    .train_samples = 100,
+                                    .fingerprint = 5}};
+        strcpy(bed->spec.data.name, "pets");
+        bed->spec.rounds = 30;
+        bed->spec.data.partition = MFL_PARTITION_NATURAL_ID;
+        bed->spec.data.clients = clients;
+        bed->spec.aggregation.delta_max = 16;
+        bed->spec.aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        bed->spec.limits.quorum = 1;
+        bed->spec.limits.deadline_ms = 3600000;
+        bed->spec.limits.retries = 3;
+        bed->spec.selection.daemons_min = n;
+        bed->spec.training.batch = 16;
+        bed->spec.training.accumulate = 1;
+        bed->spec.parallel.grain = 4;
+        bed->spec.parallel.within = MFL_WITHIN_NODE;
+        for (uint32_t i = 1; i <= n; i++) {
+                struct mfl_daemon_info *info = &bed->info[i];
+                *info = (struct mfl_daemon_info){.instance = 10 + i,
+                        .protocol = MFL_PROTOCOL_MAX,
+                        .workers = 1,
+                        .node = "n",
+                        .has_reach = true,
+                        .reach = {.user = 1, .network_space = 2, .memory_space = 3},
+                        .n_data_sets = 1,
+                        .data_sets = &bed->data};
+                snprintf(info->name, sizeof info->name, "d%u", i);
+        }
+        assert_int_equal(mfl_core_new(&options, &bed->core, NULL), 0);
+}
+
+static void begin(struct bed *bed)
+{
+        feed(bed, (struct mfl_core_event){
+                          .kind = MFL_EV_JOB_ADD, .job = JOB, .job_add = {&bed->spec, 0, NULL, ""}});
+        for (uint32_t i = 1; i < DAEMONS; i++)
+                if (bed->info[i].instance)
+                        feed(bed, (struct mfl_core_event){
+                                          .kind = MFL_EV_DAEMON_UP, .conn = i, .daemon = &bed->info[i]});
+        for (int i = 0; i < 4; i++) {
+                bed->now += 500;
+                feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+        }
+}
+
+/* "d1:1+d2:1" - the members with their ranks - if this daemon leads that team, "d3" if it trains alone, else "". */
+static const char *led_by(const struct bed *bed, uint32_t conn, char text[128])
+{
+        const struct mfl_task *t = &bed->task[conn];
+        text[0] = '\0';
+        if (!bed->busy[conn] || t->kind != MFL_TASK_TRAIN)
+                return text;
+        if (!t->team.team)
+                return strcpy(text, bed->info[conn].name);
+        for (uint32_t m = 0; m < t->team.n_members; m++) {
+                uint32_t d = (uint32_t)t->team.members[m] - 10;
+                size_t n = strlen(text);
+                snprintf(text + n, 128 - n, "%s%s:%u", m ? "+" : "", bed->info[d].name, t->team.widths[m]);
+                assert_int_equal(bed->task[d].team.team, t->team.team);
+                assert_int_equal(bed->task[d].team.member, m);
+                assert_int_equal(bed->task[d].kind, m ? MFL_TASK_ASSIST : MFL_TASK_TRAIN);
+                assert_int_equal(bed->item[d], bed->item[conn]);
+        }
+        return text;
+}
+
+#define ASSERT_LEADS(bed, conn, expected)                                                                    \
+        do {                                                                                                 \
+                char text_[128];                                                                             \
+                assert_string_equal(led_by(bed, conn, text_), expected);                                     \
+        } while (0)
+
+static void idle_daemons_help(void **state)
+{
+        struct bed bed;
+        setup(&bed, 5, 1);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1"); /* a step has four grains */
+        assert_false(bed.busy[5]);
+        mfl_core_free(bed.core);
+        setup(&bed, 5, 2);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        ASSERT_LEADS(&bed, 3, "d3:1+d4:1+d5:1");
+        mfl_core_free(bed.core);
+        setup(&bed, 5, 3);
+        bed.spec.parallel.members = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1");
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
+        ASSERT_LEADS(&bed, 4, "d4:1+d5:1");
+        mfl_core_free(bed.core);
+}
+
+static void with_enough_clients_nobody_helps(void **state)
+{
+        struct bed bed;
+        for (int kind = 0; kind < 3; kind++) {
+                setup(&bed, 3, kind ? 1 : 6);
+                if (kind == 1)
+                        bed.spec.parallel.within = MFL_WITHIN_DAEMON;
+                if (kind == 2)
+                        bed.spec.parallel.grain = 16; /* a step is one grain */
+                begin(&bed);
+                for (uint32_t i = 1; i <= 3; i++)
+                        assert_int_equal(bed.task[i].team.team, 0);
+                mfl_core_free(bed.core);
+        }
+}
+
+static void workers_are_ranks(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 1);
+        bed.info[1].workers = 4; /* enough by itself */
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1");
+        mfl_core_free(bed.core);
+        setup(&bed, 3, 1);
+        bed.info[1].workers = bed.info[2].workers = 3;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:3+d2:1");
+        mfl_core_free(bed.core);
+        setup(&bed, 3, 1);
+        bed.info[1].workers = bed.info[2].workers = 4;
+        bed.spec.training.threads = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:2+d2:2");
+        mfl_core_free(bed.core);
+}
+
+static void only_equals_that_reach_each_other_join(void **state)
+{
+        struct bed bed;
+        setup(&bed, 7, 1);
+        strcpy(bed.info[1].node, "other");
+        strcpy(bed.info[2].numerics, "other");
+        bed.info[3].alone = true;
+        bed.info[4].protocol = MFL_PROTOCOL_TEAMS - 1;
+        bed.info[5].reach.memory_space = 0;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 6, "d6:1+d7:1");
+        mfl_core_free(bed.core);
+}
+
+static void a_site_helps_itself(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 0);
+        bed.spec.data.partition = MFL_PARTITION_LOCAL;
+        bed.spec.selection.daemons_min = 2; /* sites */
+        for (uint32_t i = 1; i <= 4; i++)
+                strcpy(bed.info[i].site, i <= 3 ? "a" : "b");
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+        ASSERT_LEADS(&bed, 4, "d4");
+        mfl_core_free(bed.core);
+}
+
+static void the_leaders_result_frees_the_others(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 1);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE,
+                .announce = {.task = bed.task[1].task,
+                        .item_count = 1,
+                        .encoding = MFL_ENCODING_F32,
+                        .bytes = 16,
+                        .weight = 1,
+                        .samples = 1,
+                        .job = JOB,
+                        .round = 1,
+                        .has_team = true,
+                        .team = {.compute_us = 70, .exchange_us = 20, .apply_us = 10}}};
+        message(&bed, 1, msg);
+        assert_true(bed.busy[1] && !bed.busy[2] && !bed.busy[3]);
+        struct mfl_team_totals totals;
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_int_equal(totals.formed, 1);
+        assert_int_equal(totals.broken + totals.taken, 0);
+        assert_int_equal(totals.times.exchange_us, 20);
+        mfl_core_free(bed.core);
+}
+
+static void say_failed(struct bed *bed, uint32_t conn, bool broken, uint32_t accused)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                .failed = {.task = bed->task[conn].task,
+                        .reason = "lost",
+                        .broken = broken,
+                        .accused = accused}};
+        bed->busy[conn] = false;
+        message(bed, conn, msg);
+}
+
+static void who_is_accused_rests(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 1);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        say_failed(&bed, 4, true, 2); /* d2 has died, says d4 */
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1+d4:1");
+        assert_false(bed.busy[2]);
+        say_failed(&bed, 3, true, 1); /* the leader is late */
+        ASSERT_LEADS(&bed, 3, "d3:1+d4:1");
+        assert_false(bed.busy[1]);
+        mfl_core_free(bed.core);
+}
+
+static void what_fails_again_and_again_is_left_alone(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 1);
+        begin(&bed);
+        for (int k = 0; k < 4; k++) {
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                say_failed(&bed, 1, true, 0);
+        }
+        assert_int_equal(bed.busy[1] + bed.busy[2] + bed.busy[3], 1);
+        for (uint32_t i = 1; i <= 3; i++)
+                assert_true(!bed.busy[i] || !bed.task[i].team.team);
+        mfl_core_free(bed.core);
+}
+
+static void a_lost_member_ends_its_team(void **state)
+{
+        for (uint32_t victim = 1; victim <= 3; victim++) {
+                struct bed bed;
+                setup(&bed, 3, 1);
+                begin(&bed);
+                feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = victim});
+                assert_int_equal(bed.n_sent, 3); /* it may come back, and its team may still be at work */
+                bed.now += 10001;
+                feed(&bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+                ASSERT_LEADS(&bed, victim == 1 ? 2 : 1,
+                        victim == 1   ? "d2:1+d3:1"
+                        : victim == 2 ? "d1:1+d3:1"
+                                      : "d1:1+d2:1");
+                mfl_core_free(bed.core);
+        }
+}
+
+/* A member that fails by itself is told apart from one that lost another, and counts like any failure. */
+static void a_failure_is_the_members_own(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 1);
+        begin(&bed);
+        say_failed(&bed, 2, false, 0);
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1"); /* who has just failed comes last */
+        struct mfl_team_totals totals;
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_int_equal(totals.taken, 1);
+        assert_int_equal(totals.broken, 0);
+        mfl_core_free(bed.core);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(idle_daemons_help),
+                cmocka_unit_test(with_enough_clients_nobody_helps),
+                cmocka_unit_test(workers_are_ranks),
+                cmocka_unit_test(only_equals_that_reach_each_other_join),
+                cmocka_unit_test(a_site_helps_itself),
+                cmocka_unit_test(the_leaders_result_frees_the_others),
+                cmocka_unit_test(who_is_accused_rests),
+                cmocka_unit_test(what_fails_again_and_again_is_left_alone),
+                cmocka_unit_test(a_lost_member_ends_its_team),
+                cmocka_unit_test(a_failure_is_the_members_own),
+        };
+        return cmocka_run_group_tests_name("core_team", tests, NULL, NULL);
+}
