@@ -72,6 +72,7 @@ void mfl_round_job_fail(
         mfl_core_trace(core, job, "job %s %s: %.200s", job->id,
                 state == MFL_JOB_STOPPED ? "is stopped" : "has failed", reason);
         mfl_core_groups_end(core, job, "the job is over");
+        mfl_core_teams_end(core, job, reason);
         for (struct core_task *task = job->tasks; task; task = task->job_next) {
                 mfl_core_task_cancel(core, task, reason);
                 mfl_core_task_take(core, task, ITEM_OPEN);

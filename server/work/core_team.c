@@ -214,6 +214,12 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         mfl_core_daemon_idle(core, daemon);
 }
 
+void mfl_core_teams_end(struct mfl_core *core, struct core_job *job, const char *reason)
+{
+        while (job->teams)
+                end(core, job->teams, NULL, reason);
+}
+
 void mfl_core_teams_free(struct core_job *job)
 {
         while (job->teams) {

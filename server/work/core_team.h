@@ -50,6 +50,8 @@ void mfl_core_team_done(struct mfl_core *core, struct core_task *task);
 void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason);
 /* TaskFailed with `broken`, from the task's daemon. */
 void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const struct mfl_msg *msg);
+/* Nothing is wanted of the job's teams any longer. */
+void mfl_core_teams_end(struct mfl_core *core, struct core_job *job, const char *reason);
 /* With the tasks of the phase, which are freed by their owner. */
 void mfl_core_teams_free(struct core_job *job);
 void mfl_core_team_check(const struct core_job *job);

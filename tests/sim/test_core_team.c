@@ -20,6 +20,7 @@ struct bed {
         uint64_t item[DAEMONS];        /* its first item */
         bool busy[DAEMONS];            /* it has a task, which was not cancelled */
         uint32_t n_sent, n_cancelled;
+        struct mfl_team_totals ended; /* the released job's */
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
@@ -39,7 +40,8 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
         } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_CANCEL) {
                 bed->busy[a->conn] &= bed->task[a->conn].task != a->msg.cancel.task;
                 bed->n_cancelled++;
-        }
+        } else if (a->kind == MFL_ACT_JOB_RELEASE)
+                bed->ended = a->teams;
 }
 
 static void feed(struct bed *bed, struct mfl_core_event event)
@@ -329,6 +331,22 @@ static void a_failure_is_the_members_own(void **state)
         mfl_core_free(bed.core);
 }
 
+static void a_stopped_jobs_teams_have_not_failed(void **state)
+{
+        struct bed bed;
+        struct mfl_team_totals totals;
+        setup(&bed, 3, 1);
+        begin(&bed);
+        uint32_t n = bed.n_cancelled;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_JOB_STOP, .job = JOB});
+        assert_int_equal(bed.n_cancelled, n + 3);
+        assert_true(!bed.busy[1] && !bed.busy[2] && !bed.busy[3]);
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), MFL_NOT_FOUND); /* it is released */
+        assert_int_equal(bed.ended.formed, 1);
+        assert_int_equal(bed.ended.taken + bed.ended.broken, 0);
+        mfl_core_free(bed.core);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -342,6 +360,7 @@ int main(void)
                 cmocka_unit_test(what_fails_again_and_again_is_left_alone),
                 cmocka_unit_test(a_lost_member_ends_its_team),
                 cmocka_unit_test(a_failure_is_the_members_own),
+                cmocka_unit_test(a_stopped_jobs_teams_have_not_failed),
         };
         return cmocka_run_group_tests_name("core_team", tests, NULL, NULL);
 }
