@@ -154,6 +154,9 @@ struct mfl_task_team {
         uint32_t widths[MFL_GROUP_MAX];  /* ranks of each */
 };
 
+#define MFL_TASK_METHOD_MAX 4
+#define MFL_ANNOUNCE_SCALARS_MAX 4
+
 struct mfl_task {
         uint64_t task;
         char job[MFL_JOB_ID_BYTES];
@@ -174,6 +177,8 @@ struct mfl_task {
                                  itself */
         struct mfl_group group;
         struct mfl_task_team team;
+        uint32_t n_method; /* what the job's strategy keeps from round to round */
+        double method[MFL_TASK_METHOD_MAX];
 };
 
 struct mfl_rejected {
@@ -206,6 +211,8 @@ struct mfl_announce {
         uint64_t group; /* its sum waits for the others of the node; 0: uploaded alone */
         bool has_team;
         struct mfl_task_times team;
+        uint32_t n_scalars; /* sums that the job's strategy adds beside the deltas */
+        int64_t scalars[MFL_ANNOUNCE_SCALARS_MAX];
 };
 
 struct mfl_range {

@@ -110,6 +110,9 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 group_to_msg(t->group, &m->task.group);
         if (t->team)
                 team_to_msg(t->team, &m->task.team);
+        m->task.n_method = (uint32_t)t->n_method;
+        if (t->n_method)
+                memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -149,6 +152,9 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .exchange_us = a->team->exchange_us,
                         .apply_us = a->team->apply_us,
                         .repeats = a->team->repeats};
+        m->announce.n_scalars = (uint32_t)a->n_scalars;
+        if (a->n_scalars)
+                memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);
         COPY(m->announce.job, a->job);
         return 0;
 }

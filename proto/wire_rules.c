@@ -81,6 +81,9 @@ static int check_task(const void *message, struct mfl_error *err)
                 return 0;
         if (!(m->delta_max > 0))
                 return INVALID("Task.delta_max: %g is not above 0", (double)m->delta_max);
+        for (size_t i = 0; i < m->n_method; i++)
+                if (!isfinite(m->method[i]))
+                        return INVALID("Task.method: number %zu is not finite", i);
         if (!m->weight_max)
                 return INVALID("Task.weight_max: 0, expected at least 1");
         if (ldexp((double)m->weight_max * (double)m->delta_max, m->scale_bits) > 0x1p62)
@@ -167,6 +170,9 @@ static int check_announce(const void *message, struct mfl_error *err)
                 return INVALID("Announce.data: %zu of %" PRIu64 " bytes", m->data.len, m->bytes);
         if ((m->weight == 0) != (m->bytes == 0))
                 return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);
+        for (size_t i = 0; i < m->n_scalars; i++)
+                if (m->scalars[i] < 0)
+                        return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
         return 0;
 }
 
@@ -323,7 +329,8 @@ static const struct mfl_wire_message messages[] = {
                 {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
-                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}),
+                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL},
+                {"method", 0, MFL_TASK_METHOD_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
                 {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}),
         MESSAGE(group, check_group, {"group", 1, INT64_MAX}, {"collective", ENUM},
@@ -348,7 +355,8 @@ static const struct mfl_wire_message messages[] = {
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
-                {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL}),
+                {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
+                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},
                 {"repeats", ANY}),
         MESSAGE(rejected, NULL, {"item", ANY}, {"reason", REASON}),

@@ -133,6 +133,8 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         team.members = (uint64_t *)(uintptr_t)t->team.members;
         team.widths = (uint32_t *)(uintptr_t)t->team.widths;
         task.team = t->team.team ? &team : NULL;
+        task.n_method = t->n_method;
+        task.method = (double *)(uintptr_t)t->method;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -188,6 +190,8 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.apply_us = a->team.apply_us;
         team.repeats = a->team.repeats;
         announce.team = a->has_team ? &team : NULL;
+        announce.n_scalars = a->n_scalars;
+        announce.scalars = (int64_t *)(uintptr_t)a->scalars;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

@@ -131,7 +131,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
         int r = mfl_trainer_group_place(run, owned, err);
-        bool alone = !result->grouped && (task->n_items == 1 || task->single_updates);
+        bool weighs = mfl_method_get(run->job->spec)->weighs;
+        bool alone = !result->grouped && !weighs && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         struct mfl_announce kind = {.encoding = owned->encoding};
         uint64_t bytes = buffer_bytes(&kind, result->n);
@@ -161,6 +162,9 @@ static void init_run(struct trainer_run *run)
         pthread_mutex_init(&run->eval_lock, NULL);
         for (uint32_t i = 0; i < STRIPES; i++)
                 pthread_mutex_init(&run->stripes[i], NULL);
+        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
+        run->fixed = run->request->task->fixed;
+        run->fixed.share_bits = method->share_bits ? method->share_bits(run->job->spec) : 0;
         run->stripe = MFL_MAX(1u, (run->job->graph->n_moving + STRIPES - 1) / STRIPES);
 }
 
@@ -294,7 +298,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
         int r = order_clients(run, err);
         if (!r)
                 r = make_buffers(run, owned, err);
-        if (!r && run->sum && !run->trainer->ops->sum_add) {
+        if (!r && run->sum && !trainer_adds_on_device(run)) {
                 memset(run->sum, 0, run->result->n * sizeof(*run->sum));
                 run->sum_begun = true;
         }

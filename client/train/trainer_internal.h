@@ -7,7 +7,7 @@
 
 #include "client/train/trainer.h"
 #include "common/partition/partition.h"
-#include "common/job/job.h"
+#include "common/job/method.h"
 
 /* ---- memory: trainer_memory.c ---- */
 
@@ -111,6 +111,7 @@ struct trainer_lane {
         bool active;
         uint32_t item; /* of the task */
         uint64_t weight, busy_ns;
+        double loss; /* mean with the params that it received, where the strategy needs it */
         struct trainer_local local;
         uint32_t *order; /* the client's samples, shuffled */
 };
@@ -200,6 +201,8 @@ struct trainer_run;
 /* Steps of a client of n samples. */
 uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
+/* The optimizer of a task, for a strategy that sets some of it anew in each round. */
+struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
 /* The job of a request, made or found. */
 int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);
@@ -245,7 +248,8 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
 struct trainer_item {
         uint64_t weight, samples, correct, train_us;
         int64_t loss_sum;
-        char *rejected; /* reason; NULL: counted */
+        int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
+        char *rejected;                          /* reason; NULL: counted */
 };
 
 struct trainer_run {
@@ -260,6 +264,7 @@ struct trainer_run {
         int code;
         struct mfl_error err;
         struct trainer_clients clients; /* of training, in the order in which they are taken */
+        struct mfl_fixed fixed;         /* the task's, with the room for the strategy's own weights */
         int64_t *sum;                   /* MFL_ENCODING_I64 */
         bool sum_begun;                 /* it holds something: under the lock */
         _Atomic uint32_t n_working;     /* workers that may still add to it */
@@ -313,6 +318,13 @@ static inline uint32_t trainer_width(const struct trainer_run *run)
  * indices. */
 void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
         uint64_t now_ns, uint64_t *told_ns);
+
+/* Whether networks add updates to sums of their own. Real weights are folded in on the host, where all of a client's delta is at
+ * hand. */
+static inline bool trainer_adds_on_device(const struct trainer_run *run)
+{
+        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs;
+}
 
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);

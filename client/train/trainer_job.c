@@ -320,6 +320,14 @@ struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
                 .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
 }
 
+struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
+{
+        struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
+        if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
+                opt.prox_mu = (float)task->method[0];
+        return opt;
+}
+
 static struct mfl_net_options net_options(
         const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
 {
@@ -439,6 +447,13 @@ static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, st
         return r ? r : mfl_trainer_team_new(trainer, job, slot->train, options, width, &slot->team, err);
 }
 
+static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, false);
+        return slot->eval ? 0 : make_net(trainer, job, &options, &slot->eval, err);
+}
+
 static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct trainer_clients *clients, uint32_t workers, struct mfl_error *err)
 {
@@ -455,18 +470,13 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
                 r = make_net(trainer, job, &options, &slot->train, err);
         if (!r && slot == job->slots)
                 log_network(trainer, job, &options, slot->train);
+        if (!r && mfl_method_get(job->spec)->needs_loss)
+                r = prepare_eval(trainer, job, slot, err);
         uint32_t width = mfl_trainer_team_width(trainer, job, workers);
         if (!r && width)
                 r = prepare_team(trainer, job, slot, &options, width, err);
         slot->n_wanted = wanted;
         return r;
-}
-
-static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
-        struct mfl_error *err)
-{
-        struct mfl_net_options options = net_options(trainer, job, false);
-        return slot->eval ? 0 : make_net(trainer, job, &options, &slot->eval, err);
 }
 
 static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, enum mfl_task_kind kind,

@@ -90,7 +90,7 @@ static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slo
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
         struct mfl_train_control *control = run->request->control;
-        struct mfl_optimizer opt = mfl_trainer_optimizer(run->job->spec);
+        struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
         uint64_t start_ns = mfl_now_ns();
         uint32_t n = steps_of_chunk(run, slot), n_active = 0;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
@@ -171,8 +171,8 @@ static int take_delta(
 }
 
 /* Workers start at different stripes, so they rarely wait for each other. */
-static int add_delta(
-        struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight, struct mfl_error *err)
+static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
+        double real, struct mfl_error *err)
 {
         uint64_t n = run->job->graph->n_moving;
         uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
@@ -180,13 +180,49 @@ static int add_delta(
                 uint32_t i = (s + worker * 7) % n_stripes;
                 uint64_t first = i * run->stripe, count = MFL_MIN(run->stripe, n - first);
                 pthread_mutex_lock(&run->stripes[i]);
-                int r = mfl_fixed_parts_add_f32(&run->request->task->fixed, &run->job->graph->statistics,
-                        first, weight, delta + first, count, run->sum + first, err);
+                int r = mfl_fixed_parts_add_real(&run->fixed, &run->job->graph->statistics, first, weight,
+                        real, delta + first, count, run->sum + first, err);
                 pthread_mutex_unlock(&run->stripes[i]);
                 if (r)
                         return r;
         }
         return 0;
+}
+
+/* What the strategy makes of a client: its real weight, and its scalars. A client that it can't count is rejected. */
+static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struct trainer_item *item,
+        const float *delta, double *ret_real, struct mfl_error *err)
+{
+        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
+        *ret_real = (double)lane->weight;
+        if (!method->weighs)
+                return 0;
+        struct mfl_client_facts facts = {.weight = lane->weight,
+                .samples = lane->local.n,
+                .steps = lane->local.n_steps,
+                .loss = lane->loss};
+        struct mfl_error why;
+        if (method->needs_norm)
+                facts.norm2 = mfl_method_norm2(
+                        &run->fixed, &run->job->graph->statistics, delta, run->job->graph->n_moving);
+        if (mfl_method_weigh(run->job->spec, &run->fixed, run->request->task->method, &facts, ret_real,
+                    item->scalars, &why))
+                return reject(item, mfl_asprintf("%s", why.text), err);
+        return 0;
+}
+
+/* The client's loss before it trains: an evaluation of its own samples. */
+static int measure_loss(
+        struct trainer_run *run, struct trainer_slot *slot, struct trainer_lane *lane, struct mfl_error *err)
+{
+        struct mfl_score score = {0};
+        if (!mfl_method_get(run->job->spec)->needs_loss)
+                return 0;
+        int r = run->trainer->ops->eval(
+                slot->eval, 0, run->job->data->train, lane->local.samples, lane->local.n, &score, err);
+        lane->loss = score.n_scored ? mfl_fixed_loss_to_double(score.loss_sum) / (double)score.n_scored : 0;
+        mfl_trainer_count(run, slot->eval, 0, 0, mfl_now_ns(), &slot->eval_told_ns);
+        return r;
 }
 
 /* Lane i takes item `item`; a client that can't be counted is rejected at once. */
@@ -227,6 +263,8 @@ static int start_lane(
         lane->item = item;
         lane->weight = weight;
         lane->active = true;
+        if (!r && run->request->task->kind == MFL_TASK_TRAIN)
+                r = measure_loss(run, slot, lane, err);
         lane->busy_ns = mfl_now_ns() - start_ns;
         return r;
 }
@@ -262,12 +300,15 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
+        double real = 0;
+        if (!r && !item->rejected)
+                r = weigh(run, lane, item, delta, &real, err);
         /* Only clients that the device rejected come here, and its sum does not have them. */
-        if (!r && run->trainer->ops->sum_add && run->sum && !item->rejected)
+        if (!r && trainer_adds_on_device(run) && !item->rejected)
                 return mfl_fail(err, -EIO, "the device rejects an update that is within +-%g",
                         (double)run->request->task->fixed.delta_max);
         if (!r && run->sum && !item->rejected)
-                r = add_delta(run, worker, delta, lane->weight, err);
+                r = add_delta(run, worker, delta, lane->weight, real, err);
         return r;
 }
 
@@ -290,7 +331,7 @@ static int end_on_device(
 static int end_lanes(
         struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
 {
-        bool on_device = run->sum && run->trainer->ops->sum_add;
+        bool on_device = trainer_adds_on_device(run);
         uint64_t start_ns = mfl_now_ns();
         uint32_t n_done = 0;
         int r = 0;
@@ -327,6 +368,9 @@ static int begin_worker(struct trainer_run *run, struct trainer_slot *slot, stru
         slot->sum_used = false;
         if (!r && ops->params_base)
                 r = mfl_trainer_params_start(run, slot->train, -1, err);
+        if (!r && slot->eval && run->request->task->kind == MFL_TASK_TRAIN &&
+                mfl_method_get(run->job->spec)->needs_loss)
+                r = mfl_trainer_params_start(run, slot->eval, 0, err);
         return r;
 }
 
@@ -400,7 +444,7 @@ void mfl_trainer_train_worker(void *arg, uint32_t worker)
 /* What the leader says, until it says the end. */
 static int assist(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
-        struct mfl_optimizer opt = mfl_trainer_optimizer(run->job->spec);
+        struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
         struct trainer_lane *lane = &slot->lanes[0];
         for (;;) {
                 enum trainer_word word;
@@ -450,6 +494,7 @@ static int announce(
         update->item_first = first;
         update->item_count = count;
         update->encoding = run->sum ? MFL_ENCODING_I64 : MFL_ENCODING_F32;
+        update->n_scalars = (uint32_t)mfl_method_get(run->job->spec)->n_scalars;
         for (uint32_t i = first; i < first + count; i++) {
                 const struct trainer_item *item = &run->items[i];
                 update->n_rejected += item->rejected != NULL;
@@ -458,6 +503,8 @@ static int announce(
                 update->correct += item->correct;
                 update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
                 update->train_us += item->train_us;
+                for (uint32_t k = 0; k < update->n_scalars; k++)
+                        update->scalars[k] += item->scalars[k];
         }
         update->bytes = update->n_rejected < count ? run->job->graph->n_moving * element : 0;
         if (!update->n_rejected)

@@ -2,8 +2,9 @@
 /* Exact aggregation in 64-bit fixed point: loops that check a block of an update and add it, and that subtract
  * everything again when a later block is wrong.
  *
- * The products are exact: the weight has at most 29 significant bits and delta has 24, so weight * delta has at most
- * 53 and is exact in double; the factor 2^s only moves the exponent. The only rounding is the one to an integer. The
+ * The products of whole weights are exact: the weight has at most 29 significant bits and delta has 24, so weight * delta has at most
+ * 53 and is exact in double; the factor 2^s only moves the exponent. The only rounding is the one to an integer. With a real weight
+ * the product is rounded to double once, before it. The
  * loops are plain C that compilers vectorise, and give the same integers on every machine.
  */
 #include "common/base/fixed.h"
@@ -44,11 +45,19 @@ static int choose_scale(const char *what, float max, uint64_t weight_max, int *r
 
 int mfl_fixed_choose(float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err)
 {
-        struct mfl_fixed fixed = {.weight_max = weight_max};
+        return mfl_fixed_choose_share(delta_max, weight_max, 0, ret_fixed, err);
+}
+
+int mfl_fixed_choose_share(float delta_max, uint64_t weight_max, int share_bits, struct mfl_fixed *ret_fixed,
+        struct mfl_error *err)
+{
+        struct mfl_fixed fixed = {.weight_max = weight_max, .share_bits = share_bits};
+        mfl_assert(share_bits >= 0 && share_bits <= 20);
         if (weight_max < 1 || weight_max > (uint64_t)1 << 50)
                 return mfl_fail(err, MFL_INVALID, "sum of weights: expected 1 to 2^50, got %llu",
                         (unsigned long long)weight_max);
         int r = choose_scale("delta_max", delta_max, weight_max, &fixed.scale_bits, &fixed.delta_max, err);
+        fixed.scale_bits -= share_bits;
         if (!r)
                 *ret_fixed = fixed;
         return r;
@@ -80,6 +89,7 @@ struct mfl_fixed_part mfl_fixed_part_at(
         if (part.statistics) {
                 part.fixed.scale_bits = fixed->statistics_bits;
                 part.fixed.delta_max = fixed->statistics_max;
+                part.fixed.share_bits = 0;
         }
         return part;
 }
@@ -187,12 +197,17 @@ static int check_weight(
 struct elements {
         const float *p1, *p0;
         const int64_t *sum;
+        bool has_real; /* deltas that are no running statistics count with this weight */
+        double real;
 };
 
 static struct elements elements_from(const struct elements *e, size_t at)
 {
-        return (struct elements){
-                e->p1 ? e->p1 + at : NULL, e->p0 ? e->p0 + at : NULL, e->sum ? e->sum + at : NULL};
+        struct elements rest = *e;
+        rest.p1 = e->p1 ? e->p1 + at : NULL;
+        rest.p0 = e->p0 ? e->p0 + at : NULL;
+        rest.sum = e->sum ? e->sum + at : NULL;
+        return rest;
 }
 
 static float delta_of(const struct elements *e, size_t i)
@@ -204,13 +219,20 @@ static float delta_of(const struct elements *e, size_t i)
  * exact. */
 static int64_t limit_of(const struct mfl_fixed *fixed, uint64_t weight)
 {
-        return (int64_t)weight * (int64_t)ldexp((double)fixed->delta_max, fixed->scale_bits);
+        return (int64_t)weight *
+               (int64_t)ldexp((double)fixed->delta_max, fixed->scale_bits + fixed->share_bits);
+}
+
+static double factor_of(const struct mfl_fixed_part *part, uint64_t weight, const struct elements *e)
+{
+        double w = e->has_real && !part->statistics ? e->real : (double)weight;
+        return ldexp(w, part->fixed.scale_bits);
 }
 
 static void subtract(
-        const struct mfl_fixed *fixed, uint64_t weight, const struct elements *e, size_t n, uint64_t *acc)
+        const struct mfl_fixed_part *part, uint64_t weight, const struct elements *e, size_t n, uint64_t *acc)
 {
-        double factor = ldexp((double)weight, fixed->scale_bits);
+        double factor = factor_of(part, weight, e);
         if (e->sum)
                 subtract_i64((const uint64_t *)e->sum, n, acc);
         else if (e->p0)
@@ -222,11 +244,11 @@ static void subtract(
 /* Adds elements of one scale. Returns n, or the index of the first element that is over the limit; acc is then as it
  * was before. */
 static size_t add_part(
-        const struct mfl_fixed *fixed, uint64_t weight, const struct elements *e, size_t n, uint64_t *acc)
+        const struct mfl_fixed_part *part, uint64_t weight, const struct elements *e, size_t n, uint64_t *acc)
 {
-        double factor = ldexp((double)weight, fixed->scale_bits);
-        int64_t limit = e->sum ? limit_of(fixed, weight) : 0;
-        float max = fixed->delta_max;
+        double factor = factor_of(part, weight, e);
+        int64_t limit = e->sum ? limit_of(&part->fixed, weight) : 0;
+        float max = part->fixed.delta_max;
         for (size_t added = 0, checked = 0; added < n;) {
                 size_t next = MFL_MIN(BLOCK, n - checked), count = checked - added, bad;
                 if (e->sum)
@@ -242,7 +264,7 @@ static size_t add_part(
                 size_t i = added;
                 while (e->sum ? e->sum[i] <= limit && e->sum[i] >= -limit : fabsf(delta_of(e, i)) <= max)
                         i++;
-                subtract(fixed, weight, e, added, acc);
+                subtract(part, weight, e, added, acc);
                 return i;
         }
         return n;
@@ -254,7 +276,7 @@ static void subtract_all(const struct mfl_fixed *fixed, const struct mfl_fixed_p
         for (size_t at = 0; at < n;) {
                 struct mfl_fixed_part part = mfl_fixed_part_at(fixed, parts, first + at, first + n);
                 struct elements e = elements_from(all, at);
-                subtract(&part.fixed, weight, &e, (size_t)(part.end - first) - at, acc + at);
+                subtract(&part, weight, &e, (size_t)(part.end - first) - at, acc + at);
                 at = (size_t)(part.end - first);
         }
 }
@@ -279,7 +301,7 @@ static int add_all(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *
                 struct mfl_fixed_part part = mfl_fixed_part_at(fixed, parts, first + at, first + n);
                 struct elements e = elements_from(all, at);
                 size_t count = (size_t)(part.end - first) - at;
-                size_t bad = add_part(&part.fixed, weight, &e, count, acc + at);
+                size_t bad = add_part(&part, weight, &e, count, acc + at);
                 if (bad == count) {
                         at += count;
                         continue;
@@ -308,6 +330,18 @@ int mfl_fixed_parts_add_f32(const struct mfl_fixed *fixed, const struct mfl_fixe
         uint64_t first, uint64_t weight, const float *delta, size_t n, int64_t *acc, struct mfl_error *err)
 {
         struct elements all = {.p1 = delta};
+        return add_all(fixed, parts, first, weight, &all, n, (uint64_t *)acc, err);
+}
+
+int mfl_fixed_parts_add_real(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts,
+        uint64_t first, uint64_t weight, double real, const float *delta, size_t n, int64_t *acc,
+        struct mfl_error *err)
+{
+        struct elements all = {.p1 = delta, .has_real = true, .real = real};
+        double most = ldexp((double)weight, fixed->share_bits);
+        if (!(real >= 0 && real <= most))
+                return mfl_fail(
+                        err, MFL_INVALID, "real weight of an update: expected 0 to %g, got %g", most, real);
         return add_all(fixed, parts, first, weight, &all, n, (uint64_t *)acc, err);
 }
 

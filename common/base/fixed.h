@@ -27,6 +27,7 @@ struct mfl_fixed {
         uint64_t weight_max;  /* of a whole round */
         int statistics_bits;  /* s of running statistics, and their largest |delta|, a power of two; */
         float statistics_max; /* 0: they have the scale and limit of other elements */
+        int share_bits;       /* a client's real weight is at most its whole one times 2^share_bits */
 };
 
 /* Which elements of a vector are running statistics: those in [edge[0], edge[1]), [edge[2], edge[3]), and so on.
@@ -70,6 +71,10 @@ static inline MFL_HD uint64_t mfl_fixed_round(double x)
 int mfl_fixed_choose(
         float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
+/* The scale for clients with real weights (common/job/method.h), which may be 2^share_bits times their whole ones. */
+int mfl_fixed_choose_share(float delta_max, uint64_t weight_max, int share_bits, struct mfl_fixed *ret_fixed,
+        struct mfl_error *err);
+
 /* The same for running statistics: sets statistics_bits and statistics_max of ret_fixed. */
 int mfl_fixed_choose_statistics(float statistics_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
@@ -84,6 +89,12 @@ int mfl_fixed_parts_add_delta(const struct mfl_fixed *fixed, const struct mfl_fi
 /* The same for a delta that was computed elsewhere. */
 int mfl_fixed_parts_add_f32(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts,
         uint64_t first, uint64_t weight, const float *delta, size_t n, int64_t *acc, struct mfl_error *err);
+
+/* The same for a client whose delta counts with a real weight: acc[i] += round(fl(real * delta[i]) * 2^s), and for running
+ * statistics round(weight * delta[i] * 2^s). 0 <= real <= weight * 2^share_bits. */
+int mfl_fixed_parts_add_real(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts,
+        uint64_t first, uint64_t weight, double real, const float *delta, size_t n, int64_t *acc,
+        struct mfl_error *err);
 
 /* acc[i] += sum[i], sum being an update of total weight `weight`; MFL_INVALID (acc unchanged) when an element is
  * larger than any element of such an update can be. */

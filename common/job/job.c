@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_training.h"
+#include "common/job/method.h"
 #include "common/base/plain.h"
 #include "common/settings/yaml.h"
 
@@ -11,8 +13,8 @@
 static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
-static const char *const strategy_names[] = {
-        "fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedprox", "median", NULL};
+static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
+        "fedprox", "median", "fednova", "qfedavg", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
@@ -99,6 +101,19 @@ static int read_distribution(
         return 0;
 }
 
+/* A number, or adaptive. */
+static int read_mu(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F32, .size = sizeof(float), .min = 0, .max = 1000};
+        struct mfl_job *job = value;
+        job->aggregation.mu_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
+        return job->aggregation.mu_adaptive
+                       ? 0
+                       : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -134,7 +149,10 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "beta2", AT(F32, aggregation.beta2), .min = 0, .max = 1, .max_open = true},
         {.key = "tau", AT(F32, aggregation.tau), .min = 0, .max = 1, .min_open = true},
         {.key = "variant", AT(ENUM, aggregation.variant), .names = variant_names},
-        {.key = "mu", AT(F32, aggregation.mu), .min = 0, .max = 1000},
+        {.key = "mu", .kind = MFL_YAML_CALL, .read = read_mu},
+        {.key = "mu_start", AT(F32, aggregation.mu_start), .min = 0, .max = 1},
+        {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
+        {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12}, {0}};
 static const struct mfl_yaml_field daemons_fields[] = {
@@ -190,7 +208,7 @@ static const struct mfl_job_usage data_usage[] = {
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~BIT(MFL_STRATEGY_MEDIAN)},
+        {"weighting", ~(BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_QFEDAVG))},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -198,6 +216,9 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"tau", ADAPTIVE},
         {"variant", ADAPTIVE},
         {"mu", BIT(MFL_STRATEGY_FEDPROX)},
+        {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
+        {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
+        {"q", BIT(MFL_STRATEGY_QFEDAVG)},
 };
 
 const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
@@ -284,6 +305,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         }
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
+        if (kind == MFL_STRATEGY_QFEDAVG) /* its weights are the losses' */
+                job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
 static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
@@ -296,6 +319,9 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
+        r = mfl_job_check_goes(doc, job, err);
+        if (r)
+                return r;
         if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
                 return mfl_yaml_fail(doc, mfl_job_find_key(selection, "clients"), err,
                         "%u clients per round, but the population has %u (data.clients)",
@@ -325,6 +351,8 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.beta2 = 0.99f;
         job->aggregation.tau = 1e-3f;
         job->aggregation.mu = 0.01f;
+        job->aggregation.mu_patience = 1;
+        job->aggregation.q = 0.2;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
@@ -381,7 +409,9 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
                 while (weight_max < train_samples)
                         weight_max *= 2;
         struct mfl_fixed fixed;
-        int r = mfl_fixed_choose(spec->aggregation.delta_max, weight_max, &fixed, err);
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        int share_bits = method->share_bits ? method->share_bits(spec) : 0;
+        int r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
         if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
                 r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
         if (!r)

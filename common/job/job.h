@@ -49,6 +49,8 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_FEDYOGI,
         MFL_STRATEGY_FEDPROX,
         MFL_STRATEGY_MEDIAN,
+        MFL_STRATEGY_FEDNOVA,
+        MFL_STRATEGY_QFEDAVG,
 };
 /* Whose formulas the adaptive strategies follow (server/strategy/strategy_fedopt.c). */
 enum mfl_variant {
@@ -209,11 +211,15 @@ struct mfl_job {
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
-                float server_lr;          /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
-                float momentum;           /* fedavgm, default 0.9 */
-                bool nesterov;            /* fedavgm, default false */
-                float beta1, beta2, tau;  /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
-                float mu;                 /* fedprox proximal term, default 0.01 */
+                float server_lr;         /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
+                float momentum;          /* fedavgm, default 0.9 */
+                bool nesterov;           /* fedavgm, default false */
+                float beta1, beta2, tau; /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
+                float mu;                /* fedprox proximal term, default 0.01; */
+                bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
+                float mu_start;          /* and falls when the loss fell in as many rounds (1) */
+                uint32_t mu_patience;
+                double q;                 /* qfedavg: 0.2 */
                 enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;          /* largest |delta| of an element, default 16 */
                 float statistics_max;     /* the same for running statistics, default 65536 */

@@ -10,7 +10,7 @@ static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16", NU
 static const char *const optimizer_names[] = {"sgd", "adam", "adamw", "adagrad", NULL};
 #define LOSS_NAME(symbol, name, answers, decides) name,
 static const char *const loss_names[] = {MFL_LOSSES(LOSS_NAME) NULL};
-enum { SGD, ADAM, ADAMW, ADAGRAD };
+
 static const char *const schedule_names[] = {"constant", "step", "linear", "cosine", NULL};
 static const char *const unit_names[] = {"round", "step", NULL};
 

@@ -21,6 +21,7 @@ struct mfl_job_usage {
         unsigned used_by;
 };
 #define MFL_JOB_BIT(kind) (1u << (kind))
+enum { SGD, ADAM, ADAMW, ADAGRAD }; /* training.optimizer */
 int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
         const struct mfl_job_usage *usage, size_t n, unsigned kind, const char *kind_name,
         struct mfl_error *err);

@@ -10,6 +10,7 @@
  * proportions are then rounded to multiples of 2^-30 and cut in integers.
  */
 #include "common/partition/partition_draw.h"
+#include "common/job/exact.h"
 
 #include <math.h>
 

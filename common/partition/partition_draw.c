@@ -2,49 +2,13 @@
 /* What the partitioners share: samples sorted by label, and random numbers that are exact to the bit.
  *
  * Every daemon must draw the same partition, but log, exp and pow of two C libraries may differ in the last bit.
- * Nothing here calls them: logarithm and exponential are series, made of IEEE 754 additions, multiplications,
- * divisions and square roots, which are exact to the bit everywhere (the build forbids contraction to FMA).
+ * Nothing here calls them: common/job/exact.h has its own.
  */
 #include "common/partition/partition_draw.h"
 
-#include <float.h>
+#include "common/job/exact.h"
+
 #include <math.h>
-
-/* 1 concerns float and 16 _Float16 (gcc for AVX512-FP16); only 2 and -1 keep doubles in wider registers. */
-_Static_assert(FLT_EVAL_METHOD == 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 16,
-        "doubles must be rounded to double after every operation");
-
-/* ln 2 in two parts, the first with zeros at its end, so that k * LN2_HIGH is exact for |k| < 2^11. */
-#define LN2_HIGH 0x1.62e42fefa38p-1
-#define LN2_LOW 0x1.ef35793c7673p-45
-
-/* x > 0, normal. log(m * 2^e) = e ln 2 + 2 atanh((m - 1) / (m + 1)); |s| <= 0.172, so s^25 / 25 is below
- * 2^-68. */
-static double exact_log(double x)
-{
-        int e;
-        double m = frexp(x, &e);
-        if (m < 0.70710678118654752) {
-                m *= 2;
-                e--;
-        }
-        double s = (m - 1) / (m + 1), s2 = s * s, sum = 0;
-        for (int k = 23; k >= 1; k -= 2)
-                sum = sum * s2 + 1.0 / k;
-        return (2 * s * sum + e * LN2_LOW) + e * LN2_HIGH;
-}
-
-/* x <= 0. exp(k ln 2 + r) = 2^k * Taylor(r); |r| <= 0.347, so r^16 / 16! is below 2^-68. */
-double mfl_exact_exp(double x)
-{
-        if (x < -700)
-                return 0; /* 2^-1010: nothing beside the largest proportion */
-        int k = (int)(x * 0x1.71547652b82fep+0 - 0.5);
-        double r = (x - k * LN2_HIGH) - k * LN2_LOW, sum = 1;
-        for (int i = 15; i >= 1; i--)
-                sum = 1 + sum * r / i;
-        return ldexp(sum, k);
-}
 
 /* Standard normal by Marsaglia's polar method; the second number of the pair is not kept. */
 double mfl_draw_normal(struct mfl_rng *rng)
@@ -52,7 +16,7 @@ double mfl_draw_normal(struct mfl_rng *rng)
         for (;;) {
                 double u = 2 * mfl_rng_unit(rng) - 1, v = 2 * mfl_rng_unit(rng) - 1, q = u * u + v * v;
                 if (q > 0x1p-1000 && q < 1)
-                        return u * sqrt(-2 * exact_log(q) / q);
+                        return u * sqrt(-2 * mfl_exact_log(q) / q);
         }
 }
 
@@ -63,7 +27,7 @@ double mfl_draw_log_gamma(struct mfl_rng *rng, double alpha)
 {
         double boost = 0;
         if (alpha < 1) {
-                boost = exact_log(mfl_rng_unit(rng)) / alpha;
+                boost = mfl_exact_log(mfl_rng_unit(rng)) / alpha;
                 alpha += 1;
         }
         double d = alpha - 1.0 / 3.0, c = 1 / sqrt(9 * d);
@@ -72,8 +36,8 @@ double mfl_draw_log_gamma(struct mfl_rng *rng, double alpha)
                 if (t <= 0)
                         continue;
                 double v = t * t * t;
-                if (exact_log(mfl_rng_unit(rng)) < 0.5 * x * x + d - d * v + d * exact_log(v))
-                        return exact_log(d) + exact_log(v) + boost;
+                if (mfl_exact_log(mfl_rng_unit(rng)) < 0.5 * x * x + d - d * v + d * mfl_exact_log(v))
+                        return mfl_exact_log(d) + mfl_exact_log(v) + boost;
         }
 }
 

@@ -32,9 +32,7 @@ int mfl_sort_by_label(const int32_t *labels, uint32_t n, int classes, uint32_t *
 int mfl_shuffle_by_label(uint64_t seed, const int32_t *labels, uint32_t n, int classes, uint32_t **ret_first,
         uint32_t **ret_index, struct mfl_error *err);
 
-/* exp of x <= 0, a standard normal number, and the logarithm of a Gamma(alpha) number, to the same bit on
- * every machine (partition_draw.c says how). */
-double mfl_exact_exp(double x);
+/* A standard normal number, and the logarithm of a Gamma(alpha) number, to the same bit on every machine. */
 double mfl_draw_normal(struct mfl_rng *rng);
 double mfl_draw_log_gamma(struct mfl_rng *rng, double alpha);
 

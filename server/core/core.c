@@ -206,7 +206,7 @@ static void job_event(struct mfl_core *core, const struct mfl_core_event *event)
                 mfl_core_slot_event(core, job, event);
                 break;
         case MFL_EV_APPLIED:
-                mfl_round_applied(core, job, event->ok, event->reason, event->digest);
+                mfl_round_applied(core, job, event);
                 break;
         case MFL_EV_CHECKPOINTED:
                 mfl_round_checkpointed(core, job, event->ok, event->reason);

@@ -36,9 +36,9 @@ struct job_operation {
                         struct mfl_runtime *runtime;
                         uint32_t population;
                 } prepare;
-                uint32_t slot;   /* add, ahead */
-                uint64_t weight; /* apply */
-                uint32_t round;  /* checkpoint */
+                uint32_t slot;                  /* add, ahead */
+                struct mfl_round_totals totals; /* apply */
+                uint32_t round;                 /* checkpoint */
                 struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;

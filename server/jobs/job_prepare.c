@@ -126,6 +126,7 @@ static void done_prepare(struct mfl_work *work)
         if (classes && mfl_job_counts_classes(job->graph, job->spec->training.auxiliary.n))
                 op->event.job_ready.counted_classes = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
+        memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);
 }

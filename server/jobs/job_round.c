@@ -25,7 +25,8 @@ void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 static void run_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        op->status = mfl_runtime_apply(op->job->runtime, op->weight, op->event.digest, &op->err);
+        op->status = mfl_runtime_apply(
+                op->job->runtime, &op->totals, op->event.digest, op->event.method, &op->err);
 }
 
 static void done_apply(struct mfl_work *work)
@@ -45,7 +46,7 @@ void mfl_server_job_apply(struct mfl_server_job *job, const struct mfl_core_acti
         struct job_operation *op = mfl_job_operation_new(job, MFL_EV_APPLIED, run_apply, done_apply);
         if (!op)
                 return;
-        op->weight = action->weight;
+        op->totals = action->totals;
         mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 

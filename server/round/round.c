@@ -65,6 +65,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
                 return;
         }
         memcpy(job->digest, event->job_ready.digest, MFL_DIGEST_BYTES);
+        memcpy(job->method, event->method, sizeof job->method);
         job->slots = mfl_calloc(job->n_slots, sizeof *job->slots);
         if (!job->slots) {
                 core->error = -ENOMEM;

@@ -59,7 +59,13 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
 {
         mfl_core_job_move(job, PHASE_APPLY);
         job->n_pending++;
-        mfl_core_act(core, MFL_ACT_APPLY, job)->weight = job->weight_counted;
+        const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        struct mfl_round_totals totals = {
+                .weight = job->weight_counted, .train_loss = job->record.train_loss};
+        for (int i = 0; i < method->n_scalars; i++)
+                totals.scalar[i] = __builtin_ldexp(
+                        (double)job->scalars[i], -mfl_method_scalar_bits(job->spec, &job->fixed, i));
+        mfl_core_act(core, MFL_ACT_APPLY, job)->totals = totals;
         mfl_core_trace(core, job, "round %u: the updates of weight %llu are applied", job->round,
                 (unsigned long long)job->weight_counted);
 }

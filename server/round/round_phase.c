@@ -43,6 +43,7 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         job->record = (struct mfl_round_record){
                 .round = job->round, .attempt = job->attempt, .started_ms = started};
         job->train_loss = job->eval_loss = 0;
+        memset(job->scalars, 0, sizeof job->scalars);
         job->train_correct = job->eval_correct = 0;
         if (job->counted_classes)
                 memset(job->by_class, 0, 3 * (size_t)job->counted_classes * sizeof *job->by_class);
@@ -265,21 +266,21 @@ static bool evaluates(const struct core_job *job)
         return job->round % every == 0 || job->round == job->spec->rounds || job->round == job->stop_after;
 }
 
-void mfl_round_applied(
-        struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest)
+void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
 {
         mfl_core_dirty(core, job);
         if (!mfl_round_answered(job))
                 return;
         mfl_assert(job->phase == PHASE_APPLY);
-        if (!ok) {
+        if (!event->ok) {
                 char text[MFL_REASON_BYTES];
-                mfl_snprintf(text, sizeof text, "round %u: %.200s", job->round, reason);
+                mfl_snprintf(text, sizeof text, "round %u: %.200s", job->round, event->reason);
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
                 return;
         }
-        memcpy(job->digest, digest, MFL_DIGEST_BYTES);
-        memcpy(job->record.digest, digest, MFL_DIGEST_BYTES);
+        memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
+        memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
+        memcpy(job->method, event->method, sizeof job->method);
         mfl_round_store_begin(core, job);
         core->sched_dirty = true;
         if (evaluates(job)) {

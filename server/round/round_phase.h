@@ -20,8 +20,7 @@ void mfl_round_watch_clock(struct mfl_core *core, struct core_job *job);
 void mfl_round_close_train(struct mfl_core *core, struct core_job *job, const char *why);
 /* CLOSING, and no sum is under way any longer. */
 void mfl_round_finish_train(struct mfl_core *core, struct core_job *job);
-void mfl_round_applied(
-        struct mfl_core *core, struct core_job *job, bool ok, const char *reason, const uint8_t *digest);
+void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event);
 void mfl_round_finish_eval(struct mfl_core *core, struct core_job *job);
 /* The job waits for daemons, and each connected one has said that it can't do the job. */
 void mfl_round_hopeless(struct mfl_core *core, struct core_job *job);

@@ -180,6 +180,22 @@ static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, in
         return 0;
 }
 
+/* The numbers that the method keeps are metadata. */
+static int load_numbers(
+        struct mfl_runtime *rt, const struct mfl_st_file *file, const char *path, struct mfl_error *err)
+{
+        for (int i = 0; i < rt->method->n_state; i++) {
+                char key[64], *end;
+                snprintf(key, sizeof key, MFL_CHECKPOINT_NUMBER "%s", rt->method->state_name[i]);
+                const char *text = mfl_st_meta_get(file, key);
+                rt->numbers[i] = text ? strtod(text, &end) : NAN;
+                if (!text || *end || !isfinite(rt->numbers[i]))
+                        return mfl_fail(
+                                err, MFL_INVALID, "%s: metadata %s is missing or no number", path, key);
+        }
+        return 0;
+}
+
 static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         float *moving, struct mfl_error *err)
 {
@@ -191,6 +207,8 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
                 r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
         for (int i = 0; i < rt->strategy->n_state && !r; i++)
                 r = load_state(rt, file, i, options->checkpoint_path, err);
+        if (!r)
+                r = load_numbers(rt, file, options->checkpoint_path, err);
         mfl_st_close(rest);
         mfl_st_close(file);
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
@@ -198,6 +216,8 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
 
 static void initial_state(struct mfl_runtime *rt)
 {
+        if (rt->method->initial)
+                rt->method->initial(rt->spec, rt->graph->classes, rt->numbers);
         for (int i = 0; i < rt->strategy->n_state; i++) {
                 float v = rt->strategy->state_initial(rt->spec, i);
                 for (uint64_t e = 0; e < rt->n; e++)
@@ -291,6 +311,7 @@ int mfl_runtime_open(
         rt->spec = options->spec;
         rt->graph = options->graph;
         rt->strategy = mfl_strategy_get(options->spec->aggregation.strategy);
+        rt->method = mfl_method_get(options->spec);
         rt->fixed = options->fixed;
         rt->budget = options->budget;
         rt->n = options->graph->n_moving;
@@ -383,9 +404,11 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
         }
 }
 
-static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in, float *out,
-        uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
+        float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
+        const struct mfl_strategy_round round = {
+                .number = rt->round, .step = rt->method->step ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
@@ -393,9 +416,9 @@ static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in
                 float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
-                reduce_range(rt, begin, count, weight);
-                r = mfl_strategy_apply(rt->strategy, rt->spec, rt->round, rt->graph,
-                        rt->graph->n_frozen + begin, count, in + begin, rt->d, state, out + begin, err);
+                reduce_range(rt, begin, count, totals->weight);
+                r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
+                        count, in + begin, rt->d, state, out + begin, err);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
@@ -405,9 +428,10 @@ static int apply_ranges(struct mfl_runtime *rt, uint64_t weight, const float *in
         return r;
 }
 
-int mfl_runtime_apply(
-        struct mfl_runtime *rt, uint64_t weight, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *totals,
+        uint8_t ret_digest[MFL_DIGEST_BYTES], double ret_method[MFL_METHOD_STATES_MAX], struct mfl_error *err)
 {
+        uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
         if (!rt->weight_added || weight != rt->weight_added)
                 return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
@@ -422,17 +446,26 @@ int mfl_runtime_apply(
                 mfl_block_release(block);
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        int r = apply_ranges(rt, weight, rt->pool->current->v, block->memory, params->digest, err);
+        int r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
         if (r) {
                 mfl_params_unref(params);
                 return r;
         }
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
+        if (rt->method->advance)
+                rt->method->advance(rt->spec, totals, rt->numbers);
+        memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;
 }
 
+const double *mfl_runtime_method(const struct mfl_runtime *rt)
+{
+        return rt->numbers;
+}
+
 _Static_assert(MFL_CHECKPOINT_STATES_MAX >= MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
+_Static_assert(MFL_CHECKPOINT_NUMBERS_MAX >= MFL_METHOD_STATES_MAX, "and every number");
 
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint)
 {
@@ -443,6 +476,11 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 .digest = rt->pool->current->digest,
                 .n_state = rt->strategy->n_state,
         };
+        checkpoint.n_numbers = rt->method->n_state;
+        for (int i = 0; i < rt->method->n_state; i++) {
+                checkpoint.number_name[i] = rt->method->state_name[i];
+                checkpoint.number[i] = rt->numbers[i];
+        }
         for (int i = 0; i < rt->strategy->n_state; i++) {
                 checkpoint.state_name[i] = rt->strategy->state_name[i];
                 checkpoint.state[i] = rt->state[i];

@@ -32,7 +32,7 @@
 #include <stdatomic.h>
 
 #include "common/base/fixed.h"
-#include "common/job/job.h"
+#include "common/job/method.h"
 #include "proto/message.h"
 #include "server/store/checkpoint.h"
 #include "server/strategy/strategy.h"
@@ -172,8 +172,11 @@ void mfl_runtime_settle(struct mfl_runtime *rt);
 int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err);
 /* APPLY. No slot may be open. MFL_INVALID: not finite, or weight 0; the job is over then. MFL_BUSY: no free
  * block; try again. */
-int mfl_runtime_apply(
-        struct mfl_runtime *rt, uint64_t weight, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
+int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *totals,
+        uint8_t ret_digest[MFL_DIGEST_BYTES], double ret_method[MFL_METHOD_STATES_MAX],
+        struct mfl_error *err);
+/* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
+const double *mfl_runtime_method(const struct mfl_runtime *rt);
 
 /* Worker. Borrowed: valid until the next apply or close. */
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);

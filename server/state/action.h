@@ -4,6 +4,7 @@
 #define MFL_SERVER_STATE_ACTION_H
 
 #include "common/job/job_record.h"
+#include "common/job/method.h"
 #include "proto/message.h"
 
 enum mfl_core_action_kind {
@@ -68,7 +69,7 @@ struct mfl_core_action {
                         uint64_t item; /* single updates: the client, which orders the spill file */
                         enum mfl_encoding encoding;
                 } slot;
-                uint64_t weight;                /* APPLY: total */
+                struct mfl_round_totals totals; /* APPLY */
                 struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
                 struct mfl_round_record record; /* COMMIT */
                 struct {

@@ -35,6 +35,11 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
 
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
+        const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (method->weighs || method->n_state)
+                return (struct core_demand){MFL_PROTOCOL_METHODS,
+                        method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
+                        ""};
         if (job->statistics && job->fixed.statistics_max > 0)
                 return (struct core_demand){
                         MFL_PROTOCOL_STATISTICS, "running statistics with a limit of their own", ""};

@@ -4,8 +4,8 @@
 #define MFL_SERVER_STATE_CORE_JOB_H
 
 #include "common/base/fixed.h"
-#include "common/job/job.h"
 #include "common/job/job_record.h"
+#include "common/job/method.h"
 #include "proto/message.h"
 
 struct core_cut;
@@ -98,9 +98,10 @@ struct core_job {
         uint64_t n_params, n_frozen; /* an update has n_params - n_frozen elements */
         uint32_t n_slots;
         uint8_t frozen_digest[MFL_DIGEST_BYTES];
-        uint8_t digest[MFL_DIGEST_BYTES];  /* of the newest params, committed or not */
-        char numerics[MFL_NUMERICS_BYTES]; /* of the first daemon that trained */
-        bool has_numerics, numerics_mixed; /* mixed: people were told */
+        uint8_t digest[MFL_DIGEST_BYTES];     /* of the newest params, committed or not */
+        double method[MFL_METHOD_STATES_MAX]; /* what the strategy keeps, with the newest params */
+        char numerics[MFL_NUMERICS_BYTES];    /* of the first daemon that trained */
+        bool has_numerics, numerics_mixed;    /* mixed: people were told */
         struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;
@@ -149,6 +150,8 @@ struct core_job {
 
         struct mfl_round_record record;
         core_sum train_loss, eval_loss;
+        core_sum scalars
+                [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/job/method.h) */
         uint64_t train_correct, eval_correct;
         uint64_t *by_class; /* 3 * counted_classes, of the evaluation at hand */
         uint64_t progress_samples;

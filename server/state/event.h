@@ -3,7 +3,7 @@
 #ifndef MFL_SERVER_STATE_EVENT_H
 #define MFL_SERVER_STATE_EVENT_H
 
-#include "common/job/job.h"
+#include "common/job/method.h"
 #include "proto/message.h"
 
 struct mfl_core_options {
@@ -113,6 +113,8 @@ struct mfl_core_event {
                         bool on;
                 } drain; /* DRAIN; EXPEL uses the name */
         };
+        double method
+                [MFL_METHOD_STATES_MAX]; /* JOB_READY, APPLIED: what the strategy keeps from round to round */
         bool ok;
         enum mfl_refusal refusal; /* REFUSED */
         bool after_round;         /* JOB_STOP */

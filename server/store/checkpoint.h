@@ -6,6 +6,8 @@
 #include "common/model/graph.h"
 
 #define MFL_CHECKPOINT_STATES_MAX 4
+#define MFL_CHECKPOINT_NUMBERS_MAX 4
+#define MFL_CHECKPOINT_NUMBER "strategy_" /* and the number's name: the key of its metadata */
 
 struct mfl_checkpoint {
         const struct mfl_graph *graph;
@@ -14,6 +16,9 @@ struct mfl_checkpoint {
         int n_state;
         const char *state_name[MFL_CHECKPOINT_STATES_MAX];
         const float *state[MFL_CHECKPOINT_STATES_MAX]; /* graph->n_moving floats each */
+        int n_numbers;
+        const char *number_name[MFL_CHECKPOINT_NUMBERS_MAX];
+        double number[MFL_CHECKPOINT_NUMBERS_MAX];
 };
 
 #endif

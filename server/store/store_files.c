@@ -158,10 +158,19 @@ static int write_tensors(int fd, const char *path, enum part part, const char *i
         char round_text[16], digest_text[MFL_SHA256_HEX_BYTES];
         snprintf(round_text, sizeof round_text, "%u", round);
         mfl_hex(checkpoint->digest, MFL_DIGEST_BYTES, digest_text);
-        const struct mfl_st_meta meta[] = {{"format", "pt"}, {"job", id}, {"software", "mfl " MFL_VERSION},
-                {"round", round_text}, {"digest", digest_text}};
-        return write_params(fd, path, part, checkpoint, meta,
-                (int)MFL_ARRAY_SIZE(meta) - (part == PART_FROZEN ? 2 : 0), err);
+        struct {
+                char key[64], value[32];
+        } number[MFL_CHECKPOINT_NUMBERS_MAX];
+        struct mfl_st_meta meta[5 + MFL_CHECKPOINT_NUMBERS_MAX] = {{"format", "pt"}, {"job", id},
+                {"software", "mfl " MFL_VERSION}, {"round", round_text}, {"digest", digest_text}};
+        int n = part == PART_FROZEN ? 3 : 5;
+        for (int i = 0; i < checkpoint->n_numbers && part != PART_FROZEN; i++) {
+                snprintf(number[i].key, sizeof number[i].key, MFL_CHECKPOINT_NUMBER "%s",
+                        checkpoint->number_name[i]);
+                snprintf(number[i].value, sizeof number[i].value, "%.17g", checkpoint->number[i]);
+                meta[n++] = (struct mfl_st_meta){number[i].key, number[i].value};
+        }
+        return write_params(fd, path, part, checkpoint, meta, n, err);
 }
 
 /* Passes the same fault points as mfl_fs_write, which the tensors bypass. */

@@ -13,6 +13,8 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_fedyogi,
         &mfl_strategy_fedprox,
         &mfl_strategy_median,
+        &mfl_strategy_fednova,
+        &mfl_strategy_qfedavg,
 };
 
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)
@@ -44,9 +46,9 @@ static int fail_bad(const struct mfl_strategy_ops *ops, const float *bad, uint64
                 ops->name, (unsigned long long)(first + e), (double)params_in[e], d[e]);
 }
 
-static void apply_part(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint32_t round,
-        bool trained, size_t from, size_t to, const float *params_in, const double *d, float *const *state,
-        float *params_out)
+static void apply_part(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_strategy_round *round, bool trained, size_t from, size_t to, const float *params_in,
+        const double *d, float *const *state, float *params_out)
 {
         float *part[MFL_STRATEGY_STATES_MAX] = {NULL};
         for (int i = 0; i < ops->n_state; i++)
@@ -58,9 +60,9 @@ static void apply_part(const struct mfl_strategy_ops *ops, const struct mfl_job 
 }
 
 /* Neighbouring tensors that are treated alike are one call. */
-static void apply_by_tensor(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint32_t round,
-        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
-        float *const *state, float *params_out)
+static void apply_by_tensor(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_strategy_round *round, const struct mfl_graph *graph, uint64_t first, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         size_t from = 0;
         for (int t = 0; t < graph->n_params && from < count; t++) {
@@ -76,9 +78,10 @@ static void apply_by_tensor(const struct mfl_strategy_ops *ops, const struct mfl
         mfl_assert(from == count);
 }
 
-int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint32_t round,
-        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
-        float *const *state, float *params_out, struct mfl_error *err)
+int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_strategy_round *round, const struct mfl_graph *graph, uint64_t first, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out,
+        struct mfl_error *err)
 {
         if (graph)
                 apply_by_tensor(ops, job, round, graph, first, count, params_in, d, state, params_out);

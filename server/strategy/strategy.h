@@ -21,6 +21,12 @@
 
 #define MFL_STRATEGY_STATES_MAX 2
 
+/* The round that is applied. */
+struct mfl_strategy_round {
+        uint32_t number; /* from 1 on */
+        double step; /* factor of d that follows from the round's scalars (common/job/method.h); 1 with most strategies */
+};
+
 struct mfl_strategy_ops {
         enum mfl_strategy_kind kind;
         const char *name; /* as in job files */
@@ -38,10 +44,10 @@ struct mfl_strategy_ops {
                 const float *const *rows, uint32_t n_rows, size_t count, float *scratch, double *ret_d);
 
         /* Computes one range: params_out[e] from params_in[e], d[e] and state[i][e], which is updated in
-         * place. params_out and params_in do not overlap. round: its number, from 1 on. mfl_strategy_apply checks that the results are
+         * place. params_out and params_in do not overlap. mfl_strategy_apply checks that the results are
          * finite. */
-        void (*apply)(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-                const double *d, float *const *state, float *params_out);
+        void (*apply)(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+                const float *params_in, const double *d, float *const *state, float *params_out);
 };
 
 /* Never NULL for a valid kind. */
@@ -50,11 +56,13 @@ const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind);
 /* Computes params [first, first + count) of the graph's flat vector: ops->apply for those that are trained
  * (all, if graph is NULL), params_in + d for the others. MFL_INVALID: a new param or state element is not
  * finite; the text tells its position, first + e. */
-int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job, uint32_t round,
-        const struct mfl_graph *graph, uint64_t first, size_t count, const float *params_in, const double *d,
-        float *const *state, float *params_out, struct mfl_error *err);
+int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job *job,
+        const struct mfl_strategy_round *round, const struct mfl_graph *graph, uint64_t first, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out,
+        struct mfl_error *err);
 
 extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, mfl_strategy_fedavgm,
-        mfl_strategy_fedadagrad, mfl_strategy_fedadam, mfl_strategy_fedyogi, mfl_strategy_median;
+        mfl_strategy_fedadagrad, mfl_strategy_fedadam, mfl_strategy_fedyogi, mfl_strategy_median,
+        mfl_strategy_fednova, mfl_strategy_qfedavg;
 
 #endif

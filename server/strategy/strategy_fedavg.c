@@ -7,14 +7,15 @@
  *
  * With a server learning rate (Reddi et al. 2021, algorithm 1 with SGD as the server's optimizer) it becomes
  * w(t+1) = w(t) + eta d. FedProx (Li et al.: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
- * algorithm 2) is the same on the server: clients add its proximal term (mu/2) |w - w(t)|^2.
+ * algorithm 2) is the same on the server: clients add its proximal term (mu/2) |w - w(t)|^2. FedNova and q-FedAvg
+ * (common/job/method_fednova.c, method_qfedavg.c) weigh clients otherwise, and d has a factor that follows from that.
  */
 #include "server/strategy/strategy.h"
 
-static void apply(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
-        double eta = (double)job->aggregation.server_lr;
+        double eta = (double)job->aggregation.server_lr * round->step;
         for (size_t e = 0; e < count; e++)
                 params_out[e] = (float)((double)params_in[e] + eta * d[e]);
 }
@@ -22,6 +23,18 @@ static void apply(const struct mfl_job *job, uint32_t round, size_t count, const
 const struct mfl_strategy_ops mfl_strategy_fedavg = {
         .kind = MFL_STRATEGY_FEDAVG,
         .name = "fedavg",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_fednova = {
+        .kind = MFL_STRATEGY_FEDNOVA,
+        .name = "fednova",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_qfedavg = {
+        .kind = MFL_STRATEGY_QFEDAVG,
+        .name = "qfedavg",
         .apply = apply,
 };
 

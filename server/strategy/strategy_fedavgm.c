@@ -22,8 +22,8 @@ static float state_initial(const struct mfl_job *job, int i)
         return 0.0f;
 }
 
-static void apply(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         double eta = (double)job->aggregation.server_lr;
         double beta = (double)job->aggregation.momentum;

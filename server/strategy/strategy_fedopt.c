@@ -34,13 +34,13 @@ static double sign(double x)
 
 /* kind is a constant in each caller, so the compiler makes three loops without a branch inside. */
 static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind kind,
-        const struct mfl_job *job, uint32_t round, size_t count, const float *params_in, const double *d,
-        float *const *state, float *params_out)
+        const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         double eta = (double)job->aggregation.server_lr, tau = (double)job->aggregation.tau;
         double beta1 = (double)job->aggregation.beta1, beta2 = (double)job->aggregation.beta2;
         if (kind == MFL_STRATEGY_FEDADAM && job->aggregation.variant == MFL_VARIANT_FLOWER)
-                eta *= sqrt(1.0 - pow(beta2, round + 1.0)) / (1.0 - pow(beta1, round + 1.0));
+                eta *= sqrt(1.0 - pow(beta2, round->number + 1.0)) / (1.0 - pow(beta1, round->number + 1.0));
         float *m_kept = state[0], *v_kept = state[1];
         for (size_t e = 0; e < count; e++) {
                 double d2 = d[e] * d[e];
@@ -58,20 +58,20 @@ static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind k
         }
 }
 
-static void apply_adagrad(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply_adagrad(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         apply(MFL_STRATEGY_FEDADAGRAD, job, round, count, params_in, d, state, params_out);
 }
 
-static void apply_adam(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply_adam(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         apply(MFL_STRATEGY_FEDADAM, job, round, count, params_in, d, state, params_out);
 }
 
-static void apply_yogi(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply_yogi(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         apply(MFL_STRATEGY_FEDYOGI, job, round, count, params_in, d, state, params_out);
 }

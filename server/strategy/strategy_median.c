@@ -69,8 +69,8 @@ static void reduce(const float *const *rows, uint32_t n_rows, size_t count, floa
         }
 }
 
-static void apply(const struct mfl_job *job, uint32_t round, size_t count, const float *params_in,
-        const double *d, float *const *state, float *params_out)
+static void apply(const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
+        const float *params_in, const double *d, float *const *state, float *params_out)
 {
         mfl_strategy_fedavg.apply(job, round, count, params_in, d, state, params_out);
 }

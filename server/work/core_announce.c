@@ -68,6 +68,10 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                                : NULL;
         if (a->encoding == MFL_ENCODING_F32 && n_clients != 1)
                 return "only a single client's update may be float32";
+        if (a->encoding == MFL_ENCODING_F32 && mfl_method_get(job->spec)->weighs)
+                return "this job wants int64, with the clients' own weights";
+        if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
+                return "wrong number of scalars";
         if (a->bytes != (job->n_params - job->n_frozen) * unit)
                 return "wrong size";
         if (mfl_job_needs_single_updates(job->spec) && a->item_count != 1)
@@ -104,7 +108,8 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
         const struct mfl_announce *was = &update->announce;
         if (a->item_first != was->item_first || a->item_count != was->item_count || a->bytes != was->bytes ||
                 a->weight != was->weight || a->encoding != was->encoding ||
-                a->n_rejected != was->n_rejected) {
+                a->n_rejected != was->n_rejected || a->n_scalars != was->n_scalars ||
+                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0) {
                 mfl_core_daemon_close(core, daemon, true, "it announced an update again with other numbers");
                 return;
         }

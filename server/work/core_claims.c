@@ -6,6 +6,7 @@
 #include "server/work/core_presence.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #define LOSS_BITS 52 /* the largest loss of a prediction is 2^52 units */
 
@@ -103,6 +104,24 @@ static const char *check_weight(
         return text;
 }
 
+/* A client's scalar is at most its weight times the method's limit. */
+static const char *check_scalars(const struct core_job *job, const struct mfl_announce *a, char *text)
+{
+        const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        for (uint32_t i = 0; i < a->n_scalars && i < (uint32_t)method->n_scalars; i++) {
+                int bits =
+                        method->scalar_max_bits[i] + mfl_method_scalar_bits(job->spec, &job->fixed, (int)i);
+                double most = ldexp((double)a->weight, bits);
+                if ((double)a->scalars[i] <= most)
+                        continue;
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "scalar %u is %" PRId64 ", but clients of weight %" PRIu64 " have at most %.0f", i,
+                        a->scalars[i], a->weight, most);
+                return text;
+        }
+        return NULL;
+}
+
 const char *mfl_core_claim_update(const struct core_task *task, const struct core_daemon *daemon,
         const struct mfl_announce *a, char text[MFL_REASON_BYTES])
 {
@@ -133,6 +152,8 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
                         a->item_count, scored);
                 lie = text;
         }
+        if (!lie)
+                lie = check_scalars(job, a, text);
         return lie ? lie : check_score(job, a->samples, a->correct, a->loss_sum, text);
 }
 

@@ -56,6 +56,8 @@ static void choose_collective(
 {
         uint64_t instances[MFL_GROUP_MAX];
         group->collective = MFL_COLLECTIVE_SHM;
+        nccl = nccl &&
+               !mfl_method_get(group->job->spec)->weighs; /* weights of their own are folded in on the host */
         for (uint32_t r = 0; r < group->n_members; r++) {
                 nccl = nccl && !is_in_another(group->members[r].task->daemon, group);
                 instances[r] = group->members[r].instance;

@@ -174,6 +174,8 @@ static void count_metrics(struct core_update *update)
         job->weight_counted += a->weight;
         job->record.samples += a->samples;
         job->train_loss += a->loss_sum;
+        for (uint32_t i = 0; i < a->n_scalars; i++)
+                job->scalars[i] += a->scalars[i];
         job->train_correct += a->correct;
         if (!daemon)
                 return;

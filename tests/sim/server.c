@@ -532,7 +532,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 free_slot(sim, job, action->slot.slot);
                 break;
         case MFL_ACT_APPLY:
-                apply(sim, job, action->round, action->weight);
+                apply(sim, job, action->round, action->totals.weight);
                 break;
         case MFL_ACT_CHECKPOINT:
                 sim_check(sim, job->has_new && action->round == job->applied,

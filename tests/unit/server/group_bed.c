@@ -122,7 +122,7 @@ static void note(struct bed *bed, const struct mfl_core_action *action)
                                 (unsigned long long)action->cost.down);
                 break;
         case MFL_ACT_APPLY:
-                line(bed, "apply %llu", (unsigned long long)action->weight);
+                line(bed, "apply %llu", (unsigned long long)action->totals.weight);
                 break;
         case MFL_ACT_JOB_PREPARE:
                 bed_job_event(bed, MFL_EV_JOB_READY);

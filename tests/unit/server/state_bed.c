@@ -29,7 +29,9 @@ static void train(struct fixture *f, struct mfl_store *store, const char *id)
                 struct mfl_checkpoint checkpoint;
                 mfl_runtime_round_open(rt, number);
                 fixture_add_f32(f, rt, 1, number, 1);
-                state_ok(mfl_runtime_apply(rt, 1, round.record.digest, &err), &err);
+                state_ok(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 1}, round.record.digest,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                        &err);
                 mfl_runtime_checkpoint(rt, &checkpoint);
                 state_ok(mfl_store_checkpoint(
                                  store, id, number, &checkpoint, &round.file, &round.frozen, &err),

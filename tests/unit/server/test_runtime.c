@@ -14,7 +14,8 @@
 static void apply_ok(struct mfl_runtime *rt, uint64_t weight, uint8_t digest[MFL_DIGEST_BYTES])
 {
         struct mfl_error err = {{0}};
-        if (mfl_runtime_apply(rt, weight, digest, &err))
+        if (mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = weight}, digest,
+                    (double[MFL_METHOD_STATES_MAX]){0}, &err))
                 fail_msg("%s", err.text);
 }
 
@@ -192,10 +193,14 @@ static void bad_updates_change_nothing(void **state)
         fixture_put(rt, 0, delta, 0, f.n * 4);
         assert_int_equal(mfl_slot_add(rt, 0, &err), MFL_INVALID);
         mfl_slot_free(rt, 0);
-        assert_int_equal(mfl_runtime_apply(rt, 0, a, &err), MFL_INVALID);
+        assert_int_equal(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 0}, a,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                MFL_INVALID);
         fixture_add_f32(&f, rt, 1, 1, 3);
         fixture_add_f32(&f, clean, 1, 1, 3);
-        assert_int_equal(mfl_runtime_apply(rt, 4, a, &err), MFL_INVALID);
+        assert_int_equal(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 4}, a,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                MFL_INVALID);
         apply_ok(rt, 3, a);
         apply_ok(clean, 3, b);
         assert_memory_equal(a, b, sizeof a);

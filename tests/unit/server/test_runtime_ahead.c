@@ -73,8 +73,12 @@ static void is_sum_of(
                 add_whole(plain, a);
         if (b)
                 add_whole(plain, b);
-        assert_int_equal(mfl_runtime_apply(plain, weight, want, &err), 0);
-        assert_int_equal(mfl_runtime_apply(rt, weight, got, &err), 0);
+        assert_int_equal(mfl_runtime_apply(plain, &(struct mfl_round_totals){.weight = weight}, want,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                0);
+        assert_int_equal(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = weight}, got,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                0);
         assert_memory_equal(got, want, sizeof got);
         mfl_runtime_close(plain);
 }
@@ -156,7 +160,9 @@ static void a_freed_slot_leaves_nothing_in_the_sums(void **state)
         mfl_params_unref((struct mfl_params *)(uintptr_t)params);
         memset(t.f32.v, 0, t.f32.bytes);
         add_whole(t.rt, &t.f32);
-        assert_int_equal(mfl_runtime_apply(t.rt, t.f32.weight, digest, &t.err), 0);
+        assert_int_equal(mfl_runtime_apply(t.rt, &(struct mfl_round_totals){.weight = t.f32.weight}, digest,
+                                 (double[MFL_METHOD_STATES_MAX]){0}, &t.err),
+                0);
         struct mfl_params *now = mfl_runtime_params(t.rt, NULL);
         assert_true(now->v[0] == first);
         mfl_params_unref(now);

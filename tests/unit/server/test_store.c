@@ -54,7 +54,9 @@ static void commit_round(const struct fixture *f, struct mfl_store *store, const
         mfl_runtime_round_open(rt, number);
         fixture_add_f32(f, rt, 1, number, 1);
         fixture_add_f32(f, rt, 2, number, 2);
-        ok(mfl_runtime_apply(rt, 3, round.record.digest, &err), &err);
+        ok(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 3}, round.record.digest,
+                   (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                &err);
         mfl_runtime_checkpoint(rt, &checkpoint);
         ok(mfl_store_checkpoint(store, id, number, &checkpoint, &round.file, &round.frozen, &err), &err);
         ok(mfl_store_commit(store, id, &round, &nodes, keep, &err), &err);

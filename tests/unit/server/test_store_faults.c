@@ -62,7 +62,9 @@ static void compute_round(
                 .record = {.round = number, .evaluated = true, .accuracy = 0.1 * number}};
         mfl_runtime_round_open(rt, number);
         fixture_add_f32(f, rt, 1, number, 1);
-        ok(mfl_runtime_apply(rt, 1, round->record.digest, &err), &err);
+        ok(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 1}, round->record.digest,
+                   (double[MFL_METHOD_STATES_MAX]){0}, &err),
+                &err);
 }
 
 static int store_round(

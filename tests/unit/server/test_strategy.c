@@ -67,8 +67,9 @@ static void check_strategy(enum mfl_strategy_kind kind, bool nesterov)
                 struct mfl_error err;
                 for (int e = 0; e < COUNT; e++)
                         d[e] = e == 0 ? 0.0 : (double)fixture_delta(2, r, (uint64_t)e) * (e % 3 ? 1.0 : 1e-3);
-                assert_int_equal(
-                        mfl_strategy_apply(ops, &job, 1, NULL, 0, COUNT, x, d, state, next, &err), 0);
+                assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){1, 1}, NULL, 0,
+                                         COUNT, x, d, state, next, &err),
+                        0);
                 for (int e = 0; e < COUNT; e++) {
                         double want = expected(&job, (double)x[e], d[e], &m[e], &v[e]);
                         /* The two ways to write a formula differ by some double roundings: at most one float
@@ -110,14 +111,14 @@ static void flowers_variant_by_hand(void **state)
         float *states[] = {&m, &v};
         double d = 2.0;
         assert_true(v == 0.0f);
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 3, NULL, 0, 1, &x, &d, states, &next, NULL),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadam, &job, &(struct mfl_strategy_round){3, 1},
+                                 NULL, 0, 1, &x, &d, states, &next, NULL),
                 0);
         double eta = sqrt(1 - 0.75 * 0.75 * 0.75 * 0.75) / (1 - 0.0625);
         assert_true(m == 1.0f && v == 1.0f && fabs((double)next - (1.0 + eta * 1.0 / 1.25)) < 1e-6);
         m = v = 0;
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedyogi, &job, 3, NULL, 0, 1, &x, &d, states, &next, NULL),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedyogi, &job, &(struct mfl_strategy_round){3, 1},
+                                 NULL, 0, 1, &x, &d, states, &next, NULL),
                 0);
         assert_true(m == 1.0f && v == 1.0f && fabs((double)next - (1.0 + 1.0 / 1.25)) < 1e-6);
 }
@@ -134,8 +135,8 @@ static void fedadam_takes_the_step_computed_by_hand(void **state)
         float *states[] = {&m, &v};
         double d = 2.0;
         assert_true(v == 0.25f);
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedadam, &job, 1, NULL, 0, 1, &x, &d, states, &next, NULL),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadam, &job, &(struct mfl_strategy_round){1, 1},
+                                 NULL, 0, 1, &x, &d, states, &next, NULL),
                 0);
         assert_true(fabs((double)next - (1.0 + 0.2 / (sqrt(0.2875) + 0.5))) < 1e-6); /* float settings */
 }
@@ -146,16 +147,17 @@ static void results_that_are_not_finite_are_refused(void **state)
         struct mfl_error err = {{0}};
         float x[] = {0.0f, 3e38f}, next[2];
         double d[] = {0.0, 3e38};
-        assert_int_equal(
-                mfl_strategy_apply(&mfl_strategy_fedavg, &job, 1, NULL, 100, 2, x, d, NULL, next, &err),
+        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedavg, &job, &(struct mfl_strategy_round){1, 1},
+                                 NULL, 100, 2, x, d, NULL, next, &err),
                 MFL_INVALID);
         assert_non_null(strstr(err.text, "parameter 101"));
         /* FedAdagrad's variance overflows while the param itself stays finite. */
         float m = 0, v = 0, one = 1;
         float *states[] = {&m, &v};
         double large = 1e30;
-        assert_int_equal(mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, 1, NULL, 0, 1, &one, &large,
-                                 states, next, &err),
+        assert_int_equal(
+                mfl_strategy_apply(&mfl_strategy_fedadagrad, &job, &(struct mfl_strategy_round){1, 1}, NULL,
+                        0, 1, &one, &large, states, next, &err),
                 MFL_INVALID);
 }
 
@@ -187,12 +189,14 @@ static void check_untrained(enum mfl_strategy_kind kind)
                         state[0][i][e] = state[1][i][e] = ops->state_initial(&job, i);
         }
         float *whole[] = {state[0][0], state[0][1]};
-        assert_int_equal(mfl_strategy_apply(ops, &job, 1, NULL, 0, N, x, d, whole, all, NULL), 0);
+        assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){1, 1}, NULL, 0, N, x, d,
+                                 whole, all, NULL),
+                0);
         for (size_t at = 0, step = 1; at < N; at += step, step += 3) {
                 size_t count = MFL_MIN(step, N - at);
                 float *part[] = {state[1][0] + at, state[1][1] + at};
-                assert_int_equal(mfl_strategy_apply(ops, &job, 1, graph, at, count, x + at, d + at, part,
-                                         some + at, NULL),
+                assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){1, 1}, graph, at,
+                                         count, x + at, d + at, part, some + at, NULL),
                         0);
         }
         for (int t = 0; t < graph->n_params; t++) {

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of methods, and what all of them share: limits, units, norms. */
+#include "common/job/method.h"
+
+#include <math.h>
+
+static const struct mfl_method_ops plain;
+
+const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
+{
+        switch (job->aggregation.strategy) {
+        case MFL_STRATEGY_FEDNOVA:
+                return &mfl_method_fednova;
+        case MFL_STRATEGY_QFEDAVG:
+                return &mfl_method_qfedavg;
+        case MFL_STRATEGY_FEDPROX:
+                return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
+        default:
+                return &plain;
+        }
+}
+
+static int bits_for(uint64_t weight)
+{
+        return weight <= 1 ? 0 : 64 - __builtin_clzll(weight - 1);
+}
+
+int mfl_method_scalar_bits(const struct mfl_job *job, const struct mfl_fixed *fixed, int i)
+{
+        /* A daemon of partition `local` has one client; the server adds what daemons say in 128 bits. */
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        uint64_t weight = local ? MFL_MIN(fixed->weight_max, MFL_WEIGHT_MAX) : fixed->weight_max;
+        return 62 - bits_for(weight) - mfl_method_get(job)->scalar_max_bits[i];
+}
+
+int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, const double *state,
+        const struct mfl_client_facts *facts, double *ret_weight, int64_t ret_units[MFL_METHOD_SCALARS_MAX],
+        struct mfl_error *err)
+{
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        double scalars[MFL_METHOD_SCALARS_MAX] = {0}, weight = (double)facts->weight;
+        mfl_assert(ops->weighs);
+        ops->weigh(job, state, facts, &weight, scalars);
+        double most = ldexp((double)facts->weight, ops->share_bits ? ops->share_bits(job) : 0);
+        if (!(weight >= 0 && weight <= most))
+                return mfl_fail(err, MFL_INVALID,
+                        "%s gives it a weight of %g, and at most %g can be added; a smaller %s may help",
+                        mfl_strategy_name(job->aggregation.strategy), weight, most,
+                        ops->needs_loss ? "aggregation.q" : "training.warmup");
+        for (int i = 0; i < ops->n_scalars; i++) {
+                double limit = ldexp(1, ops->scalar_max_bits[i]);
+                if (!(scalars[i] >= 0 && scalars[i] <= limit))
+                        return mfl_fail(err, MFL_INVALID,
+                                "%s gives a number of %g for the round's sum, and at most %g can be added; "
+                                "its "
+                                "loss with the params that it received is %g",
+                                mfl_strategy_name(job->aggregation.strategy), scalars[i], limit, facts->loss);
+                double units = scalars[i] * (double)facts->weight;
+                ret_units[i] = (int64_t)mfl_fixed_round(ldexp(units, mfl_method_scalar_bits(job, fixed, i)));
+        }
+        *ret_weight = weight;
+        return 0;
+}
+
+#define BLOCK 4096u
+
+double mfl_method_norm2(
+        const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n)
+{
+        double sum = 0;
+        for (uint64_t from = 0; from < n; from += BLOCK) {
+                uint64_t end = MFL_MIN((uint64_t)n, from + BLOCK);
+                double block = 0;
+                for (uint64_t i = from; i < end;) {
+                        struct mfl_fixed_part part = mfl_fixed_part_at(fixed, parts, i, end);
+                        for (; i < part.end; i++)
+                                block += part.statistics ? 0 : (double)delta[i] * (double)delta[i];
+                }
+                sum += block;
+        }
+        return sum;
+}

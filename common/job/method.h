@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Methods: what a strategy adds to the plain weighted mean of deltas, on the daemon and on the server. A client may count
+ * with a real weight beside its whole one (the number of its samples, or 1), it may tell a few numbers that are added over
+ * the round's clients like the deltas themselves, exactly and in any order, and the server may keep a few numbers from
+ * round to round that daemons need to train. One table of functions and one file per method (common/job/method_*.c).
+ *
+ * A client's real weight is folded into its delta before the only rounding, q = round(real * delta * 2^s), and is at
+ * most its whole weight times 2^share_bits, which the scale s allows for: an overflow is impossible by construction.
+ * Running statistics of norms are no gradient: they count with the whole weight always. Scalars are integers of
+ * 2^-bits, mfl_method_scalar_bits, which leaves room for the whole weight of a round.
+ *
+ * All arithmetic is in double, in a fixed order, with mfl_exact_power for powers, so that it has the same bits everywhere.
+ * Pure functions, no allocation, any thread.
+ */
+#ifndef MFL_COMMON_JOB_METHOD_H
+#define MFL_COMMON_JOB_METHOD_H
+
+#include "common/job/job.h"
+
+#define MFL_METHOD_SCALARS_MAX 2
+#define MFL_METHOD_STATES_MAX 3
+
+/* What a daemon knows of a client whose local training is over. */
+struct mfl_client_facts {
+        uint64_t weight, samples; /* whole weight; samples of the client */
+        uint64_t steps;           /* of the local optimizer */
+        double loss;              /* needs_loss: mean over its predictions with the params that it received */
+        double norm2;             /* needs_norm: sum of squares of the delta's trained elements */
+};
+
+/* What the server knows of a round, exactly: of the clients that count. */
+struct mfl_round_totals {
+        uint64_t weight;
+        double train_loss; /* mean over the scored predictions of their local trainings */
+        double scalar[MFL_METHOD_SCALARS_MAX];
+};
+
+struct mfl_method_ops {
+        /* Clients count with real weights, which their daemons fold in: updates travel as int64, never as float32. */
+        bool weighs;
+        bool needs_loss, needs_norm;
+        int n_scalars, n_state;
+        const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
+        /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
+        int scalar_max_bits[MFL_METHOD_SCALARS_MAX];
+
+        /* Largest real weight per unit of whole weight, as a power of two. NULL: 0. */
+        int (*share_bits)(const struct mfl_job *job);
+        /* Before the first round. classes: of the model, 0: it has none. NULL if n_state is 0. */
+        void (*initial)(const struct mfl_job *job, int classes, double *state);
+        /* A client's real weight and its scalars per unit of whole weight, from what came with the task. Both must be
+         * finite and not negative; weight 0 adds nothing. NULL if weighs is false. */
+        void (*weigh)(const struct mfl_job *job, const double *state, const struct mfl_client_facts *facts,
+                double *ret_weight, double *ret_scalars);
+        /* The factor of the mean delta, sum(real weight * delta) / sum(whole weight), in the server's step. NULL: 1. */
+        double (*step)(const struct mfl_job *job, const struct mfl_round_totals *totals);
+        /* The numbers that the next round starts with. NULL if n_state is 0. */
+        void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
+};
+
+/* Never NULL. */
+const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
+
+/* Of scalar i when the weights of one daemon's clients, or of all clients of a population, are at most fixed->weight_max. */
+int mfl_method_scalar_bits(const struct mfl_job *job, const struct mfl_fixed *fixed, int i);
+
+/* The real weight and the scalars of one client, in units. MFL_INVALID: it can't count; the text says why, and what to
+ * change. state: as many numbers as the method has. */
+int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, const double *state,
+        const struct mfl_client_facts *facts, double *ret_weight, int64_t ret_units[MFL_METHOD_SCALARS_MAX],
+        struct mfl_error *err);
+
+/* The sum of squares of a delta's trained elements: of blocks of 4,096 elements of the vector, in their order. */
+double mfl_method_norm2(
+        const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
+
+extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox;
+
+#endif
