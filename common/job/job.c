@@ -4,7 +4,6 @@
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_training.h"
-#include "common/job/method.h"
 #include "common/base/plain.h"
 #include "common/settings/yaml.h"
 
@@ -150,7 +149,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "tau", AT(F32, aggregation.tau), .min = 0, .max = 1, .min_open = true},
         {.key = "variant", AT(ENUM, aggregation.variant), .names = variant_names},
         {.key = "mu", .kind = MFL_YAML_CALL, .read = read_mu},
-        {.key = "mu_start", AT(F32, aggregation.mu_start), .min = 0, .max = 1},
+        {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
@@ -220,23 +219,6 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
 };
-
-const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
-{
-        return parent ? mfl_yaml_find(parent, key) : NULL;
-}
-
-int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
-        const struct mfl_job_usage *usage, size_t n, unsigned kind, const char *kind_name,
-        struct mfl_error *err)
-{
-        for (size_t i = 0; i < n; i++) {
-                const struct mfl_yaml_node *node = mfl_job_find_key(parent, usage[i].key);
-                if (node && !(usage[i].used_by & BIT(kind)))
-                        return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
-        }
-        return 0;
-}
 
 /* What a kind needs, and what goes together. */
 static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *data,
@@ -394,29 +376,6 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
         }
         *ret_job = job;
         return 0;
-}
-
-int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
-        struct mfl_fixed *ret_fixed, struct mfl_error *err)
-{
-        bool local = spec->data.partition == MFL_PARTITION_LOCAL;
-        uint64_t weight_max = 1;
-        if (spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
-                weight_max = local ? (uint64_t)1 << 20 : MFL_MAX(mfl_job_cohort_size(spec, population), 1u);
-        else if (local)
-                weight_max = (uint64_t)1 << 36;
-        else
-                while (weight_max < train_samples)
-                        weight_max *= 2;
-        struct mfl_fixed fixed;
-        const struct mfl_method_ops *method = mfl_method_get(spec);
-        int share_bits = method->share_bits ? method->share_bits(spec) : 0;
-        int r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
-        if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
-                r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
-        if (!r)
-                *ret_fixed = fixed;
-        return r;
 }
 
 /* A byte order mark at the start only tells the encoding. */

@@ -217,7 +217,7 @@ struct mfl_job {
                 float beta1, beta2, tau; /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
                 float mu;                /* fedprox proximal term, default 0.01; */
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
-                float mu_start;          /* and falls when the loss fell in as many rounds (1) */
+                double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
                 double q;                 /* qfedavg: 0.2 */
                 enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
@@ -259,11 +259,6 @@ int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err);
 /* Also for new jobs: the text contains no strange characters (common/base/plain.h), so that readers see what is
  * there. MFL_INVALID with the line and column. */
 int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err);
-
-/* The fixed-point limits of a job, from a bound on the weight of a whole cohort. samples: the data set's training
- * samples rounded up to a power of two (population), or 2^36 (local); uniform: the cohort size. */
-int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
-        struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
 /* Whether a round has more clients than a server accepts: MFL_INVALID, with what to write instead. For jobs that are
  * being submitted or prepared, as above. */

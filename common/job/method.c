@@ -20,6 +20,29 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
         }
 }
 
+int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
+        struct mfl_fixed *ret_fixed, struct mfl_error *err)
+{
+        bool local = spec->data.partition == MFL_PARTITION_LOCAL;
+        uint64_t weight_max = 1;
+        if (spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
+                weight_max = local ? (uint64_t)1 << 20 : MFL_MAX(mfl_job_cohort_size(spec, population), 1u);
+        else if (local)
+                weight_max = (uint64_t)1 << 36;
+        else
+                while (weight_max < train_samples)
+                        weight_max *= 2;
+        struct mfl_fixed fixed;
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        int share_bits = method->share_bits ? method->share_bits(spec) : 0;
+        int r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
+        if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
+                r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
+        if (!r)
+                *ret_fixed = fixed;
+        return r;
+}
+
 static int bits_for(uint64_t weight)
 {
         return weight <= 1 ? 0 : 64 - __builtin_clzll(weight - 1);

@@ -58,6 +58,11 @@ struct mfl_method_ops {
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
 };
 
+/* The fixed-point limits of a job, from a bound on the weight of a whole cohort. samples: the data set's training
+ * samples rounded up to a power of two (population), or 2^36 (local); uniform: the cohort size. */
+int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t population,
+        struct mfl_fixed *ret_fixed, struct mfl_error *err);
+
 /* Never NULL. */
 const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
 

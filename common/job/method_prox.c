@@ -20,7 +20,7 @@ enum { MU, LAST, LOWER };
 
 static void initial(const struct mfl_job *job, int classes, double *state)
 {
-        state[MU] = (double)job->aggregation.mu_start;
+        state[MU] = job->aggregation.mu_start;
         state[LAST] = UNKNOWN;
         state[LOWER] = 0;
 }

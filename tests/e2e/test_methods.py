@@ -159,8 +159,9 @@ def test_a_batch_norm_counts_with_the_samples(two_daemons):
 def test_a_weight_without_bounds_is_refused(two_daemons):
     """Its reason reaches the people who wait."""
     c = two_daemons
-    job = c.submit(model='logistic', rounds=9, data=UNEVEN, training={'lr': 50, 'epochs': 1, 'batch': 10},
-                   aggregation={'strategy': 'qfedavg', 'q': 100, 'delta_max': 4096}, limits={'retries': 0})
+    large = {'layers': ['flatten', {'dense': {'units': 64, 'init': 'he'}}, 'relu', {'dense': {'units': 4, 'init': 'he'}}]}
+    job = c.submit(model=large, rounds=1, data=UNEVEN, training={'lr': 0.1, 'epochs': 1, 'batch': 10},
+                   aggregation={'strategy': 'qfedavg', 'q': 100}, limits={'retries': 0})
     reason = c.wait_job(job, 60, state='failed')['reason']
     assert 'qfedavg gives it a weight of ' in reason and 'a smaller aggregation.q may help' in reason, reason
 

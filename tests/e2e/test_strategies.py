@@ -137,7 +137,8 @@ STRATEGIES = [
 def test_every_strategy(two_daemons):
     """Each learns something, each gives a model of its own, and the same one from one daemon and from two."""
     c, last = two_daemons, []
-    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1})
+    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1},
+                     data={'partition': 'linear', 'clients': 8})
             for i, s in enumerate(STRATEGIES)]
     for job in jobs:
         info = c.wait_job(job, 60)
@@ -147,7 +148,8 @@ def test_every_strategy(two_daemons):
     assert len(set(last)) == len(STRATEGIES)
     with c.operator() as o:
         o.request('drain', {'daemon': 'd2', 'wait': True})
-    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1})
+    jobs = [c.submit(name='s%d' % i, model='logistic', rounds=4, aggregation=s, training={'lr': 0.1},
+                     data={'partition': 'linear', 'clients': 8})
             for i, s in enumerate(STRATEGIES)]
     for i, job in enumerate(jobs):
         c.wait_job(job, 60)

@@ -318,6 +318,46 @@ static void running_statistics_have_a_scale_of_their_own(void **state)
         assert_non_null(strstr(err.text, "element 3 of an update is 60000, expected within +-16"));
 }
 
+/* The product is rounded to double, then to an integer, as written; running statistics count with the whole weight; and the
+ * largest real weight of the largest round does not overflow. */
+static void real_weights_are_folded_in_before_the_rounding(void **state)
+{
+        enum { MANY = 3000 };
+        static const uint64_t edges[] = {5, 9};
+        const struct mfl_fixed_parts parts = {edges, MFL_ARRAY_SIZE(edges)};
+        static float delta[MANY];
+        static int64_t sums[MANY], twice[MANY];
+        struct mfl_rng rng = mfl_rng_new(5, 1, 0, 0);
+        struct mfl_fixed f;
+        struct mfl_error err;
+        assert_int_equal(mfl_fixed_choose_share(16, 1000, 10, &f, NULL), 0);
+        assert_int_equal(f.scale_bits, fixed_of(16, 1000).scale_bits - 10);
+        assert_int_equal(mfl_fixed_choose_statistics(65536, &f, NULL), 0);
+        for (size_t i = 0; i < MANY; i++)
+                delta[i] = 32 * (float)mfl_rng_unit(&rng) - 16;
+        double real = 7 / 3.0;
+        assert_int_equal(mfl_fixed_parts_add_real(&f, &parts, 0, 7, real, delta, MANY, sums, NULL), 0);
+        for (size_t i = 0; i < MANY; i++) {
+                bool statistics = i >= 5 && i < 9;
+                double product = (statistics ? 7 : real) * (double)delta[i];
+                assert_true(sums[i] == llrint(ldexp(product, statistics ? f.statistics_bits : f.scale_bits)));
+        }
+        memcpy(twice, sums, sizeof sums);
+        assert_int_equal(mfl_fixed_parts_add_i64(&f, &parts, 0, 7, sums, MANY, twice, NULL), 0);
+        assert_true(twice[MANY - 1] == 2 * sums[MANY - 1]);
+        delta[MANY - 1] = 17;
+        assert_int_equal(
+                mfl_fixed_parts_add_real(&f, &parts, 0, 7, real, delta, MANY, twice, &err), MFL_INVALID);
+        assert_true(twice[0] == 2 * sums[0]);
+        assert_int_equal(
+                mfl_fixed_parts_add_real(&f, &parts, 0, 7, 7169, delta, 1, twice, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "expected 0 to 7168, got 7169"));
+        float most = 16;
+        int64_t sum = 0;
+        assert_int_equal(mfl_fixed_parts_add_real(&f, NULL, 0, 1000, 1024000, &most, 1, &sum, NULL), 0);
+        assert_true(sum > (int64_t)1 << 60 && sum <= (int64_t)1 << 62);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -333,6 +373,7 @@ int main(void)
                 cmocka_unit_test(weights_have_limits),
                 cmocka_unit_test(losses_are_clamped),
                 cmocka_unit_test(running_statistics_have_a_scale_of_their_own),
+                cmocka_unit_test(real_weights_are_folded_in_before_the_rounding),
         };
         return cmocka_run_group_tests_name("fixed", tests, NULL, NULL);
 }

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parser's files share: keys that only some kinds use, and the search for a key. Private to them. */
+#ifndef MFL_COMMON_JOB_JOB_KEYS_H
+#define MFL_COMMON_JOB_JOB_KEYS_H
+
+#include "common/job/job.h"
+#include "common/settings/yaml.h"
+
+/* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
+struct mfl_job_usage {
+        const char *key;
+        unsigned used_by;
+};
+#define MFL_JOB_BIT(kind) (1u << (kind))
+int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parent,
+        const struct mfl_job_usage *usage, size_t n, unsigned kind, const char *kind_name,
+        struct mfl_error *err);
+/* The value of a key; NULL also when the whole mapping is missing. */
+const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Methods: their numbers against closed formulas and libm, their limits, and exact logarithms and powers. */
+#include "tests/lib/test.h"
+#include "common/base/rng.h"
+#include "common/job/exact.h"
+#include "common/job/method.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static struct mfl_job *job_of(const char *training, const char *aggregation)
+{
+        char text[1024];
+        struct mfl_job *job;
+        struct mfl_error err = {""};
+        snprintf(text, sizeof text,
+                "name: t\nrounds: 5\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\n"
+                "training: {lr: 0.5%s}\naggregation: {%s}\n",
+                training, aggregation);
+        if (mfl_job_parse(text, strlen(text), "j.yaml", &job, &err))
+                fail_msg("%s", err.text);
+        return job;
+}
+
+static void assert_close(double got, double want, double relative)
+{
+        if (!(fabs(got - want) <= relative * fabs(want)))
+                fail_msg("%.17g, expected %.17g", got, want);
+}
+
+static void powers_are_those_of_libm_but_for_the_last_bits(void **state)
+{
+        struct mfl_rng rng = mfl_rng_new(3, 1, 0, 0);
+        for (int i = 0; i < 20000; i++) {
+                double x = exp(40 * mfl_rng_unit(&rng) - 25), y = 30 * mfl_rng_unit(&rng) - 10;
+                assert_close(mfl_exact_log(x), log(x), 1e-15 * (1 + 1 / fabs(log(x))));
+                double want = pow(x, y);
+                assert_close(mfl_exact_power(x, y), want, 4e-16 * (2 + fabs(log(want))));
+        }
+        assert_true(mfl_exact_power(3.7, 0) == 1 && mfl_exact_power(3.7, 1) == 3.7);
+        assert_true(mfl_exact_power(1e300, 30) == INFINITY && mfl_exact_power(1e-300, 30) == 0);
+}
+
+static void weigh(const struct mfl_job *job, uint64_t steps, uint64_t weight, double state, double loss,
+        double norm2, double *ret_weight, double ret_scalars[2])
+{
+        struct mfl_fixed fixed;
+        struct mfl_error err = {""};
+        int64_t units[MFL_METHOD_SCALARS_MAX];
+        const struct mfl_client_facts facts = {
+                .weight = weight, .samples = 9, .steps = steps, .loss = loss, .norm2 = norm2};
+        if (mfl_job_fixed(job, 60000, 4, &fixed, &err) ||
+                mfl_method_weigh(job, &fixed, &state, &facts, ret_weight, units, &err))
+                fail_msg("%s", err.text);
+        for (int i = 0; i < mfl_method_get(job)->n_scalars; i++)
+                ret_scalars[i] = ldexp((double)units[i], -mfl_method_scalar_bits(job, &fixed, i));
+}
+
+static void fednova_has_the_closed_formula(void **state)
+{
+        double weight, scalars[2];
+        struct mfl_job *plain = job_of("", "strategy: fednova");
+        weigh(plain, 13, 100, 0, 0, 0, &weight, scalars);
+        assert_true(weight == 100 / 13.0 && scalars[0] == 1300);
+        mfl_job_free(plain);
+        struct mfl_job *heavy = job_of(", momentum: 0.75", "strategy: fednova");
+        for (uint64_t tau = 1; tau < 400; tau += 7) {
+                double rho = 0.75,
+                       a = ((double)tau - rho * (1 - pow(rho, (double)tau)) / (1 - rho)) / (1 - rho);
+                weigh(heavy, tau, 100, 0, 0, 0, &weight, scalars);
+                assert_close(weight, 100 / a, 1e-14);
+                assert_close(scalars[0], 100 * a, 1e-7);
+        }
+        struct mfl_round_totals totals = {.weight = 200, .scalar = {1300}};
+        assert_true(mfl_method_get(heavy)->step(heavy, &totals) == 6.5);
+        mfl_job_free(heavy);
+}
+
+static void qfedavg_follows_the_losses(void **state)
+{
+        struct mfl_job *job = job_of("", "strategy: qfedavg, q: 3");
+        double weight, scalars[2], n;
+        mfl_method_get(job)->initial(job, 10, &n);
+        assert_close(n, log(10), 1e-15);
+        weigh(job, 5, 1, 2, 3, 0.25, &weight, scalars);
+        assert_close(weight, 27.0 / 8, 1e-15);
+        assert_close(scalars[0], 27.0 / 8 * (1 + 3 / 0.5 * 0.25 / 3), 1e-8);
+        assert_close(scalars[1], 27.0 / 8, 1e-8);
+        struct mfl_round_totals totals = {.weight = 4, .scalar = {16, 32}};
+        assert_true(mfl_method_get(job)->step(job, &totals) == 0.25);
+        n = 2;
+        mfl_method_get(job)->advance(job, &totals, &n);
+        assert_close(n, 4, 1e-15);                   /* a mean weight of 8 is a loss twice as large */
+        weigh(job, 5, 1, 2, 0, 0, &weight, scalars); /* no loss: 1e-10 */
+        assert_close(weight, pow(0.5e-10, 3), 1e-14);
+        mfl_job_free(job);
+}
+
+static void what_can_not_be_added_is_refused(void **state)
+{
+        struct mfl_job *job = job_of("", "strategy: qfedavg, q: 3");
+        struct mfl_fixed fixed;
+        struct mfl_error err;
+        double weight, n = 1;
+        int64_t units[MFL_METHOD_SCALARS_MAX];
+        struct mfl_client_facts facts = {.weight = 1, .samples = 9, .steps = 1, .loss = 41};
+        assert_int_equal(mfl_job_fixed(job, 60000, 4, &fixed, NULL), 0);
+        assert_int_equal(fixed.share_bits, 16);
+        assert_int_equal(mfl_method_weigh(job, &fixed, &n, &facts, &weight, units, &err), MFL_INVALID);
+        assert_non_null(
+                strstr(err.text, "qfedavg gives it a weight of 68921, and at most 65536 can be added"));
+        facts.loss = 40;
+        assert_int_equal(mfl_method_weigh(job, &fixed, &n, &facts, &weight, units, &err), 0);
+        facts.norm2 = 1e12;
+        assert_int_equal(mfl_method_weigh(job, &fixed, &n, &facts, &weight, units, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "for the round's sum"));
+        facts.norm2 = NAN;
+        assert_int_equal(mfl_method_weigh(job, &fixed, &n, &facts, &weight, units, &err), MFL_INVALID);
+        mfl_job_free(job);
+}
+
+static void mu_rises_and_falls(void **state)
+{
+        struct mfl_job *job = job_of("", "strategy: fedprox, mu: adaptive, mu_start: 0.95, mu_patience: 2");
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        static const double losses[] = {2, 3, 4, 3.5, 3, 3, 2, 1, 0.5, 0.4, 0.3};
+        static const double want[] = {0.95, 1, 1, 1, 0.9, 1, 1, 0.9, 0.9, 0.8, 0.8};
+        double numbers[MFL_METHOD_STATES_MAX];
+        ops->initial(job, 10, numbers);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(losses); i++) {
+                struct mfl_round_totals totals = {.weight = 1, .train_loss = losses[i]};
+                ops->advance(job, &totals, numbers);
+                assert_close(numbers[0], want[i], 1e-12);
+        }
+        mfl_job_free(job);
+}
+
+static void norms_leave_running_statistics_out(void **state)
+{
+        enum { N = 10000 };
+        static float delta[N];
+        static const uint64_t edges[] = {4000, 4200};
+        const struct mfl_fixed_parts parts = {edges, MFL_ARRAY_SIZE(edges)};
+        const struct mfl_fixed fixed = {.statistics_max = 1};
+        for (int i = 0; i < N; i++)
+                delta[i] = i >= 4000 && i < 4200 ? 1e6f : (float)(i % 3);
+        double want = 0;
+        for (int i = 0; i < N; i++)
+                want += i >= 4000 && i < 4200 ? 0 : (i % 3) * (i % 3);
+        assert_true(mfl_method_norm2(&fixed, &parts, delta, N) == want);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(powers_are_those_of_libm_but_for_the_last_bits),
+                cmocka_unit_test(fednova_has_the_closed_formula),
+                cmocka_unit_test(qfedavg_follows_the_losses),
+                cmocka_unit_test(what_can_not_be_added_is_refused),
+                cmocka_unit_test(mu_rises_and_falls),
+                cmocka_unit_test(norms_leave_running_statistics_out),
+        };
+        return cmocka_run_group_tests_name("method", tests, NULL, NULL);
+}
