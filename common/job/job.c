@@ -16,6 +16,7 @@ static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", 
         "fedprox", "median", "fednova", "qfedavg", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
+static const char *const selection_names[] = {"uniform", "separated", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
@@ -158,6 +159,8 @@ static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
 static const struct mfl_yaml_field selection_fields[] = {
+        {.key = "kind", AT(ENUM, selection.kind), .names = selection_names},
+        {.key = "separation", AT(U32, selection.separation), .min = 2, .max = 10000000},
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names}, {0}};
@@ -291,6 +294,37 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
+static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)}};
+
+static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *selection,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        enum mfl_selection kind = job->selection.kind;
+        uint32_t separation = job->selection.separation, population = job->data.clients;
+        int r = mfl_job_check_usage(doc, selection, selection_usage, MFL_ARRAY_SIZE(selection_usage), kind,
+                selection_names[kind], err);
+        if (r || kind != MFL_SELECT_SEPARATED)
+                return r;
+        const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
+        if (job->data.partition == MFL_PARTITION_LOCAL)
+                return mfl_yaml_fail(doc, node, err,
+                        "separated needs a population that is known beforehand; with partition local, write "
+                        "uniform");
+        if (!separation)
+                return mfl_yaml_fail(doc, node, err,
+                        "separated needs separation, the rounds from one turn of a client to its next");
+        if (separation > population)
+                return mfl_yaml_fail(doc, mfl_job_find_key(selection, "separation"), err,
+                        "%u rounds need as many clients, but the population has %u (data.clients)",
+                        separation, population);
+        if (job->selection.clients > population / separation)
+                return mfl_yaml_fail(doc, mfl_job_find_key(selection, "clients"), err,
+                        "%u clients per round, but %u clients divided among %u rounds are %u; lower it, or "
+                        "separation",
+                        job->selection.clients, population, separation, population / separation);
+        return 0;
+}
+
 static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *root = mfl_yaml_root(doc),
@@ -301,6 +335,9 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
+        r = check_selection(doc, selection, job, err);
+        if (r)
+                return r;
         r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
@@ -422,6 +459,9 @@ void mfl_job_free(struct mfl_job *job)
 
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
 {
+        if (job->selection.kind == MFL_SELECT_SEPARATED)
+                population = population / job->selection.separation +
+                             (population % job->selection.separation != 0);
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 

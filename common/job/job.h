@@ -61,6 +61,12 @@ enum mfl_weighting {
         MFL_WEIGHT_SAMPLES,
         MFL_WEIGHT_UNIFORM,
 };
+/* Which clients a round has. */
+enum mfl_selection {
+        MFL_SELECT_UNIFORM, /* drawn without replacement from all, each round anew */
+        MFL_SELECT_SEPARATED, /* the same from those whose turn it is: client k in rounds r with (r - 1) mod separation = k
+                                 mod separation */
+};
 /* How a round's clients are divided over its daemons. The model does not depend on it. */
 enum mfl_assign {
         MFL_ASSIGN_SPEED,  /* by measured speed, so that all daemons should finish at the same time */
@@ -225,7 +231,9 @@ struct mfl_job {
                 float statistics_max;     /* the same for running statistics, default 65536 */
         } aggregation;
         struct {
-                uint32_t clients;                  /* per round; 0: all */
+                enum mfl_selection kind;
+                uint32_t separation; /* separated: rounds from one turn of a client to its next */
+                uint32_t clients;    /* per round; 0: all, or all whose turn it is */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
         } selection;

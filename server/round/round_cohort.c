@@ -126,8 +126,15 @@ int mfl_round_items_train(struct core_job *job)
 {
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
                 return pick_local(job, job->spec->selection.clients);
-        uint32_t population = job->spec->data.clients;
-        return pick(job, NULL, population, mfl_job_cohort_size(job->spec, population));
+        uint32_t population = job->spec->data.clients, n = mfl_job_cohort_size(job->spec, population);
+        if (job->spec->selection.kind != MFL_SELECT_SEPARATED)
+                return pick(job, NULL, population, n);
+        uint32_t apart = job->spec->selection.separation, turn = (job->round - 1) % apart;
+        uint32_t n_turn = population / apart + (turn < population % apart);
+        int r = pick(job, NULL, n_turn, MFL_MIN(n, n_turn));
+        for (uint32_t i = 0; !r && i < job->n_items; i++)
+                job->items[i].item = turn + job->items[i].item * apart;
+        return r;
 }
 
 int mfl_round_items_eval(struct core_job *job)

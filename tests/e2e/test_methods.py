@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mfl_harness as h
-from federated import Momentum, federated_average, uniform_init
+from federated import Momentum, federated_average, synthetic, uniform_init
 
 SIZES = [10, 20, 40, 50, 60, 90, 130]  # 1 to 13 steps of 10 in an epoch
 UNEVEN = {'partition': 'size', 'clients': 7, 'sizes': SIZES}
@@ -166,6 +166,24 @@ def test_a_weight_without_bounds_is_refused(two_daemons):
     assert 'qfedavg gives it a weight of ' in reason and 'a smaller aggregation.q may help' in reason, reason
 
 
+def test_separated_clients_take_turns(two_daemons):
+    """Client k in the rounds r with (r - 1) mod 3 = k mod 3. With `clients`, those are drawn from the turn's."""
+    c, settings = two_daemons, {'seed': 23, 'rounds': 5}
+    training = {'lr': 0.1, 'epochs': 1, 'batch': 10}
+    job, _ = c.run_job(model='logistic', data={'clients': 7}, training=training,
+                       selection={'kind': 'separated', 'separation': 3}, **settings)
+    assert [r['clients'] for r in c.rounds(job)] == [3, 2, 2, 3, 2]
+
+    def expected(turns):
+        return federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), turns=turns, **settings)[0]
+    w = expected(lambda r: [k for k in range(7) if k % 3 == (r - 1) % 3])
+    assert np.abs(pulled(c, job)[0] - w).max() < 1e-5
+    assert np.abs(expected(None) - w).max() > 1e-3
+    job, _ = c.run_job(model='logistic', data={'clients': 7}, training=training,
+                       selection={'kind': 'separated', 'separation': 3, 'clients': 1}, **settings)
+    assert [r['clients'] for r in c.rounds(job)] == [1] * 5
+
+
 REFUSED = [
     ({'strategy': 'fednova'}, {'optimizer': 'adam'}, 'training.optimizer: fednova divides by the steps of sgd'),
     ({'strategy': 'fedavg', 'q': 1}, {}, 'aggregation.q: is not used by fedavg'),
@@ -183,3 +201,38 @@ def test_what_does_not_go_together_is_refused(two_daemons, aggregation, training
     with pytest.raises(Exception) as caught:
         two_daemons.submit(model='logistic', rounds=1, aggregation=aggregation, training={'lr': 0.1, **training})
     assert said in str(caught.value)
+
+
+def optimum(decay):
+    """Of the tiny training data's mean loss + decay / 2 |params|^2: by gradient descent in double, the function being smooth."""
+    x, y = synthetic((1, 8, 8), 4, 400, 1, 0)
+    x = np.hstack([x, np.ones((400, 1))])
+    label = np.eye(4)[y]
+    theta, rate = np.zeros((4, 65)), 4 / np.linalg.norm(x, 2) ** 2 * 400
+    v = theta
+    for i in range(6000):  # Nesterov's method
+        z = v @ x.T
+        p = np.exp(z - z.max(axis=0))
+        p /= p.sum(axis=0)
+        gradient = (p - label.T) @ x / 400 + decay * v
+        after = v - rate / 4 * gradient
+        v, theta = after + i / (i + 3) * (after - theta), after
+    assert np.abs(gradient).max() < 1e-9
+    return theta
+
+
+def test_fednova_removes_the_bias_of_unequal_steps(two_daemons):
+    """Clients of one to nineteen steps and other classes: FedAvg goes to the optimum of a sum in which many steps count twice."""
+    c, decay = two_daemons, 0.1
+    data = {'partition': 'inner-dirichlet', 'alpha': 0.1, 'clients': 8, 'sizes': [20, 20, 20, 20, 20, 30, 80, 190]}
+    best = optimum(decay)
+    away = {}
+    for lr, rounds in ((0.02, 400), (0.01, 800)):
+        for strategy in ('fedavg', 'fednova'):
+            job, _ = c.run_job(model='logistic', rounds=rounds, data=data, aggregation={'strategy': strategy}, timeout=120,
+                               training={'lr': lr, 'epochs': 1, 'batch': 10, 'weight_decay': decay}, evaluation={'every': 0})
+            w, b = pulled(c, job)
+            away[strategy, lr] = np.linalg.norm(np.hstack([w, b[:, None]]) - best)
+    print(away)
+    assert away['fednova', 0.01] < away['fedavg', 0.01] / 5, away
+    assert away['fednova', 0.01] / away['fedavg', 0.01] < away['fednova', 0.02] / away['fedavg', 0.02], away

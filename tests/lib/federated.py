@@ -175,9 +175,10 @@ class Client:
         self.n, self.steps, self.loss, self.d, self.trained = n, steps, loss, d, trained
 
 
-def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, **local):
+def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, turns=None, **local):
     """McMahan et al. 2017, algorithm 1, with a rule for the server, all clients in every round, on the tiny data set; in double. lr:
-    of each round. clients: how many, or their sizes. method(clients, r): the mean of what they moved by, and more for local."""
+    of each round. clients: how many, or their sizes. method(clients, r): the mean of what they moved by, and more for local. turns(r): the
+    clients of a round, if not all."""
     shape, classes, n = (1, 8, 8), 4, 400
     x, y = synthetic(shape, classes, n, 1, 0)
     order = Stream(seed, PARTITION, 0 if isinstance(clients, int) else SIZES, 0).shuffled(range(n))
@@ -193,6 +194,8 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Averag
     for r in range(1, rounds + 1):
         round_clients = []
         for k, part in enumerate(parts):
+            if turns and k not in turns(r):
+                continue
             epoch_orders = [Stream(seed, SHUFFLE, k, r * 65536 + e).shuffled(part) for e in range(epochs)]
             batches = [o[at:at + batch] for o in epoch_orders for at in range(0, len(part), batch)]
             losses = []

@@ -223,6 +223,26 @@ static void keys_that_contradict_are_refused(void **state)
         assert_refused(document(NULL, NULL, NULL, "selection: {clients: 11}"),
                 "j.yaml:6: selection.clients: 11 clients per round, but the population has 10 "
                 "(data.clients)");
+        assert_refused(document(NULL, NULL, NULL, "selection: {kind: separated}"),
+                "j.yaml:6: selection.kind: separated needs separation, the rounds from one turn of a client "
+                "to "
+                "its next");
+        assert_refused(document(NULL, NULL, NULL, "selection: {separation: 2}"),
+                "j.yaml:6: selection.separation: is not used by uniform; remove it");
+        assert_refused(document(NULL, NULL, NULL, "selection: {kind: separated, separation: 11}"),
+                "j.yaml:6: selection.separation: 11 rounds need as many clients, but the population has 10 "
+                "(data.clients)");
+        assert_refused(document(NULL, NULL, NULL, "selection: {kind: separated, separation: 3, clients: 4}"),
+                "j.yaml:6: selection.clients: 4 clients per round, but 10 clients divided among 3 rounds are "
+                "3; "
+                "lower it, or separation");
+        assert_refused(document(NULL, "{name: d}", NULL, "selection: {kind: separated, separation: 3}"),
+                "j.yaml:6: selection.kind: separated needs a population that is known beforehand; with "
+                "partition local, write uniform");
+        struct mfl_job *turns =
+                parse(document(NULL, NULL, NULL, "selection: {kind: separated, separation: 3}"));
+        assert_int_equal(mfl_job_cohort_size(turns, 10), 4);
+        mfl_job_free(turns);
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
                 "j.yaml:6: selection.daemons.max: 2 is below min, which is 3");
         assert_refused(document("{init: he}", NULL, NULL, NULL),

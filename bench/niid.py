@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Methods on uneven data beside published numbers: niid.py BUILD_DIR OUT [--cells iid/fedavg ...] [--rounds N] [--daemons N]
+
+The set-up of Flower's baselines/niid_bench (Fashion-MNIST, two convolutions 5 x 5 of 6 and 16 filters and dense layers of 120 and 84,
+10 clients in each of 50 rounds, 10 epochs, batch 64, lr .01, momentum .9, weight decay 1e-5), whose README has the numbers: the best
+accuracy over the rounds, in percent. A cell takes about ten minutes on two cores. Cells that are done in OUT are not run again.
+"""
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+
+PARTITIONS = {
+    'iid': {'partition': 'iid'},
+    'dir0.5': {'partition': 'dirichlet', 'alpha': 0.5, 'self_balancing': True, 'min_samples': 10},
+    'c1': {'partition': 'pathological', 'classes_per_client': 1, 'class_assignment': 'deterministic'},
+    'c2': {'partition': 'pathological', 'classes_per_client': 2},
+    'c3': {'partition': 'pathological', 'classes_per_client': 3},
+}
+STRATEGIES = {'fedavg': {'strategy': 'fedavg'}, 'fedprox': {'strategy': 'fedprox', 'mu': 0.01}, 'fednova': {'strategy': 'fednova'}}
+PUBLISHED = {  # mean and deviation
+    ('iid', 'fedavg'): (89.23, .45), ('iid', 'fedprox'): (89.42, .09), ('iid', 'fednova'): (89.36, .09),
+    ('dir0.5', 'fedavg'): (88.09, .29), ('dir0.5', 'fedprox'): (88.15, .42), ('dir0.5', 'fednova'): (88.22, .12),
+    ('c1', 'fedavg'): (28.39, 17), ('c1', 'fedprox'): (32.65, 6.7), ('c1', 'fednova'): (16.86, 9.3),
+    ('c2', 'fedavg'): (78.10, 2.5), ('c2', 'fedprox'): (78.05, 1), ('c2', 'fednova'): (71.67, 2.3),
+    ('c3', 'fedavg'): (82.43, 1.5), ('c3', 'fedprox'): (82.99, .5), ('c3', 'fednova'): (81.97, 1.3),
+}
+LAYERS = [{'conv2d': {'filters': 6, 'kernel': 5}}, 'relu', {'maxpool2d': {'kernel': 2}},
+          {'conv2d': {'filters': 16, 'kernel': 5}}, 'relu', {'maxpool2d': {'kernel': 2}}, 'flatten',
+          {'dense': {'units': 120}}, 'relu', {'dense': {'units': 84}}, 'relu', {'dense': {'units': 10}}]
+
+
+def job(partition, strategy, rounds):
+    return {'name': f'{partition}-{strategy}', 'seed': 1, 'rounds': rounds, 'model': {'layers': LAYERS},
+            'data': {'name': 'fashion-mnist', 'clients': 10, **PARTITIONS[partition]},
+            'training': {'lr': 0.01, 'momentum': 0.9, 'weight_decay': 1e-5, 'epochs': 10, 'batch': 64},
+            'aggregation': STRATEGIES[strategy], 'evaluation': {'batch': 500}}
+
+
+def run(build, out, cell, rounds, daemons):
+    partition, strategy = cell
+    folder = os.path.join(out, f'{partition}-{strategy}-{rounds}')
+    table = os.path.join(folder, 'out', 'rounds.csv')
+    if not os.path.exists(os.path.join(folder, 'done')):
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, 'job.yaml')
+        with open(path, 'w') as f:
+            json.dump(job(partition, strategy, rounds), f)  # which YAML includes
+        parts = [os.path.join(build, p) for p in ('server', 'client')]
+        env = dict(os.environ, MFL_MODULE_DIR=os.path.join(build, 'kernels', 'cpu'), OMP_WAIT_POLICY='passive',
+                   PATH=os.pathsep.join(parts + [os.environ['PATH']]))
+        done = subprocess.run([os.path.join(build, 'cli', 'mfl'), 'run', path, '--daemons', str(daemons), '--threads', '1',
+                               '--out', os.path.join(folder, 'out')], env=env, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f'{partition}/{strategy}: {done.stderr.strip()[-800:]}')
+        open(os.path.join(folder, 'done'), 'w').close()
+    with open(table) as f:
+        rows = list(csv.DictReader(f))
+    return max(100 * float(r['accuracy']) for r in rows if r['accuracy']), sum(float(r['seconds']) for r in rows)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('build')
+    p.add_argument('out')
+    p.add_argument('--cells', nargs='+', default=['/'.join(c) for c in PUBLISHED], help='PARTITION/STRATEGY')
+    p.add_argument('--rounds', type=int, default=50)
+    p.add_argument('--daemons', type=int, default=2)
+    args = p.parse_args()
+    cells = [tuple(c.split('/')) for c in args.cells]
+    if unknown := [c for c in cells if c not in PUBLISHED]:
+        sys.exit(f'no such cell: {"/".join(unknown[0])}; there are {" ".join("/".join(c) for c in PUBLISHED)}')
+    print(f'{"partition":10} {"strategy":9} {"best":>7} {"published":>13} {"off":>6} {"seconds":>8}')
+    for cell in cells:
+        best, seconds = run(os.path.abspath(args.build), args.out, cell, args.rounds, args.daemons)
+        mean, deviation = PUBLISHED[cell]
+        print(f'{cell[0]:10} {cell[1]:9} {best:7.2f} {mean:7.2f}+-{deviation:<4} {best - mean:+6.2f} {seconds:8.0f}', flush=True)
+
+
+if __name__ == '__main__':
+    main()
