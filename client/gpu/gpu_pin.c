@@ -262,8 +262,11 @@ int mfl_gpu_pin_open(
                 return r;
         r = open_device(pin, backend, err);
         /* Without oneDNN, or its library, the plain loops of `reference` are used. */
-        if (r == MFL_INVALID && pin->id.kind == MFL_GPU_NONE && strcmp(backend, options->backend))
+        if (r == MFL_INVALID && pin->id.kind == MFL_GPU_NONE && strcmp(backend, options->backend)) {
+                mfl_log(MFL_LOG_WARN, "the plain loops of backend reference train, many times slower: %s",
+                        err ? err->text : "cpu can't be used");
                 r = open_device(pin, "reference", err);
+        }
         if (r)
                 return r;
         pin->ops->device_info(pin->device, &pin->info);

@@ -356,7 +356,11 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         /* While the server is away, log one line, not one per attempt. */
         if (link->life == LINK_RUNS && strcmp(reason, link->last_reason)) {
                 mfl_strcpy(link->last_reason, sizeof(link->last_reason), reason);
-                mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", link->server, reason);
+                if (strncmp(reason, "connect to ", strlen("connect to ")) ==
+                        0) /* it names the server itself */
+                        mfl_log(MFL_LOG_WARN, "%s; trying again", reason);
+                else
+                        mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", link->server, reason);
         }
         if (again && link->life == LINK_RUNS)
                 connect_server(link);

@@ -280,6 +280,10 @@ static void compute(struct sim *sim, uint32_t i, const struct mfl_agent_action *
         sim_check(sim, !task->n_frozen || d->info.protocol >= 2, "daemon %s knows no frozen params",
                 d->info.name);
         sim_check(sim,
+                job->spec.aggregation.strategy != MFL_STRATEGY_FEDNOVA ||
+                        d->info.protocol >= MFL_PROTOCOL_METHODS,
+                "daemon %s knows no weights of clients' own", d->info.name);
+        sim_check(sim,
                 !task->n_frozen ||
                         (frozen && frozen->have == SIM_FROZEN && strcmp(frozen->job, task->job) == 0 &&
                                 memcmp(frozen->data, job->frozen, sizeof job->frozen) == 0),
@@ -372,6 +376,7 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         float p1[SIM_PARAMS];
         *a = (struct mfl_announce){
                 .item_first = first, .item_count = n, .encoding = MFL_ENCODING_I64, .train_us = 1000 * n};
+        a->n_scalars = (uint32_t)mfl_method_get(&job->spec)->n_scalars;
         if (d->reject) {
                 d->reject--;
                 a->rejected = calloc(1, sizeof *a->rejected);
@@ -381,7 +386,7 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         for (uint32_t k = first + a->n_rejected; k < first + n; k++) {
                 sim_train(t->items[k], t->round, d->params, p1);
                 uint64_t weight = sim_weight(&job->spec, t->items[k]);
-                mfl_assert(mfl_fixed_add_delta(&t->fixed, weight, p1, d->params, SIM_PARAMS, sum, NULL) == 0);
+                sim_fold(&job->spec, &t->fixed, t->items[k], p1, d->params, sum, &a->scalars[0]);
                 a->weight += weight;
                 a->samples += 10;
                 a->correct += t->items[k] % 10;

@@ -35,6 +35,11 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
         spec->evaluation.every = 1 + sim_below(sim, 2);
         spec->evaluation.batch = 10;
         spec->training.epochs = 10;
+        /* Not drawn, so that the other draws stay what they were. */
+        if (!sim->scenario && (sim->seed + i) % 5 == 1 && spec->aggregation.strategy == MFL_STRATEGY_FEDAVG) {
+                spec->aggregation.strategy = MFL_STRATEGY_FEDNOVA;
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);

@@ -292,7 +292,7 @@ void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slo
 {
         struct sim_group *group = sim_ledger_group(sim, slot->task);
         const float *p0 = job->has_new ? job->params_new : job->params;
-        int64_t sum[SIM_PARAMS] = {0};
+        int64_t sum[SIM_PARAMS] = {0}, scalar = 0;
         float p1[SIM_PARAMS];
         uint64_t weight = 0, items[SIM_ITEMS];
         uint32_t n = clients_of(sim, slot, items);
@@ -307,8 +307,7 @@ void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slo
                         job->single[job->n_in][i] = p1[i] - p0[i];
                 job->n_in++;
                 weight += sim_weight(&job->spec, items[k]);
-                mfl_assert(mfl_fixed_add_delta(&job->fixed, sim_weight(&job->spec, items[k]), p1, p0,
-                                   SIM_PARAMS, sum, NULL) == 0);
+                sim_fold(&job->spec, &job->fixed, items[k], p1, p0, sum, &scalar);
         }
         sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
                 (unsigned long long)slot->weight, (unsigned long long)weight);

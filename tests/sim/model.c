@@ -69,26 +69,49 @@ void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, 
         }
 }
 
+void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, const float *p1,
+        const float *p0, int64_t *sum, int64_t *scalar)
+{
+        uint64_t weight = sim_weight(spec, item);
+        if (spec->aggregation.strategy != MFL_STRATEGY_FEDNOVA) {
+                mfl_assert(mfl_fixed_add_delta(fixed, weight, p1, p0, SIM_PARAMS, sum, NULL) == 0);
+                return;
+        }
+        const struct mfl_client_facts facts = {
+                .weight = weight, .samples = sim_samples(spec, item), .steps = 1 + item % 3};
+        float delta[SIM_PARAMS];
+        double real;
+        int64_t units[MFL_METHOD_SCALARS_MAX];
+        for (int i = 0; i < SIM_PARAMS; i++)
+                delta[i] = p1[i] - p0[i];
+        mfl_assert(mfl_method_weigh(spec, fixed, NULL, &facts, &real, units, NULL) == 0);
+        mfl_assert(mfl_fixed_parts_add_real(fixed, NULL, 0, weight, real, delta, SIM_PARAMS, sum, NULL) == 0);
+        *scalar += units[0];
+}
+
 /* What a round with exactly these clients must give, computed without any server or daemon. */
 void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
         const uint64_t *items, uint32_t n, float *ret_params)
 {
         int64_t sum[SIM_PARAMS] = {0};
         float single[SIM_ITEMS][SIM_PARAMS], p1[SIM_PARAMS];
-        uint64_t weight = 0;
+        uint64_t weight = 0, steps = 0;
+        int64_t unused = 0;
         for (uint32_t k = 0; k < n; k++) {
                 sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         single[k][i] = p1[i] - p0[i];
-                mfl_assert(mfl_fixed_add_delta(
-                                   fixed, sim_weight(spec, items[k]), p1, p0, SIM_PARAMS, sum, NULL) == 0);
+                sim_fold(spec, fixed, items[k], p1, p0, sum, &unused);
                 weight += sim_weight(spec, items[k]);
+                steps += sim_weight(spec, items[k]) * (1 + items[k] % 3);
         }
+        double factor =
+                spec->aggregation.strategy == MFL_STRATEGY_FEDNOVA ? (double)steps / (double)weight : 1;
         if (sim_single(spec))
                 sim_median((const float(*)[SIM_PARAMS])single, n, p0, ret_params);
         else
                 for (int i = 0; i < SIM_PARAMS; i++)
-                        ret_params[i] = p0[i] + (float)mfl_fixed_mean(fixed, sum[i], weight);
+                        ret_params[i] = p0[i] + (float)(mfl_fixed_mean(fixed, sum[i], weight) * factor);
 }
 
 static int compare_items(const void *a, const void *b)

@@ -212,8 +212,11 @@ static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot
         return true;
 }
 
-static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t weight)
+static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const struct mfl_round_totals *totals)
 {
+        uint64_t weight = totals->weight;
+        const struct mfl_method_ops *method = mfl_method_get(&job->spec);
+        double factor = method->step ? method->step(&job->spec, totals) : 1;
         sim_check(sim, round == job->committed + 1 && round == job->opened && !job->has_new,
                 "round %u is applied after %u", round, job->committed);
         sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added",
@@ -225,7 +228,8 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, uint64_t
         else
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->params_new[i] =
-                                job->params[i] + (float)mfl_fixed_mean(&job->fixed, job->sum[i], weight);
+                                job->params[i] +
+                                (float)(mfl_fixed_mean(&job->fixed, job->sum[i], weight) * factor);
         job->n_applied = job->n_in;
         job->weight_applied = job->weight_in;
         memcpy(job->in_applied, job->in, sizeof job->in);
@@ -532,7 +536,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 free_slot(sim, job, action->slot.slot);
                 break;
         case MFL_ACT_APPLY:
-                apply(sim, job, action->round, action->totals.weight);
+                apply(sim, job, action->round, &action->totals);
                 break;
         case MFL_ACT_CHECKPOINT:
                 sim_check(sim, job->has_new && action->round == job->applied,

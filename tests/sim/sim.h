@@ -359,6 +359,9 @@ uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt
 void sim_initial(const struct mfl_job *spec, float *ret_params);
 void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, float *ret_params);
 bool sim_single(const struct mfl_job *spec);
+/* Adds a client's share to the sum of an update, and to its scalar with FedNova, whose clients take 1 to 3 steps. */
+void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, const float *p1,
+        const float *p0, int64_t *sum, int64_t *scalar);
 
 /* server.c */
 void sim_server_start(struct sim *sim);
