@@ -4,8 +4,7 @@ each is FedAvg where the papers say so; each gives one model whatever is killed.
 import numpy as np
 import pytest
 
-import mfl_harness as h
-from federated import Momentum, federated_average, synthetic, uniform_init
+from federated import Momentum, federated_average, pulled, synthetic, uniform_init
 
 SIZES = [10, 20, 40, 50, 60, 90, 130]  # 1 to 13 steps of 10 in an epoch
 UNEVEN = {'partition': 'size', 'clients': 7, 'sizes': SIZES}
@@ -18,12 +17,6 @@ def two_daemons(shared_cluster):
     return c
 
 
-def pulled(c, job):
-    path = c.dir + '/' + job + '.safetensors'
-    c.mfl('pull', job, '--output', path)
-    return [np.frombuffer(data, '<f4').reshape(shape) for _, shape, data in h.read_safetensors(path).values()]
-
-
 def run(c, aggregation, data=UNEVEN, rounds=3, seed=21, **training):
     return c.run_job(model='logistic', seed=seed, rounds=rounds, data=data, aggregation=aggregation,
                      training={'lr': 0.1, 'epochs': 2, 'batch': 10, **training})
@@ -34,7 +27,7 @@ def compare(c, job, method, seed=21, rounds=3, clients=SIZES, momentum=None, lr=
     settings = {'seed': seed, 'rounds': rounds, 'clients': clients, 'lr': lr, 'batch': 10, 'epochs': 2,
                 'optimizer': momentum or (lambda: Momentum(0))}
     w, b, _ = federated_average(method=method, **settings, **local)
-    got_w, got_b = pulled(c, job)
+    got_w, got_b = pulled(c, job).values()
     assert np.abs(w - uniform_init(seed, 0, 256, 64).reshape(4, 64)).max() > 0.005
     assert np.abs(got_w - w).max() < bound and np.abs(got_b - b).max() < bound
     assert np.abs(federated_average(**settings)[0] - w).max() > 1e-3
@@ -132,7 +125,7 @@ def test_they_are_fedavg_where_they_should_be(two_daemons):
     assert run(c, {'strategy': 'fedprox', 'mu': 0})[1] == plain
     assert run(c, {'strategy': 'qfedavg', 'q': 0})[1] == run(c, {'strategy': 'fedavg', 'weighting': 'uniform'})[1] != plain
     # A division and a product with the number of steps lie between them: one unit in the last place of a parameter.
-    same, nova = (pulled(c, run(c, {'strategy': s}, data=equal, rounds=1)[0]) for s in ('fedavg', 'fednova'))
+    same, nova = (pulled(c, run(c, {'strategy': s}, data=equal, rounds=1)[0]).values() for s in ('fedavg', 'fednova'))
     for x, y in zip(same, nova):
         assert np.all(np.abs(x - y) <= np.spacing(np.abs(x)))
 
@@ -145,9 +138,7 @@ def test_a_batch_norm_counts_with_the_samples(two_daemons):
     def statistics(strategy):
         job, _ = c.run_job(model=model, seed=22, rounds=1, data=UNEVEN, aggregation={'strategy': strategy},
                            training={'lr': 0.05, 'epochs': 1, 'batch': 10})
-        path = c.dir + '/' + job + '.safetensors'
-        c.mfl('pull', job, '--output', path)
-        return {name: np.frombuffer(data, '<f4') for name, (_, _, data) in h.read_safetensors(path).items()}
+        return pulled(c, job)
     plain, nova = statistics('fedavg'), statistics('fednova')
     running = [name for name in plain if 'running' in name]
     assert len(running) == 2
@@ -177,7 +168,7 @@ def test_separated_clients_take_turns(two_daemons):
     def expected(turns):
         return federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), turns=turns, **settings)[0]
     w = expected(lambda r: [k for k in range(7) if k % 3 == (r - 1) % 3])
-    assert np.abs(pulled(c, job)[0] - w).max() < 1e-5
+    assert np.abs(list(pulled(c, job).values())[0] - w).max() < 1e-5
     assert np.abs(expected(None) - w).max() > 1e-3
     job, _ = c.run_job(model='logistic', data={'clients': 7}, training=training,
                        selection={'kind': 'separated', 'separation': 3, 'clients': 1}, **settings)
@@ -231,7 +222,7 @@ def test_fednova_removes_the_bias_of_unequal_steps(two_daemons):
         for strategy in ('fedavg', 'fednova'):
             job, _ = c.run_job(model='logistic', rounds=rounds, data=data, aggregation={'strategy': strategy}, timeout=120,
                                training={'lr': lr, 'epochs': 1, 'batch': 10, 'weight_decay': decay}, evaluation={'every': 0})
-            w, b = pulled(c, job)
+            w, b = pulled(c, job).values()
             away[strategy, lr] = np.linalg.norm(np.hstack([w, b[:, None]]) - best)
     print(away)
     assert away['fednova', 0.01] < away['fedavg', 0.01] / 5, away

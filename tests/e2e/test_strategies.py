@@ -4,8 +4,7 @@ code with the programs."""
 import numpy as np
 import pytest
 
-import mfl_harness as h
-from federated import Adam, Adaptive, Momentum, Nesterov, federated_average, uniform_init
+from federated import Adam, Adaptive, Momentum, Nesterov, federated_average, pulled, uniform_init
 
 
 @pytest.fixture(scope='module')
@@ -13,12 +12,6 @@ def two_daemons(shared_cluster):
     c = shared_cluster(2)
     c.wait_daemons(2)
     return c
-
-
-def pulled_params(c, job):
-    path = c.dir + '/' + job + '.safetensors'
-    c.mfl('pull', job, '--output', path)
-    return [np.frombuffer(data, '<f4').reshape(shape) for _, shape, data in h.read_safetensors(path).values()]
 
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
@@ -30,7 +23,7 @@ def test_fedavg_is_the_algorithm(two_daemons, momentum):
                        training={'lr': 0.1, 'epochs': 1, 'batch': 10, 'momentum': momentum}, **settings)
     w, b, accuracy = federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(momentum),
                                        **settings)
-    got_w, got_b = pulled_params(c, job)
+    got_w, got_b = pulled(c, job).values()
     assert got_w.shape == (4, 64) and got_b.shape == (4,)
     start = uniform_init(11, 0, 256, 64).reshape(4, 64)
     assert np.abs(w - start).max() > 0.02  # there was something to learn
@@ -53,7 +46,7 @@ def test_adam_with_a_cosine_is_the_algorithm(two_daemons):
         """One round of warm-up, which is at the whole rate, then half a wave over the other three."""
         return 0.02 if r == 1 else 0.02 * (0.1 + 0.9 * (1 + np.cos(np.pi * (r - 2) / 3)) / 2)
     w, b, _ = federated_average(clients=7, lr=lr, batch=10, optimizer=lambda: Adam(0.9, 0.99, 1e-3), **settings)
-    got_w, got_b = pulled_params(c, job)
+    got_w, got_b = pulled(c, job).values()
     start = uniform_init(12, 0, 256, 64).reshape(4, 64)
     assert np.abs(w - start).max() > 0.1
     # As above; the square root of a small v divides, and with eps 1e-3 magnifies what rounding leaves by 1e3 at the most
@@ -75,7 +68,7 @@ def test_adaptive_strategies_are_the_algorithms(two_daemons, kind, variant):
     def server():
         return Adaptive(kind, variant == 'flower', 0.05, 0 if kind == 'fedadagrad' else 0.9, 0.99, 0.01)
     w, b, _ = federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), server=server, **settings)
-    got_w, got_b = pulled_params(c, job)
+    got_w, got_b = pulled(c, job).values()
     start = uniform_init(13, 0, 256, 64).reshape(4, 64)
     assert np.abs(w - start).max() > 0.02
     # The step is eta m / (sqrt(v) + tau): rounding of d, about 1e-7, is magnified by eta / tau = 5 in each of 4 rounds. The other
@@ -95,7 +88,7 @@ def test_nesterov_is_the_algorithm(two_daemons):
     def expected(server):
         return federated_average(clients=7, lr=lambda r: 0.05, batch=10, optimizer=lambda: Momentum(0), server=server, **settings)
     w, b, _ = expected(lambda: Nesterov(0.8, 0.7))
-    got_w, got_b = pulled_params(c, job)
+    got_w, got_b = pulled(c, job).values()
     assert np.abs(got_w - w).max() < 1e-5 and np.abs(got_b - b).max() < 1e-5
     assert np.abs(expected(lambda: Nesterov(0.8, 0))[0] - w).max() > 1e-3
     plain = c.run_job(model='logistic', data={'clients': 7}, training=training, **settings)[1]
@@ -113,7 +106,7 @@ def test_fedprox_clips_the_gradient_with_its_term(two_daemons):
 
     def expected(**local):
         return federated_average(clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0), mu=5, **local, **settings)[0]
-    got = pulled_params(c, job)[0]
+    got = list(pulled(c, job).values())[0]
     assert np.abs(expected(clip=0.5) - expected()).max() > 1e-3  # it does clip
     assert np.abs(got - expected(clip=0.5)).max() < 1e-5
 

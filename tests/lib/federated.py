@@ -3,6 +3,8 @@
 rounds. For tests that say what an algorithm is."""
 import numpy as np
 
+import mfl_harness as h
+
 U32 = (1 << 32) - 1
 INIT, PARTITION, SHUFFLE, DATA = 1, 2, 4, 9  # common/base/rng.h: part of reproducibility
 SIZES = 4  # the stream of partition `size` (common/partition/partition_draw.h)
@@ -209,3 +211,10 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Averag
         w, b = w + server_w.step(dw, r), b + server_b.step(db, r)
     test_x, test_y = synthetic(shape, classes, 80, 1, 1)
     return w, b, float(np.mean(np.argmax(test_x @ w.T + b, axis=1) == test_y))
+
+
+def pulled(c, job):
+    """The params of a job of a cluster: arrays by their names."""
+    path = c.dir + '/' + job + '.safetensors'
+    c.mfl('pull', job, '--output', path)
+    return {name: np.frombuffer(data, '<f4').reshape(shape) for name, (_, shape, data) in h.read_safetensors(path).items()}
