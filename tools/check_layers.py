@@ -34,6 +34,7 @@ ROOMS = {
     "common/job": ["common/base", "common/settings", "common/model"],
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job"],
+    "common/privacy": ["common/base"],
     "proto": ["common/base", "common/model"],
     "proto/json": ["common/base", "proto"],
     "kernels": ["common/*"],

@@ -48,6 +48,7 @@ struct mfl_cli_options {
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file, *site;
         const char *reason, *period;
+        const char *sigma, *q, *rounds, *delta, *calibrate;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
         int64_t days, crl_days; /* -1: not given */

@@ -240,6 +240,19 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"
                 "  mfl pki revoke site-a\n",
                 .words = "init issue renew revoke crl show export", .local = true},
+        {"privacy", "", "what differential privacy costs, without a server", 0, 0,
+                "sigma q rounds delta calibrate",
+                "Prints the epsilon of rounds that each release a sum over clients drawn by chance (each\n"
+                "with probability Q), with Gaussian noise of S times a client's largest contribution.\n"
+                "With --calibrate it finds S. Lists of the same length stand for several kinds of rounds.\n"
+                "The answer is an upper bound by privacy loss distributions, whichever of two data sets\n"
+                "has the client that the other lacks. Jobs can't add noise yet; this is for planning.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl privacy --sigma 1 --q 0.1 --rounds 100 --delta 1e-5\n"
+                "  mfl privacy --calibrate 8 --q 0.1 --rounds 100 --delta 1e-5 --json\n"
+                "  mfl privacy --sigma 1,0.8 --q 0.1 --rounds 100,20 --delta 1e-5\n",
+                .local = true},
         {"help", "[COMMAND|json|exit|tls|job|completion]",
                 "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "",
                 "'completion' prints the completion script for bash (commands, options and names); the\n"

@@ -86,6 +86,13 @@ static const struct mfl_cli_option options[] = {
         {"reason", 0, KIND_TEXT, AT(reason), "TEXT", "why; the daemon and the list of daemons show it", 0, 0},
         {"for", 0, KIND_TEXT, AT(period), "TIME",
                 "disable: for this time, such as 90s, 30m, 12h or 7d\n(default: until enable)", 0, 0},
+        {"sigma", 0, KIND_TEXT, AT(sigma), "S",
+                "noise, in deviations of a client's largest contribution; or a list, S,S,...", 0, 0},
+        {"q", 0, KIND_TEXT, AT(q), "Q", "probability of a client to take part in a round; or a list", 0, 0},
+        {"rounds", 0, KIND_TEXT, AT(rounds), "N", "number of rounds; or a list", 0, 0},
+        {"delta", 0, KIND_TEXT, AT(delta), "D", "such as 1e-5", 0, 0},
+        {"calibrate", 0, KIND_TEXT, AT(calibrate), "EPSILON", "find the noise that costs at most EPSILON", 0,
+                0},
         {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
                 "keep the server's state directory when the job is done", 0, 0},
 };
@@ -224,6 +231,7 @@ static const struct {
         {"dataset datasets partition partitions", "data"},
         {"preset architectures zoo", "presets"},
         {"cert certs certificate certificates ca tls provision keys", "pki"},
+        {"dp epsilon accountant budget", "privacy"},
         {"man usage manual", "help"},
 };
 

@@ -109,6 +109,8 @@ static const char json_text[] =
         "                   \"not_before_ms\", \"not_after_ms\", \"days_left\", \"revoked_ms\"}\n"
         "                   state: valid renewed revoked expired; request: the key was made elsewhere\n"
         "  pki export      {\"name\", \"file\", \"key\"}\n"
+        "  privacy         {\"epsilon\", \"epsilon_rdp\": null if infinite, \"sigma\": null for several,\n"
+        "                   \"delta\"}\n"
         "  logs            {\"event\": \"log\", \"seq\", \"time_ms\", \"text\"}\n"
         "  watch, run      {\"event\": \"state\" or \"progress\", \"job\": JOB}\n"
         "                  {\"event\": \"round\", \"job\": id, \"round\": ROUND}\n"

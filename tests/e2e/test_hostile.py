@@ -126,7 +126,7 @@ BAD_OPENINGS = [
     ('no envelope', w.frame('hello', HELLO, envelope_bytes=0), '0'),
     ('early payload', w.frame('hello', HELLO, payload=b'1234'), 'payload'),
     ('checksum', w.frame('hello', HELLO, envelope_crc=1), 'checksum'),
-    ('newer protocol', w.frame('hello', w.hello(protocol_min=7, protocol_max=9)), 'protocol 1'),
+    ('newer protocol', w.frame('hello', w.hello(protocol_min=90, protocol_max=91)), 'protocol 1'),
     ('no hello', w.frame('list_jobs'), 'Hello'),
     ('no role', w.frame('hello', w.hello('ROLE_UNSPECIFIED')), 'role'),
     ('daemon without a name', w.frame('hello', w.hello('ROLE_DAEMON', backend='cpu', workers=1)), 'name'),
