@@ -218,6 +218,8 @@ static void lie_of_update(struct sim_daemon *d, const struct mfl_task *t, struct
                 a->loss_sum = INT64_MAX;
         else if (lies(d, SIM_LIE_SAMPLES))
                 a->samples = (uint64_t)1 << 40;
+        else if (a->n_scalars && lies(d, SIM_LIE_SCALARS))
+                a->scalars[0] = INT64_MAX;
 }
 
 static void lie_of_scores(struct sim_daemon *d, struct mfl_eval_item *item)
