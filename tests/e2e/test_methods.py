@@ -194,6 +194,23 @@ def test_what_does_not_go_together_is_refused(two_daemons, aggregation, training
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize('aggregation', [{'strategy': 'fednova'}, {'strategy': 'qfedavg', 'q': 2},
+                                         {'strategy': 'fedprox', 'mu': 'adaptive', 'mu_start': 0.4}], ids=lambda a: a['strategy'])
+def test_a_client_over_several_workers(cluster, aggregation):
+    """Teams change nothing: what the strategy needs of a client, its leader has."""
+    job = {'model': 'logistic', 'rounds': 3, 'data': UNEVEN, 'aggregation': aggregation,
+           'training': {'lr': 0.1, 'epochs': 1, 'batch': 10}, 'parallel': {'grain': 5}}
+    c = cluster(1, workers=3)
+    c.wait_daemons(1)
+    digests = c.run_job(**dict(job, parallel={'grain': 5, 'members': 1}))[1]
+    assert c.run_job(**dict(job, parallel={'grain': 5, 'members': 3}))[1] == digests
+    one = dict(job, selection={'clients': 1})
+    alone = c.run_job(**one)[1]
+    c.start_daemon('d2')
+    c.wait_daemons(2)
+    assert c.run_job(**one)[1] == alone  # by a team of both
+
+
 def optimum(decay):
     """Of the tiny training data's mean loss + decay / 2 |params|^2: by gradient descent in double, the function being smooth."""
     x, y = synthetic((1, 8, 8), 4, 400, 1, 0)

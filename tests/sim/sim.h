@@ -106,7 +106,7 @@ enum sim_lie {
         SIM_LIE_LOSS,
         SIM_LIE_SAMPLES,
         SIM_LIE_SCALARS, /* more than clients of that weight can have */
-        SIM_LIE_CUT, /* other samples of the clients than there are */
+        SIM_LIE_CUT,     /* other samples of the clients than there are */
         SIM_LIE_EVAL_SAMPLES,
         SIM_LIE_EVAL_CORRECT,
         SIM_LIE_EVAL_LOSS,

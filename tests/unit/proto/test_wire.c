@@ -327,7 +327,8 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TASK, m.task.fixed.scale_bits = 127, "Task.scale_bits");
         ROW(MFL_MSG_TASK, m.task.fixed.delta_max = NAN, "Task.delta_max: not finite");
         ROW(MFL_MSG_TASK, m.task.fixed.weight_max = 0, "Task.weight_max");
-        ROW(MFL_MSG_TASK, (m.task.n_method = 1, m.task.method[0] = NAN), "Task.method: number 0 is not finite");
+        ROW(MFL_MSG_TASK, (m.task.n_method = 1, m.task.method[0] = NAN),
+                "Task.method: number 0 is not finite");
         ROW(MFL_MSG_ANNOUNCE, (m.announce.n_scalars = 1, m.announce.scalars[0] = -1),
                 "Announce.scalars: -1 is negative");
         ROW(MFL_MSG_PARAMS_GET, m.params.job[0] = 0, "ParamsGet.job");
