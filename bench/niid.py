@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -45,7 +46,8 @@ def run(build, out, cell, rounds, daemons):
     folder = os.path.join(out, f'{partition}-{strategy}-{rounds}')
     table = os.path.join(folder, 'out', 'rounds.csv')
     if not os.path.exists(os.path.join(folder, 'done')):
-        os.makedirs(folder, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
+        os.makedirs(folder)
         path = os.path.join(folder, 'job.yaml')
         with open(path, 'w') as f:
             json.dump(job(partition, strategy, rounds), f)  # which YAML includes

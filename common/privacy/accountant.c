@@ -8,6 +8,7 @@
 
 #define STEP 1e-4
 #define STEP_MAX 1.0
+#define SIGMA_MIN 0.05
 
 static int check(const struct mfl_dp_rounds *v, size_t n, double delta, struct mfl_error *err)
 {
@@ -18,7 +19,7 @@ static int check(const struct mfl_dp_rounds *v, size_t n, double delta, struct m
                 return mfl_fail(
                         err, MFL_INVALID, "expected 1 to %d kinds of rounds, got %zu", MFL_DP_PARTS_MAX, n);
         for (size_t i = 0; i < n; i++) {
-                if (!(v[i].sigma >= 0.05 && v[i].sigma <= 1e6))
+                if (!(v[i].sigma >= SIGMA_MIN && v[i].sigma <= 1e6))
                         return mfl_fail(
                                 err, MFL_INVALID, "sigma: expected 0.05 to 1000000, got %g", v[i].sigma);
                 if (!(v[i].rate > 0 && v[i].rate <= 1))
@@ -108,17 +109,14 @@ int mfl_dp_sigma(
                                 err, MFL_INVALID, "no sigma up to 1000000 is enough for epsilon %g", epsilon);
                 r = excess(&v, high, epsilon, delta, &above, err);
         }
-        for (double try = high / 2; !r && !low; try /= 2) {
-                if (try < 0.05) { /* the least that is accounted for is enough */
-                        low = high = 0.05;
-                        break;
-                }
+        for (double try = high / 2; !r && !low; try = fmax(try / 2, SIGMA_MIN)) {
                 r = excess(&v, try, epsilon, delta, &below, err);
                 if (below > 0)
                         low = try;
                 else {
                         high = try;
                         above = below;
+                        low = try == SIGMA_MIN ? try : 0; /* less is not accounted for */
                 }
         }
         for (int i = 0; !r && high - low > 1e-5 * high; i++) {

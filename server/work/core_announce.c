@@ -62,6 +62,8 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
 {
         uint32_t n_clients = a->item_count - a->n_rejected;
         uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 : 8;
+        if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
+                return "wrong number of scalars";
         if (!n_clients)
                 return a->bytes || a->weight
                                ? "an update without accepted clients must have no bytes and no weight"
@@ -70,8 +72,6 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                 return "only a single client's update may be float32";
         if (a->encoding == MFL_ENCODING_F32 && mfl_method_get(job->spec)->weighs)
                 return "this job wants int64, with the clients' own weights";
-        if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
-                return "wrong number of scalars";
         if (a->bytes != (job->n_params - job->n_frozen) * unit)
                 return "wrong size";
         if (mfl_job_needs_single_updates(job->spec) && a->item_count != 1)
