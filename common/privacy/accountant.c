@@ -116,7 +116,9 @@ int mfl_dp_sigma(
                 else {
                         high = try;
                         above = below;
-                        low = try == SIGMA_MIN ? try : 0; /* less is not accounted for */
+                        low = try == SIGMA_MIN ?
+                        try:
+                                0; /* less is not accounted for */
                 }
         }
         for (int i = 0; !r && high - low > 1e-5 * high; i++) {

@@ -83,9 +83,9 @@ static double complex power(double complex x, uint64_t times)
         double complex result = 1;
         for (; times; times >>= 1) {
                 if (times & 1)
-                        result = CMPLX(creal(result) * creal(x) - cimag(result) * cimag(x),
+                        result = mfl_complex(creal(result) * creal(x) - cimag(result) * cimag(x),
                                 creal(result) * cimag(x) + cimag(result) * creal(x));
-                x = CMPLX(creal(x) * creal(x) - cimag(x) * cimag(x), 2 * creal(x) * cimag(x));
+                x = mfl_complex(creal(x) * creal(x) - cimag(x) * cimag(x), 2 * creal(x) * cimag(x));
         }
         return result;
 }

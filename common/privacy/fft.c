@@ -8,7 +8,7 @@ void mfl_fft_roots(double complex *roots, size_t n)
 {
         for (size_t k = 0; k < n / 2; k++) {
                 double angle = -2 * M_PI * (double)k / (double)n;
-                roots[k] = CMPLX(cos(angle), sin(angle));
+                roots[k] = mfl_complex(cos(angle), sin(angle));
         }
 }
 
@@ -30,7 +30,8 @@ static void reverse_bits(double complex *v, size_t n)
 /* Real arithmetic: complex products of C look for NaN. */
 static inline double complex times(double complex a, double complex b)
 {
-        return CMPLX(creal(a) * creal(b) - cimag(a) * cimag(b), creal(a) * cimag(b) + cimag(a) * creal(b));
+        return mfl_complex(
+                creal(a) * creal(b) - cimag(a) * cimag(b), creal(a) * cimag(b) + cimag(a) * creal(b));
 }
 
 void mfl_fft(double complex *v, size_t n, const double complex *roots, int inverse)
