@@ -116,9 +116,10 @@ int mfl_dp_sigma(
                 else {
                         high = try;
                         above = below;
-                        low = try == SIGMA_MIN ?
-                        try:
-                                0; /* less is not accounted for */
+                        /* less than the least is not accounted for */
+                        low = 0;
+                        if (try == SIGMA_MIN)
+                                low = try;
                 }
         }
         for (int i = 0; !r && high - low > 1e-5 * high; i++) {
