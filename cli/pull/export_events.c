@@ -188,8 +188,9 @@ static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
         s->metadata.plugin_data = &s->plugin;
         s->metadata.data_class = TB__DATA_CLASS__DATA_CLASS_SCALAR;
         s->summary.value = s->pointer;
-        put(s, "train/loss", r->train_loss);
-        if (!r->no_accuracy)
+        if (r->clients)
+                put(s, "train/loss", r->train_loss);
+        if (r->clients && !r->no_accuracy)
                 put(s, "train/accuracy", r->train_accuracy);
         if (r->evaluated) {
                 put(s, "test/loss", r->loss);

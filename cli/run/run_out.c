@@ -98,8 +98,8 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                 fprintf(f, "%u,", r->round);
                 put_number(f, mfl_has_accuracy(r), r->accuracy);
                 put_number(f, r->evaluated, r->loss);
-                put_number(f, true, r->train_loss);
-                put_number(f, !r->no_accuracy, r->train_accuracy);
+                put_number(f, r->clients, r->train_loss);
+                put_number(f, r->clients && !r->no_accuracy, r->train_accuracy);
                 mfl_hex(w->all[i].digest, MFL_SHA256_BYTES, hex);
                 fprintf(f, "%" PRIu64 ",%u,%u,%" PRIu64 ",%" PRIu64 ",%.3f,%u,%u,%s,%" PRIu64 ",%" PRIu64 ",",
                         r->samples, r->clients, r->clients_rejected, r->bytes_up, r->bytes_down, r->seconds,

@@ -73,14 +73,15 @@ char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)
         struct mfl_table table = {.columns = columns_of, .n_columns = MFL_ARRAY_SIZE(columns_of)};
         for (size_t i = 0; i < n; i++) {
                 const Mfl__RoundInfo *r = rounds[i];
-                char number[16], accuracy[16], iou[16], loss[24] = "-", train_loss[24], clients[16], up[24],
-                                                        down[24];
+                char number[16], accuracy[16], iou[16], loss[24] = "-", train_loss[24] = "-", clients[16],
+                                                        up[24], down[24];
                 char seconds[24], digest[MFL_SHA256_HEX_BYTES] = "", model[MFL_SHA256_HEX_BYTES + 16];
                 snprintf(number, sizeof number, "%u", r->round);
                 if (r->evaluated)
                         snprintf(loss, sizeof loss, "%.4f", r->loss);
                 snprintf(iou, sizeof iou, "%.4f", r->mean_iou);
-                snprintf(train_loss, sizeof train_loss, "%.4f", r->train_loss);
+                if (r->clients)
+                        snprintf(train_loss, sizeof train_loss, "%.4f", r->train_loss);
                 snprintf(clients, sizeof clients, "%u", r->clients);
                 snprintf(seconds, sizeof seconds, "%.1f", r->seconds);
                 if (r->digest.len == MFL_SHA256_BYTES)

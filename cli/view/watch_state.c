@@ -225,7 +225,9 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
                 printf("  loss %.4f", r->loss);
         if (r->evaluated && w->per_token)
                 printf("  perplexity %.2f", exp(r->loss));
-        printf("  train loss %.4f  clients %u", r->train_loss, r->clients);
+        if (r->clients)
+                printf("  train loss %.4f", r->train_loss);
+        printf("  clients %u", r->clients);
         if (r->clients_rejected)
                 printf(" (%u rejected)", r->clients_rejected);
         printf("  %.1f s", r->seconds);

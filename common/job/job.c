@@ -16,7 +16,7 @@ static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", 
         "fedprox", "median", "fednova", "qfedavg", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
-static const char *const selection_names[] = {"uniform", "separated", NULL};
+static const char *const selection_names[] = {"uniform", "separated", "poisson", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
@@ -27,6 +27,11 @@ const char *mfl_strategy_name(enum mfl_strategy_kind kind)
 const char *mfl_partition_name(enum mfl_partition_kind kind)
 {
         return partition_names[kind];
+}
+
+const char *mfl_selection_name(enum mfl_selection kind)
+{
+        return selection_names[kind];
 }
 
 /* The name appears in paths, metrics and on terminals. */
@@ -161,6 +166,7 @@ static const struct mfl_yaml_field daemons_fields[] = {
 static const struct mfl_yaml_field selection_fields[] = {
         {.key = "kind", AT(ENUM, selection.kind), .names = selection_names},
         {.key = "separation", AT(U32, selection.separation), .min = 2, .max = 10000000},
+        {.key = "rate", AT(F64, selection.rate), .min = 1e-6, .max = 1},
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names}, {0}};
@@ -294,7 +300,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
-static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)}};
+static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
+        {"rate", BIT(MFL_SELECT_POISSON)}, {"clients", ~BIT(MFL_SELECT_POISSON)}};
 
 static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *selection,
         const struct mfl_job *job, struct mfl_error *err)
@@ -303,9 +310,11 @@ static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml
         uint32_t separation = job->selection.separation, population = job->data.clients;
         int r = mfl_job_check_usage(doc, selection, selection_usage, MFL_ARRAY_SIZE(selection_usage), kind,
                 selection_names[kind], err);
+        const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
+        if (!r && kind == MFL_SELECT_POISSON && job->selection.rate == 0)
+                return mfl_yaml_fail(doc, node, err, "poisson needs rate, the probability of each client");
         if (r || kind != MFL_SELECT_SEPARATED)
                 return r;
-        const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
         if (job->data.partition == MFL_PARTITION_LOCAL)
                 return mfl_yaml_fail(doc, node, err,
                         "separated needs a population that is known beforehand; with partition local, write "
@@ -462,6 +471,10 @@ uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
         if (job->selection.kind == MFL_SELECT_SEPARATED)
                 population = population / job->selection.separation +
                              (population % job->selection.separation != 0);
+        if (job->selection.kind == MFL_SELECT_POISSON) {
+                double mean = population * job->selection.rate, variance = mean * (1 - job->selection.rate);
+                return (uint32_t)MFL_MIN((double)population, ceil(mean + 10 * sqrt(variance)) + 40);
+        }
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 
@@ -470,6 +483,10 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
         uint32_t n = mfl_job_cohort_size(job, job->data.clients);
         if (job->data.partition == MFL_PARTITION_LOCAL || n <= MFL_COHORT_MAX)
                 return 0;
+        if (job->selection.kind == MFL_SELECT_POISSON)
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.rate: up to %u clients per round; the limit is %u", job->name, n,
+                        MFL_COHORT_MAX);
         if (job->selection.clients)
                 return mfl_fail(err, MFL_INVALID,
                         "job %s: selection.clients: %u clients per round; the limit is %u", job->name, n,

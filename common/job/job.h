@@ -66,6 +66,7 @@ enum mfl_selection {
         MFL_SELECT_UNIFORM, /* drawn without replacement from all, each round anew */
         MFL_SELECT_SEPARATED, /* the same from those whose turn it is: client k in rounds r with (r - 1) mod separation = k
                                  mod separation */
+        MFL_SELECT_POISSON, /* each by itself with probability `rate`, to 2^-32; a round may have nobody */
 };
 /* How a round's clients are divided over its daemons. The model does not depend on it. */
 enum mfl_assign {
@@ -233,6 +234,7 @@ struct mfl_job {
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
+                double rate;         /* poisson: (0, 1] */
                 uint32_t clients;    /* per round; 0: all, or all whose turn it is */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
@@ -272,7 +274,8 @@ int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err
  * being submitted or prepared, as above. */
 int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 
-/* How many clients of a population take part in a round (selection.clients, or all). */
+/* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
+ * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */
 bool mfl_job_has_accuracy(const struct mfl_job *job);
@@ -294,5 +297,6 @@ float mfl_job_lr_scale(const struct mfl_job *job, uint32_t round, uint64_t step,
 bool mfl_job_has_schedule(const struct mfl_job *job);
 const char *mfl_strategy_name(enum mfl_strategy_kind kind);
 const char *mfl_partition_name(enum mfl_partition_kind kind);
+const char *mfl_selection_name(enum mfl_selection kind);
 
 #endif

@@ -96,6 +96,25 @@ static int pick(struct core_job *job, const uint64_t *item, uint32_t population,
         return r;
 }
 
+/* Each of a population by itself. item: as for pick. */
+static int pick_each(struct core_job *job, const uint64_t *item, uint32_t population)
+{
+        uint32_t most = mfl_job_cohort_size(job->spec, population), n = 0;
+        uint64_t below = (uint64_t)ceil(ldexp(job->spec->selection.rate, 32));
+        uint32_t *v = mfl_malloc(most * sizeof *v);
+        if (!v)
+                return -ENOMEM;
+        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, job->round, job->attempt);
+        for (uint32_t i = 0; i < population && n < most; i++)
+                if (mfl_rng_u32(&rng) < below)
+                        v[n++] = i;
+        int r = set_items(job, n);
+        for (uint32_t i = 0; !r && i < n; i++)
+                job->items[i].item = item ? item[v[i]] : v[i];
+        free(v);
+        return r;
+}
+
 static int compare_keys(const void *a, const void *b)
 {
         uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -104,7 +123,7 @@ static int compare_keys(const void *a, const void *b)
 
 /* The items of a `local` job are the sites of its daemons. They are sorted before drawing, so that the draw does not
  * depend on the order of arrival. */
-static int pick_local(struct core_job *job, uint32_t n_max)
+static int pick_local(struct core_job *job, uint32_t n_max, bool each)
 {
         uint64_t *keys = mfl_malloc(job->n_leased * sizeof *keys);
         if (!keys)
@@ -117,17 +136,20 @@ static int pick_local(struct core_job *job, uint32_t n_max)
                 if (!i || keys[i] != keys[i - 1])
                         keys[n_sites++] = keys[i];
         uint32_t n = n_max ? MFL_MIN(n_max, n_sites) : n_sites;
-        int r = pick(job, keys, n_sites, n);
+        int r = each ? pick_each(job, keys, n_sites) : pick(job, keys, n_sites, n);
         free(keys);
         return r;
 }
 
 int mfl_round_items_train(struct core_job *job)
 {
+        enum mfl_selection kind = job->spec->selection.kind;
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
-                return pick_local(job, job->spec->selection.clients);
+                return pick_local(job, job->spec->selection.clients, kind == MFL_SELECT_POISSON);
         uint32_t population = job->spec->data.clients, n = mfl_job_cohort_size(job->spec, population);
-        if (job->spec->selection.kind != MFL_SELECT_SEPARATED)
+        if (kind == MFL_SELECT_POISSON)
+                return pick_each(job, NULL, population);
+        if (kind != MFL_SELECT_SEPARATED)
                 return pick(job, NULL, population, n);
         uint32_t apart = job->spec->selection.separation, turn = (job->round - 1) % apart;
         uint32_t n_turn = population / apart + (turn < population % apart);
@@ -140,7 +162,7 @@ int mfl_round_items_train(struct core_job *job)
 int mfl_round_items_eval(struct core_job *job)
 {
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
-                return pick_local(job, 0);
+                return pick_local(job, 0, false);
         uint32_t per_shard,
                 n = mfl_eval_shards(job->data.test_samples, job->spec->evaluation.batch, &per_shard);
         return pick(job, NULL, n, n);

@@ -4,7 +4,8 @@
  * The cohort of (round, attempt), attempt counting from 0, is the first n of a partial Fisher-Yates
  * shuffle of 0 .. population - 1 with stream (seed, MFL_RNG_SELECT, round, attempt), sorted ascending. If
  * the cohort is the whole population, nothing is drawn. With `selection.kind: separated` the population is those
- * clients whose turn it is, in ascending order.
+ * clients whose turn it is, in ascending order. With `poisson` client k takes part if the k-th number of that stream is
+ * below rate * 2^32; at most mfl_job_cohort_size of them.
  */
 #ifndef MFL_SERVER_ROUND_ROUND_COHORT_H
 #define MFL_SERVER_ROUND_ROUND_COHORT_H

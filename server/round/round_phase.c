@@ -122,7 +122,8 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
 static uint32_t quorum_need(const struct core_job *job)
 {
         double need = ceil(job->spec->limits.quorum * job->n_items);
-        return need < 1 ? 1 : (uint32_t)need;
+        /* A Poisson sample may be empty: the params stay what they are. */
+        return need < 1 && job->n_items ? 1 : (uint32_t)need;
 }
 
 /* The round is decided. What is still outstanding is refused from here on; sums under way end first. */

@@ -386,6 +386,10 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
 /* The aggregate of one range. */
 static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight)
 {
+        if (!weight) { /* nobody was drawn: the sum over no clients */
+                memset(rt->d, 0, count * sizeof *rt->d);
+                return;
+        }
         if (rt->spill) {
                 mfl_spill_range(rt->spill, begin, rt->rows);
                 rt->strategy->reduce(rt->rows, mfl_spill_rows(rt->spill), count, rt->scratch, rt->d);
@@ -407,8 +411,8 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
-        const struct mfl_strategy_round round = {
-                .number = rt->round, .step = rt->method->step ? rt->method->step(rt->spec, totals) : 1};
+        const struct mfl_strategy_round round = {.number = rt->round,
+                .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
@@ -433,7 +437,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 {
         uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
-        if (!rt->weight_added || weight != rt->weight_added)
+        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON;
+        if (weight != rt->weight_added || (!weight && !may_be_none))
                 return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
                         (unsigned long long)weight, (unsigned long long)rt->weight_added);
         pthread_mutex_lock(&rt->pool->mutex);
@@ -453,7 +458,7 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         }
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
-        if (rt->method->advance)
+        if (rt->method->advance && weight)
                 rt->method->advance(rt->spec, totals, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;

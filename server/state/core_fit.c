@@ -40,6 +40,9 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
                         ""};
+        if (job->spec->selection.kind != MFL_SELECT_UNIFORM)
+                return (struct core_demand){
+                        MFL_PROTOCOL_METHODS, mfl_selection_name(job->spec->selection.kind), " selection"};
         if (job->statistics && job->fixed.statistics_max > 0)
                 return (struct core_demand){
                         MFL_PROTOCOL_STATISTICS, "running statistics with a limit of their own", ""};

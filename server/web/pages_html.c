@@ -142,8 +142,12 @@ static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);
         put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss);
-        mfl_text_format(text, "<td class=num>%.4f</td><td class=num>%u</td><td class=num>%.2f</td></tr>\n",
-                round->train_loss, round->clients, round->seconds);
+        if (round->clients)
+                mfl_text_format(text, "<td class=num>%.4f</td>", round->train_loss);
+        else
+                mfl_text_format(text, "<td class=num>-</td>");
+        mfl_text_format(
+                text, "<td class=num>%u</td><td class=num>%.2f</td></tr>\n", round->clients, round->seconds);
 }
 
 void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_rounds *rounds,

@@ -4,7 +4,7 @@ each is FedAvg where the papers say so; each gives one model whatever is killed.
 import numpy as np
 import pytest
 
-from federated import Momentum, federated_average, pulled, synthetic, uniform_init
+from federated import SELECT, Momentum, Nesterov, Stream, federated_average, pulled, synthetic, uniform_init
 
 SIZES = [10, 20, 40, 50, 60, 90, 130]  # 1 to 13 steps of 10 in an epoch
 UNEVEN = {'partition': 'size', 'clients': 7, 'sizes': SIZES}
@@ -191,6 +191,47 @@ def test_separated_clients_take_turns(two_daemons):
     job, _ = c.run_job(model='logistic', data={'clients': 7}, training=training,
                        selection={'kind': 'separated', 'separation': 3, 'clients': 1}, **settings)
     assert [r['clients'] for r in c.rounds(job)] == [1] * 5
+
+
+POISSON = {'kind': 'poisson', 'rate': 0.3}
+
+
+def drawn(seed, r, clients=7, rate=0.3):
+    """Those whose number of the stream is below the rate."""
+    return np.flatnonzero(Stream(seed, SELECT, r, 0).block(clients) < rate * 2 ** 32).tolist()
+
+
+def test_poisson_draws_each_by_itself(two_daemons):
+    """As many as it happens to be; after a round of nobody only the server's momentum has moved."""
+    c = two_daemons
+    seed = next(s for s in range(1, 1000) if not drawn(s, 3) and drawn(s, 2) and drawn(s, 4) and len({len(drawn(s, r)) for r in range(1, 6)}) > 3)
+    training = {'lr': 0.1, 'epochs': 1, 'batch': 10}
+    job, digests = c.run_job(model='logistic', seed=seed, rounds=5, data={'clients': 7}, training=training, selection=POISSON,
+                             aggregation={'strategy': 'fedavgm', 'server_lr': 1, 'momentum': 0.9, 'nesterov': True})
+    rounds = c.rounds(job)
+    assert [r['clients'] for r in rounds] == [len(drawn(seed, r)) for r in range(1, 6)]
+    nobody = c.mfl_json('show', job)['rounds'][2]
+    assert nobody['train_loss'] is None and nobody['train_accuracy'] is None and nobody['loss'] > 0 and nobody['clients'] == 0
+    w = federated_average(seed=seed, rounds=5, clients=7, lr=lambda r: 0.1, batch=10, optimizer=lambda: Momentum(0),
+                          server=lambda: Nesterov(1, 0.9), turns=lambda r: drawn(seed, r))[0]
+    assert np.abs(list(pulled(c, job).values())[0] - w).max() < 1e-5
+    assert len(set(digests)) == 5
+    row = c.mfl('show', job).stdout.split('ROUND')[1].splitlines()[3].split()
+    assert row[0] == '3' and '-' in row, row
+    for aggregation in ({}, {'strategy': 'median'}, {'strategy': 'fednova'}, {'strategy': 'fedprox', 'mu': 'adaptive'}):
+        job, digests = c.run_job(model='logistic', seed=seed, rounds=4, data={'clients': 7}, training=training, selection=POISSON,
+                                 aggregation=aggregation)
+        assert digests[2] == digests[1] != digests[3]
+
+
+def test_poisson_draws_sites(cluster):
+    """Partition local: of those that are there, by their order."""
+    c = cluster(0)
+    for i in (3, 1, 2):
+        c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (100 + 50 * i, i)])
+    c.wait_daemons(3)
+    job, _ = c.run_job(data={'partition': 'local', 'clients': None}, selection=dict(POISSON, daemons={'min': 3}), rounds=5, seed=3)
+    assert [r['clients'] for r in c.rounds(job)] == [len(drawn(3, r, 3)) for r in range(1, 6)]
 
 
 REFUSED = [

@@ -6,7 +6,7 @@ import numpy as np
 import mfl_harness as h
 
 U32 = (1 << 32) - 1
-INIT, PARTITION, SHUFFLE, DATA = 1, 2, 4, 9  # common/base/rng.h: part of reproducibility
+INIT, PARTITION, SELECT, SHUFFLE, DATA = 1, 2, 3, 4, 9  # common/base/rng.h: part of reproducibility
 SIZES = 4  # the stream of partition `size` (common/partition/partition_draw.h)
 
 
@@ -204,7 +204,9 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Averag
             wk, bk = train_locally(w, b, x, y, batches, lr(r), optimizer, losses=losses, **local)
             trained = sum(m * v for m, v in losses) / sum(m for m, _ in losses)
             round_clients.append(Client(len(part), len(losses), loss_of(w, b, x[part], y[part]), (wk - w, bk - b), trained))
-        if method:
+        if not round_clients:
+            dw, db = 0 * w, 0 * b
+        elif method:
             dw, db = method(round_clients, r, local)
         else:
             dw, db = (sum(c.n * c.d[i] for c in round_clients) / sum(c.n for c in round_clients) for i in (0, 1))

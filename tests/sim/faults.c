@@ -40,6 +40,12 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->aggregation.strategy = MFL_STRATEGY_FEDNOVA;
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        if (!sim->scenario && (sim->seed + i) % 7 == 3) { /* and nobody, in some rounds */
+                spec->selection.kind = MFL_SELECT_POISSON;
+                spec->selection.rate = spec->seed % 2 ? 0.5 : 0.1;
+                spec->selection.clients = 0;
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);

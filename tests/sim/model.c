@@ -93,6 +93,9 @@ void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_
 void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32_t round, const float *p0,
         const uint64_t *items, uint32_t n, float *ret_params)
 {
+        memcpy(ret_params, p0, sizeof *ret_params * SIM_PARAMS);
+        if (!n)
+                return; /* nobody was drawn */
         int64_t sum[SIM_PARAMS] = {0};
         float single[SIM_ITEMS][SIM_PARAMS], p1[SIM_PARAMS];
         uint64_t weight = 0, steps = 0;
@@ -126,6 +129,12 @@ uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt
         uint32_t population = spec->data.clients, v[SIM_ITEMS];
         uint32_t n = spec->selection.clients ? MFL_MIN(spec->selection.clients, population) : population;
         struct mfl_rng rng = mfl_rng_new(spec->seed, MFL_RNG_SELECT, round, attempt);
+        if (spec->selection.kind == MFL_SELECT_POISSON) {
+                for (uint32_t i = n = 0; i < population; i++)
+                        if ((double)mfl_rng_u32(&rng) / 4294967296.0 < spec->selection.rate)
+                                ret_items[n++] = i;
+                return n;
+        }
         for (uint32_t i = 0; i < population; i++)
                 v[i] = i;
         for (uint32_t i = 0; i < n; i++) {

@@ -216,14 +216,18 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const st
 {
         uint64_t weight = totals->weight;
         const struct mfl_method_ops *method = mfl_method_get(&job->spec);
-        double factor = method->step ? method->step(&job->spec, totals) : 1;
+        double factor = method->step && weight ? method->step(&job->spec, totals) : 1;
         sim_check(sim, round == job->committed + 1 && round == job->opened && !job->has_new,
                 "round %u is applied after %u", round, job->committed);
         sim_check(sim, weight == job->weight_in, "weight %llu is applied, %llu were added",
                 (unsigned long long)weight, (unsigned long long)job->weight_in);
         for (int s = 0; s < SIM_SLOTS; s++)
                 sim_check(sim, !job->slots[s].open, "round %u is applied with slot %d open", round, s);
-        if (sim_single(&job->spec))
+        if (!weight) { /* nobody was drawn */
+                sim_check(sim, job->spec.selection.kind == MFL_SELECT_POISSON && !job->n_in,
+                        "round %u is applied without clients", round);
+                memcpy(job->params_new, job->params, sizeof job->params);
+        } else if (sim_single(&job->spec))
                 sim_median((const float(*)[SIM_PARAMS])job->single, job->n_in, job->params, job->params_new);
         else
                 for (int i = 0; i < SIM_PARAMS; i++)

@@ -239,6 +239,16 @@ static void keys_that_contradict_are_refused(void **state)
         assert_refused(document(NULL, "{name: d}", NULL, "selection: {kind: separated, separation: 3}"),
                 "j.yaml:6: selection.kind: separated needs a population that is known beforehand; with "
                 "partition local, write uniform");
+        assert_refused(document(NULL, NULL, NULL, "selection: {kind: poisson}"),
+                "j.yaml:6: selection.kind: poisson needs rate, the probability of each client");
+        assert_refused(document(NULL, NULL, NULL, "selection: {kind: poisson, rate: 0.1, clients: 3}"),
+                "j.yaml:6: selection.clients: is not used by poisson; remove it");
+        assert_refused(document(NULL, NULL, NULL, "selection: {rate: 0.1}"),
+                "j.yaml:6: selection.rate: is not used by uniform; remove it");
+        struct mfl_job *each = parse(document(NULL, NULL, NULL, "selection: {kind: poisson, rate: 0.01}"));
+        assert_int_equal(mfl_job_cohort_size(each, 10), 10);
+        assert_int_equal(mfl_job_cohort_size(each, 10000), 100 + 100 + 40); /* deviation 9.95 */
+        mfl_job_free(each);
         struct mfl_job *turns =
                 parse(document(NULL, NULL, NULL, "selection: {kind: separated, separation: 3}"));
         assert_int_equal(mfl_job_cohort_size(turns, 10), 4);

@@ -40,6 +40,7 @@ static void a_round_without_numbers(void **state)
         Mfl__RoundInfo round = MFL__ROUND_INFO__INIT;
         round.round = 3;
         round.evaluated = true;
+        round.clients = 1;
         round.loss = NAN;
         round.train_loss = INFINITY;
         round.committed_ms = 5;
@@ -48,6 +49,12 @@ static void a_round_without_numbers(void **state)
         assert_true(json_is_null(json_object_get(object, "loss")));
         assert_true(json_is_null(json_object_get(object, "train_loss")));
         assert_int_equal(json_integer_value(json_object_get(object, "committed_unix_ms")), 5);
+        json_decref(object);
+        round.clients = 0; /* nobody trained */
+        round.train_loss = 0;
+        object = mfl_json_round(&round);
+        assert_true(json_is_null(json_object_get(object, "train_loss")));
+        assert_true(json_is_null(json_object_get(object, "train_accuracy")));
         json_decref(object);
         is(mfl_json_round(NULL), "null");
 }
