@@ -24,6 +24,7 @@
 #define MFL_CLIENT_LINK_LINK_H
 
 #include "client/agent/agent.h"
+#include "client/policy/gate.h"
 #include "client/train/compute.h"
 #include "common/base/worker.h"
 #include "proto/tls.h"
@@ -41,6 +42,7 @@ struct mfl_link_options {
         struct mfl_budget *budget;     /* params are charged to it; outlives the link; NULL: no limit */
         struct mfl_share *share;       /* outlives the link; NULL: none */
         struct mfl_activity *activity; /* told of transfers; outlives the link; NULL: none */
+        struct mfl_gate *gate;         /* the site's policy; outlives the link; NULL: every job is taken */
         uint32_t chunk_bytes;          /* 0: 1 MiB; a multiple of 8 */
         uint32_t chunks_max;           /* in flight; 0: 4 */
         void *user;
