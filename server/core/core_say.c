@@ -4,19 +4,22 @@
 
 #include "server/work/core_task.h"
 
-/* The daemon has none of the job's work any more. */
-static void take_all(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
+/* The daemon has none of the job's work any more. True: it had some. */
+static bool take_all(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
 {
         struct core_task *task = daemon->tasks;
+        bool any = false;
         while (task) {
                 if (task->job != job || !mfl_core_task_live(task)) {
                         task = task->daemon_next;
                         continue;
                 }
+                any = true;
                 mfl_core_task_take(core, task, ITEM_OPEN);
                 task = daemon->tasks; /* others of its team may have gone with it */
         }
         mfl_core_daemon_idle(core, daemon);
+        return any;
 }
 
 void mfl_core_site_said(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg)
@@ -43,5 +46,6 @@ void mfl_core_site_said(struct mfl_core *core, struct core_daemon *daemon, const
         if (news)
                 mfl_core_trace(core, job, "the site of daemon %s %s: %.150s", daemon->info.name,
                         refuses ? "refuses the job" : "asks its administrator", msg->failed.reason);
-        take_all(core, daemon, job);
+        if (take_all(core, daemon, job) && !relation->excused)
+                job->turned_away = relation->excused = true;
 }

@@ -25,6 +25,7 @@ struct core_relation {
         uint32_t job;        /* serial */
         uint32_t fails;      /* in a row */
         bool barred;         /* it reported that it can't do this job */
+        bool excused;        /* its site's word has excused an attempt; it does so once */
         bool asks;           /* its site's administrator has not decided about this job */
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
         struct core_speed train, eval;

@@ -175,6 +175,38 @@ def test_answers_survive_restarts_of_both_sides(cluster):
     assert 'denied' not in site.tell('jobs')
 
 
+def test_a_network_of_sites_waits_until_enough_take_part(cluster):
+    """Three hospitals, each of which asks, and wants two others: the round begins when the last has said yes, although the job
+    retries nothing and its deadline is short."""
+    sites = [Site(cluster, name, sets=('tiny=synthetic:1,8,8:4:40:8:%d' % i,), ask=True, min_participants=3).start()
+             for i, name in enumerate(('a', 'b', 'c'))]
+    cluster.wait_daemons(3)
+    job = cluster.submit(data=LOCAL, selection={'daemons': {'min': 3}}, limits={'deadline': '1s', 'retries': 0})
+    for site in sites:
+        h.wait_until(lambda s=site: (job, 'asks', 'ask') in s.said(), 20, 'the question')
+    for site in sites:
+        assert cluster.info(job)['round'] == 0
+        waits(cluster, job)
+        site.tell('approve', job)
+    cluster.wait_job(job)
+    assert {r['clients'] for r in cluster.rounds(job)} == {3}
+
+
+def test_sites_that_refuse_are_left_out(cluster):
+    sites = [Site(cluster, name, sets=('tiny=synthetic:1,8,8:4:40:8:%d' % i,), **policy).start()
+             for i, (name, policy) in enumerate((('a', {'ask': True}), ('b', {'strategies': ['median']}), ('c', {}), ('d', {})))]
+    cluster.wait_daemons(4)
+    job = cluster.submit(data=LOCAL, limits={'retries': 0}, rounds=h.ENDLESS)
+    cluster.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
+    sites[0].tell('approve', job)
+    at = cluster.info(job)['round']
+    cluster.wait_info(job, lambda i: i['round'] >= at + 3, 20, 'more rounds')
+    clients = [r['clients'] for r in cluster.rounds(job)]
+    assert clients[0] == 2 and clients[-1] == 3, clients
+    sites[2].tell('deny', job, status=1)  # it does not ask
+    cluster.stop_job(job)
+
+
 def test_approve_reaches_only_who_asks(cluster):
     site = Site(cluster, strategies=['fedavg']).start()
     cluster.wait_daemons(1)
