@@ -4,6 +4,7 @@
  *   - connects, turns frames into messages, keeps the agent's timer;
  *   - receives params from the socket straight into their memory; meanwhile a worker hashes them and copies
  *     them to the device;
+ *   - compares each task with the site's policy (gate), before the agent sees it;
  *   - runs tasks through struct mfl_compute_ops; the loop stays free, so Ping is answered meanwhile;
  *   - sends granted ranges as Chunks straight from the result's buffer, a few in flight at a time;
  *   - adds a group's sum through the same table, and sends its final part while the rest is added.
