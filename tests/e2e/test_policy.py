@@ -9,8 +9,10 @@ import subprocess
 
 import pytest
 
+import mfl_certs
 import mfl_harness as h
 import mfl_wire as w
+from mfl_tls import TlsCluster
 
 OTHER = 'other=synthetic:1,8,8:4:400:80:2'
 LOCAL = {'partition': 'local', 'clients': None}
@@ -110,6 +112,22 @@ def test_the_job_goes_on_with_other_daemons(cluster):
     assert site.said() == [(job, 'refuses', 'strategies_refused')]
     assert any('the site of daemon site refuses the job' in line for line in cluster.mfl('logs', job).stdout.splitlines())
     assert 'refuses the strategy' in next(d['note'] for d in cluster.mfl_json('daemons')['daemons'] if d['name'] == 'site')
+
+
+def test_owners_are_names_of_certificates(tmp_path):
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    ca.server()
+    ca.pairs = {name: ca.issue(name, [role]) for name, role in (('ann', 'operator'), ('bob', 'operator'), ('site', 'daemon'))}
+    with TlsCluster(tmp_path / 'c', ca) as c:
+        c.start_server()
+        site = Site(c, owners=['ann']).start()
+        c.wait_daemons(1)
+        good, _ = c.run_job()
+        with c.operator(name='bob') as o:
+            bad = o.submit(h.job_text(seed=9))
+        assert "takes no jobs of 'bob'" in c.wait_job(bad, state='failed')['reason']
+        assert site.said() == [(good, 'takes', ''), (bad, 'refuses', 'owners')]
+        assert [line['owner'] for line in site.audit()] == ['ann', 'bob']
 
 
 # ---- the administrator ----
