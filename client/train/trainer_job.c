@@ -252,6 +252,10 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
                 return mfl_fail(err, MFL_INVALID, "the server freezes %llu params, %llu are frozen here",
                         (unsigned long long)request->task->n_frozen,
                         (unsigned long long)job->graph->n_frozen);
+        int n_method = mfl_method_get(job->spec)->n_state;
+        if (request->task->n_method != (uint32_t)n_method)
+                return mfl_fail(err, MFL_INVALID, "the server sends %u numbers of its strategy, not %d",
+                        request->task->n_method, n_method);
         *ret_job = job;
         return 0;
 }
@@ -340,7 +344,9 @@ static struct mfl_net_options net_options(
                 .precision = (enum mfl_precision)spec->training.precision,
                 .fast = spec->training.fast,
                 .shared_start = trainer->ops->params_base != NULL,
-                .streamed = training ? job->data->train_streamed : job->data->test_streamed};
+                /* An evaluation before training reads the clients' samples, too, whichever of both are resident. */
+                .streamed = training ? job->data->train_streamed
+                                     : job->data->test_streamed || mfl_method_get(spec)->needs_loss};
         options.loss = mfl_loss_of_job(spec);
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);

@@ -2,6 +2,7 @@
 /* The table of methods, and what all of them share: limits, units, norms. */
 #include "common/job/method.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 static const struct mfl_method_ops plain;
@@ -69,15 +70,16 @@ int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, c
                 return mfl_fail(err, MFL_INVALID,
                         "%s gives it a weight of %g, and at most %g can be added; a smaller %s may help",
                         mfl_strategy_name(job->aggregation.strategy), weight, most,
-                        ops->needs_loss ? "aggregation.q" : "training.warmup");
+                        ops->needs_loss ? "aggregation.q" : "training.schedule.warmup");
         for (int i = 0; i < ops->n_scalars; i++) {
                 double limit = ldexp(1, ops->scalar_max_bits[i]);
                 if (!(scalars[i] >= 0 && scalars[i] <= limit))
                         return mfl_fail(err, MFL_INVALID,
                                 "%s gives a number of %g for the round's sum, and at most %g can be added; "
-                                "its "
-                                "loss with the params that it received is %g",
-                                mfl_strategy_name(job->aggregation.strategy), scalars[i], limit, facts->loss);
+                                "it took "
+                                "%" PRIu64 " steps, and its loss with the params that it received is %g",
+                                mfl_strategy_name(job->aggregation.strategy), scalars[i], limit, facts->steps,
+                                facts->loss);
                 double units = scalars[i] * (double)facts->weight;
                 ret_units[i] = (int64_t)mfl_fixed_round(ldexp(units, mfl_method_scalar_bits(job, fixed, i)));
         }

@@ -204,7 +204,7 @@ void mfl_core_update_refuse(struct mfl_core *core, struct core_update *update, c
                 core, task->daemon, task->number, update->announce.update, MFL_REFUSED_INVALID, reason);
 }
 
-/* The update of a single client would travel as float32 without its group, and as int64 within it. */
+/* The update of a single client would travel as float32 without its group, unless it has a weight of its own. */
 static void tell_cost(struct mfl_core *core, const struct core_update *update)
 {
         const struct mfl_announce *a = &update->announce;
@@ -215,9 +215,10 @@ static void tell_cost(struct mfl_core *core, const struct core_update *update)
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
         mfl_core_node_label(daemon, action->cost.node);
         mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
-        action->cost.up = update->task->was_grouped && a->item_count == 1
-                                  ? 4 * (job->n_params - job->n_frozen)
-                                  : a->bytes;
+        action->cost.up =
+                update->task->was_grouped && a->item_count == 1 && !mfl_method_get(job->spec)->weighs
+                        ? 4 * (job->n_params - job->n_frozen)
+                        : a->bytes;
 }
 
 void mfl_core_update_count(struct mfl_core *core, struct core_update *update)

@@ -193,7 +193,7 @@ def test_half_a_submission(one):
 class Liar:
     """Takes tasks and uploads what `update` makes of (task, number of params)."""
 
-    def __init__(self, update, **announce):
+    def __init__(self, update, announce):
         self.update, self.extra, self.task, self.data, self.refused = update, announce, None, None, []
 
     def __call__(self, daemon, kind, body, payload):
@@ -203,7 +203,7 @@ class Liar:
             announce = {'task': body['task'], 'update': 0, 'item_first': 0, 'item_count': len(body['items']),
                         'encoding': 'ENCODING_I64', 'bytes': 8 * body['n_params'], 'weight': 50 * len(body['items']),
                         'samples': 50 * len(body['items']), 'job': body['job'], 'round': body['round']}
-            announce.update(self.extra)
+            announce.update(self.extra(body) if callable(self.extra) else self.extra)
             daemon.send('announce', announce)
         elif kind == 'task':
             daemon.send('task_failed', {'task': body['task'], 'reason': 'not me'})
@@ -219,12 +219,19 @@ def over_range(task):
     return np.full(task['n_params'], 1 << 62, '<i8').tobytes()
 
 
+def numbers_without_clients(task):
+    return {'bytes': 0, 'weight': 0, 'samples': 0, 'scalars': [1] * 4,
+            'rejected': [{'item': item, 'reason': 'no'} for item in task['items']]}
+
+
 LIES = [
     ('over range', over_range, {}, 'REFUSED_INVALID'),
     ('wrong size', over_range, {'bytes': 16}, 'REFUSED_INVALID'),
     ('weight over the limit', over_range, {'weight': 1 << 40}, 'REFUSED_INVALID'),
     ('no weight', over_range, {'weight': 0}, 'REFUSED_INVALID'),
     ('clients of others', over_range, {'item_count': 4000}, 'REFUSED_INVALID'),
+    ('numbers that the job does not add', over_range, {'scalars': [1] * 4}, 'REFUSED_INVALID'),
+    ('numbers without clients', over_range, numbers_without_clients, 'REFUSED_INVALID'),
     ('unknown task', over_range, {'task': 12345}, 'REFUSED_UNKNOWN'),
 ]
 
@@ -234,7 +241,7 @@ def test_lying_daemon(cluster, update, announce, code):
     """A wrong update is refused by name, counts for nothing, and the job ends with the model of an honest round."""
     c = cluster(1)
     expected = c.run_job(model='logistic', rounds=2)[1]
-    liar = Liar(update, **announce)
+    liar = Liar(update, announce)
     fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
     c.wait_daemons(2)
     job = c.submit(model='logistic', rounds=2, limits={'deadline': '1s', 'quorum': 0.25, 'retries': 5})
@@ -272,7 +279,7 @@ def test_what_cannot_be_true(cluster, announce, why, partition):
         why = ''  # what its clients have is not known at once, so the first lie that is found may be another
     job = {'model': 'logistic', 'rounds': 2, 'data': data, 'limits': {'deadline': '60s', 'quorum': 0.1}}
     expected = c.run_job(**job)[1]
-    liar = Liar(lambda task: bytes(8 * task['n_params']), **announce)
+    liar = Liar(lambda task: bytes(8 * task['n_params']), announce)
     fake = w.FakeDaemon(c.address, 'liar', c.data_sets(), liar)
     c.wait_daemons(2)
     job = c.submit(**job)

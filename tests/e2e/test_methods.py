@@ -157,6 +157,24 @@ def test_a_weight_without_bounds_is_refused(two_daemons):
     assert 'qfedavg gives it a weight of ' in reason and 'a smaller aggregation.q may help' in reason, reason
 
 
+def test_sites_with_data_of_their_own(cluster):
+    """Partition local: the bounds of weights and numbers are others. One model whatever the order in which the daemons come."""
+    digests = []
+    for order in ((1, 2, 3), (3, 1, 2)):
+        c = cluster(0)
+        for i in order:
+            c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (30 + 50 * i, i)])
+        c.wait_daemons(3)
+        digests.append([c.run_job(data={'partition': 'local', 'clients': None}, selection={'daemons': {'min': 3}}, rounds=3,
+                                  aggregation=a)[1]
+                        for a in ({'weighting': 'uniform'}, {'strategy': 'qfedavg', 'q': 0}, {'strategy': 'qfedavg', 'q': 2},
+                                  {}, {'strategy': 'fednova'})])
+        c.close()
+    uniform, unfair, fair, plain, normalised = digests[0]
+    assert digests[1] == digests[0]
+    assert uniform == unfair != fair and plain != normalised
+
+
 def test_separated_clients_take_turns(two_daemons):
     """Client k in the rounds r with (r - 1) mod 3 = k mod 3. With `clients`, those are drawn from the turn's."""
     c, settings = two_daemons, {'seed': 23, 'rounds': 5}
