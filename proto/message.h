@@ -154,6 +154,14 @@ struct mfl_task_team {
         uint32_t widths[MFL_GROUP_MAX];  /* ranks of each */
 };
 
+/* What a site says of a job. */
+enum mfl_site_word {
+        MFL_SITE_NOTHING,
+        MFL_SITE_REFUSES,
+        MFL_SITE_ASKS, /* its administrator */
+        MFL_SITE_TAKES,
+};
+
 #define MFL_TASK_METHOD_MAX 4
 #define MFL_ANNOUNCE_SCALARS_MAX 4
 
@@ -179,6 +187,7 @@ struct mfl_task {
         struct mfl_task_team team;
         uint32_t n_method; /* what the job's strategy keeps from round to round */
         double method[MFL_TASK_METHOD_MAX];
+        uint32_t participants; /* clients of the round; 0: not told */
 };
 
 struct mfl_rejected {
@@ -303,6 +312,8 @@ struct mfl_msg {
                         bool permanent;
                         bool broken;
                         uint32_t accused;
+                        enum mfl_site_word site;
+                        char job[MFL_JOB_ID_BYTES]; /* site */
                 } failed;
                 struct {
                         uint64_t task;

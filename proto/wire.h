@@ -30,7 +30,8 @@ int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, stru
 
 /* Parts of a message that no core sees. Borrowed. */
 struct mfl_wire_extra {
-        const char *job_text; /* JOB_SPEC: the job file */
+        const char *job_text;  /* JOB_SPEC: the job file */
+        const char *job_owner; /* JOB_SPEC; NULL: unknown */
         const void *
                 data; /* TASK: the params; ANNOUNCE: the update; NULL: they travel in messages of their own */
         size_t n;     /* bytes of data, at most MFL_INLINE_MAX */

@@ -113,6 +113,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         m->task.n_method = (uint32_t)t->n_method;
         if (t->n_method)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
+        m->task.participants = t->participants;
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -315,6 +316,17 @@ static int group_message_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
         }
 }
 
+static void failed_to_msg(const Mfl__TaskFailed *failed, struct mfl_msg *m)
+{
+        m->failed.task = failed->task;
+        COPY(m->failed.reason, failed->reason);
+        m->failed.permanent = failed->permanent;
+        m->failed.broken = failed->broken;
+        m->failed.accused = failed->accused;
+        m->failed.site = (enum mfl_site_word)failed->site;
+        COPY(m->failed.job, failed->job);
+}
+
 /* The kinds that only need their fields copied. */
 static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
 {
@@ -360,11 +372,7 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 COPY(m->update.reason, e->refused->reason);
                 return 0;
         case MFL_MSG_TASK_FAILED:
-                m->failed.task = e->task_failed->task;
-                COPY(m->failed.reason, e->task_failed->reason);
-                m->failed.permanent = e->task_failed->permanent;
-                m->failed.broken = e->task_failed->broken;
-                m->failed.accused = e->task_failed->accused;
+                failed_to_msg(e->task_failed, m);
                 return 0;
         case MFL_MSG_PROGRESS:
                 m->progress.task = e->progress->task;

@@ -135,6 +135,7 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.team = t->team.team ? &team : NULL;
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;
+        task.participants = t->participants;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -292,7 +293,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                 SMALL(MFL_MSG_PING, Ping, PING, ping, m->cookie)
                 SMALL(MFL_MSG_PONG, Pong, PONG, pong, m->cookie)
                 SMALL(MFL_MSG_JOB_SPEC, JobSpec, JOB_SPEC, job_spec, TEXT(m->job),
-                        TEXT(extra->job_text ? extra->job_text : ""))
+                        TEXT(extra->job_text ? extra->job_text : ""),
+                        TEXT(extra->job_owner ? extra->job_owner : ""))
                 SMALL(MFL_MSG_CANCEL, Cancel, CANCEL, cancel, m->cancel.task, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_PARAMS_GET, ParamsGet, PARAMS_GET, params_get, TEXT(m->params.job),
                         DIGEST(m->params.digest), m->params.offset)
@@ -302,7 +304,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                 SMALL(MFL_MSG_REFUSED, Refused, REFUSED, refused, m->update.task, m->update.update,
                         (Mfl__RefusedCode)m->update.code, TEXT(m->update.reason))
                 SMALL(MFL_MSG_TASK_FAILED, TaskFailed, TASK_FAILED, task_failed, m->failed.task,
-                        TEXT(m->failed.reason), m->failed.permanent, m->failed.broken, m->failed.accused)
+                        TEXT(m->failed.reason), m->failed.permanent, m->failed.broken, m->failed.accused,
+                        m->failed.site, TEXT(m->failed.job))
                 SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task,
                         m->progress.items_done, m->progress.samples_done, m->progress.loss_sum)
                 SMALL(MFL_MSG_COMBINE, Combine, COMBINE, combine, m->combine.group, m->combine.ranks,

@@ -61,6 +61,7 @@ PURPOSE = {
     "server/web": "pages, JSON and metrics over HTTP",
     "server/shell": "connects the rooms; opens, runs and closes the server",
     "client/agent": "core: tasks, params, uploads and groups of a daemon",
+    "client/policy": "what the daemon's site takes part in, and its administrator's answers",
     "client/node": "what daemons of one host share",
     "client/gpu": "choosing, locking and measuring GPUs",
     "client/train": "training and evaluating clients",

@@ -257,6 +257,9 @@ static void take_event(struct mfl_agent *agent, const struct mfl_agent_event *ev
         case MFL_AGENT_EV_JOB_CHANGED:
                 mfl_agent_job_changed(agent, event->job);
                 break;
+        case MFL_AGENT_EV_JOB_DENIED:
+                mfl_agent_job_denied(agent, event->job);
+                break;
         case MFL_AGENT_EV_JOB_OVER:
                 mfl_agent_job_over(agent, event->job);
                 break;

@@ -73,6 +73,7 @@ enum mfl_agent_event_kind {
         MFL_AGENT_EV_JOB_CHANGED,    /* job: sent before its JobSpec (MESSAGE) when the text has changed: the
                                         id now means another job, because the server has lost its state
                                         directory */
+        MFL_AGENT_EV_JOB_DENIED,     /* job: this site takes no part in it any more; the server knows */
         MFL_AGENT_EV_JOB_OVER,       /* job: the server has no more work for it */
         MFL_AGENT_EV_PARAMS_ROOM,    /* answers PARAMS_ROOM: ok, or no memory and the reason */
         MFL_AGENT_EV_PARAMS_LOOKED,  /* answers PARAMS_LOOK. ok: the part is here; gone: it will never be;
@@ -99,7 +100,7 @@ struct mfl_agent_event {
         const struct mfl_msg *msg;  /* MESSAGE; borrowed */
         uint64_t task;              /* COMPUTED, SENT */
         uint32_t update;            /* SENT */
-        char job[MFL_JOB_ID_BYTES]; /* JOB_CHANGED, JOB_OVER */
+        char job[MFL_JOB_ID_BYTES]; /* JOB_CHANGED, JOB_DENIED, JOB_OVER */
         uint64_t part;              /* PARAMS_*, HEARD: the part that the bytes belong to; 0: none */
         uint64_t offset, n_floats;  /* PARAMS_ARRIVED */
         uint64_t within_ms;         /* LEAVE */

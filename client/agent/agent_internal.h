@@ -192,6 +192,8 @@ uint64_t mfl_agent_tasks_due_ms(const struct mfl_agent *agent);
 void mfl_agent_abort_all(struct mfl_agent *agent);
 /* The id now means another job: what is here of the old one is dropped. */
 void mfl_agent_job_changed(struct mfl_agent *agent, const char *job);
+/* All work of the job ends without an answer. */
+void mfl_agent_job_denied(struct mfl_agent *agent, const char *job);
 void mfl_agent_job_over(struct mfl_agent *agent, const char *job);
 /* Idle, some time after Welcome. */
 void mfl_agent_forget_unnamed(struct mfl_agent *agent);

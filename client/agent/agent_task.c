@@ -76,6 +76,16 @@ void mfl_agent_job_changed(struct mfl_agent *agent, const char *job)
         forget_job(agent, job);
 }
 
+void mfl_agent_job_denied(struct mfl_agent *agent, const char *job)
+{
+        mfl_agent_trace(agent, "this site takes no part in job %s any more", job);
+        for (struct agent_task *task = agent->tasks, *next; task; task = next) {
+                next = task->next;
+                if (strcmp(task->task.job, job) == 0)
+                        abort_task(agent, task);
+        }
+}
+
 /* The server has no more work for the job, so its memory is freed now and not when another job needs it. A
  * task that still runs is aborted by its own Cancel. */
 void mfl_agent_job_over(struct mfl_agent *agent, const char *job)

@@ -398,10 +398,14 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 link->stream.payload_max = MFL_PAYLOAD_MAX;
                 link->inline_max = envelope->welcome->inline_max;
         }
+        if (msg.kind == MFL_MSG_TASK && !mfl_link_gate_lets(link, &msg.task)) {
+                mfl_msg_deinit(&msg);
+                return 0;
+        }
         if (msg.kind == MFL_MSG_TASK)
                 mfl_link_inside_keep(&link->inside, envelope->task);
         if (msg.kind == MFL_MSG_JOB_SPEC)
-                r = mfl_link_job_set(link, envelope->job_spec->job, envelope->job_spec->text);
+                r = mfl_link_job_set(link, envelope->job_spec);
         if (r < 0) {
                 mfl_msg_deinit(&msg);
                 return mfl_fail_memory(err, strlen(envelope->job_spec->text), "a job file");
@@ -489,6 +493,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         link->timer.data = link;
         link->pending = 1;
         *ret_link = link;
+        mfl_link_gate_open(link);
         const struct mfl_compute_listener listener = {
                 mfl_link_communicator_noted, on_advanced, on_broken, link};
         if (options->ops->listen)
@@ -533,6 +538,7 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
         link->life = LINK_CLOSING;
         link->closed = closed;
         stop_work(link);
+        mfl_link_gate_close(link);
         if (link->options.ops->listen)
                 link->options.ops->listen(link->options.compute, NULL);
         if (link->stream_state)

@@ -4,6 +4,7 @@
  *   - connects, turns frames into messages, keeps the agent's timer;
  *   - receives params from the socket straight into their memory; meanwhile a worker hashes them and copies
  *     them to the device;
+ *   - compares each task with the site's policy (gate), before the agent sees it;
  *   - runs tasks through struct mfl_compute_ops; the loop stays free, so Ping is answered meanwhile;
  *   - sends granted ranges as Chunks straight from the result's buffer, a few in flight at a time;
  *   - adds a group's sum through the same table, and sends its final part while the rest is added.
@@ -24,6 +25,7 @@
 #define MFL_CLIENT_LINK_LINK_H
 
 #include "client/agent/agent.h"
+#include "client/policy/gate.h"
 #include "client/train/compute.h"
 #include "common/base/worker.h"
 #include "proto/tls.h"
@@ -41,6 +43,7 @@ struct mfl_link_options {
         struct mfl_budget *budget;     /* params are charged to it; outlives the link; NULL: no limit */
         struct mfl_share *share;       /* outlives the link; NULL: none */
         struct mfl_activity *activity; /* told of transfers; outlives the link; NULL: none */
+        struct mfl_gate *gate;         /* the site's policy; outlives the link; NULL: every job is taken */
         uint32_t chunk_bytes;          /* 0: 1 MiB; a multiple of 8 */
         uint32_t chunks_max;           /* in flight; 0: 4 */
         void *user;

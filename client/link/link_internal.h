@@ -9,6 +9,7 @@
  *   link_combine.c   sums of groups
  *   link_upload.c    chunks on their way to the server
  *   link_work.c      jobs and running tasks
+ *   link_gate.c      the site's policy
  *   link.c           the connection, the timer, and the agent's orders */
 #ifndef MFL_CLIENT_LINK_LINK_INTERNAL_H
 #define MFL_CLIENT_LINK_LINK_INTERNAL_H
@@ -20,6 +21,7 @@
 struct link_job {
         char id[MFL_JOB_ID_BYTES];
         char *text;
+        char owner[MFL_NAME_BYTES]; /* "": not told */
         Mfl__Partition *population; /* NULL: not made yet */
         bool known;                 /* its JobSpec came on this connection */
         uint32_t population_next;   /* clients before this one were sent on this connection */
@@ -257,7 +259,13 @@ void mfl_link_work_abort_all(struct mfl_link *link);
 void mfl_link_work_recall(struct mfl_link *link, uint64_t task, uint32_t keep);
 void mfl_link_work_progress(struct mfl_link *link); /* also the figures of the jobs' populations */
 void mfl_link_work_cut(struct mfl_link *link);      /* the connection is lost */
-int mfl_link_job_set(struct mfl_link *link, const char *id, const char *text);
+int mfl_link_job_set(struct mfl_link *link, const Mfl__JobSpec *spec);
 void mfl_link_job_forget(struct mfl_link *link, const char *id); /* its text; NULL: all */
+
+/* link_gate.c */
+/* Compares a Task with the site's policy, and tells the server what the site says. True: the agent gets it. */
+bool mfl_link_gate_lets(struct mfl_link *link, const struct mfl_task *task);
+void mfl_link_gate_open(struct mfl_link *link);
+void mfl_link_gate_close(struct mfl_link *link);
 
 #endif

@@ -34,13 +34,15 @@ static void send_populations(struct mfl_link *link)
         }
 }
 
-int mfl_link_job_set(struct mfl_link *link, const char *id, const char *text)
+int mfl_link_job_set(struct mfl_link *link, const Mfl__JobSpec *spec)
 {
+        const char *id = spec->job, *text = spec->text;
         struct link_job *job = link->jobs;
         while (job && strcmp(job->id, id))
                 job = job->next;
         if (job && !strcmp(job->text, text)) {
                 job->known = true;
+                mfl_strcpy(job->owner, sizeof(job->owner), spec->owner);
                 send_populations(link);
                 return 0;
         }
@@ -60,6 +62,7 @@ int mfl_link_job_set(struct mfl_link *link, const char *id, const char *text)
         }
         mfl_strcpy(job->id, sizeof(job->id), id);
         job->text = copy;
+        mfl_strcpy(job->owner, sizeof(job->owner), spec->owner);
         job->known = true;
         job->next = link->jobs;
         link->jobs = job;

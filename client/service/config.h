@@ -8,6 +8,7 @@
 #define MFL_CLIENT_SERVICE_CONFIG_H
 
 #include "client/node/node.h"
+#include "client/policy/policy.h"
 #include "common/base/base.h"
 #include "common/data/dataset.h"
 #include "common/base/log.h"
@@ -40,6 +41,7 @@ struct mfl_client_config {
         uint64_t stop_ms;          /* the longest time for STOP_TASK */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
+        struct mfl_policy policy;
         bool exit_with_stdin;
         char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; gpu and name are set from it */
         uint32_t instances;                  /* this many daemons share the machine's memory; 0: unknown */

@@ -26,6 +26,7 @@
 #include "client/gpu/gpu_sample.h"
 #include "client/link/link.h"
 #include "client/node/node.h"
+#include "client/policy/control.h"
 #include "client/service/report.h"
 #include "client/service/service.h"
 #include "client/service/supervise.h"
@@ -57,6 +58,8 @@ struct client {
         uv_loop_t loop;
         struct mfl_compute compute;
         struct mfl_worker hasher;
+        struct mfl_gate *gate; /* NULL: the site has no policy */
+        struct mfl_control *control;
         struct mfl_link *link;
         uv_signal_t sigterm, sigint;
         struct mfl_client_service service;
@@ -339,6 +342,7 @@ static void on_link_closed(void *user)
         mfl_gpu_sampler_close(&c->sampler);
         mfl_client_report_close(&c->report);
         mfl_client_service_close(&c->service);
+        mfl_control_close(c->control);
         uv_close((uv_handle_t *)&c->sigterm, NULL);
         uv_close((uv_handle_t *)&c->sigint, NULL);
         if (c->in_open)
@@ -408,6 +412,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .budget = &c->budget,
                 .share = c->node.share,
                 .activity = &c->activity,
+                .gate = c->gate,
                 .user = c,
                 .on_exit = on_exit_wanted,
                 .on_online = on_online,
@@ -442,6 +447,21 @@ static int open_link(struct client *c, struct mfl_error *err)
         return 0;
 }
 
+static int open_policy(struct client *c, struct mfl_error *err)
+{
+        const struct mfl_policy *policy = &c->config.policy;
+        if (!policy->set)
+                return 0;
+        int r = mfl_gate_open(policy, c->config.name, c->config.server, &c->gate, err);
+        if (!r)
+                r = mfl_control_open(&c->loop, policy->dir, c->config.name, c->gate, &c->control, err);
+        if (!r)
+                mfl_log(MFL_LOG_INFO,
+                        "policy: this site decides which jobs it takes; audit log %s/%s.audit.jsonl",
+                        policy->dir, c->config.name);
+        return r;
+}
+
 static int open_loop(struct client *c, struct mfl_error *err)
 {
         int r = uv_loop_init(&c->loop);
@@ -450,6 +470,8 @@ static int open_loop(struct client *c, struct mfl_error *err)
         r = mfl_compute_open(&c->compute, &c->loop, c->trainer, err);
         if (!r)
                 r = mfl_worker_start(&c->hasher, &c->loop, "hash", 64, err);
+        if (!r)
+                r = open_policy(c, err);
         if (!r)
                 r = open_link(c, err);
         if (!r)
@@ -477,6 +499,7 @@ static void deinit(struct client *c)
 {
         close_node(c);
         mfl_activity_deinit(&c->activity);
+        mfl_gate_close(c->gate);
         mfl_gpu_pin_close(&c->pin);
         for (uint32_t i = 0; i < c->n_data; i++)
                 mfl_dataset_free(c->data[i]);
@@ -487,6 +510,36 @@ static int fail(int r, const struct mfl_error *err)
 {
         mfl_log(MFL_LOG_ERROR, "%s", err->text);
         return r == MFL_CONFIG_USAGE ? 2 : r > 0 ? EXIT_CONFIG : 1;
+}
+
+/* "mfl-client approve JOB --config FILE": -1 if it is none of these. */
+static int tell_daemons(int argc, char **argv)
+{
+        bool jobs = argc > 1 && !strcmp(argv[1], "jobs");
+        bool decides = argc > 1 && (!strcmp(argv[1], "approve") || !strcmp(argv[1], "deny"));
+        struct mfl_client_config config;
+        struct mfl_error err = {{0}};
+        char line[64];
+        if (!jobs && !decides)
+                return -1;
+        int n = jobs ? 1 : 2;
+        if (decides && (argc < 3 || argv[2][0] == '-' || strlen(argv[2]) >= MFL_JOB_ID_BYTES)) {
+                fprintf(stderr, "mfl-client %s: expected the job's number, such as j-000001\n", argv[1]);
+                return 2;
+        }
+        snprintf(line, sizeof(line), "%s%s%s", argv[1], decides ? " " : "", decides ? argv[2] : "");
+        argv[n] = argv[0];
+        int r = mfl_client_config_init(&config, argc - n, argv + n, &err);
+        int status = r == MFL_SETTINGS_SHOWN ? 0 : 2;
+        if (!r && config.policy.set)
+                status = mfl_control_tell(config.policy.dir, line);
+        else if (!r)
+                fprintf(stderr,
+                        "mfl-client: no policy in the configuration: name the daemon's file by --config\n");
+        else if (r != MFL_SETTINGS_SHOWN)
+                fprintf(stderr, "mfl-client: %s\n", err.text);
+        mfl_client_config_deinit(&config);
+        return status;
 }
 
 static int run(struct client *c, int argc, char **argv)
@@ -533,6 +586,9 @@ int main(int argc, char **argv)
          * network uses. */
         setenv("OMP_WAIT_POLICY", "passive", 0);
         setenv("OMP_NUM_THREADS", "1", 0);
+        int told = tell_daemons(argc, argv);
+        if (told >= 0)
+                return told;
         static struct client c;
         int status = run(&c, argc, argv);
         deinit(&c);

@@ -242,6 +242,31 @@ static const struct mfl_setting rows[] = {
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},
 
+        {.section = "The site's say",
+                .field = {.key = "policy", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, policy),
+                        .read = mfl_policy_read},
+                .note = "every job of the server is taken",
+                .example = "\n"
+                        "  owners: [alice, bob]\n"
+                        "  data: [patients]\n"
+                        "  min_participants: 3\n"
+                        "  strategies: [fedavg, fedprox]\n"
+                        "  ask: true\n"
+                        "  dir: /var/lib/mfl-client",
+                .help = "what this daemon takes part in. The daemon compares every job with it by itself, before it does "
+                        "anything for the job; who submits a job that it refuses sees the reason. docs/policy.md says what it can and "
+                        "can't know\n"
+                        "  owners    takes only jobs of these submitters: the CN of their certificates (local: the server has no "
+                        "TLS)\n"
+                        "  data      gives only these data sets to jobs\n"
+                        "  min_participants   a round must count at least this many clients (its clients times limits.quorum)\n"
+                        "  strategies, strategies_refused   takes only these strategies of aggregation, or all but these\n"
+                        "  rounds_max, epochs_max   the most rounds of a job, and epochs of training.epochs\n"
+                        "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
+                        "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
+                        "  dir       required; an absolute path: answers, the control socket, and the audit log "
+                        "NAME.audit.jsonl, which has a line for each decision"},
+
         {.section = "Stopping",
                 .field = {KEY("stop", ENUM, stop), .names = stop_names}, .value = "now",
                 .help = "what SIGTERM does. now: unfinished work is given back, and other daemons do it. task: the "
@@ -271,6 +296,13 @@ static const struct mfl_settings_topic topics[] = {
                 "in the file, it takes no more work and ends when it is done, or at a second SIGTERM.\n\n"
                 "SIGHUP reads the configuration file again. mfl-client.yaml(5) says which keys take effect then. "
                 "Certificates are read again for each connection."},
+        {"THE SITE'S SAY",
+                "With 'policy: {ask: true}' in the file, a job waits for this site's administrator:\n\n"
+                "  mfl-client jobs               what the daemons of this host have met, and what they say\n"
+                "  mfl-client approve JOB        takes part in it\n"
+                "  mfl-client deny JOB           does not, also when it has begun\n\n"
+                "They read the same file (--config FILE) and talk to all daemons of its policy.dir. Run them as the daemon's "
+                "user, or as root."},
         {"EXIT STATUS",
                 "  0    stopped as asked\n"
                 "  1    failure\n"
@@ -296,6 +328,8 @@ const struct mfl_settings mfl_client_settings = {
         .after = "SIGTERM ends it at once without harm: other daemons take over; with 'stop: task' in the file it takes "
                  "no more work and ends when it is done, or at a second SIGTERM. SIGHUP reads the file again and "
                  "applies log_level.\n\n"
+                 "mfl-client jobs, mfl-client approve JOB and mfl-client deny JOB, with the same --config, are for the "
+                 "administrator of a site whose policy has 'ask: true'.\n\n"
                  "Exit status: 0 stopped as asked, 1 failure, 2 wrong arguments, 78 wrong configuration or data, or not "
                  "the GPU that was asked for.",
         .file = "/etc/mfl/client.yaml",
@@ -364,6 +398,15 @@ static int check_tls(const struct mfl_client_config *config, struct mfl_error *e
         return 0;
 }
 
+static bool has_data_set(const void *user, const char *name)
+{
+        const struct mfl_client_config *config = user;
+        for (uint32_t i = 0; i < config->n_data_sets; i++)
+                if (!strcmp(config->data_sets[i].name, name))
+                        return true;
+        return false;
+}
+
 int mfl_client_config_init(
         struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err)
 {
@@ -376,5 +419,7 @@ int mfl_client_config_init(
                 r = check_tls(config, err);
         if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
+        if (!r)
+                r = mfl_policy_check_data(&config->policy, has_data_set, config, err);
         return r;
 }

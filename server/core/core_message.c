@@ -2,6 +2,7 @@
 /* The messages of daemons. */
 #include "server/core/core_message.h"
 
+#include "server/core/core_say.h"
 #include "server/round/round_eval.h"
 #include "server/round/round_move.h"
 #include "server/work/core_announce.h"
@@ -23,6 +24,10 @@ static struct core_task *own_task(struct mfl_core *core, const struct core_daemo
 static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_msg *msg)
 {
         struct core_task *task = own_task(core, daemon, msg->failed.task);
+        if (msg->failed.site != MFL_SITE_NOTHING) {
+                mfl_core_site_said(core, daemon, msg);
+                return;
+        }
         if (!task || !mfl_core_task_live(task))
                 return;
         struct core_job *job = task->job;

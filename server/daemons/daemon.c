@@ -245,6 +245,7 @@ void mfl_daemons_send(struct mfl_daemons *daemons, uint32_t conn, const struct m
                 if (!job)
                         return;
                 extra.job_text = job->text;
+                extra.job_owner = job->owner;
         }
         if (msg->kind == MFL_MSG_TASK)
                 params = params_for(daemons, session, &msg->task);

@@ -50,7 +50,7 @@ bool mfl_round_answered(struct core_job *job)
 void mfl_round_next(struct mfl_core *core, struct core_job *job)
 {
         job->round = MFL_MAX(job->committed, job->store.round) + 1;
-        job->attempt = 0;
+        job->attempt = job->excused = 0;
         mfl_core_job_move(job, PHASE_TRAIN_WAIT);
         core->sched_dirty = true;
 }

@@ -48,7 +48,7 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         if (job->counted_classes)
                 memset(job->by_class, 0, 3 * (size_t)job->counted_classes * sizeof *job->by_class);
         job->weight_claimed = job->weight_counted = 0;
-        job->spoilt = false;
+        job->spoilt = job->turned_away = false;
         if (mfl_round_items_train(job)) {
                 core->error = -ENOMEM;
                 return;
@@ -150,7 +150,8 @@ static void retry_round(
                 job->round, counted, n, need);
         if (job->last_failure[0])
                 mfl_snprintf(reason + len, sizeof reason - (size_t)len, "; %.180s", job->last_failure);
-        if (job->attempt >= job->spec->limits.retries) {
+        job->excused += job->turned_away;
+        if (job->attempt >= job->spec->limits.retries + job->excused) {
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, reason);
                 return;
         }

@@ -103,6 +103,12 @@ bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_
         return relation && relation->barred;
 }
 
+bool mfl_core_daemon_asks(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return relation && relation->asks;
+}
+
 bool mfl_core_daemon_rests(const struct core_daemon *daemon, const struct core_job *job)
 {
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);

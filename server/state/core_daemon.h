@@ -25,6 +25,8 @@ struct core_relation {
         uint32_t job;        /* serial */
         uint32_t fails;      /* in a row */
         bool barred;         /* it reported that it can't do this job */
+        bool excused;        /* its site's word has excused an attempt; it does so once */
+        bool asks;           /* its site's administrator has not decided about this job */
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
         struct core_speed train, eval;
         /* The newest result from an earlier boot that it announced: round, number of clients, task. */
@@ -96,6 +98,8 @@ struct core_relation *mfl_core_relation(
 bool mfl_core_daemon_takes_work(const struct core_daemon *daemon);
 /* It reported that it can't do this job. */
 bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job);
+/* Its site's administrator has not decided about this job. */
+bool mfl_core_daemon_asks(const struct core_daemon *daemon, const struct core_job *job);
 /* It has failed too often in this phase. */
 bool mfl_core_daemon_rests(const struct core_daemon *daemon, const struct core_job *job);
 

@@ -86,6 +86,6 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
                 return false;
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return !relation || (!relation->barred && relation->rest_stamp != job->stamp &&
+        return !relation || (!relation->barred && !relation->asks && relation->rest_stamp != job->stamp &&
                                     !mfl_core_cut_differs(relation, job));
 }

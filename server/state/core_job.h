@@ -105,6 +105,8 @@ struct core_job {
         struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;
+        uint32_t excused; /* of the attempts: sites have turned the job away in them, which is no failure */
+        bool turned_away; /* in this attempt */
         uint32_t stop_after; /* 0: the job runs to its last round */
         uint64_t stamp;      /* rises with every phase that gives out work */
         uint64_t served;     /* the scheduler's turn at which it last began a phase */

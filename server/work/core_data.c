@@ -113,6 +113,7 @@ enum lack {
         LACK_CONTENT,
         LACK_OUTDATED,
         LACK_BARRED,
+        LACK_ASKS,
         LACK_CUT,
         LACK_RESTS,
         LACKS_,
@@ -134,6 +135,7 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_CONTENT] = {"has", "have"},
         [LACK_OUTDATED] = {"must be upgraded", "must be upgraded"},
         [LACK_BARRED] = {"can't do this job", "can't do this job"},
+        [LACK_ASKS] = {"asks its site's administrator", "ask their sites' administrators"},
         [LACK_CUT] = {"cuts the clients differently from others", "cut the clients differently from others"},
         [LACK_RESTS] = {"has failed too often and rests", "have failed too often and rest"},
 };
@@ -157,6 +159,8 @@ static enum lack lack_of(const struct core_daemon *daemon, const struct core_job
                 return LACK_OUTDATED;
         if (mfl_core_daemon_barred(daemon, job))
                 return LACK_BARRED;
+        if (mfl_core_daemon_asks(daemon, job))
+                return LACK_ASKS;
         if (!mfl_core_daemon_takes_work(daemon))
                 return daemon->leaving ? LACK_LEAVING : LACK_DRAINED;
         if (mfl_core_daemon_usable(daemon, job))

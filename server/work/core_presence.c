@@ -154,6 +154,8 @@ static void welcome(struct mfl_core *core, struct core_daemon *daemon)
         msg->welcome.heartbeat_ms = core->options.heartbeat_ms;
         msg->welcome.dead_ms = core->options.dead_ms;
         msg->welcome.server_instance = core->options.server_instance;
+        for (uint32_t i = 0; i < daemon->n_relations; i++) /* its administrator may have decided meanwhile */
+                daemon->relations[i].asks = false;
         take_impossible(core, daemon);
         for (struct core_task *task = daemon->tasks; task; task = task->daemon_next)
                 if (mfl_core_task_live(task))

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/policy/gate.h"
+
+#include "common/base/log.h"
+
+#define DENIED "this site's administrator has denied it"
+#define ASKS "waits until this site's administrator says 'mfl-client approve %s' there"
+
+struct gate_job {
+        char id[MFL_JOB_ID_BYTES], owner[MFL_NAME_BYTES];
+        uint8_t digest[MFL_SHA256_BYTES], text_digest[MFL_SHA256_BYTES];
+        struct mfl_job *spec; /* NULL: the text can't be read */
+        uint64_t met;         /* clock */
+        enum mfl_site_word word;
+        const char *rule;
+        char reason[MFL_REASON_BYTES];
+};
+
+struct mfl_gate {
+        const struct mfl_policy *policy;
+        char daemon[MFL_NAME_BYTES], server[MFL_REASON_BYTES];
+        struct mfl_policy_record record;
+        uint64_t clock;
+        uint32_t n;
+        struct gate_job jobs[MFL_GATE_JOBS_MAX];
+        void (*decided)(void *user, const char *job, enum mfl_site_word word, const char *reason);
+        void *user;
+};
+
+int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *server,
+        struct mfl_gate **ret_gate, struct mfl_error *err)
+{
+        struct mfl_gate *gate = mfl_calloc(1, sizeof(*gate));
+        if (!gate)
+                return mfl_fail_memory(err, sizeof(*gate), "a site's policy");
+        gate->policy = policy;
+        mfl_strcpy(gate->daemon, sizeof(gate->daemon), daemon);
+        mfl_strcpy(gate->server, sizeof(gate->server), server);
+        int r = mfl_policy_record_open(&gate->record, policy->dir, daemon, err);
+        if (r)
+                free(gate);
+        else
+                *ret_gate = gate;
+        return r;
+}
+
+void mfl_gate_close(struct mfl_gate *gate)
+{
+        if (!gate)
+                return;
+        for (uint32_t i = 0; i < gate->n; i++)
+                mfl_job_free(gate->jobs[i].spec);
+        mfl_policy_record_close(&gate->record);
+        free(gate);
+}
+
+void mfl_gate_listen(struct mfl_gate *gate,
+        void (*decided)(void *user, const char *job, enum mfl_site_word word, const char *reason), void *user)
+{
+        gate->decided = decided;
+        gate->user = user;
+}
+
+/* ---- jobs ---- */
+
+/* Each part is followed by a NUL, so that no two questions have one digest. */
+static int digest_of(const struct mfl_gate *gate, const struct mfl_gate_question *q,
+        uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err)
+{
+        const char *const parts[] = {gate->server, q->job, q->owner, q->text};
+        struct mfl_sha256 sha = {0};
+        int r = mfl_sha256_init(&sha, err);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(parts) && !r; i++)
+                r = mfl_sha256_update(&sha, parts[i], strlen(parts[i]) + 1, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, ret_digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+/* The place of a job that is new, or whose file or owner has changed. */
+static struct gate_job *place_for(struct mfl_gate *gate, const char *id)
+{
+        struct gate_job *at = NULL;
+        for (uint32_t i = 0; i < gate->n && !at; i++)
+                if (!strcmp(gate->jobs[i].id, id))
+                        at = &gate->jobs[i];
+        if (!at && gate->n < MFL_GATE_JOBS_MAX)
+                return &gate->jobs[gate->n++];
+        for (uint32_t i = 0; i < gate->n && !at; i++) {
+                const struct gate_job *oldest = &gate->jobs[0];
+                for (uint32_t k = 1; k < gate->n; k++)
+                        oldest = gate->jobs[k].met < oldest->met ? &gate->jobs[k] : oldest;
+                at = (struct gate_job *)(uintptr_t)oldest;
+        }
+        mfl_job_free(at->spec);
+        return at;
+}
+
+static int find_job(struct mfl_gate *gate, const struct mfl_gate_question *q, struct gate_job **ret_job,
+        struct mfl_error *err)
+{
+        struct gate_job job = {.rule = ""};
+        int r = digest_of(gate, q, job.digest, err);
+        if (!r)
+                r = mfl_sha256(q->text, strlen(q->text), job.text_digest, err);
+        if (r)
+                return r;
+        for (uint32_t i = 0; i < gate->n; i++)
+                if (!memcmp(gate->jobs[i].digest, job.digest, sizeof(job.digest))) {
+                        *ret_job = &gate->jobs[i];
+                        return 0;
+                }
+        r = mfl_job_parse(q->text, strlen(q->text), q->job, &job.spec, err);
+        if (r < 0)
+                return r;
+        if (r)
+                job.spec = NULL;
+        mfl_strcpy(job.id, sizeof(job.id), q->job);
+        mfl_strcpy(job.owner, sizeof(job.owner), q->owner);
+        *ret_job = place_for(gate, q->job);
+        **ret_job = job;
+        return 0;
+}
+
+/* ---- decisions ---- */
+
+static int audit(
+        struct mfl_gate *gate, const struct gate_job *job, const char *decision, struct mfl_error *err)
+{
+        const struct mfl_audit_line line = {.daemon = gate->daemon,
+                .server = gate->server,
+                .job = job->id,
+                .owner = job->owner,
+                .decision = decision,
+                .rule = job->rule,
+                .reason = job->reason,
+                .text_digest = job->text_digest};
+        return mfl_policy_audit(&gate->record, &line, err);
+}
+
+static const char *word_name(enum mfl_site_word word)
+{
+        return word == MFL_SITE_TAKES ? "takes" : word == MFL_SITE_ASKS ? "asks" : "refuses";
+}
+
+static enum mfl_site_word decide(struct mfl_gate *gate, const struct mfl_gate_question *q,
+        const struct gate_job *job, const char **ret_rule, char reason[MFL_REASON_BYTES])
+{
+        const char *rule = "job";
+        if (job->spec)
+                rule = mfl_policy_job(gate->policy, job->spec, q->owner, reason);
+        else
+                mfl_strcpy(reason, MFL_REASON_BYTES, "this daemon can't read the job file");
+        if (!rule && q->trains)
+                rule = mfl_policy_round(gate->policy, job->spec, q->participants, reason);
+        *ret_rule = rule ? rule : "";
+        if (rule)
+                return MFL_SITE_REFUSES;
+        if (!gate->policy->ask)
+                return MFL_SITE_TAKES;
+        const struct mfl_answer *answer = mfl_policy_answer_find(&gate->record, job->digest);
+        *ret_rule = "ask";
+        if (!answer) {
+                mfl_snprintf(reason, MFL_REASON_BYTES, ASKS, job->id);
+                return MFL_SITE_ASKS;
+        }
+        if (!answer->approved)
+                mfl_strcpy(reason, MFL_REASON_BYTES, DENIED);
+        return answer->approved ? MFL_SITE_TAKES : MFL_SITE_REFUSES;
+}
+
+int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
+        enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
+{
+        struct gate_job *job;
+        char reason[MFL_REASON_BYTES] = "";
+        const char *rule;
+        int r = find_job(gate, question, &job, err);
+        if (r)
+                return r;
+        job->met = ++gate->clock;
+        enum mfl_site_word word = decide(gate, question, job, &rule, reason);
+        bool news = job->word != word || strcmp(job->rule, rule) || strcmp(job->reason, reason);
+        job->word = word;
+        job->rule = rule;
+        mfl_strcpy(job->reason, sizeof(job->reason), reason);
+        if (news && audit(gate, job, word_name(word), err)) {
+                mfl_log(MFL_LOG_ERROR, "%s; job %s is refused", err->text, job->id);
+                job->word = MFL_SITE_NOTHING; /* tried again with the next task */
+                word = MFL_SITE_REFUSES;
+                mfl_strcpy(reason, sizeof(reason), "this site's audit log can't be written");
+        } else if (news && word != MFL_SITE_TAKES)
+                mfl_log(MFL_LOG_WARN, "policy: job %s of %s: %s", job->id,
+                        *job->owner ? job->owner : "an unknown owner", reason);
+        *ret_word = word;
+        mfl_strcpy(ret_reason, MFL_REASON_BYTES, reason);
+        return 0;
+}
+
+/* ---- the administrator ---- */
+
+static int answer(
+        struct mfl_gate *gate, struct gate_job *job, bool approved, char **ret_text, struct mfl_error *err)
+{
+        struct mfl_answer put = {.approved = approved};
+        memcpy(put.digest, job->digest, sizeof(put.digest));
+        enum mfl_site_word before = job->word;
+        char reason[MFL_REASON_BYTES];
+        mfl_strcpy(reason, sizeof(reason), job->reason);
+        job->rule = "ask";
+        mfl_strcpy(job->reason, sizeof(job->reason), approved ? "" : DENIED);
+        int r = audit(gate, job, approved ? "approved" : "denied", err);
+        if (!r)
+                r = mfl_policy_answer_put(&gate->record, &put, err);
+        if (r) {
+                mfl_strcpy(job->reason, sizeof(job->reason), reason);
+                *ret_text = mfl_asprintf("error: %s\n", err->text);
+                return *ret_text ? 0 : -ENOMEM;
+        }
+        job->word = approved ? MFL_SITE_TAKES : MFL_SITE_REFUSES;
+        mfl_log(MFL_LOG_INFO, "policy: job %s is %s", job->id, approved ? "approved" : "denied");
+        if (gate->decided && before != job->word)
+                gate->decided(gate->user, job->id, job->word, job->reason);
+        *ret_text =
+                mfl_asprintf("ok: %s: %s is %s\n", gate->daemon, job->id, approved ? "approved" : "denied");
+        return *ret_text ? 0 : -ENOMEM;
+}
+
+static int list(const struct mfl_gate *gate, char **ret_text)
+{
+        char *text = mfl_strdup("");
+        for (uint32_t i = 0; i < gate->n && text; i++) {
+                const struct gate_job *job = &gate->jobs[i];
+                char *more = mfl_asprintf("%s%s  %s  %s  %s  %s%s%s\n", text, gate->daemon, job->id,
+                        *job->owner ? job->owner : "-", word_name(job->word),
+                        job->spec ? job->spec->name : "-", *job->reason ? ": " : "", job->reason);
+                free(text);
+                text = more;
+        }
+        *ret_text = text;
+        return text ? 0 : -ENOMEM;
+}
+
+int mfl_gate_command(struct mfl_gate *gate, const char *command, char **ret_text, struct mfl_error *err)
+{
+        bool approve = !strncmp(command, "approve ", 8), deny = !strncmp(command, "deny ", 5);
+        const char *id = command + (approve ? 8 : 5);
+        struct gate_job *job = NULL;
+        if (!strcmp(command, "jobs"))
+                return list(gate, ret_text);
+        for (uint32_t i = 0; i < gate->n && (approve || deny); i++)
+                if (!strcmp(gate->jobs[i].id, id))
+                        job = &gate->jobs[i];
+        const char *why = NULL;
+        if (!approve && !deny)
+                why = "expected 'approve JOB', 'deny JOB' or 'jobs'";
+        else if (!gate->policy->ask)
+                why = "this daemon's policy does not have 'ask: true'";
+        else if (!job)
+                why = "this daemon has not met that job since its start; 'mfl-client jobs' lists those that "
+                      "it has";
+        else if (job->word == MFL_SITE_REFUSES && strcmp(job->rule, "ask"))
+                why = job->reason; /* the policy has to change first */
+        if (!why)
+                return answer(gate, job, approve, ret_text, err);
+        *ret_text = mfl_asprintf("error: %s: %s\n", gate->daemon, why);
+        return *ret_text ? 0 : -ENOMEM;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a site's policy meets tasks: compares each one, asks the administrator where the policy says so, remembers the
+ * answers, and writes the audit log. A decision that can't be written down is a refusal.
+ *
+ * An answer is about one job file of one owner: a server that changes either under the same number has to ask again.
+ *
+ * Loop thread only. */
+#ifndef MFL_CLIENT_POLICY_GATE_H
+#define MFL_CLIENT_POLICY_GATE_H
+
+#include "client/policy/policy.h"
+#include "client/policy/record.h"
+
+#define MFL_GATE_JOBS_MAX 64 /* remembered; the one that was met longest ago makes room */
+
+struct mfl_gate;
+
+struct mfl_gate_question {
+        const char *job, *owner, *text; /* owner: "" if unknown */
+        bool trains;                    /* not an evaluation */
+        uint32_t participants;          /* clients of the round; 0: not told */
+};
+
+/* policy outlives the gate. Errors: as mfl_policy_record_open. */
+int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *server,
+        struct mfl_gate **ret_gate, struct mfl_error *err);
+void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
+
+/* What the site says of this task: never NOTHING. reason: for the job's submitter; "" for TAKES. -ENOMEM. */
+int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
+        enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
+
+/* Called when the administrator has decided about a job: TAKES, or REFUSES with the reason. */
+void mfl_gate_listen(struct mfl_gate *gate,
+        void (*decided)(void *user, const char *job, enum mfl_site_word word, const char *reason),
+        void *user);
+/* Carries out "approve JOB", "deny JOB" or "jobs". ret_text: on the heap; "ok: ..." or "error: ...", or the list. -ENOMEM. */
+int mfl_gate_command(struct mfl_gate *gate, const char *command, char **ret_text, struct mfl_error *err);
+
+#endif

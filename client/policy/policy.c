@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/policy/policy.h"
+
+#include <math.h>
+
+/* ---- the file ---- */
+
+/* Keys of a later release. A site that writes one relies on it, so it must not be passed over. */
+static const char *const absent[] = {"secure_sum", "epsilon_max", "clip", "noise", "peers", NULL};
+
+static int read_absent(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return mfl_yaml_fail(doc, node, err,
+                "this release can't enforce %s: remove the key, and keep data that need it away from this "
+                "daemon",
+                node->key);
+}
+
+static int read_names(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_policy_names *names = value;
+        const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_NAME_BYTES};
+        if (node->type != MFL_YAML_SEQUENCE || !node->first)
+                return mfl_yaml_fail(doc, node, err, "expected a list of names, at least one: [NAME, ...]");
+        if (node->n_children > MFL_POLICY_NAMES_MAX)
+                return mfl_yaml_fail(doc, node, err, "expected at most %d names", MFL_POLICY_NAMES_MAX);
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                int r = mfl_yaml_read_value(doc, n, &field, names->v[names->n], err);
+                if (r)
+                        return r;
+                if (!names->v[names->n][0])
+                        return mfl_yaml_fail(doc, n, err, "expected a name");
+                names->n++;
+        }
+        return 0;
+}
+
+static int read_strategies(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        int r = read_names(doc, node, value, err);
+        for (const struct mfl_yaml_node *n = node->first; n && !r; n = n->next) {
+                bool known = false;
+                for (int k = MFL_STRATEGY_FEDAVG; k <= MFL_STRATEGY_QFEDAVG; k++)
+                        known |= strcmp(n->text, mfl_strategy_name((enum mfl_strategy_kind)k)) == 0;
+                if (!known)
+                        r = mfl_yaml_fail(doc, n, err, "'%s' is not a strategy", n->text);
+        }
+        return r;
+}
+
+#define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_policy, member_)
+#define NAMES(key_, member_, read_)                                                                          \
+        {                                                                                                    \
+                .key = (key_), .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_policy, member_),        \
+                .read = (read_)                                                                              \
+        }
+static const struct mfl_yaml_field fields[] = {
+        NAMES("owners", owners, read_names),
+        NAMES("data", data, read_names),
+        NAMES("strategies", strategies, read_strategies),
+        NAMES("strategies_refused", strategies_refused, read_strategies),
+        {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
+        {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
+        {.key = "epochs_max", AT(U32, epochs_max), .min = 1, .max = UINT32_MAX},
+        {.key = "ask", AT(BOOL, ask)},
+        {.key = "dir", AT(STRING, dir), .required = true},
+        {0},
+};
+
+int mfl_policy_read(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_policy policy = {.set = true};
+        if (node->type != MFL_YAML_MAPPING)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a mapping such as {owners: [alice], dir: DIR}");
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next)
+                for (int i = 0; absent[i]; i++)
+                        if (!strcmp(n->key, absent[i]))
+                                return read_absent(doc, n, NULL, err);
+        int r = mfl_yaml_read(doc, node, fields, &policy, err);
+        if (r)
+                return r;
+        if (policy.strategies.n && policy.strategies_refused.n)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "strategies_refused"), err,
+                        "strategies already lists all that are allowed: write one of the two");
+        if (policy.dir[0] != '/')
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "dir"), err,
+                        "expected an absolute path, such as /var/lib/mfl-client");
+        *(struct mfl_policy *)value = policy;
+        return 0;
+}
+
+int mfl_policy_check_data(const struct mfl_policy *policy,
+        bool (*has)(const void *user, const char *data_set), const void *user, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < policy->data.n; i++)
+                if (!has(user, policy->data.v[i]))
+                        return mfl_fail(err, MFL_INVALID,
+                                "policy.data names '%s', and this daemon has no such data set",
+                                policy->data.v[i]);
+        return 0;
+}
+
+/* ---- a job ---- */
+
+static bool contains(const struct mfl_policy_names *names, const char *name)
+{
+        for (uint32_t i = 0; i < names->n; i++)
+                if (strcmp(names->v[i], name) == 0)
+                        return true;
+        return false;
+}
+
+static const char *check_owner(const struct mfl_policy *policy, const char *owner, char *reason)
+{
+        if (!policy->owners.n || (*owner && contains(&policy->owners, owner)))
+                return NULL;
+        if (*owner)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "this site takes no jobs of '%s': its policy.owners does not have that name", owner);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "the server does not say whose job this is, and this site's policy has owners");
+        return "owners";
+}
+
+static const char *check_strategy(const struct mfl_policy *policy, const char *name, char *reason)
+{
+        bool listed = !policy->strategies.n || contains(&policy->strategies, name);
+        if (listed && !contains(&policy->strategies_refused, name))
+                return NULL;
+        mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy refuses the strategy %s", name);
+        return listed ? "strategies_refused" : "strategies";
+}
+
+/* How many of n clients a round must have counted. */
+static uint32_t least(const struct mfl_job *job, uint32_t n)
+{
+        return (uint32_t)ceil(job->limits.quorum * n - 1e-9);
+}
+
+static const char *check_participants(
+        const struct mfl_policy *policy, const struct mfl_job *job, uint32_t n, char *reason)
+{
+        uint32_t counted = least(job, n);
+        if (counted >= policy->min_participants)
+                return NULL;
+        mfl_snprintf(reason, MFL_REASON_BYTES,
+                "a round may count only %u of its %u clients (limits.quorum %g), and this site's policy "
+                "wants %u",
+                counted, n, job->limits.quorum, policy->min_participants);
+        return "min_participants";
+}
+
+static const char *check_limits(const struct mfl_policy *policy, const struct mfl_job *job, char *reason)
+{
+        if (policy->rounds_max && job->rounds > policy->rounds_max) {
+                mfl_snprintf(reason, MFL_REASON_BYTES, "it has %u rounds, and this site's policy allows %u",
+                        job->rounds, policy->rounds_max);
+                return "rounds_max";
+        }
+        if (!policy->epochs_max || (job->training.epochs && job->training.epochs <= policy->epochs_max))
+                return NULL;
+        if (job->training.epochs)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "it trains %u epochs in a round, and this site's policy allows %u",
+                        job->training.epochs, policy->epochs_max);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "it counts training.steps, and this site's policy limits epochs: write "
+                        "training.epochs");
+        return "epochs_max";
+}
+
+const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *owner,
+        char ret_reason[MFL_REASON_BYTES])
+{
+        const char *rule = check_owner(policy, owner, ret_reason);
+        if (!rule && policy->data.n && !contains(&policy->data, job->data.name)) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy does not give data set %s to jobs", job->data.name);
+                rule = "data";
+        }
+        if (!rule)
+                rule = check_strategy(policy, mfl_strategy_name(job->aggregation.strategy), ret_reason);
+        if (!rule)
+                rule = check_limits(policy, job, ret_reason);
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        uint32_t n = local ? job->selection.clients : mfl_job_cohort_size(job, job->data.clients);
+        if (!rule && n)
+                rule = check_participants(policy, job, n, ret_reason);
+        return rule;
+}
+
+const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_job *job,
+        uint32_t participants, char ret_reason[MFL_REASON_BYTES])
+{
+        if (policy->min_participants && !participants) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "the server does not say how many clients the round has, and this site's policy "
+                        "wants "
+                        "%u: upgrade the server",
+                        policy->min_participants);
+                return "min_participants";
+        }
+        return policy->min_participants ? check_participants(policy, job, participants, ret_reason) : NULL;
+}
