@@ -190,7 +190,14 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
         if (!rule)
                 rule = check_limits(policy, job, ret_reason);
         bool local = job->data.partition == MFL_PARTITION_LOCAL;
-        uint32_t n = local ? job->selection.clients : mfl_job_cohort_size(job, job->data.clients);
+        uint32_t n = local ? job->selection.clients : mfl_job_cohort_least(job, job->data.clients);
+        if (!rule && policy->min_participants && job->selection.kind == MFL_SELECT_POISSON) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "selection poisson may draw nobody, and this site's policy wants %u clients in a "
+                        "round",
+                        policy->min_participants);
+                rule = "min_participants";
+        }
         if (!rule && n)
                 rule = check_participants(policy, job, n, ret_reason);
         return rule;

@@ -478,6 +478,17 @@ uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 
+uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
+{
+        if (job->selection.kind == MFL_SELECT_POISSON)
+                return job->selection.rate < 1 ? 0 : population;
+        if (job->selection.kind == MFL_SELECT_SEPARATED) {
+                uint32_t turn = population / job->selection.separation;
+                return job->selection.clients ? MFL_MIN(job->selection.clients, turn) : turn;
+        }
+        return mfl_job_cohort_size(job, population);
+}
+
 int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
 {
         uint32_t n = mfl_job_cohort_size(job, job->data.clients);

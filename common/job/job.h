@@ -277,6 +277,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* The fewest that a round draws. */
+uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */
 bool mfl_job_has_accuracy(const struct mfl_job *job);
 /* Whether evaluations count labels and predictions by class, for the mean intersection over union: labels at several

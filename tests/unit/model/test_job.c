@@ -248,10 +248,12 @@ static void keys_that_contradict_are_refused(void **state)
         struct mfl_job *each = parse(document(NULL, NULL, NULL, "selection: {kind: poisson, rate: 0.01}"));
         assert_int_equal(mfl_job_cohort_size(each, 10), 10);
         assert_int_equal(mfl_job_cohort_size(each, 10000), 100 + 100 + 40); /* deviation 9.95 */
+        assert_int_equal(mfl_job_cohort_least(each, 10000), 0);
         mfl_job_free(each);
         struct mfl_job *turns =
                 parse(document(NULL, NULL, NULL, "selection: {kind: separated, separation: 3}"));
         assert_int_equal(mfl_job_cohort_size(turns, 10), 4);
+        assert_int_equal(mfl_job_cohort_least(turns, 10), 3);
         mfl_job_free(turns);
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
                 "j.yaml:6: selection.daemons.max: 2 is below min, which is 3");
