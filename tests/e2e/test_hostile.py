@@ -193,7 +193,7 @@ def test_half_a_submission(one):
 class Liar:
     """Takes tasks and uploads what `update` makes of (task, number of params)."""
 
-    def __init__(self, update, announce):
+    def __init__(self, update, announce=()):
         self.update, self.extra, self.task, self.data, self.refused = update, announce, None, None, []
 
     def __call__(self, daemon, kind, body, payload):

@@ -181,8 +181,8 @@ def check_siege(c, n, plain=False, waves=1, during=lambda: None):
         besiege(c, n, plain, during)
     work.finish()
     h.wait_until(lambda: descriptors(c.server) <= before, 10, 'the last descriptor')
-    # A hundred megabytes lie between; the rest is what jobs and the allocator keep.
-    h.wait_until(lambda: resident(c.server) <= memory + (8 << 20), 10, 'the memory to come back')
+    # A hundred megabytes lie between; the rest is what jobs and the allocator keep: 8 MB on a machine that is busy otherwise.
+    h.wait_until(lambda: resident(c.server) <= memory + (24 << 20), 10, 'the memory to come back')
     log = c.server.log()
     assert log.count('is up') == 2
     assert log.count('closed before it had greeted') < 20 * 60
