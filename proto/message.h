@@ -62,6 +62,7 @@ struct mfl_daemon_info {
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
         char site[MFL_NAME_BYTES];         /* "": it is one by itself */
+        char tags[MFL_TAGS_BYTES];         /* "gpu=h100,region=eu", or "" */
         bool alone;                        /* it never trains a client together with others */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;

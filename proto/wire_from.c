@@ -42,6 +42,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.device_pci, h->device_pci);
         COPY(m->hello.numerics, h->numerics);
         COPY(m->hello.site, h->site);
+        COPY(m->hello.tags, h->tags);
         m->hello.alone = h->alone;
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;

@@ -310,7 +310,7 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}, {"alone", BOOL}),
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},

@@ -117,7 +117,7 @@ static const struct mfl_wire_message messages[] = {
                 {"note", REASON}, DEVICE_RULES, {"telemetry", OPTIONAL}, {"collective", ENUM_OR_NONE},
                 {"leader", BOOL}, {"alone", REASON}, {"clients_per_second", FLOAT}, {"activity", OPTIONAL},
                 {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE}, {"items_part", FLOAT},
-                {"site", NAME_OR_EMPTY, LINE}),
+                {"site", NAME_OR_EMPTY, LINE}, {"tags", 0, MFL_TAGS_BYTES - 1, LINE}),
         MESSAGE(daemon_list, NULL, {"daemons", 0, 65536}),
         MESSAGE(drain, check_drain, {"daemon", NAME_OR_EMPTY}, {"undo", BOOL}, {"wait", BOOL}, {"all", BOOL}),
         MESSAGE(done, NULL, {"text", NOTE}),

@@ -65,6 +65,7 @@ static int pack_hello(
         hello.inline_max = MFL_INLINE_MAX;
         hello.numerics = TEXT(h->numerics);
         hello.site = TEXT(h->site);
+        hello.tags = TEXT(h->tags);
         hello.alone = h->alone;
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;

@@ -83,7 +83,7 @@ static const char json_text[] =
         "                   \"collective\", \"leader\", \"alone\", \"clients_per_second\", \"numerics\",\n"
         "                   \"activity\": ACTIVITY, \"items_part\": items_done plus the finished part of the "
         "current ones,\n"
-        "                   \"site\"}]}\n"
+        "                   \"site\", \"tags\": \"TAG=VALUE,...\"}]}\n"
         "                   collective: solo shm nccl; alone: why not a better one\n"
         "  probe           {\"status\": 200, \"text\": T}\n"
         "  daemons disable, enable, allow, disallow\n"

@@ -183,6 +183,8 @@ char *mfl_view_daemons(const Mfl__DaemonList *list, int columns)
                         mfl_table_remark(&table, "note: %s", d->note);
                 if (*d->site)
                         mfl_table_remark(&table, "site: %s", d->site);
+                if (*d->tags)
+                        mfl_table_remark(&table, "tags: %s", d->tags);
                 if (!alike) /* otherwise a job's digest depends on which of them trains which clients */
                         mfl_table_remark(
                                 &table, "arithmetic: %s", *d->numerics ? d->numerics : "not reported");

@@ -11,6 +11,7 @@
 #include "client/policy/policy.h"
 #include "common/base/base.h"
 #include "common/data/dataset.h"
+#include "common/job/where.h"
 #include "common/base/log.h"
 #include "common/settings/settings.h"
 
@@ -27,6 +28,7 @@ struct mfl_client_config {
         char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* all: TLS; none: plain TCP */
         char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
         char site[MFL_NAME_BYTES]; /* "": this daemon is a site by itself */
+        char tags[MFL_TAGS_BYTES]; /* "gpu=h100,region=eu" */
         int team;                  /* 0: auto, 1: off */
         char backend[16];
         char gpu[MFL_CLIENT_GPU_BYTES]; /* as written; empty: not set */

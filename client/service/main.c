@@ -424,6 +424,7 @@ static int open_link(struct client *c, struct mfl_error *err)
         mfl_strcpy(info->name, sizeof(info->name), c->config.name);
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);
         mfl_strcpy(info->site, sizeof(info->site), c->config.site);
+        mfl_strcpy(info->tags, sizeof(info->tags), c->config.tags);
         info->alone = c->config.team != 0;
         mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
         device_text(c, info->device, sizeof(info->device));

@@ -65,6 +65,45 @@ static int set_data(void *target, const char *text, struct mfl_error *err)
         return mfl_client_config_data(target, text, err);
 }
 
+/* tags: {region: eu, gpu: h100} */
+static int read_tags(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_error why;
+        char *tags = value;
+        *tags = '\0';
+        if (node->type != MFL_YAML_MAPPING)
+                return mfl_yaml_fail(doc, node, err, "expected {TAG: VALUE, ...}, such as {region: eu}");
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                if (n->type != MFL_YAML_SCALAR)
+                        return mfl_yaml_fail(doc, n, err, "expected a text or a number");
+                if (mfl_tags_add(tags, n->key, n->text, &why))
+                        return mfl_yaml_fail(doc, n, err, "%s", why.text);
+        }
+        return 0;
+}
+
+/* region=eu,gpu=h100 */
+static int set_tags(void *target, const char *text, struct mfl_error *err)
+{
+        struct mfl_client_config *config = target;
+        struct mfl_error why = {""};
+        char copy[2 * MFL_TAGS_BYTES], *rest = copy, *tag;
+        config->tags[0] = '\0';
+        if (!mfl_strcpy(copy, sizeof(copy), text))
+                return mfl_fail(
+                        err, MFL_INVALID, "--tags: expected at most %d characters", MFL_TAGS_BYTES - 1);
+        while ((tag = strsep(&rest, ","))) {
+                char *value = strchr(tag, '=');
+                if (!value)
+                        return mfl_fail(err, MFL_INVALID, "--tags: '%s': expected TAG=VALUE", tag);
+                *value++ = '\0';
+                if (mfl_tags_add(config->tags, tag, value, &why))
+                        return mfl_fail(err, MFL_INVALID, "--tags: %s", why.text);
+        }
+        return 0;
+}
+
 /* ---- the table ---- */
 
 /* clang-format off */
@@ -227,6 +266,12 @@ static const struct mfl_setting rows[] = {
                 .help = "the site whose data this daemon holds: with partition local, its daemons are one client, "
                         "which any of them trains. They need equal data files; with TLS, the certificate must "
                         "have O=NAME ('mfl pki issue daemon ... --site NAME')"},
+        {.field = {.key = "tags", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, tags),
+                        .read = read_tags},
+                .option = "tags", .argument = "TAG=VALUE,...", .set = set_tags, .note = "none",
+                .example = "{region: eu, gpu: h100}",
+                .help = "what jobs may ask for with 'selection: {where: ...}': names of letters, digits and '_', values of letters, "
+                        "digits, '.', '_' and '-'; with the option, TAG=VALUE,TAG=VALUE"},
         {.field = {KEY("collective", ENUM, collective), .names = mfl_client_collective_names},
                 .option = "collective", .argument = "NAME", .value = "auto",
                 .expected = "auto, shm, nccl or solo",

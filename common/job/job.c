@@ -54,6 +54,17 @@ static int read_name(
         return *name ? 0 : mfl_yaml_fail(doc, node, err, "must not be empty");
 }
 
+static int read_where(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_WHERE_BYTES};
+        struct mfl_error why;
+        int r = mfl_yaml_read_value(doc, node, &field, value, err);
+        if (!r && mfl_where_check(value, &why))
+                r = mfl_yaml_fail(doc, node, err, "%s", why.text);
+        return r;
+}
+
 /* One number for all clients, or a list with one for each. */
 static int read_sizes(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
@@ -169,7 +180,8 @@ static const struct mfl_yaml_field selection_fields[] = {
         {.key = "rate", AT(F64, selection.rate), .min = 1e-6, .max = 1},
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
-        {.key = "assign", AT(ENUM, selection.assign), .names = assign_names}, {0}};
+        {.key = "assign", AT(ENUM, selection.assign), .names = assign_names},
+        {.key = "where", CALL_AT(selection.where, read_where)}, {0}};
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},

@@ -13,6 +13,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/where.h"
 #include "common/model/graph.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
@@ -238,6 +239,7 @@ struct mfl_job {
                 uint32_t clients;    /* per round; 0: all, or all whose turn it is */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
+                char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
         } selection;
         struct {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */

@@ -23,6 +23,7 @@
 #define MFL_LAYERS_MAX 4096
 #define MFL_LAYERS_OLD 1024 /* before protocol 5 */
 #define MFL_NAME_BYTES 64
+#define MFL_TAGS_BYTES 256                 /* a daemon's tags: "gpu=h100,region=eu" */
 #define MFL_PARAMS_MAX ((uint64_t)1 << 34) /* elements */
 #define MFL_GRAPH_ALPHA_MAX 1000           /* of slopes and the like of functions of one variable */
 

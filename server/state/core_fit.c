@@ -40,6 +40,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
                         ""};
+        if (job->spec->selection.where[0])
+                return (struct core_demand){MFL_PROTOCOL_METHODS, "selection.where", ""};
         if (job->spec->selection.kind != MFL_SELECT_UNIFORM)
                 return (struct core_demand){
                         MFL_PROTOCOL_METHODS, mfl_selection_name(job->spec->selection.kind), " selection"};
@@ -74,10 +76,21 @@ bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct cor
                daemon->info.protocol < mfl_core_fit_demand(job).version;
 }
 
+bool mfl_core_fit_is_wanted(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct mfl_daemon_info *info = &daemon->info;
+        const struct mfl_where_daemon facts = {.name = info->name,
+                .site = info->site[0] ? info->site : info->name,
+                .node = info->node,
+                .backend = info->backend,
+                .tags = info->tags};
+        return mfl_where_matches(job->spec->selection.where, &facts);
+}
+
 const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)
 {
-        const struct mfl_data_info *data =
-                mfl_core_fit_is_outdated(daemon, job) ? NULL : mfl_core_fit_find(daemon, job);
+        bool able = !mfl_core_fit_is_outdated(daemon, job) && mfl_core_fit_is_wanted(daemon, job);
+        const struct mfl_data_info *data = able ? mfl_core_fit_find(daemon, job) : NULL;
         return data && mfl_core_fit_compare(data, job) == FIT ? data : NULL;
 }
 

@@ -29,7 +29,10 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job);
 /* It speaks a protocol that is too old for the job. */
 bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job);
 
-/* The daemon's data set for the job; NULL: it has none that fits, or is outdated. */
+/* The job's selection.where holds for it. */
+bool mfl_core_fit_is_wanted(const struct core_daemon *daemon, const struct core_job *job);
+
+/* The daemon's data set for the job; NULL: it has none that fits, is outdated, or not wanted. */
 const struct mfl_data_info *mfl_core_daemon_data(
         const struct core_daemon *daemon, const struct core_job *job);
 /* It is connected, takes work, has the job's data set, and may do this phase. */

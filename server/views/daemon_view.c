@@ -107,6 +107,7 @@ void mfl_view_daemon(
         out.device_memory = info->device_memory;
         out.numerics = (char *)info->numerics;
         out.site = (char *)info->site;
+        out.tags = (char *)info->tags;
         if (row->telemetry)
                 fill_telemetry(row->telemetry, &out, buffers);
         fill_data_sets(info, &out, buffers);

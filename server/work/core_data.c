@@ -112,6 +112,7 @@ enum lack {
         LACK_MEANING,
         LACK_CONTENT,
         LACK_OUTDATED,
+        LACK_UNWANTED,
         LACK_BARRED,
         LACK_ASKS,
         LACK_CUT,
@@ -134,6 +135,7 @@ static const char *const lacking[LACKS_][2] = {
         [LACK_MEANING] = {"has", "have"},
         [LACK_CONTENT] = {"has", "have"},
         [LACK_OUTDATED] = {"must be upgraded", "must be upgraded"},
+        [LACK_UNWANTED] = {"is not what selection.where says", "are not what selection.where says"},
         [LACK_BARRED] = {"can't do this job", "can't do this job"},
         [LACK_ASKS] = {"asks its site's administrator", "ask their sites' administrators"},
         [LACK_CUT] = {"cuts the clients differently from others", "cut the clients differently from others"},
@@ -157,6 +159,8 @@ static enum lack lack_of(const struct core_daemon *daemon, const struct core_job
                 return LACK_LOST;
         if (mfl_core_fit_is_outdated(daemon, job))
                 return LACK_OUTDATED;
+        if (!mfl_core_fit_is_wanted(daemon, job))
+                return LACK_UNWANTED;
         if (mfl_core_daemon_barred(daemon, job))
                 return LACK_BARRED;
         if (mfl_core_daemon_asks(daemon, job))

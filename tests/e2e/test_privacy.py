@@ -16,6 +16,9 @@ def test_epsilon_and_noise():
     assert abs(got['epsilon'] - 7.046603) < 1e-4 and got['sigma'] == 1 and got['epsilon'] <= got['epsilon_rdp'] < 8.5
     found = answer('--calibrate', '2', '--q', '0.1', '--rounds', '100', '--delta', '1e-5')
     assert abs(found['sigma'] - 2.24772) < 1e-4 and 1.999 < found['epsilon'] <= 2
+    # The least noise costs more than 210, so that it is no answer for 210.
+    assert abs(answer('--calibrate', '210', '--q', '1', '--rounds', '1', '--delta', '1e-5')['sigma'] - 0.0598) < 1e-4
+    assert answer('--calibrate', '900', '--q', '1', '--rounds', '1', '--delta', '1e-5')['sigma'] == 0.05
     two = answer('--sigma', '1,0.8', '--q', '0.1', '--rounds', '100,20', '--delta', '1e-5')
     assert abs(two['epsilon'] - 8.669218) < 1e-4 and two['sigma'] is None
     assert answer('--sigma', '0.05', '--q', '1', '--rounds', '1000000000', '--delta', '1e-5')['epsilon'] is None

@@ -3,6 +3,8 @@
 of one name, and what people are told of it."""
 import signal
 
+import pytest
+
 import mfl_harness as h
 
 BIG = 'big=synthetic:1,8,8:4:400:80:2'
@@ -77,3 +79,63 @@ def test_a_second_process_never_ends_the_first(cluster):
         second.signal(signal.SIGCONT)
     h.wait_until(lambda: second.log().count('another process under the name') > 0, 20, 'the refusal')
     assert second.alive() and third.alive()
+
+
+# ---- daemons by their tags ----
+
+EU, US = ['--tags', 'region=eu,gpu=h100'], ['--tags', 'region=us']
+
+
+def test_a_job_says_which_daemons_it_wants(cluster):
+    c = cluster(0)
+    for name, more in (('d1', EU), ('d2', US), ('d3', EU)):
+        c.start_daemon(name, node=name, more=more)
+    c.wait_daemons(3)
+    assert {d['name']: d['tags'] for d in c.mfl_json('daemons')['daemons']} == {
+        'd1': 'region=eu,gpu=h100', 'd2': 'region=us', 'd3': 'region=eu,gpu=h100'}
+    assert 'tags: region=us' in c.mfl('daemons').stdout
+    job = dict(rounds=2, data={'clients': 6}, training={'steps': 20, 'epochs': None})
+    everybody = c.run_job(**job)
+    assert [r['daemons'] for r in c.rounds(everybody[0])] == [3, 3]
+    for where, daemons in (("region == 'eu'", 2), ("region == 'us' or name == 'd1'", 2), ("gpu not in ('h100', 'h200')", 1)):
+        job_id, digests = c.run_job(selection={'where': where}, **job)
+        assert digests == everybody[1]
+        assert [r['daemons'] for r in c.rounds(job_id)] == [daemons] * 2, where
+    nobody = c.submit(selection={'where': "region == 'asia'"}, **job)
+    c.wait_info(nobody, lambda i: 'd1 and 2 more are not what selection.where says' in i['reason'], 20, 'the reason')
+    c.start_daemon('d4', more=['--tags', 'region=asia'])
+    c.wait_job(nobody)
+    assert c.digests(nobody) == everybody[1]
+
+
+def test_sites_by_their_tags(cluster):
+    """Partition local: others' data takes no part."""
+    c = cluster(0)
+    for i, more in ((1, EU), (2, US), (3, EU)):
+        c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (100 + 50 * i, i)], more=more)
+    c.wait_daemons(3)
+    job, _ = c.run_job(data={'partition': 'local', 'clients': None}, rounds=2,
+                       selection={'where': "region == 'eu'", 'daemons': {'min': 2}})
+    assert [r['weight'] for r in c.rounds(job)] == [150 + 250] * 2
+
+
+def test_wrong_tags(cluster, tmp_path):
+    c = cluster(1)
+    for where, said in (('region = "eu"', 'selection.where: character 8: expected \'==\', \'!=\', \'in\' or \'not in\''),
+                        ('', 'selection.where: character 1: expected a tag, name, site, node or backend, got the end')):
+        with pytest.raises(Exception) as caught:
+            c.submit(selection={'where': where})
+        assert said in str(caught.value)
+    for text, said in (('{site: a}', "tags.site: 'site' has a meaning of its own"), ('[eu]', 'tags: expected {TAG: VALUE, ...}'),
+                       ('{a: "b c"}', "tags.a: 'b c' can't be a tag's value"), ('{a: [b]}', 'tags.a: expected a text or a number')):
+        path = tmp_path / 'client.yaml'
+        path.write_text('tags: %s\n' % text)
+        bad = c.start_daemon('bad', more=['--config', str(path)])
+        assert bad.wait(10) == 78 and said in bad.log(), bad.log()
+    bad = c.start_daemon('bad', more=['--tags', 'region'])
+    assert bad.wait(10) == 2 and "--tags: 'region': expected TAG=VALUE" in bad.log(), bad.log()
+    del c.daemons['bad']
+    path.write_text('tags: {region: eu, gpus: 8}\n')
+    c.start_daemon('good', more=['--config', str(path)])
+    c.wait_daemons(2)
+    assert states(c)['good']['tags'] == 'region=eu,gpus=8'
