@@ -19,6 +19,8 @@
  */
 #include "server/strategy/strategy.h"
 
+#include "common/job/exact.h"
+
 #include <math.h>
 
 static float state_initial(const struct mfl_job *job, int i)
@@ -32,6 +34,12 @@ static double sign(double x)
         return (double)((x > 0.0) - (x < 0.0));
 }
 
+/* Not libm's, whose last bit may differ on another server. */
+static double power(double beta, const struct mfl_strategy_round *round)
+{
+        return beta > 0 ? mfl_exact_power(beta, round->number + 1.0) : 0;
+}
+
 /* kind is a constant in each caller, so the compiler makes three loops without a branch inside. */
 static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind kind,
         const struct mfl_job *job, const struct mfl_strategy_round *round, size_t count,
@@ -40,7 +48,7 @@ static inline __attribute__((always_inline)) void apply(enum mfl_strategy_kind k
         double eta = (double)job->aggregation.server_lr, tau = (double)job->aggregation.tau;
         double beta1 = (double)job->aggregation.beta1, beta2 = (double)job->aggregation.beta2;
         if (kind == MFL_STRATEGY_FEDADAM && job->aggregation.variant == MFL_VARIANT_FLOWER)
-                eta *= sqrt(1.0 - pow(beta2, round->number + 1.0)) / (1.0 - pow(beta1, round->number + 1.0));
+                eta *= sqrt(1.0 - power(beta2, round)) / (1.0 - power(beta1, round));
         float *m_kept = state[0], *v_kept = state[1];
         for (size_t e = 0; e < count; e++) {
                 double d2 = d[e] * d[e];
