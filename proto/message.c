@@ -72,15 +72,39 @@ static struct array array_of(struct mfl_msg *msg)
         }
 }
 
+/* The other one, of some. */
+static struct array second_of(struct mfl_msg *msg)
+{
+        if (msg->kind == MFL_MSG_EVAL_RESULT)
+                return (struct array){
+                        (void **)&msg->eval.by_class, msg->eval.n_by_class, sizeof *msg->eval.by_class};
+        if (msg->kind == MFL_MSG_ANNOUNCE)
+                return (struct array){
+                        (void **)&msg->announce.losses, msg->announce.n_losses, sizeof *msg->announce.losses};
+        return (struct array){0};
+}
+
+static int copy_array(struct array a)
+{
+        if (!a.data || !*a.data)
+                return 0;
+        void *data = mfl_calloc(a.n, a.item_bytes);
+        if (!data)
+                return -ENOMEM;
+        memcpy(data, *a.data, a.n * a.item_bytes);
+        *a.data = data;
+        return 0;
+}
+
 void mfl_msg_deinit(struct mfl_msg *msg)
 {
         if (!msg)
                 return;
-        struct array a = array_of(msg);
+        struct array a = array_of(msg), b = second_of(msg);
         if (a.data)
                 free(*a.data);
-        if (msg->kind == MFL_MSG_EVAL_RESULT)
-                free(msg->eval.by_class);
+        if (b.data)
+                free(*b.data);
         memset(msg, 0, sizeof *msg);
 }
 
@@ -88,21 +112,12 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
 {
         struct mfl_msg copy = *msg;
         struct array a = array_of(&copy);
-        if (a.data && *a.data) {
-                void *data = mfl_calloc(a.n, a.item_bytes);
-                if (!data)
-                        return -ENOMEM;
-                memcpy(data, *a.data, a.n * a.item_bytes);
-                *a.data = data;
-        }
-        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_by_class) {
-                size_t n = msg->eval.n_by_class, bytes = n * sizeof *msg->eval.by_class;
-                copy.eval.by_class = mfl_calloc(n, sizeof *msg->eval.by_class);
-                if (!copy.eval.by_class) {
-                        free(copy.eval.items);
-                        return -ENOMEM;
-                }
-                memcpy(copy.eval.by_class, msg->eval.by_class, bytes);
+        if (copy_array(a))
+                return -ENOMEM;
+        if (copy_array(second_of(&copy))) {
+                if (a.data)
+                        free(*a.data);
+                return -ENOMEM;
         }
         *ret_copy = copy;
         return 0;

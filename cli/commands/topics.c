@@ -141,7 +141,7 @@ static const char json_text[] =
         "          \"clients_rejected\", \"weight\", \"bytes_up\", \"bytes_down\", \"seconds\", \"digest\", "
         "\"attempt\",\n"
         "          \"daemons\", \"committed_unix_ms\", \"kept\", \"bytes_up_alone\", \"bytes_down_alone\",\n"
-        "          \"mean_iou\"}\n"
+        "          \"mean_iou\", \"virtual_start\", \"virtual_end\": seconds, null in real time}\n"
         "          bytes_..._alone: the bytes without nodes; accuracies are null with a loss that only "
         "measures a distance\n"
         "          (squared), and train_... in a round without clients (selection poisson); mean_iou: mean "

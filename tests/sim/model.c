@@ -137,6 +137,21 @@ uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt
         }
         for (uint32_t i = 0; i < population; i++)
                 v[i] = i;
+        if (spec->selection.kind ==
+                MFL_SELECT_WEIGHTED) { /* all have 10 samples; who is drawn leaves a gap */
+                for (uint32_t i = 0; i < n; i++) {
+                        uint64_t total = 10 * (uint64_t)(population - i);
+                        __extension__ unsigned __int128 m =
+                                (__extension__ unsigned __int128)mfl_rng_u64(&rng) * total;
+                        while ((uint64_t)m < -total % total)
+                                m = (__extension__ unsigned __int128)mfl_rng_u64(&rng) * total;
+                        uint32_t k = (uint32_t)((uint64_t)(m >> 64) / 10);
+                        ret_items[i] = v[k];
+                        memmove(v + k, v + k + 1, (population - i - 1 - k) * sizeof *v);
+                }
+                qsort(ret_items, n, sizeof *ret_items, compare_items);
+                return n;
+        }
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t j = n < population ? i + mfl_rng_below(&rng, population - i) : i;
                 uint32_t t = v[i];

@@ -4,7 +4,6 @@
 #include "tests/lib/test.h"
 
 #include "server/core/core.h"
-#include "server/round/round_cohort.h"
 
 #include <stdio.h>
 
@@ -558,39 +557,6 @@ static void sizes_alone_bound_each_client(void **state)
         end(&bed);
 }
 
-/* ---- the draw ---- */
-
-static int compare(const void *a, const void *b)
-{
-        uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-        return (x > y) - (x < y);
-}
-
-/* The same clients as by the array of them all. */
-static void a_draw_needs_no_population(void **state)
-{
-        (void)state;
-        static const uint32_t sizes[][2] = {
-                {1, 1}, {7, 3}, {100, 99}, {5000, 40}, {70000, 69999}, {10000000, 1000}};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(sizes); i++) {
-                uint32_t population = sizes[i][0], n = sizes[i][1];
-                uint32_t *v = malloc(population * sizeof *v), *got = malloc(n * sizeof *got);
-                struct mfl_rng a = mfl_rng_new(i, MFL_RNG_SELECT, 3, 1), b = a;
-                for (uint32_t k = 0; k < population; k++)
-                        v[k] = k;
-                for (uint32_t k = 0; k < n; k++) {
-                        uint32_t j = k + mfl_rng_below(&a, population - k), t = v[k];
-                        v[k] = v[j];
-                        v[j] = t;
-                }
-                qsort(v, n, sizeof *v, compare);
-                assert_int_equal(mfl_round_draw(&b, population, n, got), 0);
-                assert_memory_equal(v, got, n * sizeof *v);
-                free(v);
-                free(got);
-        }
-}
-
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -607,7 +573,6 @@ int main(void)
                 cmocka_unit_test(the_majority_holds),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
-                cmocka_unit_test(a_draw_needs_no_population),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
