@@ -174,7 +174,7 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
                 progress_census(core, job);
                 return;
         }
-        const char *why = job->spoilt ? "a counted update proved false" : why_over(core, job);
+        const char *why = job->spoilt ? "what was told of clients proved false" : why_over(core, job);
         if (why && job->phase == PHASE_TRAIN)
                 mfl_round_close_train(core, job, why);
         else if (why && job->eval_tries < job->spec->limits.retries && impossible(core, job)) {
@@ -191,8 +191,10 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
 void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 {
         mfl_round_store_progress(core, job);
-        if (job->cuts_dirty && job->phase != PHASE_OVER)
+        if (job->cuts_dirty && job->phase != PHASE_OVER) {
                 mfl_core_votes_settle(core, job);
+                job->spoilt |= job->phase == PHASE_TRAIN && mfl_round_samples_differ(job);
+        }
         switch (job->phase) {
         case PHASE_DATA:
                 find_data(core, job);

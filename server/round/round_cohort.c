@@ -118,6 +118,12 @@ bool mfl_round_lacks_samples(const struct core_job *job)
                !job->cut_exact && mfl_cohort_needs_samples(job->spec);
 }
 
+bool mfl_round_samples_differ(const struct core_job *job)
+{
+        size_t bytes = (size_t)job->spec->data.clients * sizeof *job->samples;
+        return job->samples && job->cut_exact && memcmp(job->samples, job->cut->count, bytes) != 0;
+}
+
 static int take_samples(struct core_job *job)
 {
         uint32_t population = job->spec->data.clients;

@@ -4,7 +4,8 @@
  *
  * Where the draw needs the samples of each client, and those do not follow from the job alone, the first round is preceded by a
  * census: one daemon evaluates one shard, because a daemon reports its cut of the population with its first result. The score
- * is dropped. After a restart of the server there is another.
+ * is dropped. After a restart of the server there is another. If the samples prove false while a round that was drawn from them is
+ * under way, it is drawn again. One daemon that nobody contradicts is believed.
  */
 #ifndef MFL_SERVER_ROUND_ROUND_COHORT_H
 #define MFL_SERVER_ROUND_ROUND_COHORT_H
@@ -15,6 +16,8 @@
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err);
 int mfl_round_items_eval(struct core_job *job);
 int mfl_round_items_census(struct core_job *job);
+/* The round was drawn from other samples than those that are known now: a daemon has lied. */
+bool mfl_round_samples_differ(const struct core_job *job);
 /* A census has to come before the next round. */
 bool mfl_round_lacks_samples(const struct core_job *job);
 

@@ -247,9 +247,9 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
         if (job->spoilt) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);
                 core->sched_dirty = true;
-                mfl_core_trace(core, job,
-                        "round %u begins again, with the same clients: a counted update proved false",
-                        job->round);
+                mfl_core_trace(core, job, "round %u begins again, %s", job->round,
+                        job->samples ? "drawn anew: what was told of its clients proved false"
+                                     : "with the same clients: a counted update proved false");
                 return;
         }
         if (counted < need) {

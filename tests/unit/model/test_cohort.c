@@ -335,7 +335,7 @@ static void virtual_time_draws_whom_real_time_draws(void **state)
         for (uint32_t k = 0; k < 60; k++)
                 samples[k] = 1 + k * k;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++) {
-                char real[600], virtual[600];
+                char real[600], virtual[700];
                 snprintf(real, sizeof real, HEAD DATA(60) "selection: {%s}\n", kinds[i]);
                 snprintf(virtual, sizeof virtual, "%stime: virtual\ntrace: {sigma: 0.5}\n", real);
                 struct mfl_job *a = parse(real), *b = parse(virtual);
@@ -441,12 +441,10 @@ static void oort_weighs_loss_and_duration(void **state)
                 char text[1000];
                 uint32_t samples[4] = {10, 10, 10, 10}, picked = 0;
                 snprintf(text, sizeof text,
-                        HEAD
-                                DATA(
-                                        4) TABLE("    client,duration\n    0,1\n    1,1\n    2,1\n    "
-                                                 "3,1.5\n") "selection: {kind: oort, clients: 1, "
-                                                            "oort: {exploration: 0, floor: 0, cut_off: 1, "
-                                                            "penalty: %s, clip: 1}}\n",
+                        HEAD DATA(4) TABLE("    client,duration\n    0,1\n    1,1\n    2,1\n    "
+                                           "3,1.5\n") "selection: {kind: oort, clients: 1, "
+                                                      "oort: {exploration: 0, floor: 0, cut_off: 1, "
+                                                      "penalty: %s, clip: 1}}\n",
                         penalties[slow_is_bad]);
                 struct mfl_job *job = parse(text);
                 union mfl_memory_row *memory = mfl_memory_new(job, 4);
