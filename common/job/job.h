@@ -22,6 +22,8 @@
 #define MFL_COHORT_MAX 250000u
 /* Clients of a population of which the server knows each one: virtual time, and selections by samples or losses. */
 #define MFL_COHORT_POPULATION_MAX (1u << 20)
+#define MFL_COHORT_OORT_MAX                                                                                  \
+        (1u << 17) /* oort sorts the durations and scores of all in each round: 60 ms for 100,000 */
 /* Clients of one round, if daemons tell the losses of each. */
 #define MFL_COHORT_LOSSES_MAX 32768u
 

@@ -76,14 +76,17 @@ static int check_trace(const struct mfl_yaml_doc *doc, struct mfl_job *job, stru
 
 static int check_population(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
 {
+        const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
         bool knows = job->time == MFL_TIME_VIRTUAL || job->selection.kind >= MFL_SELECT_WEIGHTED;
-        if (!knows || job->data.clients <= MFL_COHORT_POPULATION_MAX)
+        uint32_t most =
+                job->selection.kind == MFL_SELECT_OORT ? MFL_COHORT_OORT_MAX : MFL_COHORT_POPULATION_MAX;
+        if (!knows || job->data.clients <= most)
                 return 0;
-        return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(mfl_yaml_root(doc), "data"), "clients"),
-                err,
-                "%u clients, and the server must know each one's samples; at most %u, or selection.kind: "
-                "uniform in real time",
-                job->data.clients, MFL_COHORT_POPULATION_MAX);
+        return mfl_yaml_fail(doc, mfl_job_find_key(data, "clients"), err,
+                "%u clients, and the server must know each one; with this selection and time at most %u, "
+                "with selection.kind: "
+                "uniform in real time any number",
+                job->data.clients, most);
 }
 
 /* Losses come per client, in one message per daemon. */

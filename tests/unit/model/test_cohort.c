@@ -510,9 +510,13 @@ static void what_makes_no_sense_is_refused(void **state)
                 "j.yaml:7: selection.candidates: 2 of 9 clients, of which 3 are to be chosen; write a number "
                 "between");
         expect_refused(HEAD DATA(1048577) "selection: {kind: weighted, clients: 3}\n",
-                "j.yaml:6: data.clients: 1048577 clients, and the server must know each one's samples; at "
-                "most 1048576, or "
-                "selection.kind: uniform in real time");
+                "j.yaml:6: data.clients: 1048577 clients, and the server must know each one; with this "
+                "selection and time at most "
+                "1048576, with selection.kind: uniform in real time any number");
+        expect_refused(HEAD DATA(131073) OORT,
+                "j.yaml:6: data.clients: 131073 clients, and the server must know each one; with this "
+                "selection and time at most "
+                "131072, with selection.kind: uniform in real time any number");
         expect_refused(
                 HEAD DATA(1048576) "selection: {kind: power-of-choice, clients: 32769, candidates: 40000}\n",
                 "j.yaml:7: selection.clients: power-of-choice: 32769 clients are drawn per round; the limit "
