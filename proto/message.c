@@ -72,49 +72,53 @@ static struct array array_of(struct mfl_msg *msg)
         }
 }
 
+/* The other one, of some. */
+static struct array second_of(struct mfl_msg *msg)
+{
+        if (msg->kind == MFL_MSG_EVAL_RESULT)
+                return (struct array){
+                        (void **)&msg->eval.by_class, msg->eval.n_by_class, sizeof *msg->eval.by_class};
+        if (msg->kind == MFL_MSG_ANNOUNCE)
+                return (struct array){
+                        (void **)&msg->announce.losses, msg->announce.n_losses, sizeof *msg->announce.losses};
+        if (msg->kind == MFL_MSG_TASK)
+                return (struct array){(void **)&msg->task.grid, msg->task.n_grid, sizeof *msg->task.grid};
+        return (struct array){0};
+}
+
+static int copy_array(struct array a)
+{
+        if (!a.data || !*a.data)
+                return 0;
+        void *data = mfl_calloc(a.n, a.item_bytes);
+        if (!data)
+                return -ENOMEM;
+        memcpy(data, *a.data, a.n * a.item_bytes);
+        *a.data = data;
+        return 0;
+}
+
 void mfl_msg_deinit(struct mfl_msg *msg)
 {
         if (!msg)
                 return;
-        struct array a = array_of(msg);
+        struct array a = array_of(msg), b = second_of(msg);
         if (a.data)
                 free(*a.data);
-        if (msg->kind == MFL_MSG_EVAL_RESULT)
-                free(msg->eval.by_class);
-        if (msg->kind == MFL_MSG_TASK)
-                free(msg->task.grid);
+        if (b.data)
+                free(*b.data);
         memset(msg, 0, sizeof *msg);
-}
-
-/* Messages of two kinds own a second array. */
-static bool copy_second(void **v, size_t n, size_t item_bytes)
-{
-        void *own = n ? mfl_calloc(n, item_bytes) : NULL;
-        if (own)
-                memcpy(own, *v, n * item_bytes);
-        *v = own;
-        return own || !n;
 }
 
 int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
 {
         struct mfl_msg copy = *msg;
         struct array a = array_of(&copy);
-        if (a.data && *a.data) {
-                void *data = mfl_calloc(a.n, a.item_bytes);
-                if (!data)
-                        return -ENOMEM;
-                memcpy(data, *a.data, a.n * a.item_bytes);
-                *a.data = data;
-        }
-        if (msg->kind == MFL_MSG_EVAL_RESULT && !copy_second((void **)&copy.eval.by_class,
-                                                        copy.eval.n_by_class, sizeof *copy.eval.by_class)) {
-                free(copy.eval.items);
+        if (copy_array(a))
                 return -ENOMEM;
-        }
-        if (msg->kind == MFL_MSG_TASK &&
-                !copy_second((void **)&copy.task.grid, copy.task.n_grid, sizeof *copy.task.grid)) {
-                free(copy.task.items);
+        if (copy_array(second_of(&copy))) {
+                if (a.data)
+                        free(*a.data);
                 return -ENOMEM;
         }
         *ret_copy = copy;

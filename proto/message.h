@@ -21,6 +21,7 @@
 #define MFL_NODE_BYTES (2 * MFL_NAME_BYTES) /* a node's name: an id, "/", a daemon's name */
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
+#define MFL_LOSSES_MAX 32768       /* items whose losses an Announce tells */
 #define MFL_BY_CLASS_MAX (1 << 20) /* counts of one evaluation result */
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
@@ -226,7 +227,9 @@ struct mfl_announce {
         struct mfl_task_times team;
         uint32_t n_scalars; /* sums that the job's strategy adds beside the deltas */
         int64_t scalars[MFL_ANNOUNCE_SCALARS_MAX];
-        uint64_t clamped; /* elements beyond the grid */
+        uint64_t clamped;  /* elements beyond the grid */
+        uint32_t n_losses; /* 0, or item_count */
+        struct mfl_client_loss *losses;
 };
 
 struct mfl_range {

@@ -132,8 +132,15 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
 static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
 {
         struct mfl_rejected *rejected = mfl_calloc(a->n_rejected, sizeof *rejected);
-        if (!rejected)
+        struct mfl_client_loss *losses = mfl_calloc(a->n_losses, sizeof *losses);
+        if (!rejected || !losses) {
+                free(rejected);
+                free(losses);
                 return -ENOMEM;
+        }
+        for (size_t i = 0; i < a->n_losses; i++)
+                losses[i] = (struct mfl_client_loss){
+                        a->losses[i]->samples, a->losses[i]->loss_sum, a->losses[i]->square_sum};
         for (size_t i = 0; i < a->n_rejected; i++) {
                 rejected[i].item = a->rejected[i]->item;
                 COPY(rejected[i].reason, a->rejected[i]->reason);
@@ -145,6 +152,8 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 .item_count = a->item_count,
                 .n_rejected = (uint32_t)a->n_rejected,
                 .rejected = rejected,
+                .n_losses = (uint32_t)a->n_losses,
+                .losses = losses,
                 .encoding = (enum mfl_encoding)a->encoding,
                 .bytes = a->bytes,
                 .weight = a->weight,

@@ -176,6 +176,8 @@ static int check_announce(const void *message, struct mfl_error *err)
         for (size_t i = 0; i < m->n_scalars; i++)
                 if (m->scalars[i] < 0)
                         return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
+        if (m->n_losses && m->n_losses != m->item_count)
+                return INVALID("Announce.losses: %zu of %u items", m->n_losses, m->item_count);
         return 0;
 }
 
@@ -360,7 +362,10 @@ static const struct mfl_wire_message messages[] = {
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER}),
+                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"losses", 0, MFL_LOSSES_MAX},
+                {"clamped", COUNTER}),
+        MESSAGE(client_loss, NULL, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
+                {"square_sum", NOT_NEGATIVE}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},
                 {"repeats", ANY}),
         MESSAGE(rejected, NULL, {"item", ANY}, {"reason", REASON}),

@@ -197,6 +197,18 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         announce.clamped = a->clamped;
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
+        MFL_CLEANUP_FREE void **losses = pointers_new(a->n_losses, sizeof(Mfl__ClientLoss));
+        if (!losses)
+                return mfl_fail_memory(err, a->n_losses * sizeof(Mfl__ClientLoss), "Announce");
+        for (uint32_t i = 0; i < a->n_losses; i++) {
+                Mfl__ClientLoss *loss = losses[i];
+                mfl__client_loss__init(loss);
+                loss->samples = a->losses[i].samples;
+                loss->loss_sum = a->losses[i].loss_sum;
+                loss->square_sum = a->losses[i].square_sum;
+        }
+        announce.n_losses = a->n_losses;
+        announce.losses = (Mfl__ClientLoss **)losses;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

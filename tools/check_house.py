@@ -21,6 +21,8 @@ PURPOSE = {
     "common/model": "the graph of a model, presets, safetensors files",
     "common/job": "job files: reading and checking",
     "common/data": "data sets: reading, checking, splitting",
+    "common/trace": "durations and availability of clients, as data of a job",
+    "common/cohort": "which clients a round has",
     "common/privacy": "what differential privacy costs",
     "common/codec": "how updates are rounded and packed for their way to the server",
     "common/partition": "which client has which samples",

@@ -198,8 +198,6 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 }
 
 struct trainer_run;
-/* Steps of a client of n samples. */
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
@@ -247,7 +245,7 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
 
 struct trainer_item {
         uint64_t weight, samples, correct, train_us, clamped;
-        int64_t loss_sum;
+        int64_t loss_sum, square_sum;            /* squares: where the job's selection needs them */
         int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
         char *rejected;                          /* reason; NULL: counted */
 };

@@ -305,15 +305,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                      : 0;
 }
 
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
-{
-        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
-        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
-        if (n && !epoch)
-                return 0;
-        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
-}
-
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
 {
         return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,

@@ -229,6 +229,24 @@ static int load_grid(
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
 }
 
+static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
+        const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        uint64_t count = 4 * options->n_memory;
+        rt->memory = mfl_calloc(count, sizeof *rt->memory);
+        if (!rt->memory)
+                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
+        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
+                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
+                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
+                       : 0;
+}
+
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
+{
+        return rt->memory;
+}
+
 static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         float *moving, struct mfl_error *err)
 {
@@ -242,6 +260,8 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
                 r = load_state(rt, file, i, options->checkpoint_path, err);
         if (!r)
                 r = load_numbers(rt, file, options->checkpoint_path, err);
+        if (!r && options->n_memory)
+                r = load_memory(rt, file, options, err);
         mfl_st_close(rest);
         mfl_st_close(file);
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
@@ -390,6 +410,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->largest);
         free(rt->rows);
         free(rt->scratch);
+        free(rt->memory);
         free(rt);
 }
 

@@ -117,6 +117,9 @@ static const char *const schema_steps[] = {
         "PRAGMA user_version = 9;",
 
         "ALTER TABLE rounds ADD COLUMN clamped INTEGER NOT NULL DEFAULT 0;"
+        /* Microseconds of virtual time; NULL: the job has none. */
+        "ALTER TABLE rounds ADD COLUMN virtual_start_us INTEGER;"
+        "ALTER TABLE rounds ADD COLUMN virtual_end_us INTEGER;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

@@ -46,6 +46,11 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.clients = 0;
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        if (!sim->scenario && (sim->seed + i) % 11 == 5 && !local &&
+                spec->selection.kind == MFL_SELECT_UNIFORM) {
+                spec->selection.kind = MFL_SELECT_WEIGHTED;
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);

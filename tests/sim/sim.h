@@ -152,7 +152,8 @@ struct sim_job {
         float params[SIM_PARAMS];
         uint32_t n_frozen; /* SIM_FROZEN, or 0 */
         float frozen[SIM_FROZEN];
-        bool pure; /* every round so far had all of its first cohort */
+        bool misled; /* a daemon has told false samples, from which clients may have been drawn */
+        bool pure;   /* every round so far had all of its first cohort */
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
         uint32_t opened, applied;
