@@ -81,6 +81,8 @@ void mfl_msg_deinit(struct mfl_msg *msg)
                 free(*a.data);
         if (msg->kind == MFL_MSG_EVAL_RESULT)
                 free(msg->eval.by_class);
+        if (msg->kind == MFL_MSG_TASK)
+                free(msg->task.team.peers);
         memset(msg, 0, sizeof *msg);
 }
 
@@ -103,6 +105,15 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
                         return -ENOMEM;
                 }
                 memcpy(copy.eval.by_class, msg->eval.by_class, bytes);
+        }
+        if (msg->kind == MFL_MSG_TASK && msg->task.team.peers) {
+                size_t bytes = msg->task.team.n_members * sizeof *msg->task.team.peers;
+                copy.task.team.peers = mfl_malloc(bytes);
+                if (!copy.task.team.peers) {
+                        free(copy.task.items);
+                        return -ENOMEM;
+                }
+                memcpy(copy.task.team.peers, msg->task.team.peers, bytes);
         }
         *ret_copy = copy;
         return 0;
