@@ -56,12 +56,12 @@ char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns)
         for (size_t i = 0; at_work && i < teams->n_at_work; i++)
                 add_team(&table, teams->at_work[i]);
         MFL_CLEANUP_FREE char *rows = mfl_table_render(&table, columns);
-        char *text = !rows ? NULL
-                           : mfl_asprintf("teams: %u formed, %u lost a member, %u were taken back%s\n%s%s%s%s",
-                                     teams->formed, teams->broken, teams->taken, times,
-                                     at_work && *teams->last ? "last lost: " : "", at_work ? teams->last : "",
-                                     at_work && *teams->last ? "\n" : "",
-                                     at_work && teams->n_at_work ? rows : "");
+        char *text =
+                !rows ? NULL
+                      : mfl_asprintf("teams: %u formed, %u lost a member, %u were taken back%s\n%s%s%s%s",
+                                teams->formed, teams->broken, teams->taken, times,
+                                at_work && *teams->last ? "last lost: " : "", at_work ? teams->last : "",
+                                at_work && *teams->last ? "\n" : "", at_work && teams->n_at_work ? rows : "");
         mfl_table_deinit(&table);
         return text;
 }

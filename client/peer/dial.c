@@ -41,7 +41,8 @@ static int wait_for(int fd, short events, uint64_t until_ms, const atomic_bool *
         }
 }
 
-static int connect_one(const struct addrinfo *info, const atomic_bool *cancel, int *ret_fd, struct mfl_error *err)
+static int connect_one(
+        const struct addrinfo *info, const atomic_bool *cancel, int *ret_fd, struct mfl_error *err)
 {
         int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), number = 0;
         socklen_t bytes = sizeof number;

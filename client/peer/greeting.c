@@ -64,8 +64,7 @@ static bool same(const uint8_t *a, const ProtobufCBinaryData *b)
         return b->len == MFL_SHA256_BYTES && !differs;
 }
 
-static int check_proof(
-        const struct peer_greeting *g, const ProtobufCBinaryData *proof, struct mfl_error *err)
+static int check_proof(const struct peer_greeting *g, const ProtobufCBinaryData *proof, struct mfl_error *err)
 {
         uint8_t expected[MFL_SHA256_BYTES];
         int r = prove(g, !g->dials, expected, err);
@@ -86,8 +85,8 @@ static int note_certificates(struct peer_greeting *g, struct peer_link *link, st
         memcpy(g->print[g->dials], peer->fingerprint, sizeof g->own_print);
         if (peer->roles & MFL_TLS_ROLE_DAEMON)
                 return 0;
-        return mfl_fail(err, PEER_REFUSED, "the certificate of '%s' has the role %s, expected daemon", peer->name,
-                mfl_tls_roles_text(peer->roles, roles, sizeof roles));
+        return mfl_fail(err, PEER_REFUSED, "the certificate of '%s' has the role %s, expected daemon",
+                peer->name, mfl_tls_roles_text(peer->roles, roles, sizeof roles));
 }
 
 /* ---- messages ---- */
@@ -175,7 +174,8 @@ static int hear(struct peer_greeting *g, struct peer_link *link, struct mfl_erro
         if (link->in.part == PEER_WAITS)
                 return mfl_fail(err, PEER_REFUSED, "it sends a payload instead of a greeting");
         if (e->body_case == MFL__ENVELOPE__BODY_BYE)
-                return mfl_fail(err, e->bye->retry ? PEER_LATER : PEER_REFUSED, "it says: %s", e->bye->reason);
+                return mfl_fail(
+                        err, e->bye->retry ? PEER_LATER : PEER_REFUSED, "it says: %s", e->bye->reason);
         if (g->state == GREETS_HELLO && e->body_case == MFL__ENVELOPE__BODY_PEER_HELLO)
                 return hear_hello(g, link, err);
         if (g->state != GREETS_PROOF || e->body_case != MFL__ENVELOPE__BODY_PEER_PROOF)
@@ -203,12 +203,14 @@ int mfl_peer_greet(struct peer_greeting *g, struct peer_link *link, struct mfl_e
                         r = mfl_peer_link_pull(link, &moved, err);
                 if (!r && g->state == GREETS_OPENING && link->open)
                         r = begin(g, link, err);
-                if (!r && (link->in.part == PEER_WAITS || link->in.part == PEER_WHOLE) &&
-                        g->state != GREETS_LAST)
+                /* What comes too early waits until the own last word is out. */
+                bool hears = !r && !mfl_peer_link_busy(link) && g->state != GREETS_LAST &&
+                             (link->in.part == PEER_WAITS || link->in.part == PEER_WHOLE);
+                if (hears)
                         r = hear(g, link, err);
                 if (r)
                         return r;
-                if (link->in.part == PEER_WHOLE) {
+                if (hears) {
                         mfl_peer_link_next(link);
                         moved = true;
                 }

@@ -82,15 +82,15 @@ int mfl_peer_link_begin(struct peer_link *link, const Mfl__Envelope *envelope, c
 
 bool mfl_peer_link_busy(const struct peer_link *link)
 {
-        return link->out.at < link->out.all ||
-               (link->tls && mfl_tls_output(link->tls)->n > link->sealed_at);
+        return link->out.at < link->out.all || (link->tls && mfl_tls_output(link->tls)->n > link->sealed_at);
 }
 
 static const uint8_t *rest_of(const struct peer_link *link, size_t *ret_n)
 {
         bool head = link->out.at < link->out.head_bytes;
         *ret_n = (head ? link->out.head_bytes : link->out.all) - link->out.at;
-        return head ? link->out.head + link->out.at : link->out.payload + (link->out.at - link->out.head_bytes);
+        return head ? link->out.head + link->out.at
+                    : link->out.payload + (link->out.at - link->out.head_bytes);
 }
 
 static int send_plain(struct peer_link *link, bool *moved, struct mfl_error *err)

@@ -279,12 +279,14 @@ static void disagree(struct mesh_tcp *mesh, uint32_t from, const Mfl__PeerPiece 
 {
         char reason[200];
         if (piece->step == mesh->op.step && piece->sequence == mesh->op.sequence)
-                snprintf(reason, sizeof reason, "rank %u does something else than rank %u in step %u, operation %u",
-                        from, mesh->base.rank, piece->step, piece->sequence);
+                snprintf(reason, sizeof reason,
+                        "rank %u does something else than rank %u in step %u, operation %u", from,
+                        mesh->base.rank, piece->step, piece->sequence);
         else
                 snprintf(reason, sizeof reason,
                         "rank %u is at step %u, operation %u, and rank %u at step %u, operation %u",
-                        mesh->base.rank, mesh->op.step, mesh->op.sequence, from, piece->step, piece->sequence);
+                        mesh->base.rank, mesh->op.step, mesh->op.sequence, from, piece->step,
+                        piece->sequence);
         break_mesh(mesh, 0, reason);
 }
 
@@ -320,8 +322,8 @@ static bool take_piece(struct mesh_tcp *mesh, uint32_t from, const Mfl__PeerPiec
         if (mesh->op.kind == MFL_MESH_ALL_TO_ALL)
                 piece_at(mesh, from, peer->got[flow], &first);
         if (link->in.part == PEER_WAITS)
-                mfl_peer_link_place(link,
-                        peer->slotted ? peer->slot : (uint8_t *)mesh->op.out + first * size);
+                mfl_peer_link_place(
+                        link, peer->slotted ? peer->slot : (uint8_t *)mesh->op.out + first * size);
         mesh->base.received_bytes += n * size;
         return true;
 }
@@ -496,7 +498,8 @@ static uint32_t list_waits(const struct mesh_tcp *mesh, struct pollfd *fds)
         for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
                 const struct peer_link *link = mesh->peer[r].link;
                 bool held = link && (link->in.part == PEER_WAITS || link->in.part == PEER_WHOLE);
-                short events = (short)((held ? 0 : POLLIN) | (link && mfl_peer_link_busy(link) ? POLLOUT : 0));
+                short events =
+                        (short)((held ? 0 : POLLIN) | (link && mfl_peer_link_busy(link) ? POLLOUT : 0));
                 if (link && events)
                         fds[n++] = (struct pollfd){link->fd, events, 0};
         }

@@ -131,8 +131,8 @@ static int meet(struct opening *opening, struct mfl_error *err)
                 if (o->cancel && atomic_load(o->cancel))
                         return mfl_fail(err, MFL_MESH_BROKEN, "opening the team's mesh was cancelled");
                 if (mfl_now_ms() >= opening->end_ms) {
-                        mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team did not come within %u ms", missing,
-                                o->deadline_ms);
+                        mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team did not come within %u ms",
+                                missing, o->deadline_ms);
                         return accuse(opening, missing, err);
                 }
                 if (missing > o->rank)
@@ -149,8 +149,7 @@ static uint64_t piece_bytes(uint32_t n_ranks)
         return MFL_MAX(MESH_TCP_PIECE_BYTES_MIN, MFL_MIN(bytes, MESH_TCP_PIECE_BYTES));
 }
 
-static int mesh_new(
-        const struct mfl_mesh_tcp_options *o, struct mesh_tcp **ret_mesh, struct mfl_error *err)
+static int mesh_new(const struct mfl_mesh_tcp_options *o, struct mesh_tcp **ret_mesh, struct mfl_error *err)
 {
         mfl_assert(o->n_ranks >= 1 && o->n_ranks <= MFL_MESH_RANKS_MAX && o->rank < o->n_ranks);
         mfl_assert(is_local(o, o->rank));

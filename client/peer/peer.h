@@ -42,12 +42,13 @@ struct mfl_mesh_tcp_options {
         uint64_t team;
         uint32_t epoch;
         uint32_t rank, n_ranks;
-        uint32_t local_first, n_local;    /* ranks of this process, this one among them */
-        const char *const *address;       /* n_ranks: where each rank is reached; those of higher ranks are not used */
-        uint8_t key[MFL_TEAM_KEY_BYTES];  /* the same at all ranks, and nowhere else */
-        uint32_t deadline_ms;             /* for all ranks to appear */
-        const atomic_bool *cancel;        /* NULL: nobody cancels */
-        uint32_t *accused;                /* after MFL_MESH_BROKEN: as in struct mfl_mesh; NULL: not wanted */
+        uint32_t local_first, n_local; /* ranks of this process, this one among them */
+        const char *const
+                *address; /* n_ranks: where each rank is reached; those of higher ranks are not used */
+        uint8_t key[MFL_TEAM_KEY_BYTES]; /* the same at all ranks, and nowhere else */
+        uint32_t deadline_ms;            /* for all ranks to appear */
+        const atomic_bool *cancel;       /* NULL: nobody cancels */
+        uint32_t *accused;               /* after MFL_MESH_BROKEN: as in struct mfl_mesh; NULL: not wanted */
 };
 
 /* Blocks until all ranks of (team, epoch) are connected to one another, at most deadline_ms. A rank that can't be reached

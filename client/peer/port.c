@@ -107,7 +107,8 @@ struct peer_link *mfl_peer_port_take(
         return link;
 }
 
-static struct peer_meeting *find(const struct mfl_peer_port *port, uint64_t team, uint32_t epoch, uint32_t rank)
+static struct peer_meeting *find(
+        const struct mfl_peer_port *port, uint64_t team, uint32_t epoch, uint32_t rank)
 {
         struct peer_meeting *m = port->meetings;
         while (m && (m->team != team || m->epoch != epoch || m->rank != rank))
@@ -156,7 +157,8 @@ static bool is_expected(void *user, struct peer_greeting *greeting)
         struct mfl_peer_port *port = user;
         pthread_mutex_lock(&port->lock);
         const struct peer_meeting *m = find(port, greeting->team, greeting->epoch, greeting->rank);
-        bool fits = m && m->n_ranks == greeting->n_ranks && greeting->other < m->n_ranks && !m->link[greeting->other];
+        bool fits = m && m->n_ranks == greeting->n_ranks && greeting->other < m->n_ranks &&
+                    !m->link[greeting->other];
         if (fits)
                 memcpy(greeting->key, m->key, sizeof greeting->key);
         pthread_mutex_unlock(&port->lock);
@@ -198,7 +200,8 @@ static void welcome(struct mfl_peer_port *port, int fd, const struct sockaddr_st
         char host[64] = "?", number[16] = "?";
         getnameinfo((const struct sockaddr *)from, sizeof *from, host, sizeof host, number, sizeof number,
                 NI_NUMERICHOST | NI_NUMERICSERV);
-        snprintf(guest->address, sizeof guest->address, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, number);
+        snprintf(
+                guest->address, sizeof guest->address, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, number);
         pthread_mutex_lock(&port->lock);
         struct mfl_tls_context *context = port->context ? mfl_tls_context_ref(port->context) : NULL;
         pthread_mutex_unlock(&port->lock);
@@ -237,7 +240,10 @@ static bool greet(struct mfl_peer_port *port, struct guest *guest)
         if (!r && place(port, g->team, g->epoch, g->rank, g->other, guest->link))
                 guest->link = NULL;
         else if (r != PEER_LATER) /* that is usual: it comes again */
-                say(port, guest, r == MFL_BUSY ? "no greeting within 10 s" : r ? err.text : "its team has gone");
+                say(port, guest,
+                        r == MFL_BUSY ? "no greeting within 10 s"
+                        : r           ? err.text
+                                      : "its team has gone");
         return false;
 }
 
@@ -313,14 +319,15 @@ static int name_port(struct mfl_peer_port *port, const struct mfl_peer_port_opti
                 if (!strchr(after ? after : o->address, ':'))
                         mfl_strcpy(number, sizeof number, own);
         }
-        int length = snprintf(port->address, sizeof port->address, strchr(name, ':') ? "[%s]:%s" : "%s:%s", name, number);
+        int length = snprintf(
+                port->address, sizeof port->address, strchr(name, ':') ? "[%s]:%s" : "%s:%s", name, number);
         if ((size_t)length >= sizeof port->address)
-                return mfl_fail(err, MFL_INVALID, "peer_address: more than %zu characters", sizeof port->address - 1);
+                return mfl_fail(
+                        err, MFL_INVALID, "peer_address: more than %zu characters", sizeof port->address - 1);
         return 0;
 }
 
-static int listen_at(
-        struct mfl_peer_port *port, const struct mfl_peer_port_options *o, struct mfl_error *err)
+static int listen_at(struct mfl_peer_port *port, const struct mfl_peer_port_options *o, struct mfl_error *err)
 {
         char host[256], number[16];
         struct addrinfo *info, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -338,10 +345,12 @@ static int listen_at(
                 else {
                         setsockopt(port->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
                         if (bind(port->fd, info->ai_addr, info->ai_addrlen) || listen(port->fd, BACKLOG))
-                                r = mfl_fail(err, MFL_INVALID, "peer_listen: %s: %s%s", o->listen, strerror(errno),
-                                        errno == EADDRINUSE ? "; each daemon of a host needs a port of its own, or "
-                                                              "port 0, any free one"
-                                                            : "");
+                                r = mfl_fail(err, MFL_INVALID, "peer_listen: %s: %s%s", o->listen,
+                                        strerror(errno),
+                                        errno == EADDRINUSE
+                                                ? "; each daemon of a host needs a port of its own, or "
+                                                  "port 0, any free one"
+                                                : "");
                 }
         }
         freeaddrinfo(info);

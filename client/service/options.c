@@ -454,7 +454,8 @@ static int check_tls(const struct mfl_client_config *config, struct mfl_error *e
 static int check_peers(const struct mfl_client_config *config, struct mfl_error *err)
 {
         if (*config->peer_address && !*config->peer_listen)
-                return mfl_fail(err, MFL_INVALID, "peer_address: this daemon does not listen; set peer_listen, too");
+                return mfl_fail(
+                        err, MFL_INVALID, "peer_address: this daemon does not listen; set peer_listen, too");
         return 0;
 }
 

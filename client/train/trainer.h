@@ -79,7 +79,7 @@ struct mfl_trainer_options {
          * ones. */
         struct mfl_share *share;
         struct mfl_collective *shm, *nccl;
-        struct mfl_peer_port *peers; /* outlives the trainer; NULL: no teams over several nodes */
+        struct mfl_peer_port *peers;   /* outlives the trainer; NULL: no teams over several nodes */
         struct mfl_activity *activity; /* of `workers` workers; outlives the trainer; NULL: no figures are
                                           kept */
 };

@@ -86,7 +86,8 @@ static void setup_teams(struct sim *sim)
         /* Most daemons listen for others. */
         for (uint32_t i = 0; sim->seed % 8 == 5 && i < sim->n_daemons; i++)
                 if ((sim->seed / 8 + i) % 4 && sim->daemon[i].info.protocol >= MFL_PROTOCOL_PEERS)
-                        snprintf(sim->daemon[i].info.peer, sizeof sim->daemon[i].info.peer, "host%u:7434", i + 1);
+                        snprintf(sim->daemon[i].info.peer, sizeof sim->daemon[i].info.peer, "host%u:7434",
+                                i + 1);
 }
 
 static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
@@ -246,7 +247,8 @@ static void setup_golden(struct sim *sim)
                 give_teams(spec, 1, 0);
                 spec->parallel.within = MFL_WITHIN_ANY;
                 for (uint32_t k = 0; k < sim->n_daemons; k++)
-                        snprintf(sim->daemon[k].info.peer, sizeof sim->daemon[k].info.peer, "host%u:7434", k + 1);
+                        snprintf(sim->daemon[k].info.peer, sizeof sim->daemon[k].info.peer, "host%u:7434",
+                                k + 1);
         }
         sim->quiet = true;
         sim->faults_end = 1000;

@@ -157,7 +157,8 @@ static int run_seeds(uint64_t from, uint64_t to)
                "early; params read from a neighbour %llu times, with a wrong digest %llu times, without room "
                "%llu times, %llu versions evicted; nodes grouped again after the faults in %llu rounds; %llu "
                "clients went to other daemons; %llu lies found out; %llu slots had to wait for memory; %llu "
-               "updates came in their Announce; %llu teams met, %llu of them over the network, %llu were kept "
+               "updates came in their Announce; %llu teams met, %llu of them over the network, %llu were "
+               "kept "
                "apart by firewalls, and %llu of their members lost another)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
                 (unsigned long long)totals.ahead, (unsigned long long)totals.groups,

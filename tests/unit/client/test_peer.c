@@ -22,8 +22,10 @@ static int make_certs(void **state)
 {
         certs_init(&certs);
         certs_issue(&certs, &(struct certs_spec){.file = "d1", .cn = "d1", .ou = {"daemon"}, .to_days = 2});
-        certs_issue(&certs, &(struct certs_spec){.file = "eve", .cn = "eve", .ou = {"operator"}, .to_days = 2});
-        certs_issue(&certs, &(struct certs_spec){.ca = 1, .file = "x1", .cn = "x1", .ou = {"daemon"}, .to_days = 2});
+        certs_issue(
+                &certs, &(struct certs_spec){.file = "eve", .cn = "eve", .ou = {"operator"}, .to_days = 2});
+        certs_issue(&certs,
+                &(struct certs_spec){.ca = 1, .file = "x1", .cn = "x1", .ou = {"daemon"}, .to_days = 2});
         return 0;
 }
 
@@ -138,7 +140,8 @@ static void who_lacks_the_key_stays_outside(void **state)
 static void other_teams_and_epochs_do_not_meet(void **state)
 {
         struct mfl_peer_port *port = open_port(NULL);
-        struct rank waiting = rank_of(port, 0, "", "k"), old = rank_of(port, 1, mfl_peer_port_address(port), "k");
+        struct rank waiting = rank_of(port, 0, "", "k"),
+                    old = rank_of(port, 1, mfl_peer_port_address(port), "k");
         struct rank other = old;
         waiting.options.epoch = 1;
         old.options.deadline_ms = other.options.deadline_ms = SHORT_MS;
@@ -196,7 +199,8 @@ static void garbage_harms_nobody(void **state)
                 int fds[100];
                 begin(&waiting);
                 for (size_t i = 0; i < MFL_ARRAY_SIZE(fds); i++) { /* more than there is room for */
-                        const struct mfl_frame frame = {MFL_FRAME_VERSION, i % 2 ? 100 : 4000000000u, 0, 0, 0};
+                        const struct mfl_frame frame = {
+                                MFL_FRAME_VERSION, i % 2 ? 100 : 4000000000u, 0, 0, 0};
                         for (size_t k = 0; k < sizeof bytes; k++)
                                 bytes[k] = (uint8_t)mfl_rng_u32(&random);
                         if (i % 3 == 1) /* a header that is fine, or nearly */
@@ -242,8 +246,10 @@ static void a_rank_that_goes_breaks_what_is_under_way(void **state)
         static int64_t vector[1 << 20];
         for (int how = 0; how < 3; how++) {
                 struct mfl_peer_port *port = open_port(how == 1 ? "d1" : NULL);
-                struct rank a = rank_of(port, 0, "", "k"), b = rank_of(port, 1, mfl_peer_port_address(port), "k");
-                struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE, .in = vector, .out = vector, .n = 1 << 20};
+                struct rank a = rank_of(port, 0, "", "k"),
+                            b = rank_of(port, 1, mfl_peer_port_address(port), "k");
+                struct mfl_mesh_op op = {
+                        .kind = MFL_MESH_ALL_REDUCE, .in = vector, .out = vector, .n = 1 << 20};
                 struct mfl_error err;
                 begin(&a);
                 begin(&b);
@@ -311,7 +317,8 @@ static void where_it_listens_is_checked(void **state)
                         continue;
                 if (i == 4)
                         assert_string_equal(mfl_peer_port_address(port), "node7.example.org:99");
-                struct mfl_peer_port_options again = {.listen = mfl_peer_port_address(port), .tls = options.tls};
+                struct mfl_peer_port_options again = {
+                        .listen = mfl_peer_port_address(port), .tls = options.tls};
                 struct mfl_peer_port *second;
                 if (i == 0) {
                         assert_int_equal(mfl_peer_port_open(&again, &second, &err), MFL_INVALID);

@@ -426,7 +426,10 @@ static void scales_keep_precision_and_never_overflow(void **state)
         assert_true(mfl_team_fits(0, 0) && mfl_team_fits(0, INFINITY) && mfl_team_fits(0, NAN));
 }
 
-#define OVER(name, test, use) {name "_" #test, test, use, NULL, NULL}
+#define OVER(name, test, use)                                                                                \
+        {                                                                                                    \
+                name "_" #test, test, use, NULL, NULL                                                        \
+        }
 #define OVER_ALL(test)                                                                                       \
         OVER("threads", test, use_threads), OVER("shm", test, use_shm), OVER("tcp", test, use_tcp),          \
                 OVER("tls", test, use_tls), OVER("pairs", test, use_pairs)

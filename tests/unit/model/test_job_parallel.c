@@ -60,7 +60,7 @@ static void what_cannot_be_done_is_refused(void **state)
         assert_refused("", "{grain: 5}",
                 "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
         assert_refused("", "{grain: 8, within: rack}",
-                "j.yaml:6: parallel.within: expected daemon, node or any, got 'rack'");
+                "j.yaml:6: parallel.within: expected one of 'daemon', 'node', 'any', got 'rack'");
         assert_refused("", "{grain: 8, exact: false}",
                 "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",

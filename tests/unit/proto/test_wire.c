@@ -285,7 +285,8 @@ static void messages_survive_the_way_there_and_back(void **state)
                         assert_memory_equal(m.task.team.peers, copy.task.team.peers,
                                 m.task.team.n_members * sizeof *m.task.team.peers);
                 if (m.kind == MFL_MSG_TASK)
-                        assert_memory_equal(&m.task.team, &copy.task.team, offsetof(struct mfl_task_team, peers));
+                        assert_memory_equal(
+                                &m.task.team, &copy.task.team, offsetof(struct mfl_task_team, peers));
                 assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
                 mfl_wire_free(e);
                 mfl_msg_deinit(&m);
