@@ -290,7 +290,7 @@ static const struct mfl_setting rows[] = {
                         "than loopback needs TLS. Each daemon of a host needs a port of its own"},
         {.field = {KEY("peer_address", STRING, peer_address)}, .option = "peer-address", .argument = "HOST[:PORT]",
                 .note = "as in peer_listen", .example = "node7.example.org",
-                .help = "what other daemons connect to, where that differs from peer_listen, or peer_listen is 0.0.0.0 or [::]"},
+                .help = "what other daemons connect to, if that is not peer_listen, as with 0.0.0.0 or [::]"},
         {.field = {KEY("share_dir", STRING, share_dir)}, .option = "share-dir", .argument = "DIR",
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},
