@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Teams over several nodes: daemons whose node ids differ, each on a port of its own, with TLS and without."""
+import os
 import re
 import signal
 import socket
@@ -7,7 +8,8 @@ import socket
 import pytest
 
 import mfl_certs
-from mfl_harness import wait_until
+import mfl_lab as lab
+from mfl_harness import mfl, wait_until
 from mfl_tls import TlsCluster
 
 # One client in a round, and four grains in a step.
@@ -144,19 +146,54 @@ def test_a_wrong_configuration_ends_the_daemon(cluster, more, words):
     assert daemon.wait(10) == 78 and words in daemon.log()
 
 
+def test_a_port_behind_a_firewall(cluster, expected):
+    """One that drops what comes: a listener that accepts nobody, and has as many waiting as it takes."""
+    c = cluster(0)
+    with socket.create_server(('127.0.0.1', 0), backlog=0) as silent:
+        waiting = []
+        for _ in range(4):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(silent.getsockname())
+        c.start_daemon('d1', node='n1', more=['--peer-listen', '127.0.0.1:0', '--peer-address', '127.0.0.1:%d' % silent.getsockname()[1]])
+        start(c, 'd2')
+        c.wait_daemons(2)
+        job, digests = c.run_job(60, **dict(JOB, rounds=1))
+        assert digests == expected[:1] and 'no answer within 8 s; is there a firewall?' in logs(c, job)
+        for s in waiting:
+            s.close()
+
+
 # ---- TLS ----
 
-@pytest.fixture(scope='module')
-def ca(tmp_path_factory):
-    ca = mfl_certs.Ca(tmp_path_factory.mktemp('ca'))
-    ca.server()
-    ca.pairs = {name: ca.issue(name, roles) for name, roles in
-                {'ann': ['operator'], 'd1': ['daemon'], 'd2': ['daemon'], 'd3': ['daemon']}.items()}
-    return ca
+class Pki:
+    """The certificates of `mfl pki`, as people use them: a daemon's is a client's only."""
+
+    def __init__(self, directory, *hosts):
+        self.dir, self.pairs = str(directory), {}
+        self.ca = os.path.join(self.dir, 'ca.pem')
+        self.run('init')
+        self.run('issue', 'server', 'server', *(word for host in hosts for word in ('--host', host)))
+        for name, role in (('ann', 'operator'), ('d1', 'daemon'), ('d2', 'daemon'), ('d3', 'daemon')):
+            self.run('issue', role, name)
+            self.pairs[name] = self.file(name, 'cert.pem'), self.file(name, 'key.pem')
+
+    def run(self, *argv):
+        mfl('pki', *argv, '--dir', self.dir)
+
+    def file(self, name, file):
+        return os.path.join(self.dir, 'issued', name, file)
+
+    def path(self, file):
+        name, kind = file.rsplit('.', 1)
+        return self.file(name, 'cert.pem' if kind == 'pem' else 'key.pem')
+
+    def python(self, pair=None):
+        return mfl_certs.Ca.python(self, pair)
 
 
-def test_the_same_model_over_tls(ca, tmp_path, expected):
-    with TlsCluster(tmp_path, ca) as c:
+def test_the_same_model_over_tls(tmp_path, expected):
+    with TlsCluster(tmp_path / 'c', Pki(tmp_path / 'pki', '127.0.0.1')) as c:
         c.start_server()
         start_all(c)
         job, digests = c.run_job(**JOB)
@@ -166,3 +203,36 @@ def test_the_same_model_over_tls(ca, tmp_path, expected):
         c.wait_info(again, lambda i: i['round'] >= 1, 30, 'round 1')
         c.daemons['d2'].kill()
         c.finish(again, **JOB)
+
+
+@lab.in_lab
+def test_hosts_that_vanish(tmp_path):
+    """Daemons in network namespaces, with TLS; one host's cable is pulled, and nobody is told."""
+    with open('/proc/sys/net/ipv4/ip_forward', 'w', encoding='ascii') as f:
+        f.write('1')
+    hosts = [lab.Host(i) for i in (1, 2)]
+    ca = Pki(tmp_path / 'pki', '127.0.0.1', *(host.gateway for host in hosts))
+    with TlsCluster(tmp_path / 'c', ca, dead_after='3s', reconnect_grace='500ms') as c:
+        try:
+            c.start_server(listen='0.0.0.0:0')
+            port = c.address.rsplit(':', 1)[1]
+            c.address = '127.0.0.1:' + port
+            for i, host in enumerate(hosts, 1):
+                lab.ip('route', 'add', 'default', 'via', host.gateway, prefix=host.prefix)
+                c.start_daemon('d%d' % i, node='n%d' % i, server='%s:%s' % (host.gateway, port), prefix=host.prefix,
+                               more=['--peer-listen', '10.77.%d.2:0' % i])
+            c.wait_daemons(2)
+            job = c.begin(**JOB)
+            c.wait_info(job, lambda i: i['round'] >= 2, 30, 'round 2')
+            hosts[1].cut()
+            at = c.info(job)['round']
+            c.wait_info(job, lambda i: i['round'] >= at + 2, 60, 'rounds without d2')
+            hosts[1].mend()
+            n = logs(c, job).count('leads a team with d2 over the network')
+            wait_until(lambda: logs(c, job).count('leads a team with d2 over the network') > n, 60, 'd2 in a team again')
+            c.finish(job, **JOB)
+            assert n
+        finally:
+            for host in hosts:
+                host.mend()
+                host.close()
