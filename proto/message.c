@@ -105,8 +105,15 @@ void mfl_msg_deinit(struct mfl_msg *msg)
         struct array a = array_of(msg), b = second_of(msg);
         if (a.data)
                 free(*a.data);
+<<<<<<< HEAD
         if (b.data)
                 free(*b.data);
+=======
+        if (msg->kind == MFL_MSG_EVAL_RESULT)
+                free(msg->eval.by_class);
+        if (msg->kind == MFL_MSG_TASK)
+                free(msg->task.team.peers);
+>>>>>>> w-mesh
         memset(msg, 0, sizeof *msg);
 }
 
@@ -120,6 +127,15 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
                 if (a.data)
                         free(*a.data);
                 return -ENOMEM;
+        }
+        if (msg->kind == MFL_MSG_TASK && msg->task.team.peers) {
+                size_t bytes = msg->task.team.n_members * sizeof *msg->task.team.peers;
+                copy.task.team.peers = mfl_malloc(bytes);
+                if (!copy.task.team.peers) {
+                        free(copy.task.items);
+                        return -ENOMEM;
+                }
+                memcpy(copy.task.team.peers, msg->task.team.peers, bytes);
         }
         *ret_copy = copy;
         return 0;

@@ -66,6 +66,7 @@ PURPOSE = {
     "client/agent": "core: tasks, params, uploads and groups of a daemon",
     "client/policy": "what the daemon's site takes part in, and its administrator's answers",
     "client/node": "what daemons of one host share",
+    "client/peer": "teams over several nodes: their port, and their mesh over TCP",
     "client/gpu": "choosing, locking and measuring GPUs",
     "client/train": "training and evaluating clients",
     "client/link": "the connection to a server, and the agent's actions",

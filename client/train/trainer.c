@@ -28,6 +28,7 @@ static int fill_trainer(
         trainer->share = options->share;
         trainer->shm = options->shm;
         trainer->nccl = options->nccl;
+        trainer->peers = options->peers;
         trainer->activity = options->activity;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);

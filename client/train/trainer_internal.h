@@ -179,6 +179,7 @@ struct mfl_trainer {
         struct trainer_pool pool;
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct mfl_peer_port *peers;       /* NULL: none */
         struct mfl_activity *activity;     /* NULL: none */
         _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
         struct trainer_job *jobs;          /* last used first */

@@ -127,7 +127,7 @@ struct mfl_job_floats {
 enum mfl_within {
         MFL_WITHIN_DAEMON, /* threads of one daemon */
         MFL_WITHIN_NODE,   /* and daemons of its node */
-        MFL_WITHIN_ANY,
+        MFL_WITHIN_ANY,    /* and of all nodes, where daemons listen for each other */
 };
 
 struct mfl_job {

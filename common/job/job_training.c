@@ -328,10 +328,6 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 {
         const struct mfl_yaml_node *grain = mfl_job_find_key(parallel, "grain");
         uint32_t batch = job->training.batch;
-        if (job->parallel.within == MFL_WITHIN_ANY)
-                return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "within"), err,
-                        "teams over several nodes are not supported yet; write node: the daemons of one "
-                        "node");
         if (!job->parallel.exact)
                 return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "exact"), err,
                         "sums of floats are not supported; leave it out, or write true");

@@ -43,6 +43,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)
                 return (struct core_demand){
                         MFL_PROTOCOL_COHORTS, mfl_selection_name(job->spec->selection.kind), " selection"};
+        if (job->spec->parallel.grain && job->spec->parallel.within == MFL_WITHIN_ANY)
+                return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
