@@ -132,6 +132,7 @@ struct mfl_layer {
         bool transposed;               /* matmul */
         bool approximate;              /* gelu */
         bool relu;                     /* rnn: max(., 0) in place of tanh */
+        bool last_cell; /* lstm: the last position is not read; the output there is the cell state after the one before */
         float alpha, beta;             /* functions of one variable: their parameters (unary.def) */
         bool frozen;                   /* its params are not trained; all layers that use a tensor agree */
         int shares;                    /* index of an earlier layer whose tensors it uses; 0: none */

@@ -328,13 +328,33 @@ class LastStatesOfBoth(Base):
         return self.fc(torch.cat([h[0], h[1]], 1))
 
 
-@of((12, 3), refused=["module r: ", "last cell state (c_n)", "use h_n"])
+@of((12, 3))
 class LastCell(Base):
     def build(self):
         self.r, self.fc = nn.LSTM(3, 7, batch_first=True), nn.Linear(7, 5)
 
     def forward(self, x):
         return self.fc(self.r(x)[1][1][-1])
+
+
+@of((5, 3))
+class AllStates(Base):
+    """Outputs, hidden states and cell states of two layers and both directions."""
+
+    def build(self):
+        self.r, self.fc = nn.LSTM(3, 6, 2, batch_first=True, bidirectional=True), nn.Linear(60, 5)
+
+    def forward(self, x):
+        y, (h, c) = self.r(x)
+        return self.fc(torch.cat([y.mean(1), h.transpose(0, 1).flatten(1), c.transpose(0, 1).flatten(1)], 1))
+
+
+@of((1, 3))
+class OnePosition(LastCell):
+    """Backward, for ONNX."""
+
+    def forward(self, x):
+        return self.fc(self.r(x.flip(1))[1][1][0])
 
 
 @of((12, 3))
@@ -452,25 +472,63 @@ class Volume(Base):
         return self.fc(torch.tanh(self.d(self.larger(torch.tanh(self.c(x))))).mean([2, 3, 4]))
 
 
-LARGER = "repeat its slices, rows and columns (x.repeat_interleave(2, dim)"
-
-
-@of((1, 4, 4, 4), refused=["(ConvTranspose): is not supported for volumes", LARGER])
+@of((1, 3, 4, 2))
 class TransposedVolume(Volume):
     def larger(self, x):
         return self.up(x)
 
 
-@of((1, 4, 4, 4), refused=["(Resize): is not supported for volumes", LARGER])
-class TrilinearVolume(Volume):
+@of((1, 3, 4, 2))
+class BlockVolume(Volume):
+    def build(self):
+        super().build()
+        self.up = nn.ConvTranspose3d(2, 2, (1, 3, 2), (1, 3, 2), bias=False)
+
     def larger(self, x):
-        return F.interpolate(x, scale_factor=2.0, mode="trilinear")
+        return self.up(x)
+
+
+@of((1, 4, 4, 4), refused=["(ConvTranspose): is supported for volumes if kernel_size equals stride", "trilinear"])
+class OverlappingVolume(Volume):
+    def build(self):
+        super().build()
+        self.up = nn.ConvTranspose3d(2, 2, 3, 2)
+
+    def larger(self, x):
+        return self.up(x)
+
+
+class Interpolated(Volume):
+    def build(self):
+        super().build()
+        del self.up
+
+    def larger(self, x):
+        return F.interpolate(x, **self.how)
+
+
+@of((1, 3, 4, 5))
+class Trilinear(Interpolated):
+    how = dict(scale_factor=2.0, mode="trilinear")
+
+
+@of((1, 3, 4, 5))
+class TrilinearCorners(Interpolated):
+    how = dict(size=(5, 4, 8), mode="trilinear", align_corners=True)
+
+
+@of((1, 3, 4, 5))
+class TrilinearFactors(Interpolated):
+    how = dict(scale_factor=(1.5, 2, 1.7), mode="trilinear")
+
+
+@of((1, 3, 4, 5))
+class NearestVolume(Interpolated):
+    how = dict(scale_factor=(2, 1, 1.5), mode="nearest")
 
 
 @of((1, 4, 4, 4))
 class RepeatedVolume(Volume):
-    """What the refusals say."""
-
     def build(self):
         super().build()
         del self.up

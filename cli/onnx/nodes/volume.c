@@ -3,6 +3,7 @@
  *
  *     convolution     each window as a row of its numbers, by a view, and a dense layer over rows: its weights are the
  *                     convolution's in the same order
+ *     transposed      of equal kernel and stride: a dense layer over the places, whose outputs are the blocks' numbers
  *     maximum, mean   over the windows of each slice, then over the depth; the first of equal maxima stays the first
  *     batch norm      over images whose height is depth times height
  */
@@ -160,6 +161,104 @@ static int convert_conv(struct onnx *o, struct onnx_value *x)
         return r ? r : give(o, layer, &w, l.out_channels);
 }
 
+/* ---- transposed convolution ---- */
+
+/* {places, channels x block} as the volume of blocks. */
+static int give_blocks(struct onnx *o, const struct onnx_value *rows, const struct window *w,
+        const struct onnx_shape *shape, struct onnx_value **ret_view)
+{
+        int64_t count = mfl_onnx_count(shape), each = w->kernel[0] * w->kernel[1] * w->kernel[2];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)count + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < count; i++) {
+                int64_t left = i, place = 0, within = 0, step_place = 1, step_within = 1;
+                for (int d = 2; d >= 0; d--) {
+                        int64_t at = left % shape->dim[D + d];
+                        left /= shape->dim[D + d];
+                        place += at / w->kernel[d] * step_place;
+                        within += at % w->kernel[d] * step_within;
+                        step_place *= w->in[d];
+                        step_within *= w->kernel[d];
+                }
+                map[i] = (int32_t)((place * shape->dim[C] + left) * each + within);
+        }
+        return mfl_onnx_view(o, rows, shape, map, ret_view);
+}
+
+/* {1, places, channels}. */
+static int take_places(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view)
+{
+        int64_t channels = x->shape.dim[C], places = mfl_onnx_count(&x->shape) / channels;
+        struct onnx_shape shape = {3, {1, places, channels}};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(places * channels) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < places * channels; i++)
+                map[i] = (int32_t)(i % channels * places + i / channels);
+        return mfl_onnx_view(o, x, &shape, map, ret_view);
+}
+
+static int check_blocks(struct onnx *o, const struct onnx_tensor *t, int64_t channels, struct window *w)
+{
+        int64_t pads[6], more[3];
+        int r = read_three(o, "strides", 1, 3, w->stride);
+        if (!r)
+                r = read_three(o, "dilations", 1, 3, w->dilation);
+        if (!r)
+                r = read_three(o, "pads", 0, 6, pads);
+        if (!r)
+                r = read_three(o, "output_padding", 0, 3, more);
+        if (r)
+                return r;
+        bool blocks = t->shape.dim[0] == channels && mfl_onnx_int(o, "group", 1) == 1 &&
+                      mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
+                      !mfl_onnx_attribute(o, "output_shape");
+        for (int d = 0; d < 3; d++) {
+                w->kernel[d] = t->shape.dim[D + d];
+                blocks = blocks && w->kernel[d] == w->stride[d] && (w->dilation[d] == 1 || w->kernel[d] == 1) &&
+                         !pads[d] && !pads[3 + d] && !more[d];
+        }
+        return blocks ? 0
+                      : mfl_onnx_fail(o,
+                                "is supported for volumes if kernel_size equals stride, without padding, "
+                                "dilation and groups; use that, or Upsample(scale_factor=2, "
+                                "mode=\"trilinear\") before a Conv3d");
+}
+
+static int convert_transposed(struct onnx *o, struct onnx_value *x)
+{
+        const struct onnx_tensor *t;
+        struct onnx_value *b = mfl_onnx_input(o, 2), *bias, *base, *v;
+        struct window w;
+        int r = mfl_onnx_weight_of(o, 1, RANK, &t);
+        if (r || (r = check_blocks(o, t, x->shape.dim[C], &w)) || (r = take_places(o, x, &base)))
+                return r;
+        struct onnx_shape shape = {RANK, {1, t->shape.dim[1]}}, channels = {RANK, {1, shape.dim[C], 1, 1, 1}};
+        for (int d = 0; d < 3; d++) {
+                w.in[d] = x->shape.dim[D + d];
+                shape.dim[D + d] = w.in[d] * w.kernel[d];
+        }
+        struct onnx_tensor matrix = *t; /* {inputs, outputs x block} */
+        matrix.shape = (struct onnx_shape){2, {t->shape.dim[0], t->count / t->shape.dim[0]}};
+        struct onnx_value product = {.shape = {3, {1, base->shape.dim[1], matrix.shape.dim[1]}},
+                .pending = ONNX_PRODUCT,
+                .base = base,
+                .weight = &matrix,
+                .transposed = true};
+        if ((r = mfl_onnx_make_product(o, &product, NULL, &v)) || (r = give_blocks(o, v, &w, &shape, &v)))
+                return r;
+        if (b) {
+                if (mfl_onnx_count(&b->shape) != shape.dim[C])
+                        return mfl_onnx_fail(o, "the bias doesn't fit the weights");
+                if ((b->tensor && (r = mfl_onnx_lift(o, b, &b))) || (r = mfl_onnx_resolve(o, b, &b)) ||
+                        (r = mfl_onnx_view(o, b, &channels, NULL, &bias)) ||
+                        (r = mfl_onnx_combine(o, MFL_OP_ADD, v, bias, &v)))
+                        return r;
+        }
+        return mfl_onnx_output(o, 0, v);
+}
+
 /* ---- pools ---- */
 
 /* Over dimensions a and b of the window, of an image {channels, w->in[a], w->in[b]}; b below 0: the last dimension stays. */
@@ -232,22 +331,20 @@ int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *view;
         const char *op = mfl_onnx_node(o)->op_type;
-        bool conv = !strcmp(op, "Conv"), pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"),
+        bool conv = !strcmp(op, "Conv"), transposed = !strcmp(op, "ConvTranspose"),
+             pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"),
              image = !strcmp(op, "BatchNormalization") || !strcmp(op, "GlobalAveragePool") ||
-                     !strcmp(op, "GlobalMaxPool"),
-             others = !strcmp(op, "ConvTranspose") || !strcmp(op, "Resize") || !strcmp(op, "Upsample");
+                     !strcmp(op, "GlobalMaxPool");
         if (!x || x->tensor || x->shape.rank != RANK || x->shape.dim[0] != 1 ||
-                !(conv || pools || image || others))
+                !(conv || transposed || pools || image))
                 return 0;
         *ret_taken = true;
-        if (others)
-                return mfl_onnx_fail(o,
-                        "is not supported for volumes; to make one larger, repeat its slices, rows "
-                        "and columns (x.repeat_interleave(2, dim) for dim 2, 3 and 4) before a Conv3d");
         int uses = x->uses, r = mfl_onnx_resolve(o, x, &view);
         if (r)
                 return r;
         *x = *view; /* what it was resolved to */
         x->uses = uses;
-        return conv ? convert_conv(o, x) : pools ? convert_pool(o, x) : as_image(o, x);
+        return conv         ? convert_conv(o, x)
+               : transposed ? convert_transposed(o, x)
+               : pools ? convert_pool(o, x) : as_image(o, x);
 }

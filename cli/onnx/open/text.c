@@ -199,7 +199,8 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
         case MFL_OP_RNN:
-                say(line, ", units: %d%s", l->out_channels, l->relu ? ", relu: true" : "");
+                say(line, ", units: %d%s%s", l->out_channels, l->relu ? ", relu: true" : "",
+                        l->last_cell ? ", last_cell: true" : "");
                 say_bias(line, l);
                 break;
         case MFL_OP_MAXPOOL2D:
