@@ -63,7 +63,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         demand = (struct core_demand){
                                 MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};
                 if (layer->last_cell && MFL_PROTOCOL_LAST_CELL > demand.version)
-                        demand = (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
+                        demand = (struct core_demand){
+                                MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
                 if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
                         demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
         }

@@ -125,7 +125,7 @@ struct recurrent {
         enum mfl_cell cell;
         bool backward;
         bool last_cell; /* its layers have one more position, the last cell state */
-        int direction; /* which of the node's weights it has */
+        int direction;  /* which of the node's weights it has */
         int64_t positions, features, hidden;
         struct onnx_value *x; /* {positions, features}, a view */
 };

@@ -273,8 +273,7 @@ static int add_resize(struct onnx *o, const struct mfl_map_spec *map, int64_t n,
         struct stretch b, int *layer)
 {
         const struct stretch of[2] = {a, b};
-        struct mfl_layer l = {
-                .op = MFL_OP_MAP, .input = *layer, .map = *map, .out = {3, {n, a.to, b.to}}};
+        struct mfl_layer l = {.op = MFL_OP_MAP, .input = *layer, .map = *map, .out = {3, {n, a.to, b.to}}};
         bool factors = a.factor > 0 || b.factor > 0; /* then both have one */
         if (a.from == a.to && b.from == b.to && !factors)
                 return 0;
@@ -316,7 +315,8 @@ int mfl_onnx_convert_resize(struct onnx *o)
                         .out = {3, {shape.dim[1], shape.dim[2], pixels}}};
                 r = mfl_onnx_derive(o, &l, o->node, &layer);
                 if (!r)
-                        r = add_resize(o, &map, shape.dim[1], to[2], (struct stretch){pixels, pixels, 0}, &layer);
+                        r = add_resize(
+                                o, &map, shape.dim[1], to[2], (struct stretch){pixels, pixels, 0}, &layer);
         }
         for (int d = 0; d < shape.rank; d++)
                 shape.dim[d] = to[d].to;

@@ -222,8 +222,7 @@ MFL_DEVICE void recurrent_keep(struct mfl_recurrent_shape s, unsigned char *row,
 }
 
 /* Whether the output at t is the last cell. */
-MFL_DEVICE bool recurrent_gives_cell(
-        const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s, int t)
+MFL_DEVICE bool recurrent_gives_cell(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s, int t)
 {
         return s.kind == MFL_CELL_LSTM && a->last_cell && t + 1 == a->positions;
 }
