@@ -471,6 +471,7 @@ int mfl_onnx_extreme(struct onnx *o);
 /* softmax.c, scatter.c */
 int mfl_onnx_softmax(struct onnx *o);
 int mfl_onnx_scatter(struct onnx *o);
+int mfl_onnx_gather_elements(struct onnx *o);
 
 /* einsum.c */
 int mfl_onnx_einsum(struct onnx *o);

@@ -33,9 +33,20 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
         return NULL;
 }
 
+static bool has_last_cell(const struct core_job *job)
+{
+        for (int i = 0; i < job->spec->model.n_layers; i++)
+                if (job->spec->model.layers[i].last_cell)
+                        return true;
+        return false;
+}
+
+/* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (has_last_cell(job))
+                return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
@@ -62,9 +73,6 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 if (layer->has_padding && MFL_PROTOCOL_FUNCTIONS > demand.version)
                         demand = (struct core_demand){
                                 MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};
-                if (layer->last_cell && MFL_PROTOCOL_LAST_CELL > demand.version)
-                        demand = (struct core_demand){
-                                MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
                 if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
                         demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
         }

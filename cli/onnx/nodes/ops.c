@@ -557,7 +557,8 @@ static const struct {
         {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
         {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
         {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}};
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
+        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {
