@@ -45,6 +45,8 @@ static bool has_last_cell(const struct core_job *job)
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (job->spec->compression.up)
+                return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (has_last_cell(job))
                 return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
         if (method->weighs || method->n_state)

@@ -380,7 +380,8 @@ static void test_more_layers_than_before(void **state)
 static void test_last_cells(void **state)
 {
         struct mfl_layer layers[] = {{.op = MFL_OP_RNN, .out_channels = 2},
-                {.op = MFL_OP_LSTM, .out_channels = 2, .last_cell = true}, {.op = MFL_OP_DENSE, .out_channels = 2}};
+                {.op = MFL_OP_LSTM, .out_channels = 2, .last_cell = true},
+                {.op = MFL_OP_DENSE, .out_channels = 2}};
         struct mfl_data_info data = pets(2, 77, 1);
         struct bed bed;
         (void)state;
