@@ -31,7 +31,7 @@
 #include "common/base/rng.h"
 #include "kernels/grad.h"
 
-#define MFL_BACKEND_ABI 12
+#define MFL_BACKEND_ABI 13
 
 struct mfl_device;
 struct mfl_net;

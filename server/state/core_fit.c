@@ -33,6 +33,15 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
         return NULL;
 }
 
+static bool has_last_cell(const struct core_job *job)
+{
+        for (int i = 0; i < job->spec->model.n_layers; i++)
+                if (job->spec->model.layers[i].last_cell)
+                        return true;
+        return false;
+}
+
+/* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
@@ -45,6 +54,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         MFL_PROTOCOL_COHORTS, mfl_selection_name(job->spec->selection.kind), " selection"};
         if (job->spec->parallel.grain && job->spec->parallel.within == MFL_WITHIN_ANY)
                 return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
+        if (has_last_cell(job))
+                return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
