@@ -58,6 +58,8 @@ static void print_check(
                 printf("at most %u workers of a daemon for a client\n", j->parallel.members);
         else
                 puts("all workers of a daemon for a client");
+        if (!j->parallel.exact)
+                puts("            sums of floats: the model depends on how many workers train a client");
 }
 
 static json_t *facts_json(const struct mfl_data_facts *f)

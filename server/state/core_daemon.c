@@ -3,6 +3,7 @@
 #include "server/state/state.h"
 
 #include "common/base/digest.h"
+#include "proto/version.h"
 
 uint64_t mfl_core_name_key(const char *name)
 {
@@ -100,7 +101,27 @@ bool mfl_core_daemon_takes_work(const struct core_daemon *daemon)
 bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job)
 {
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return relation && relation->barred;
+        return relation && (relation->barred || (relation->team_least > 1 &&
+                                                        relation->team_least > mfl_core_daemon_team_most(daemon, job)));
+}
+
+uint32_t mfl_core_daemon_team_least(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return relation ? MFL_MAX(1u, relation->team_least) : 1;
+}
+
+uint32_t mfl_core_daemon_team_most(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct mfl_job *spec = job->spec;
+        if (!spec->parallel.grain || spec->parallel.within == MFL_WITHIN_DAEMON ||
+                spec->selection.assign == MFL_ASSIGN_MODULO || daemon->info.protocol < MFL_PROTOCOL_SHARDS ||
+                daemon->info.alone || !daemon->info.instance || !daemon->node)
+                return 1;
+        uint32_t rows = spec->training.batch * spec->training.accumulate;
+        uint32_t grains = (rows + spec->parallel.grain - 1) / spec->parallel.grain;
+        uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
+        return MFL_MIN(MFL_MIN(grains, most), MFL_MIN(daemon->node->n, MFL_GROUP_MAX));
 }
 
 bool mfl_core_daemon_asks(const struct core_daemon *daemon, const struct core_job *job)
