@@ -101,7 +101,7 @@ void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mf
                         struct sim_daemon *b = sim_instance(sim, team->members[k]);
                         sim_check(sim, !a || !b || (a != b && sim_reaches(&a->info, &b->info, false)),
                                 "daemons %s and %s are in one team", a->info.name, b->info.name);
-                        sim_check(sim, !a || a->info.protocol >= MFL_PROTOCOL_TEAMS,
+                        sim_check(sim, !a || a->info.protocol >= MFL_PROTOCOL_SHARDS,
                                 "daemon %s knows no teams", a->info.name);
                 }
 }
