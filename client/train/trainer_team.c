@@ -91,16 +91,15 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
         int zero = job->spec->parallel.zero;
         uint32_t members = job->apart ? 2 * (job->apart_ranks / n) : 4;
         size_t length = strlen(err->text);
-        char net[16], rest[16];
+        char bytes[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
-        mfl_format_bytes(trainer->ops->net_bytes(job->graph, options), net);
         mfl_format_bytes(n * rank_bytes(trainer, job, options, members * n,
                                      zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero),
-                rest);
+                bytes);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
-                "; beside its network (%s), each of %u daemons of a node would take %s%s", net, members, rest,
-                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; parallel.zero: 2 takes the least");
+                "; in a team of %u daemons each needs %s%s", members, bytes,
+                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 2 less");
 }
 
 static int make_nets(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,

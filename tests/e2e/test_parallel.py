@@ -200,9 +200,32 @@ def test_a_killed_shard_costs_no_bit(cluster, adam, victim):
 
 def test_sums_of_floats(cluster, adam):
     """They depend on the number of workers, and on nothing else."""
-    one, three = cluster(1), cluster(3)
-    three.wait_daemons(3)
+    one, two = cluster(1), cluster(2)
+    two.wait_daemons(2)
     alone = one.run_job(**staged(1, exact=False))[1]
     assert alone == one.run_job(**staged(0, exact=False))[1] != adam
-    together = three.run_job(**staged(1, exact=False))[1]
-    assert together == three.run_job(**staged(0, exact=False, overlap=True))[1] != alone
+    together = two.run_job(**staged(1, exact=False))[1]
+    assert together == two.run_job(**staged(0, exact=False, overlap=True))[1] != alone
+
+
+# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 8; the update comes on top.
+MEMORY = '170MiB'
+LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
+             training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
+
+
+def test_a_team_trains_what_is_too_large_for_one(cluster):
+    rich = cluster(1, backend='cpu')
+    expected = rich.run_job(60, **LARGE)[1]
+    c = cluster(0)
+    c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
+    alone = c.submit(**LARGE)
+    c.wait_job(alone, state='failed')
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 170.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+                     c.info(alone)['reason']), c.info(alone)['reason']
+    for name in ('d2', 'd3', 'd4'):
+        c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])
+    c.wait_daemons(4)
+    job, digests = c.run_job(60, **LARGE)
+    assert digests == expected
+    assert 'daemon d1 leads a team with d2, d3 and d4\n' in logs(c, job)
