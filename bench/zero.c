@@ -50,7 +50,8 @@ static struct mfl_graph *deep_graph(int depth, int width)
         struct mfl_error err;
         layers[0] = (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .out = {1, {width}}};
         for (int i = 1; i <= depth; i++)
-                layers[i] = (struct mfl_layer){.op = MFL_OP_DENSE, .input = i - 1, .out_channels = width, .bias = true};
+                layers[i] = (struct mfl_layer){
+                        .op = MFL_OP_DENSE, .input = i - 1, .out_channels = width, .bias = true};
         layers[depth + 1] =
                 (struct mfl_layer){.op = MFL_OP_DENSE, .input = depth, .out_channels = 10, .bias = true};
         must(mfl_graph_build("deep", layers, depth + 2, 10, &graph, &err), &err);
@@ -77,7 +78,8 @@ static void *run(void *arg)
         for (uint32_t t = 0; t < bench->n_steps; t++) {
                 struct mfl_group_steps steps = {.index = index, .count = count, .step_first = t};
                 uint64_t begin_ns = mfl_now_ns();
-                must(mfl_team_step(rank->team, &bench->set, &bench->set.train, bench->data, &steps, 1, &opt, NULL, &err),
+                must(mfl_team_step(rank->team, &bench->set, &bench->set.train, bench->data, &steps, 1, &opt,
+                             NULL, &err),
                         &err);
                 if (!rank->mesh->rank)
                         bench->ns[t] = mfl_now_ns() - begin_ns;

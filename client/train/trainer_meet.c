@@ -95,8 +95,8 @@ static void meet_rank(void *arg, uint32_t i)
                 .deadline_ms = MEET_MS,
                 .cancel = &run->request->control->cancel,
                 .accused = &rank->accused};
-        struct mfl_team_options how = mfl_trainer_team_options(
-                job, &order->slot->team->options, order->slot->team->zero);
+        struct mfl_team_options how =
+                mfl_trainer_team_options(job, &order->slot->team->options, order->slot->team->zero);
         how.deadline_ms = FIRST_MS;
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
@@ -144,8 +144,8 @@ static void hear_rank(void *arg, uint32_t i)
         if (rank->code || rank->word[0] != WORD_ITEM)
                 return;
         if (i)
-                rank->code = ops->params_set(
-                        rank->net, 0, run->request->frozen, run->request->params, &rank->err);
+                rank->code =
+                        ops->params_set(rank->net, 0, run->request->frozen, run->request->params, &rank->err);
         mfl_team_begin(rank->team);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);

@@ -215,8 +215,8 @@ struct mfl_job {
                 uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
                 int within;       /* enum mfl_within */
-                bool exact;       /* default true; false: sums of floats, whose bits depend on the number of workers */
-                int zero;         /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
+                bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
+                int zero;     /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;

@@ -361,7 +361,8 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
                 job->parallel.zero = MFL_ZERO_AUTO_FLOATS;
         if (!job->parallel.exact && job->parallel.zero > MFL_ZERO_AUTO_FLOATS)
                 return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "zero"), err,
-                        "with exact: false, stage 2 would add gradients in another order than stages 0 and 1; "
+                        "with exact: false, stage 2 would add gradients in another order than stages 0 and "
+                        "1; "
                         "write 1, or exact: true");
         if (!grain && !job->parallel.members)
                 return mfl_yaml_fail(doc, parallel, err,

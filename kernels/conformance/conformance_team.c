@@ -166,8 +166,8 @@ static void compare(struct team_run *run)
                 place(run, p, false);
                 train_by(run, p->n);
                 bool same = !memcmp(one, run->params, n * sizeof *one) && same_score(&score, &run->score);
-                mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one", run->b->label,
-                        run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
+                mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
+                        run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
         train_plain(run, accumulated);
         double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);

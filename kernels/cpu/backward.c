@@ -52,7 +52,8 @@ static void clear_grads(const struct pass *pass, int i)
         for (int t = 0; t < net->graph->n_params; t++)
                 if (net->graph->params[t].layer == i && mfl_cpu_is_trained(net->graph, t) &&
                         !mfl_cpu_is_shared(net->graph, t))
-                        memset(pass->grads + net->wide[t].grad, 0, (size_t)net->wide[t].count * sizeof(float));
+                        memset(pass->grads + net->wide[t].grad, 0,
+                                (size_t)net->wide[t].count * sizeof(float));
 }
 
 static int layer_backward(const struct pass *pass, int i)

@@ -87,8 +87,8 @@ void mfl_cpu_step_tensor(const struct pass *pass, int param)
                 return;
         struct mfl_apply apply = mfl_cpu_apply(pass, param);
         apply.grad = NULL;
-        net->device->loops->update((int64_t)net->wide[param].count, pass->grads + net->wide[param].grad, &apply,
-                net->options.threads);
+        net->device->loops->update((int64_t)net->wide[param].count, pass->grads + net->wide[param].grad,
+                &apply, net->options.threads);
 }
 
 void mfl_cpu_gemm(const struct mfl_net *net, const struct mfl_gemm *g)

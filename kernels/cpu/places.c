@@ -8,8 +8,8 @@
 /* Fills a vector with the numbers of its places and converts one or all of its tensors: this tells where flat elements come
  * from. It takes two passes, as a float has only 24 bits. `wide` is not yet used, and holds 0 afterwards. tensor < 0: all copied
  * ones. */
-static int number_places(struct mfl_net *net, int tensor, float *wide, uint64_t n_wide, float *flat, uint64_t n,
-        uint32_t *place, struct mfl_error *err)
+static int number_places(struct mfl_net *net, int tensor, float *wide, uint64_t n_wide, float *flat,
+        uint64_t n, uint32_t *place, struct mfl_error *err)
 {
         int rc = 0;
         memset(place, 0, (size_t)n * sizeof *place);
@@ -50,8 +50,8 @@ static int number_columns(struct mfl_net *net, int tensor, struct mfl_error *err
                 return mfl_fail_memory(err, 2 * n * sizeof *own->column[0], "places of parameters");
         own->column[1] = own->column[0] + n;
         for (size_t c = 0; c < n; c++) {
-                int64_t stride, at = mfl_cpu_column_at(
-                                        in->count, layer->out_channels, mfl_layout_at(in, (int64_t)c), &stride);
+                int64_t stride, at = mfl_cpu_column_at(in->count, layer->out_channels,
+                                        mfl_layout_at(in, (int64_t)c), &stride);
                 own->column[0][c] = (uint32_t)(own->at + (uint64_t)at);
                 own->column[1][c] = (uint32_t)stride;
         }
@@ -114,7 +114,8 @@ struct mfl_cpu_places mfl_cpu_places_from(const struct mfl_net *net, uint64_t fi
 }
 
 /* n elements of one tensor. */
-static void list(const struct mfl_cpu_param *own, uint64_t width, uint64_t k, uint32_t n, uint32_t *restrict to)
+static void list(
+        const struct mfl_cpu_param *own, uint64_t width, uint64_t k, uint32_t n, uint32_t *restrict to)
 {
         if (own->place)
                 memcpy(to, own->place + k, n * sizeof *to);
@@ -122,7 +123,8 @@ static void list(const struct mfl_cpu_param *own, uint64_t width, uint64_t k, ui
                 for (uint32_t i = 0; i < n; i++)
                         to[i] = (uint32_t)(own->at + k + i);
         else
-                for (uint64_t row = k / width, c = k % width; n--; row += ++c == width, c = c == width ? 0 : c)
+                for (uint64_t row = k / width, c = k % width; n--;
+                        row += ++c == width, c = c == width ? 0 : c)
                         *to++ = own->column[0][c] + (uint32_t)row * own->column[1][c];
 }
 
@@ -133,7 +135,8 @@ void mfl_cpu_places_next(struct mfl_cpu_places *places, uint32_t n, uint32_t *re
                 const struct mfl_param *param = &graph->params[places->tensor];
                 uint32_t count = (uint32_t)MFL_MIN(n, param->count - places->k);
                 uint64_t rows = (uint64_t)graph->layers[param->layer].out_channels;
-                list(&places->net->wide[places->tensor], param->count / MFL_MAX(rows, 1), places->k, count, ret_place);
+                list(&places->net->wide[places->tensor], param->count / MFL_MAX(rows, 1), places->k, count,
+                        ret_place);
                 places->k += count;
                 ret_place += count;
                 n -= count;

@@ -46,7 +46,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats = options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
+        uint64_t floats =
+                options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
         if (options->training && !options->worker)
                 floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
                                              4); /* the sum counts double */
@@ -268,8 +269,8 @@ static void update(
                 size_t end = (size_t)(param->offset + param->count);
                 for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
                         mfl_ref_update(&net->params[at + i], net->momentum ? &net->momentum[at + i] : NULL,
-                                net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt, rate,
-                                factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
+                                net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt,
+                                rate, factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
         }
 }
 

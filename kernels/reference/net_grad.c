@@ -43,7 +43,8 @@ static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout
                 .n_statistics = mfl_ref_statistics_at(graph, graph->n_layers)};
 }
 
-static void round_elements(const float *grads, uint64_t n, double factor, bool first, int64_t *sum, float *largest)
+static void round_elements(
+        const float *grads, uint64_t n, double factor, bool first, int64_t *sum, float *largest)
 {
         for (uint64_t i = 0; i < n; i++) {
                 float size = fabsf(grads[i]);
@@ -70,7 +71,8 @@ static void take_tensor(
                 if (sink->floats)
                         add_elements(grads + i, n, sink->first, to);
                 else
-                        round_elements(grads + i, n, ldexp(1.0, sink->bits[t]), sink->first, to, &sink->largest[t]);
+                        round_elements(
+                                grads + i, n, ldexp(1.0, sink->bits[t]), sink->first, to, &sink->largest[t]);
         }
         if (sink->ready)
                 sink->ready(sink->user, t);

@@ -16,16 +16,16 @@ struct mfl_team {
         uint64_t n_blocks;
         struct team_buckets buckets;
         struct team_traffic *traffic;
-        bool fresh;    /* no step has been taken in this training: scales are a guess */
-        uint32_t zero; /* the stage at work */
-        uint64_t size; /* of an element of a sum */
+        bool fresh;           /* no step has been taken in this training: scales are a guess */
+        uint32_t zero;        /* the stage at work */
+        uint64_t size;        /* of an element of a sum */
         uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
         char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
         float *momentum, *second, *start; /* n_own */
-        int *exponent, *bits; /* of each tensor */
-        float *largest;       /* of each tensor, in this step */
-        float *statistics;    /* n_grains * layout.n_statistics */
-        double *squares;      /* n_blocks: rank by rank; those of a rank in the gradient's order */
+        int *exponent, *bits;             /* of each tensor */
+        float *largest;                   /* of each tensor, in this step */
+        float *statistics;                /* n_grains * layout.n_statistics */
+        double *squares; /* n_blocks: rank by rank; those of a rank in the gradient's order */
         uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
         struct mfl_team_times times;
 };
@@ -45,52 +45,6 @@ struct call {
 };
 
 enum { EDGES_SQUARES, EDGES_STATISTICS };
-
-static uint32_t grains_of(const struct mfl_team_options *options, uint32_t rows)
-{
-        return (rows + options->grain - 1) / options->grain;
-}
-
-/* One rank alone has nothing to share out, and ranks with one memory share it anyway. */
-static uint32_t stage_of(const struct mfl_team_options *options, uint32_t n_ranks)
-{
-        return n_ranks == 1 ? 1 : options->shared ? MFL_MAX(1, options->zero) : options->zero;
-}
-
-static uint32_t moments_of(enum mfl_moments moments)
-{
-        return moments == MFL_MOMENTS_NONE ? 0 : moments == MFL_MOMENTS_ANY ? 2 : 1;
-}
-
-/* Elements of the most params that a layer has. */
-static uint64_t largest_layer(const struct mfl_graph *graph)
-{
-        uint64_t most = 0, own = 0;
-        for (int i = 0; i < graph->n_params; i++) {
-                own = i && graph->params[i - 1].layer == graph->params[i].layer ? own : 0;
-                own += graph->params[i].trained ? graph->params[i].count : 0;
-                most = MFL_MAX(most, own);
-        }
-        return most;
-}
-
-uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
-        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks)
-{
-        uint64_t n = ops->grad ? ops->grad->elements(graph, net) : 0, statistics = 0;
-        uint64_t size = options->floats ? sizeof(float) : sizeof(int64_t);
-        uint64_t bucket = (options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET) / size;
-        uint64_t n_buckets = MFL_MIN((uint64_t)graph->n_params, n / MFL_MAX(bucket, 1) + 2);
-        uint32_t zero = stage_of(options, n_ranks), kept = moments_of(options->moments) + options->start;
-        /* A slice may have a block more than its share of a bucket. */
-        uint64_t own = zero ? MFL_MIN(n, n / n_ranks + n_buckets * MFL_GRAD_BLOCK) : n;
-        uint64_t sums = zero < 2 ? n : own + MFL_MIN(n, 3 * (MFL_MAX(bucket, largest_layer(graph)) + MFL_GRAD_BLOCK));
-        for (int i = 0; i < graph->n_params; i++)
-                if (mfl_param_is_statistics(&graph->params[i]))
-                        statistics += graph->params[i].count;
-        return sums * size + own * kept * sizeof(float) + n / MFL_GRAD_BLOCK * sizeof(double) +
-               grains_of(options, options->step_rows) * statistics * sizeof(float) + sizeof(struct mfl_team);
-}
 
 static uint64_t n_sums(const struct mfl_team *team)
 {
@@ -114,7 +68,8 @@ static uint64_t blocks_of(uint64_t n)
 static uint64_t own_of(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
 {
         const struct team_bucket *bucket = &team->buckets.bucket[k];
-        uint64_t from = team->zero ? bucket->edge[rank] : 0, to = team->zero ? bucket->edge[rank + 1] : bucket->n;
+        uint64_t from = team->zero ? bucket->edge[rank] : 0,
+                 to = team->zero ? bucket->edge[rank + 1] : bucket->n;
         *ret_first = bucket->first + from;
         return to - from;
 }
@@ -219,9 +174,9 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         *team = (struct mfl_team){
                 .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
         team->ops->layout(net, &team->layout);
-        team->n_grains = grains_of(options, options->step_rows);
+        team->n_grains = mfl_team_grains(options, options->step_rows);
         team->n_blocks = blocks_of(team->layout.n);
-        team->zero = stage_of(options, mesh->n_ranks);
+        team->zero = mfl_team_stage(options, mesh->n_ranks);
         team->size = options->floats ? sizeof(float) : sizeof(int64_t);
         int rc = start(team, err);
         if (rc) {
@@ -354,7 +309,7 @@ static int end_traffic(struct call *call, int rc)
 static int take_grains(struct call *call, bool sends, struct mfl_score *score)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank,
+        uint32_t n = mfl_team_grains(&team->options, call->rows), rank = team->mesh->rank,
                  ranks = team->mesh->n_ranks, turns = team->zero < 2 ? 1 : (n + ranks - 1) / ranks;
         uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank),
                  end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
@@ -438,7 +393,7 @@ static int take_gradient(struct call *call)
 static int take_statistics(struct call *call)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), ranks = team->mesh->n_ranks,
+        uint32_t n = mfl_team_grains(&team->options, call->rows), ranks = team->mesh->n_ranks,
                  rank = team->mesh->rank;
         uint64_t *edge = team->edge[EDGES_STATISTICS], each = team->layout.n_statistics;
         if (!each)

@@ -50,13 +50,13 @@ struct mfl_team_options {
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
         bool shared; /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
-        uint32_t zero;            /* stage: 0 to MFL_TEAM_ZERO_MAX */
-        bool floats;              /* sums of floats, in the ranks' order: their bits depend on the number of ranks */
+        uint32_t zero; /* stage: 0 to MFL_TEAM_ZERO_MAX */
+        bool floats;   /* sums of floats, in the ranks' order: their bits depend on the number of ranks */
         enum mfl_moments moments; /* as for a network that has them */
         bool start;               /* the optimizer has a proximal term */
-        bool overlap;          /* traffic behind backward */
-        uint64_t bucket_bytes; /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
-        uint32_t deadline_ms;  /* of waiting for other ranks, once */
+        bool overlap;             /* traffic behind backward */
+        uint64_t bucket_bytes;    /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
+        uint32_t deadline_ms;     /* of waiting for other ranks, once */
 };
 
 #define MFL_TEAM_BUCKET ((uint64_t)4 << 20)

@@ -25,6 +25,10 @@ int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, u
         struct team_buckets *ret_buckets, struct mfl_error *err);
 void mfl_team_buckets_deinit(struct team_buckets *buckets);
 
+/* team_bytes.c: the grains of so many rows, and the stage at which so many ranks work. */
+uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows);
+uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks);
+
 /* team_traffic.c: the reductions of all buckets, in their order, each as soon as its tensors are ready. */
 struct team_traffic;
 

@@ -21,10 +21,10 @@ struct team_traffic {
         pthread_cond_t changed;
         /* Under the lock. */
         bool running, stop, closed;
-        uint32_t next;           /* bucket to go */
-        int *missing;            /* of each bucket: tensors that are not ready */
-        struct buffer **filled;  /* windows: of each bucket; NULL: it has no memory now */
-        struct buffer *buffers;  /* at most one for each bucket */
+        uint32_t next;          /* bucket to go */
+        int *missing;           /* of each bucket: tensors that are not ready */
+        struct buffer **filled; /* windows: of each bucket; NULL: it has no memory now */
+        struct buffer *buffers; /* at most one for each bucket */
         uint32_t n_buffers, n_open;
         bool going; /* a bucket is on its way */
         /* Of the session that runs. */

@@ -45,7 +45,8 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
                 return;
         relation->fails++;
         uint32_t team = task->team ? task->team->n_members : 1;
-        if (msg->failed.permanent && task->kind != MFL_TASK_EVAL && team < mfl_core_daemon_team_most(daemon, job)) {
+        if (msg->failed.permanent && task->kind != MFL_TASK_EVAL &&
+                team < mfl_core_daemon_team_most(daemon, job)) {
                 /* Perhaps it lacks memory, of which a member of a larger team needs less. */
                 relation->team_least = team + 1;
                 job->needs_teams = true;

@@ -101,8 +101,9 @@ bool mfl_core_daemon_takes_work(const struct core_daemon *daemon)
 bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job)
 {
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return relation && (relation->barred || (relation->team_least > 1 &&
-                                                        relation->team_least > mfl_core_daemon_team_most(daemon, job)));
+        return relation &&
+               (relation->barred || (relation->team_least > 1 &&
+                                            relation->team_least > mfl_core_daemon_team_most(daemon, job)));
 }
 
 uint32_t mfl_core_daemon_team_least(const struct core_daemon *daemon, const struct core_job *job)

@@ -22,12 +22,13 @@ struct core_speed {
 
 /* The history of one daemon with one job. */
 struct core_relation {
-        uint32_t job;        /* serial */
-        uint32_t fails;      /* in a row */
-        bool barred;         /* it reported that it can't do this job */
-        uint32_t team_least; /* it reported that it can't do it in a team of fewer daemons; 0: it may, alone */
-        bool excused;        /* its site's word has excused an attempt; it does so once */
-        bool asks;           /* its site's administrator has not decided about this job */
+        uint32_t job;   /* serial */
+        uint32_t fails; /* in a row */
+        bool barred;    /* it reported that it can't do this job */
+        uint32_t
+                team_least; /* it reported that it can't do it in a team of fewer daemons; 0: it may, alone */
+        bool excused;       /* its site's word has excused an attempt; it does so once */
+        bool asks;          /* its site's administrator has not decided about this job */
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
         struct core_speed train, eval;
         /* The newest result from an earlier boot that it announced: round, number of clients, task. */

@@ -103,6 +103,7 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
                 return false;
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return !relation || (!mfl_core_daemon_barred(daemon, job) && !relation->asks && relation->rest_stamp != job->stamp &&
-                                    !mfl_core_cut_differs(relation, job));
+        return !relation ||
+               (!mfl_core_daemon_barred(daemon, job) && !relation->asks &&
+                       relation->rest_stamp != job->stamp && !mfl_core_cut_differs(relation, job));
 }

@@ -22,8 +22,8 @@ struct bed {
         struct {
                 uint32_t conn;
                 uint64_t task;
-        } sent[TASKS]; /* all of them */
-        bool busy[DAEMONS];            /* it has a task, which was not cancelled */
+        } sent[TASKS];      /* all of them */
+        bool busy[DAEMONS]; /* it has a task, which was not cancelled */
         uint32_t n_sent, n_cancelled;
         struct mfl_team_totals ended; /* the released job's */
         bool released;

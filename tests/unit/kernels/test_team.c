@@ -238,14 +238,18 @@ static void shards_add_turn_after_turn(void **state)
                         /* Two of three buckets; one more may go behind. */
                         assert_true(behind || v[r].bytes <= 8 * BLOCK * sizeof(int64_t));
                         for (uint32_t k = 0; k < buckets.n; k++)
-                                for (uint64_t i = buckets.bucket[k].edge[r]; i < buckets.bucket[k].edge[r + 1]; i++) {
+                                for (uint64_t i = buckets.bucket[k].edge[r];
+                                        i < buckets.bucket[k].edge[r + 1]; i++) {
                                         uint64_t at = buckets.bucket[k].first + i;
                                         int64_t want = 0;
                                         bool gap = at >= 2 * BLOCK + 100 && at < 2 * BLOCK + 128;
                                         for (uint32_t turn = 0; !gap && turn < TURNS; turn++)
-                                                for (uint32_t from = 0; from < RANKS - (turn == TURNS - 1); from++)
+                                                for (uint32_t from = 0; from < RANKS - (turn == TURNS - 1);
+                                                        from++)
                                                         want += element(from, turn, at);
-                                        assert_int_equal(v[r].shard[v[r].own[k] + i - buckets.bucket[k].edge[r]], want);
+                                        assert_int_equal(
+                                                v[r].shard[v[r].own[k] + i - buckets.bucket[k].edge[r]],
+                                                want);
                                 }
                 }
         }

@@ -89,7 +89,8 @@ static void what_cannot_be_done_is_refused(void **state)
         assert_refused("", "{grain: 8, zero: 4}",
                 "j.yaml:6: parallel.zero: expected a whole number from 0 to 2, got '4'");
         assert_refused("", "{grain: 8, exact: false, zero: 2}",
-                "j.yaml:6: parallel.zero: with exact: false, stage 2 would add gradients in another order than "
+                "j.yaml:6: parallel.zero: with exact: false, stage 2 would add gradients in another order "
+                "than "
                 "stages 0 and 1; write 1, or exact: true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",
                 "j.yaml:6: parallel.bucket: expected a size like 512MiB or 4GiB from 65536 bytes to 1GiB, "
