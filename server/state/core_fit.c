@@ -71,6 +71,10 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (job->spec->arithmetic >= MFL_ARITHMETIC_STATISTICS && job->spec->training.clip_norm > 0 &&
                 job->spec->aggregation.strategy == MFL_STRATEGY_FEDPROX)
                 return (struct core_demand){MFL_PROTOCOL_STATISTICS, "clip_norm with fedprox", ""};
+        if (job->spec->parallel.grain && !job->spec->parallel.exact)
+                return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.exact: false", ""};
+        if (job->spec->parallel.grain && job->spec->parallel.zero != MFL_ZERO_AUTO)
+                return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.zero", ""};
         if (job->spec->parallel.grain)
                 return (struct core_demand){MFL_PROTOCOL_PARALLEL, "parallel", ""};
         struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
@@ -119,6 +123,7 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
                 return false;
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return !relation || (!relation->barred && !relation->asks && relation->rest_stamp != job->stamp &&
-                                    !mfl_core_cut_differs(relation, job));
+        return !relation ||
+               (!mfl_core_daemon_barred(daemon, job) && !relation->asks &&
+                       relation->rest_stamp != job->stamp && !mfl_core_cut_differs(relation, job));
 }

@@ -70,6 +70,8 @@ static void give_teams(struct mfl_job *spec, uint32_t clients, uint32_t members)
         spec->parallel.grain = 2;
         spec->parallel.members = members;
         spec->parallel.within = MFL_WITHIN_NODE;
+        spec->parallel.exact = true;
+        spec->parallel.zero = MFL_ZERO_AUTO;
         spec->selection.assign = MFL_ASSIGN_SPEED;
         spec->selection.clients = clients;
 }
