@@ -81,6 +81,8 @@ static struct array second_of(struct mfl_msg *msg)
         if (msg->kind == MFL_MSG_ANNOUNCE)
                 return (struct array){
                         (void **)&msg->announce.losses, msg->announce.n_losses, sizeof *msg->announce.losses};
+        if (msg->kind == MFL_MSG_TASK)
+                return (struct array){(void **)&msg->task.grid, msg->task.n_grid, sizeof *msg->task.grid};
         return (struct array){0};
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_compression.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_time.h"
@@ -218,6 +219,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
+        {.key = "compression", FIELDS(mfl_job_compression_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
@@ -225,9 +227,9 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields, limits_fields, evaluation_fields,
-        checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
+        aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
+        limits_fields, evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

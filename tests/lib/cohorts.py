@@ -9,7 +9,7 @@ import numpy as np
 import mfl_harness as h
 from federated import SELECT, Stream
 
-TRACE = 11  # common/base/rng.h
+TRACE = 12  # common/base/rng.h
 LN2_HIGH, LN2_LOW = float.fromhex('0x1.62e42fefa38p-1'), float.fromhex('0x1.ef35793c7673p-45')
 NEVER = 2 ** 64 - 1
 
