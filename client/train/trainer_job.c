@@ -321,7 +321,9 @@ struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
                 .eps = spec->training.eps,
                 .clip_norm = spec->training.clip_norm,
                 .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
-                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
+                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX  ? spec->aggregation.mu
+                           : spec->aggregation.strategy == MFL_STRATEGY_FEDDYN ? (float)spec->aggregation.alpha
+                                                                              : 0};
 }
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
@@ -351,6 +353,7 @@ static struct mfl_net_options net_options(
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
+                options.corrects = mfl_method_get(spec)->correct != NULL;
                 options.accumulate = (int)spec->training.accumulate;
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;

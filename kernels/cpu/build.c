@@ -410,6 +410,8 @@ void mfl_cpu_net_free(struct mfl_net *net)
                 free(net->second);
         }
         free(net->unused);
+        free(net->correction);
+        free(net->corrected);
         free(net->sum);
         free(net->place);
         free(net->grads);

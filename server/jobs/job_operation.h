@@ -40,6 +40,10 @@ struct job_operation {
                 struct mfl_round_totals totals; /* apply */
                 uint32_t round;                 /* checkpoint */
                 struct {
+                        struct mfl_correction_ask ask;
+                        struct mfl_params *params;
+                } correction;
+                struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;
                 };

@@ -88,6 +88,7 @@ struct mfl_runtime {
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
         struct mfl_spill *spill; /* NULL but for single updates */
+        struct mfl_states *states; /* NULL: clients keep nothing */
         uint64_t weight_added;   /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */

@@ -36,6 +36,9 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (method->remember)
+                return (struct core_demand){
+                        MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

@@ -90,6 +90,7 @@ enum mfl_cuda_region {
                                where all groups start from BASE */
         MFL_CUDA_MOMENTUM,  /* [G][stride] floats; where options.moments has it, as for SECOND */
         MFL_CUDA_SECOND,    /* [G][stride] floats: for Adam, AdamW, Adagrad */
+        MFL_CUDA_CORRECTION, /* [G][stride] floats: added to gradients; with options.corrects */
         MFL_CUDA_GRADS,     /* [G][stride] floats; 0 where no operator writes */
         MFL_CUDA_GRADS_SUM, /* [G][stride] floats: of a step's batches, where it has several */
         MFL_CUDA_NORMS,     /* [G][mfl_cuda_norms_count] floats */
@@ -342,6 +343,7 @@ int mfl_cuda_params_base(
         struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
 int mfl_cuda_params_set(
         struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cuda_correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err);
 int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cuda_params_staged(struct mfl_net *net, int group, const struct mfl_params_part *frozen,
         const struct mfl_params_part *moving, struct mfl_error *err);
