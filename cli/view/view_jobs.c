@@ -93,7 +93,8 @@ char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)
                         mfl_display_bytes((double)r->bytes_down, down, sizeof down), seconds, model};
                 mfl_table_add(&table, cells);
                 if (r->states_lost)
-                        mfl_table_remark(&table, "%u client%s began anew: the kept state was missing or damaged",
+                        mfl_table_remark(&table,
+                                "%u client%s began anew: the kept state was missing or damaged",
                                 r->states_lost, r->states_lost == 1 ? "" : "s");
         }
         char *text = mfl_table_render(&table, columns);

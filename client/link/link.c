@@ -271,8 +271,8 @@ static bool combine_runs(const struct mfl_link *link)
 /* Tells the activity whether a transfer is under way. */
 static void tell_transfer(struct mfl_link *link)
 {
-        bool transfer = mfl_agent_fetches(link->agent) || link->wants.asked || link->uploads || link->chunks_in_flight ||
-                        combine_runs(link);
+        bool transfer = mfl_agent_fetches(link->agent) || link->wants.asked || link->uploads ||
+                        link->chunks_in_flight || combine_runs(link);
         if (transfer == link->transfer || !link->options.activity)
                 return;
         link->transfer = transfer;

@@ -168,8 +168,8 @@ void mfl_link_wants_pump(struct mfl_link *link)
                 mfl_link_fatal(link, &err);
 }
 
-static bool is_asked(const struct link_wants *wants, const char *job, const ProtobufCBinaryData *digest,
-        uint64_t client)
+static bool is_asked(
+        const struct link_wants *wants, const char *job, const ProtobufCBinaryData *digest, uint64_t client)
 {
         return wants->asked && wants->client == client && digest->len == MFL_DIGEST_BYTES &&
                !memcmp(wants->digest, digest->data, MFL_DIGEST_BYTES) && !strcmp(wants->job, job);
@@ -184,7 +184,8 @@ int mfl_link_wants_payload(
                 return 0;
         if (bytes % sizeof(float) || msg->total != wants->n || msg->offset != wants->have ||
                 bytes / sizeof(float) > wants->n - wants->have)
-                return mfl_fail(err, MFL_INVALID, "Params of client %llu: %zu bytes at %llu of %llu do not fit",
+                return mfl_fail(err, MFL_INVALID,
+                        "Params of client %llu: %zu bytes at %llu of %llu do not fit",
                         (unsigned long long)msg->client, bytes, (unsigned long long)msg->offset,
                         (unsigned long long)msg->total);
         wants->landing = true;

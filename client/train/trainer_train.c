@@ -196,8 +196,8 @@ static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struc
         const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         struct mfl_error why;
         *ret_real = (double)lane->weight;
-        if (method->counts_steps && mfl_method_count(run->job->spec, &run->fixed, lane->local.n_steps,
-                                            &item->scalars[0], &why))
+        if (method->counts_steps &&
+                mfl_method_count(run->job->spec, &run->fixed, lane->local.n_steps, &item->scalars[0], &why))
                 return reject(item, mfl_asprintf("%s", why.text), err);
         if (!method->weighs)
                 return 0;
@@ -229,8 +229,8 @@ static int measure_loss(
 }
 
 /* What the client's state adds to its gradients. Nobody has a state in the first round. */
-static int correct_lane(
-        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint64_t client, struct mfl_error *err)
+static int correct_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint64_t client,
+        struct mfl_error *err)
 {
         const struct mfl_train_request *request = run->request;
         uint32_t width = trainer_width(run);

@@ -204,9 +204,10 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)},
-        {.key = "client_state", AT(ENUM, client_state), .names = client_state_names}, {.key = "selection", FIELDS(selection_fields)},
-        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
-        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
+        {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
+        {.key = "selection", FIELDS(selection_fields)}, {.key = "limits", FIELDS(limits_fields)},
+        {.key = "evaluation", FIELDS(evaluation_fields)}, {.key = "checkpoints", FIELDS(checkpoints_fields)},
+        {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,

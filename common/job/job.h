@@ -239,12 +239,12 @@ struct mfl_job {
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
-                double q;                 /* qfedavg: 0.2 */
-                double alpha;             /* feddyn: 0.1 */
+                double q;                        /* qfedavg: 0.2 */
+                double alpha;                    /* feddyn: 0.1 */
                 enum mfl_scaffold_option option; /* scaffold: II */
-                enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
-                float delta_max;          /* largest |delta| of an element, default 16 */
-                float statistics_max;     /* the same for running statistics, default 65536 */
+                enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
+                float delta_max;                 /* largest |delta| of an element, default 16 */
+                float statistics_max;            /* the same for running statistics, default 65536 */
         } aggregation;
         enum mfl_client_state client_state; /* default server */
         struct {

@@ -7,7 +7,8 @@
 struct rule {
         unsigned strategies;                      /* which have it: bits of enum mfl_strategy_kind */
         bool (*meets)(const struct mfl_job *job); /* the other half */
-        const char *section, *key; /* where it is written; section NULL: at the top, key NULL: the section itself */
+        const char *section,
+                *key; /* where it is written; section NULL: at the top, key NULL: the section itself */
         const char *why;
 };
 
@@ -70,22 +71,28 @@ static const struct rule rules[] = {
                 "sgd, "
                 "or strategy: fedavg"},
         {ONLY(SCAFFOLD), adapts, "training", "optimizer",
-                "scaffold finds a client's mean gradient from how far it went, which only sgd's steps tell; write "
+                "scaffold finds a client's mean gradient from how far it went, which only sgd's steps tell; "
+                "write "
                 "sgd, or another strategy"},
         {ONLY(SCAFFOLD), has_momentum, "training", "momentum",
-                "scaffold finds a client's mean gradient from how far it went, which momentum changes; remove it"},
+                "scaffold finds a client's mean gradient from how far it went, which momentum changes; "
+                "remove it"},
         {ONLY(SCAFFOLD), clips, "training", "clip_norm",
-                "scaffold finds a client's mean gradient from how far it went, which clipping changes; remove it"},
+                "scaffold finds a client's mean gradient from how far it went, which clipping changes; "
+                "remove it"},
         {ONLY(SCAFFOLD), skips_steps, "training", "precision",
                 "fp16 may skip steps, which scaffold divides by; write bf16 or fp32"},
         {ONLY(SCAFFOLD), first_option, "aggregation", "option", "I is not supported yet; write II"},
         {ONLY(FEDDYN), decays_apart, "training", "optimizer",
                 "adamw's weight decay is no part of the gradient that feddyn's clients remember; write adam"},
         {STATEFUL, always, "parallel", NULL,
-                "clients that keep a state can't be trained by several workers together yet; remove `parallel`"},
+                "clients that keep a state can't be trained by several workers together yet; remove "
+                "`parallel`"},
         {STATEFUL, kept_by_daemons, NULL, "client_state", "daemon is not supported yet; write server"},
-        {~0u, stateless, NULL, "client_state", "is only used with strategies whose clients keep a state: scaffold, feddyn"},
-        {~0u, stateless, "limits", "state", "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+        {~0u, stateless, NULL, "client_state",
+                "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+        {~0u, stateless, "limits", "state",
+                "is only used with strategies whose clients keep a state: scaffold, feddyn"},
         {ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start", "is only used with mu: adaptive; remove it"},
         {ONLY(FEDPROX), fixed_mu, "aggregation", "mu_patience", "is only used with mu: adaptive; remove it"},
 };
@@ -95,7 +102,8 @@ int mfl_job_check_goes(const struct mfl_yaml_doc *doc, const struct mfl_job *job
         for (size_t i = 0; i < MFL_ARRAY_SIZE(rules); i++) {
                 const struct rule *rule = &rules[i];
                 const struct mfl_yaml_node *root = mfl_yaml_root(doc);
-                const struct mfl_yaml_node *section = rule->section ? mfl_job_find_key(root, rule->section) : root;
+                const struct mfl_yaml_node *section =
+                        rule->section ? mfl_job_find_key(root, rule->section) : root;
                 const struct mfl_yaml_node *node = rule->key ? mfl_job_find_key(section, rule->key) : section;
                 if (node && rule->strategies & MFL_JOB_BIT(job->aggregation.strategy) && rule->meets(job))
                         return mfl_yaml_fail(doc, node, err, "%s", rule->why);

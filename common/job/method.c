@@ -91,8 +91,8 @@ int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, c
         return 0;
 }
 
-int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps, int64_t *ret_units,
-        struct mfl_error *err)
+int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps,
+        int64_t *ret_units, struct mfl_error *err)
 {
         const struct mfl_method_ops *ops = mfl_method_get(job);
         mfl_assert(ops->counts_steps);

@@ -72,9 +72,10 @@ struct mfl_method_ops {
          *   correct   what is added to the gradients of a client's local training
          *   remember  its new state, once its delta is counted
          * n elements each; remember's ret_own may be own. Both NULL: clients keep nothing. */
-        void (*correct)(const struct mfl_job *job, size_t n, const double *mean, const float *own, float *ret_correction);
-        void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n, const double *mean,
-                const float *own, const float *delta, float *ret_own);
+        void (*correct)(const struct mfl_job *job, size_t n, const double *mean, const float *own,
+                float *ret_correction);
+        void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
+                const double *mean, const float *own, const float *delta, float *ret_own);
         /* For each element, what the server adds to the new params, from the mean over all clients' new states. NULL: nothing. */
         double (*shift)(const struct mfl_job *job, double mean);
 };
@@ -97,8 +98,8 @@ int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, c
         struct mfl_error *err);
 
 /* counts_steps: one client's scalar, and its steps again. MFL_INVALID: too many. */
-int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps, int64_t *ret_units,
-        struct mfl_error *err);
+int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps,
+        int64_t *ret_units, struct mfl_error *err);
 uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fixed, int64_t units);
 
 /* The sum of squares of a delta's trained elements: of blocks of 4,096 elements of the vector, in their order. */

@@ -20,8 +20,8 @@ static void correct(
                 ret_correction[i] = -own[i];
 }
 
-static void remember(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n, const double *mean,
-        const float *own, const float *delta, float *ret_own)
+static void remember(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
+        const double *mean, const float *own, const float *delta, float *ret_own)
 {
         double alpha = job->aggregation.alpha;
         for (size_t i = 0; i < n; i++)

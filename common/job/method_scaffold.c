@@ -33,8 +33,8 @@ static double path(const struct mfl_job *job, const struct mfl_client_turn *turn
         return sum * (double)job->training.lr;
 }
 
-static void remember(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n, const double *mean,
-        const float *own, const float *delta, float *ret_own)
+static void remember(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
+        const double *mean, const float *own, const float *delta, float *ret_own)
 {
         double rate = path(job, turn);
         for (size_t i = 0; i < n; i++) {

@@ -15,18 +15,18 @@ struct mfl_net {
         float *params, *params_first, *momentum; /* G * n; momentum: SGD's, or Adam's first moment */
         float *second;                           /* G * n: Adam's and Adagrad's sum of squares. Both are
                                                     NULL where options.moments does not have them */
-        float *correction;                       /* G * n: added to gradients; NULL without options.corrects */
-        int64_t *sum;                            /* n */
-        float *grads;                            /* n: of the step */
-        float *part;                             /* n: of one batch of a step that accumulates */
-        float *extra;                            /* n: gradients of one use of shared tensors */
-        float *turned;                           /* n: a transposed copy of a dense layer's weight. Both are
+        float *correction;               /* G * n: added to gradients; NULL without options.corrects */
+        int64_t *sum;                    /* n */
+        float *grads;                    /* n: of the step */
+        float *part;                     /* n: of one batch of a step that accumulates */
+        float *extra;                    /* n: gradients of one use of shared tensors */
+        float *turned;                   /* n: a transposed copy of a dense layer's weight. Both are
                                                     NULL where no tensor is shared */
-        float *x;                                /* G * batch * input: what forward was given */
-        struct mfl_rng_key *keys;                /* G: what forward was given */
-        bool dropout;                            /* forward was given keys */
-        uint64_t gather_ns;                      /* spent on batches so far */
-        struct mfl_grad_tensor *tensors;         /* training: those that are trained */
+        float *x;                        /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys;        /* G: what forward was given */
+        bool dropout;                    /* forward was given keys */
+        uint64_t gather_ns;              /* spent on batches so far */
+        struct mfl_grad_tensor *tensors; /* training: those that are trained */
         int n_tensors;
 };
 

@@ -29,7 +29,7 @@ struct mfl_server_job;
 /* A daemon asks for what is added to the gradients of a client's training. */
 struct mfl_correction_ask {
         uint32_t conn;
-        uint64_t client, offset; /* offset: floats that it has */
+        uint64_t client, offset;          /* offset: floats that it has */
         uint8_t digest[MFL_DIGEST_BYTES]; /* of the round's params */
 };
 

@@ -42,7 +42,8 @@ static int check_states(
         if (!mfl_job_keeps_state(job->spec) || row <= job->spec->limits.state / MFL_MAX(population, 1u))
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or lower "
+                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
+                "lower "
                 "data.clients",
                 population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
                 mfl_format_bytes(job->spec->limits.state, limit));
@@ -53,7 +54,8 @@ static void tell_lost(const struct mfl_server_job *job, struct mfl_runtime *runt
         const struct mfl_states *states = mfl_runtime_states(runtime);
         if (states && mfl_states_lost(states))
                 mfl_log_job(MFL_LOG_WARN, job->id,
-                        "%s: the states of %u clients, of %u that had one, are missing or damaged: these clients begin "
+                        "%s: the states of %u clients, of %u that had one, are missing or damaged: these "
+                        "clients begin "
                         "anew",
                         job->id, mfl_states_lost(states), mfl_states_lost(states) + mfl_states_seen(states));
 }

@@ -127,7 +127,7 @@ struct mfl_upload {
         uint32_t conn;  /* chunks are taken from there only */
         uint32_t update;
         uint64_t task, weight;
-        uint64_t item; /* for single updates */
+        uint64_t item;  /* for single updates */
         uint64_t steps; /* of the client's local training, where the method counts them */
         enum mfl_encoding encoding;
 };

@@ -87,9 +87,9 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill; /* NULL but for single updates */
+        struct mfl_spill *spill;   /* NULL but for single updates */
         struct mfl_states *states; /* NULL: clients keep nothing */
-        uint64_t weight_added;   /* in this round */
+        uint64_t weight_added;     /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */
         const float **rows; /* cohort */

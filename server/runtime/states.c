@@ -15,6 +15,7 @@
 
 #include "common/base/crc32c.h"
 #include "common/base/fs.h"
+#include "server/runtime/states_list.h"
 #include "server/store/store_db.h"
 
 #define PAGE 4096u
@@ -22,19 +23,11 @@
 #define LIMIT_BITS 14
 #define LOCAL_CLIENTS ((uint64_t)1 << 20)
 
-struct list {
-        uint32_t n, room;
-        struct mfl_store_state *v;
-};
-struct places {
-        uint32_t n, room, *v;
-};
-
 /* An applied round that is not committed yet. */
 struct batch {
         uint32_t round, n_lost;
-        struct list rows;   /* and the lost */
-        struct places old;
+        struct mfl_states_list rows; /* and the lost */
+        struct mfl_states_places old;
         struct mfl_store_states told;
         struct batch *next;
 };
@@ -49,13 +42,13 @@ struct mfl_states {
         uint32_t population, round, n_places, lost;
         int scale_bits;
         int64_t *sum;
-        struct list index; /* by client */
-        struct list round_rows; /* by client: of the round, not applied */
-        struct mfl_store_state put; /* the last put, until keep */
+        struct mfl_states_list index;      /* by client */
+        struct mfl_states_list round_rows; /* by client: of the round, not applied */
+        struct mfl_store_state put;        /* the last put, until keep */
         bool has_put;
-        struct list lost_rows;  /* for the next batch */
-        pthread_mutex_t lock;   /* of free and batches */
-        struct places free;
+        struct mfl_states_list lost_rows; /* for the next batch */
+        pthread_mutex_t lock;             /* of free and batches */
+        struct mfl_states_places free;
         struct batch *batches;
         double *mean;
         float *own, *fresh; /* MFL_STATES_RANGE each */
@@ -91,76 +84,12 @@ int64_t mfl_states_sum(const struct mfl_states *states, uint64_t i)
         return states->sum[i];
 }
 
-/* ---- lists ---- */
-
-/* Where the client is, or belongs. */
-static uint32_t find(const struct list *list, uint64_t client, bool *ret_there)
-{
-        uint32_t low = 0, high = list->n;
-        while (low < high) {
-                uint32_t middle = low + (high - low) / 2;
-                if (list->v[middle].client < client)
-                        low = middle + 1;
-                else
-                        high = middle;
-        }
-        *ret_there = low < list->n && list->v[low].client == client;
-        return low;
-}
-
-static int reserve_one(struct list *list, struct mfl_error *err)
-{
-        uint32_t room = list->room ? 2 * list->room : 64;
-        if (list->n < list->room)
-                return 0;
-        struct mfl_store_state *grown = mfl_realloc(list->v, room * sizeof *grown);
-        if (!grown)
-                return mfl_fail_memory(err, room * sizeof *grown, "clients' states");
-        list->v = grown;
-        list->room = room;
-        return 0;
-}
-
-static int set(struct list *list, const struct mfl_store_state *row, struct mfl_error *err)
-{
-        bool there;
-        uint32_t i = find(list, row->client, &there);
-        int r = there ? 0 : reserve_one(list, err);
-        if (r)
-                return r;
-        if (!there) {
-                memmove(list->v + i + 1, list->v + i, (list->n - i) * sizeof *list->v);
-                list->n++;
-        }
-        list->v[i] = *row;
-        return 0;
-}
-
-static const struct mfl_store_state *get(const struct list *list, uint64_t client)
-{
-        bool there;
-        uint32_t i = find(list, client, &there);
-        return there ? &list->v[i] : NULL;
-}
-
-static int add_place(struct places *places, uint32_t place, struct mfl_error *err)
-{
-        if (places->n == places->room) {
-                uint32_t room = places->room ? 2 * places->room : 64;
-                uint32_t *grown = mfl_realloc(places->v, room * sizeof *grown);
-                if (!grown)
-                        return mfl_fail_memory(err, room * sizeof *grown, "places of clients' states");
-                places->v = grown;
-                places->room = room;
-        }
-        places->v[places->n++] = place;
-        return 0;
-}
+/* ---- places ---- */
 
 static int give_place(struct mfl_states *states, uint32_t place, struct mfl_error *err)
 {
         pthread_mutex_lock(&states->lock);
-        int r = add_place(&states->free, place, err);
+        int r = mfl_states_add_place(&states->free, place, err);
         pthread_mutex_unlock(&states->lock);
         return r;
 }
@@ -196,8 +125,8 @@ static int read_row(const struct mfl_states *states, uint32_t place, uint64_t fi
         return 0;
 }
 
-static int write_row(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n, const float *from,
-        struct mfl_error *err)
+static int write_row(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n,
+        const float *from, struct mfl_error *err)
 {
         const char *at = (const char *)from;
         size_t left = n * sizeof *from;
@@ -259,7 +188,8 @@ static int add_row(struct mfl_states *states, uint32_t place, int64_t sign, stru
 static bool is_whole(struct mfl_states *states, const struct mfl_store_state *row, uint64_t file_bytes)
 {
         uint32_t crc = 0;
-        if (row->slot == MFL_STORE_STATE_LOST || row->slot * states->row_bytes + states->n * sizeof(float) > file_bytes)
+        if (row->slot == MFL_STORE_STATE_LOST ||
+                row->slot * states->row_bytes + states->n * sizeof(float) > file_bytes)
                 return false;
         for (uint64_t first = 0, n; first < states->n; first += n) {
                 n = range_at(states, first);
@@ -279,13 +209,13 @@ static int take_known(struct mfl_states *states, const struct mfl_store_states *
                 if (is_whole(states, &row, file_bytes)) {
                         r = add_row(states, row.slot, 1, err);
                         if (!r)
-                                r = set(&states->index, &row, err);
+                                r = mfl_states_set(&states->index, &row, err);
                         states->n_places = MFL_MAX(states->n_places, row.slot + 1);
                         continue;
                 }
                 states->lost++;
                 row.slot = MFL_STORE_STATE_LOST;
-                r = set(&states->lost_rows, &row, err);
+                r = mfl_states_set(&states->lost_rows, &row, err);
         }
         return r;
 }
@@ -302,7 +232,7 @@ static int find_free(struct mfl_states *states, struct mfl_error *err)
         for (uint32_t place = states->n_places; place-- > 0 && !r;)
                 if (!used[place]) {
                         punch(states, place);
-                        r = add_place(&states->free, place, err);
+                        r = mfl_states_add_place(&states->free, place, err);
                 }
         return r;
 }
@@ -395,7 +325,8 @@ void mfl_states_close(struct mfl_states *states)
 static void drop_put(struct mfl_states *states)
 {
         if (states->has_put)
-                give_place(states, states->put.slot, NULL); /* without memory the place is lost until the next start */
+                give_place(states, states->put.slot,
+                        NULL); /* without memory the place is lost until the next start */
         states->has_put = false;
 }
 
@@ -434,7 +365,8 @@ static int check_range(uint64_t client, const float *v, size_t n, uint64_t first
         for (size_t i = 0; i < n; i++)
                 if (!(fabsf(v[i]) <= limit))
                         return mfl_fail(err, MFL_INVALID,
-                                "the state of client %llu would have %g as its element %llu, and at most %g can be "
+                                "the state of client %llu would have %g as its element %llu, and at most %g "
+                                "can be "
                                 "kept: its training diverges; a smaller training.lr may help",
                                 (unsigned long long)client, (double)v[i], (unsigned long long)(first + i),
                                 (double)limit);
@@ -444,11 +376,11 @@ static int check_range(uint64_t client, const float *v, size_t n, uint64_t first
 int mfl_states_put(
         struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta, struct mfl_error *err)
 {
-        const struct mfl_store_state *own = get(&states->index, client);
+        const struct mfl_store_state *own = mfl_states_get(&states->index, client);
         const struct mfl_client_turn turn = {.round = states->round, .steps = steps};
         struct mfl_store_state row = {.client = client, .round = states->round};
         drop_put(states);
-        int r = reserve_one(&states->round_rows, err);
+        int r = mfl_states_reserve_one(&states->round_rows, err);
         if (r)
                 return r;
         row.slot = take_place(states);
@@ -478,9 +410,9 @@ int mfl_states_put(
 void mfl_states_keep(struct mfl_states *states)
 {
         mfl_assert(states->has_put);
-        const struct mfl_store_state *before = get(&states->round_rows, states->put.client);
+        const struct mfl_store_state *before = mfl_states_get(&states->round_rows, states->put.client);
         uint32_t old = before ? before->slot : MFL_STORE_STATE_LOST;
-        int r = set(&states->round_rows, &states->put, NULL); /* put has made room */
+        int r = mfl_states_set(&states->round_rows, &states->put, NULL); /* put has made room */
         mfl_assert(!r);
         if (before)
                 give_place(states, old, NULL);
@@ -497,24 +429,25 @@ int mfl_states_advance(
         mfl_assert(n <= MFL_STATES_RANGE);
         for (uint32_t k = 0; k < states->round_rows.n && !r; k++) {
                 const struct mfl_store_state *row = &states->round_rows.v[k],
-                                             *own = get(&states->index, row->client);
+                                             *own = mfl_states_get(&states->index, row->client);
                 r = own_range(states, own, first, n, states->own, err);
                 if (!r)
                         r = read_row(states, row->slot, first, n, states->fresh, err);
                 for (size_t i = 0; i < n && !r; i++)
-                        states->sum[first + i] +=
-                                mfl_states_units(states, states->fresh[i]) - mfl_states_units(states, states->own[i]);
+                        states->sum[first + i] += mfl_states_units(states, states->fresh[i]) -
+                                                  mfl_states_units(states, states->own[i]);
         }
         if (r)
                 return r;
         if (!clients) {
                 clients = states->index.n;
                 for (uint32_t k = 0; k < states->round_rows.n; k++)
-                        clients += !get(&states->index, states->round_rows.v[k].client);
+                        clients += !mfl_states_get(&states->index, states->round_rows.v[k].client);
         }
         double factor = ldexp(1, -states->scale_bits);
         for (size_t i = 0; i < n; i++)
-                states->mean[i] = (double)states->sum[first + i] / (double)MFL_MAX(clients, (uint64_t)1) * factor;
+                states->mean[i] =
+                        (double)states->sum[first + i] / (double)MFL_MAX(clients, (uint64_t)1) * factor;
         *ret_mean = states->mean;
         return 0;
 }
@@ -528,16 +461,16 @@ int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
         batch->round = states->round;
         batch->n_lost = states->lost_rows.n;
         for (uint32_t i = 0; i < states->lost_rows.n && !r; i++)
-                r = set(&batch->rows, &states->lost_rows.v[i], err);
+                r = mfl_states_set(&batch->rows, &states->lost_rows.v[i], err);
         for (uint32_t i = 0; i < states->round_rows.n && !r; i++) {
                 const struct mfl_store_state *row = &states->round_rows.v[i],
-                                             *own = get(&states->index, row->client);
+                                             *own = mfl_states_get(&states->index, row->client);
                 if (own)
-                        r = add_place(&batch->old, own->slot, err);
+                        r = mfl_states_add_place(&batch->old, own->slot, err);
                 if (!r)
-                        r = set(&batch->rows, row, err);
+                        r = mfl_states_set(&batch->rows, row, err);
                 if (!r)
-                        r = set(&states->index, row, err);
+                        r = mfl_states_set(&states->index, row, err);
         }
         if (r) { /* the process ends */
                 free_batch(batch);
@@ -556,7 +489,7 @@ int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
 int mfl_states_correction(
         struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err)
 {
-        const struct mfl_store_state *own = get(&states->index, client);
+        const struct mfl_store_state *own = mfl_states_get(&states->index, client);
         for (uint64_t first = 0, n; first < states->n; first += n) {
                 n = range_at(states, first);
                 int r = own_range(states, own, first, n, states->own, err);

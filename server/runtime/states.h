@@ -27,12 +27,12 @@
 struct mfl_states;
 
 struct mfl_states_options {
-        const char *path;                        /* of the file; made if it is not there */
-        const struct mfl_job *spec;              /* outlives the states */
+        const char *path;                         /* of the file; made if it is not there */
+        const struct mfl_job *spec;               /* outlives the states */
         const struct mfl_fixed_parts *statistics; /* outlive the states */
-        uint64_t n;                              /* floats of a row */
-        uint32_t population;                     /* 0: partition local */
-        const struct mfl_store_states *known;    /* of the newest committed round */
+        uint64_t n;                               /* floats of a row */
+        uint32_t population;                      /* 0: partition local */
+        const struct mfl_store_states *known;     /* of the newest committed round */
 };
 
 int mfl_states_open(
@@ -48,7 +48,8 @@ uint32_t mfl_states_seen(const struct mfl_states *states);
 void mfl_states_round_open(struct mfl_states *states, uint32_t round);
 /* A client's update is about to count: makes its new row. MFL_INVALID: it has none; nothing has changed. The row counts from
  * the next mfl_states_keep on; put again, or mfl_states_round_open, replaces or drops it. */
-int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta, struct mfl_error *err);
+int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta,
+        struct mfl_error *err);
 void mfl_states_keep(struct mfl_states *states);
 
 /* APPLY, range by range from 0 on: adds what the round changed, and gives the mean of elements [first, first + n) over all
@@ -59,12 +60,14 @@ int mfl_states_advance(
 int mfl_states_apply(struct mfl_states *states, struct mfl_error *err);
 
 /* What is added to the gradients of that client's next local training: n floats. */
-int mfl_states_correction(struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err);
+int mfl_states_correction(
+        struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err);
 
 /* CHECKPOINT: the rows are durable when this returns 0. MFL_STORE_FULL: try again. */
 int mfl_states_sync(struct mfl_states *states, struct mfl_error *err);
 /* COMMIT: the rows of an applied round, and those that are lost. Borrowed until mfl_states_committed. */
-const struct mfl_store_states *mfl_states_batch(struct mfl_states *states, uint32_t round, uint32_t *ret_lost);
+const struct mfl_store_states *mfl_states_batch(
+        struct mfl_states *states, uint32_t round, uint32_t *ret_lost);
 void mfl_states_committed(struct mfl_states *states, uint32_t round);
 
 /* For tests: the sum of element i, and one client's term of it. */

@@ -149,8 +149,9 @@ struct mfl_store_file {
 struct mfl_store_state {
         uint64_t client;
         uint32_t round; /* that wrote it */
-        uint32_t slot;  /* MFL_STORE_STATE_LOST: its round is superseded; in a commit: the client's state is forgotten */
-        uint32_t crc;   /* CRC-32C of its floats */
+        uint32_t
+                slot; /* MFL_STORE_STATE_LOST: its round is superseded; in a commit: the client's state is forgotten */
+        uint32_t crc; /* CRC-32C of its floats */
 };
 #define MFL_STORE_STATE_LOST UINT32_MAX
 #define MFL_STORE_STATES_FILE "clients.f32"
@@ -171,8 +172,9 @@ struct mfl_store_round {
         bool kept;                                 /* its file is there */
         struct mfl_store_file file;
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
-        uint32_t states_lost;         /* clients whose state was lost before the round, and which began anew */
-        const struct mfl_store_states *states; /* for the commit: the states that the round wrote; NULL: none */
+        uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
+        const struct mfl_store_states
+                *states; /* for the commit: the states that the round wrote; NULL: none */
 };
 struct mfl_store_rounds {
         uint32_t n;

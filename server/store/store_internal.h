@@ -77,7 +77,7 @@ void mfl_store_logf(struct mfl_store *store, const char *id, const char *fmt, ..
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
         const struct mfl_store_nodes *nodes, struct mfl_error *err);
 
-/* store_states.c, within a transaction: what a round changed. */
+/* The same: what a round changed. */
 int mfl_store_state_rows(struct mfl_store *store, const char *id, const struct mfl_store_states *states,
         struct mfl_error *err);
 

@@ -156,8 +156,8 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
         start(&transfer, params);
 }
 
-void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *correction,
-        uint64_t client, uint64_t offset)
+void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
+        struct mfl_params *correction, uint64_t client, uint64_t offset)
 {
         const struct mfl_transfer transfer = {.session = session,
                 .state = TRANSFER_SENDING,

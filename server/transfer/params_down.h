@@ -19,8 +19,8 @@
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
         uint64_t offset, uint64_t request);
 /* The same for what is added to the gradients of a client's training, instead of another client's. */
-void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *correction,
-        uint64_t client, uint64_t offset);
+void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
+        struct mfl_params *correction, uint64_t client, uint64_t offset);
 /* Both. Fine without a transfer. */
 void mfl_transfer_stop(struct mfl_session *session);
 /* Stops all transfers of a job. */

@@ -131,13 +131,13 @@ def test_scaffold_knows_the_learning_rates_of_all_steps(two_daemons):
 
 
 def test_they_reach_the_optimum_that_fedavg_misses(two_daemons):
-    """A convex loss, ten clients of two classes each, many local steps of whole batches, everybody in each round: the gradient of all data
+    """A convex loss, ten clients of 40 samples of few classes, many local steps of whole batches, everybody in each round: the gradient of all data
     together vanishes where SCAFFOLD and FedDyn end, and not where FedAvg ends."""
     c, decay, norms = two_daemons, 0.1, {}
     x, y = synthetic((1, 8, 8), 4, 400, 1, 0)
     for aggregation in ({'weighting': 'uniform'}, {'strategy': 'scaffold'}, {'strategy': 'feddyn', 'alpha': 0.5}):
         job, _ = c.run_job(model='logistic', seed=5, rounds=150, aggregation=aggregation, evaluation={'every': 0}, timeout=120,
-                           data={'partition': 'pathological', 'clients': 10, 'classes_per_client': 2},
+                           data={'partition': 'inner-dirichlet', 'alpha': 0.1, 'clients': 10, 'sizes': 40},
                            training={'lr': 0.05, 'epochs': 20, 'batch': 400, 'weight_decay': decay})
         w, b = pulled(c, job).values()
         z = x @ w.T + b

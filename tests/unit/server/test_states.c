@@ -75,7 +75,8 @@ static void apply(struct bed *b)
         struct mfl_error err = {{0}};
         const double *mean;
         for (uint64_t first = 0; first < N; first += MFL_STATES_RANGE)
-                ok(mfl_states_advance(b->states, first, MFL_MIN(N - first, (uint64_t)MFL_STATES_RANGE), &mean, &err),
+                ok(mfl_states_advance(
+                           b->states, first, MFL_MIN(N - first, (uint64_t)MFL_STATES_RANGE), &mean, &err),
                         &err);
         ok(mfl_states_apply(b->states, &err), &err);
         ok(mfl_states_sync(b->states, &err), &err);
