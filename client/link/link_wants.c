@@ -8,7 +8,8 @@
  * thread whose task is cancelled leaves at once. After a lost connection the loop asks for the rest; after ParamsGone, again
  * with the next report of progress.
  *
- * Ways to fail: the task is cancelled, or the link ends (MFL_CANCELLED); no memory (the process can't go on). */
+ * Ways to fail: the task is cancelled, or the link ends (MFL_CANCELLED); the buffer does not fit into the budget (MFL_INVALID); no
+ * memory (the process can't go on). */
 #include <time.h>
 
 #include "client/link/link_internal.h"
@@ -20,6 +21,8 @@ struct link_want {
         uint64_t client;
         float *to;
         bool done;
+        int status; /* done: 0, or err */
+        struct mfl_error err;
         struct link_want *next;
 };
 
@@ -52,12 +55,22 @@ void mfl_link_wants_close(struct mfl_link *link)
         uv_close((uv_handle_t *)&link->wants.async, on_async_closed);
 }
 
+static void free_buffer(struct mfl_link *link)
+{
+        struct link_wants *wants = &link->wants;
+        free(wants->buffer);
+        if (link->options.budget)
+                mfl_budget_release(link->options.budget, wants->room * sizeof(float));
+        wants->buffer = NULL;
+        wants->room = 0;
+}
+
 void mfl_link_wants_free(struct mfl_link *link)
 {
         mfl_assert(!link->wants.first);
         pthread_cond_destroy(&link->wants.done);
         pthread_mutex_destroy(&link->wants.lock);
-        free(link->wants.buffer);
+        free_buffer(link);
 }
 
 /* ---- a thread that trains ---- */
@@ -96,6 +109,8 @@ int mfl_link_want(void *user, uint64_t client, float *to, struct mfl_error *err)
                 wait_a_while(wants);
         unlink_want(wants, &want);
         pthread_mutex_unlock(&wants->lock);
+        if (want.done && want.status)
+                return mfl_fail(err, want.status, "%s", want.err.text);
         return want.done ? 0 : mfl_fail(err, MFL_CANCELLED, "cancelled");
 }
 
@@ -110,17 +125,26 @@ static bool same(const struct link_wants *wants, const struct link_want *want)
                !strcmp(wants->job, want->work->order.job);
 }
 
-static int make_room(struct link_wants *wants, const struct link_want *want, struct mfl_error *err)
+/* MFL_INVALID: no room in the budget. */
+static int make_room(struct mfl_link *link, const struct link_want *want, struct mfl_error *err)
 {
+        struct link_wants *wants = &link->wants;
         const struct link_params *params = want->work->params;
+        struct mfl_budget *budget = link->options.budget;
+        uint64_t bytes = params->n * sizeof(float);
         if (same(wants, want))
                 return 0;
         if (wants->room < params->n) {
-                free(wants->buffer);
-                wants->room = 0;
-                wants->buffer = mfl_malloc(params->n * sizeof(float));
+                free_buffer(link);
+                wants->n = 0;
+                int r = budget ? mfl_budget_reserve(budget, bytes, "a client's state", err) : 0;
+                if (r)
+                        return MFL_INVALID;
+                wants->buffer = mfl_malloc(bytes);
+                if (!wants->buffer && budget)
+                        mfl_budget_release(budget, bytes);
                 if (!wants->buffer)
-                        return mfl_fail_memory(err, params->n * sizeof(float), "a client's state");
+                        return mfl_fail_memory(err, bytes, "a client's state");
                 wants->room = params->n;
         }
         mfl_strcpy(wants->job, sizeof(wants->job), want->work->order.job);
@@ -154,14 +178,21 @@ void mfl_link_wants_pump(struct mfl_link *link)
         struct mfl_error err;
         int r = 0;
         pthread_mutex_lock(&wants->lock);
-        const struct link_want *want = wants->first;
-        while (want && want->done)
-                want = want->next;
-        if (want && !wants->asked && !wants->landing && link->online && link->stream_state &&
-                link->life == LINK_RUNS) {
-                r = make_room(wants, want, &err);
-                if (!r)
-                        r = ask(link, &err);
+        bool may = !wants->asked && !wants->landing && link->online && link->stream_state &&
+                   link->life == LINK_RUNS;
+        for (struct link_want *want = may ? wants->first : NULL; want && !r && !wants->asked;
+                want = want->next) {
+                if (want->done)
+                        continue;
+                want->status = make_room(link, want, &want->err);
+                if (want->status > 0) {
+                        want->done = true;
+                        pthread_cond_broadcast(&wants->done);
+                        continue;
+                }
+                err = want->err;
+                r = want->status ? want->status : ask(link, &err);
+                break;
         }
         pthread_mutex_unlock(&wants->lock);
         if (r)

@@ -105,11 +105,14 @@ static void serve_correction(struct mfl_session *session, const Mfl__ParamsGet *
         struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, get->job);
         bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_states(job->runtime);
         struct mfl_correction_ask ask = {.conn = session->conn, .client = get->client, .offset = get->offset};
-        if (!ready || !mfl_core_trains(daemons->loop->core, session->conn, get->job, get->client)) {
+        struct mfl_daemon_peer *peer = mfl_daemon_of(session);
+        if (!ready || peer->correcting ||
+                !mfl_core_trains(daemons->loop->core, session->conn, get->job, get->client)) {
                 send_gone(session, get);
                 return;
         }
         memcpy(ask.digest, get->digest.data, MFL_DIGEST_BYTES);
+        peer->correcting = true;
         mfl_server_job_correct(job, &ask);
 }
 
@@ -118,8 +121,9 @@ void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *j
 {
         struct mfl_session *session = mfl_session_find(daemons->sessions, ask->conn);
         Mfl__ParamsGet get = MFL__PARAMS_GET__INIT;
-        if (!session || session->stream.closing)
+        if (!session || session->stream.closing || !session->peer)
                 return;
+        mfl_daemon_of(session)->correcting = false;
         if (correction && ask->offset < correction->n && job->stage == MFL_STAGE_READY) {
                 mfl_transfer_start_client(session, job, correction, ask->client, ask->offset);
                 return;

@@ -27,6 +27,7 @@ struct mfl_daemon_peer {
         uint32_t inline_max;
         uint8_t inline_digest[MFL_DIGEST_BYTES];
         const Mfl__Announce *announce;
+        bool correcting;        /* a worker finds what is added to a client's gradients: one at a time */
         struct mfl_lanes lanes; /* when a timeline is kept */
 };
 

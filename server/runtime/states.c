@@ -41,6 +41,7 @@ struct mfl_states {
         uint64_t n, row_bytes;
         uint32_t population, round, n_places, lost;
         int scale_bits;
+        double unit; /* 2^scale_bits */
         int64_t *sum;
         struct mfl_states_list index;      /* by client */
         struct mfl_states_list round_rows; /* by client: of the round, not applied */
@@ -76,7 +77,7 @@ uint32_t mfl_states_lost(const struct mfl_states *states)
 
 int64_t mfl_states_units(const struct mfl_states *states, float v)
 {
-        return (int64_t)mfl_fixed_round(ldexp((double)v, states->scale_bits));
+        return (int64_t)mfl_fixed_round((double)v * states->unit);
 }
 
 int64_t mfl_states_sum(const struct mfl_states *states, uint64_t i)
@@ -269,6 +270,7 @@ int mfl_states_open(
         states->row_bytes = mfl_states_row_bytes(options->n);
         states->population = options->population;
         states->scale_bits = 62 - LIMIT_BITS - bits_for(clients);
+        states->unit = ldexp(1, states->scale_bits);
         states->path = mfl_strdup(options->path);
         states->sum = mfl_alloc_aligned(options->n * sizeof *states->sum);
         states->mean = mfl_calloc(MFL_STATES_RANGE, sizeof *states->mean);
