@@ -218,6 +218,40 @@ def test_a_lost_state_begins_anew_and_the_round_says_so(cluster):
     assert states_of(c, job).keys() == set(range(7))
 
 
+@pytest.mark.parametrize('aggregation', STATEFUL, ids=lambda a: a['strategy'])
+def test_sites_keep_states_too(cluster, aggregation):
+    """Partition local: the mean is over the sites seen so far. One model whatever the order in which the daemons come."""
+    digests = []
+    for order in ((1, 2, 3), (3, 1, 2)):
+        c = cluster(0)
+        for i in order:
+            c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (30 + 50 * i, i)])
+        c.wait_daemons(3)
+        digests.append(c.run_job(data={'partition': 'local', 'clients': None}, selection={'daemons': {'min': 3}}, rounds=4,
+                                 aggregation=aggregation, training=TRAINING)[1])
+        c.close()
+    assert digests[0] == digests[1] and len(set(digests[0])) == 4
+
+
+def test_running_statistics_have_no_state(two_daemons):
+    """Those of a batch norm are averaged as ever: in the first round as FedAvg does."""
+    c = two_daemons
+    model = {'layers': [{'conv2d': {'filters': 4, 'kernel': 3}}, {'batchnorm': {}}, {'relu': {}}, {'flatten': {}}, {'dense': {'units': 4}}]}
+    plain, same = (c.run_job(model=model, seed=22, rounds=1, data=UNEVEN, aggregation=a, training=TRAINING)[1]
+                   for a in ({'weighting': 'uniform'}, {'strategy': 'scaffold'}))
+    assert plain == same
+    job, _ = c.run_job(model=model, seed=22, rounds=3, data=UNEVEN, aggregation={'strategy': 'scaffold'}, training=TRAINING)
+    tensors = h.read_safetensors(os.path.join(c.state_dir, 'jobs', job, 'round-000003.safetensors'))
+    at, zero = 0, []
+    for name, (_, shape, _) in tensors.items():
+        n = int(np.prod(shape))
+        zero += range(at, at + n) if 'running' in name else []
+        at += n
+    assert len(zero) == 8
+    for _, v in states_of(c, job, at).values():
+        assert not v[zero].any() and v.any()
+
+
 def test_states_that_do_not_fit(two_daemons):
     c = two_daemons
     job = c.submit(model='logistic', rounds=1, data=UNEVEN, aggregation={'strategy': 'scaffold'}, limits={'state': '20KiB'})
