@@ -167,7 +167,8 @@ static void clients_remember(void **state)
         assert_true(got[0] == own[0] && got[1] == own[1]);
         mfl_job_free(job);
         job = job_of(", schedule: {kind: step, every: 1, factor: 0.5}", "strategy: scaffold");
-        mfl_method_get(job)->remember(job, &turn, 2, mean, own, delta, got); /* the third round's rate is 0.125 */
+        mfl_method_get(job)->remember(
+                job, &turn, 2, mean, own, delta, got); /* the third round's rate is 0.125 */
         assert_true(got[0] == 1.75f && got[1] == 2.5f);
         mfl_job_free(job);
         job = job_of("", "strategy: feddyn, alpha: 0.5");
