@@ -81,7 +81,19 @@ void mfl_msg_deinit(struct mfl_msg *msg)
                 free(*a.data);
         if (msg->kind == MFL_MSG_EVAL_RESULT)
                 free(msg->eval.by_class);
+        if (msg->kind == MFL_MSG_TASK)
+                free(msg->task.grid);
         memset(msg, 0, sizeof *msg);
+}
+
+/* Messages of two kinds own a second array. */
+static bool copy_second(void **v, size_t n, size_t item_bytes)
+{
+        void *own = n ? mfl_calloc(n, item_bytes) : NULL;
+        if (own)
+                memcpy(own, *v, n * item_bytes);
+        *v = own;
+        return own || !n;
 }
 
 int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
@@ -95,14 +107,15 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
                 memcpy(data, *a.data, a.n * a.item_bytes);
                 *a.data = data;
         }
-        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_by_class) {
-                size_t n = msg->eval.n_by_class, bytes = n * sizeof *msg->eval.by_class;
-                copy.eval.by_class = mfl_calloc(n, sizeof *msg->eval.by_class);
-                if (!copy.eval.by_class) {
-                        free(copy.eval.items);
-                        return -ENOMEM;
-                }
-                memcpy(copy.eval.by_class, msg->eval.by_class, bytes);
+        if (msg->kind == MFL_MSG_EVAL_RESULT && !copy_second((void **)&copy.eval.by_class,
+                                                        copy.eval.n_by_class, sizeof *copy.eval.by_class)) {
+                free(copy.eval.items);
+                return -ENOMEM;
+        }
+        if (msg->kind == MFL_MSG_TASK &&
+                !copy_second((void **)&copy.task.grid, copy.task.n_grid, sizeof *copy.task.grid)) {
+                free(copy.task.items);
+                return -ENOMEM;
         }
         *ret_copy = copy;
         return 0;

@@ -164,6 +164,7 @@ enum mfl_site_word {
 };
 
 #define MFL_TASK_METHOD_MAX 4
+#define MFL_GRID_MAX 65536 /* tensors */
 #define MFL_ANNOUNCE_SCALARS_MAX 4
 
 struct mfl_task {
@@ -189,6 +190,8 @@ struct mfl_task {
         uint32_t n_method; /* what the job's strategy keeps from round to round */
         double method[MFL_TASK_METHOD_MAX];
         uint32_t participants; /* clients of the round; 0: not told */
+        uint32_t n_grid;       /* tensors that move, or 0 */
+        int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
 };
 
 struct mfl_rejected {
@@ -223,6 +226,7 @@ struct mfl_announce {
         struct mfl_task_times team;
         uint32_t n_scalars; /* sums that the job's strategy adds beside the deltas */
         int64_t scalars[MFL_ANNOUNCE_SCALARS_MAX];
+        uint64_t clamped; /* elements beyond the grid */
 };
 
 struct mfl_range {

@@ -115,6 +115,13 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         if (t->n_method)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
+        if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
+                free(items);
+                return -ENOMEM;
+        }
+        m->task.n_grid = (uint32_t)t->n_grid;
+        if (t->n_grid)
+                memcpy(m->task.grid, t->grid, t->n_grid * sizeof *t->grid);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -154,6 +161,7 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .exchange_us = a->team->exchange_us,
                         .apply_us = a->team->apply_us,
                         .repeats = a->team->repeats};
+        m->announce.clamped = a->clamped;
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
                 memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);

@@ -137,6 +137,8 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;
         task.participants = t->participants;
+        task.n_grid = extra->grid ? extra->n_grid : 0;
+        task.grid = (int32_t *)(uintptr_t)extra->grid;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -192,6 +194,7 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.apply_us = a->team.apply_us;
         team.repeats = a->team.repeats;
         announce.team = a->has_team ? &team : NULL;
+        announce.clamped = a->clamped;
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;

@@ -22,6 +22,7 @@ PURPOSE = {
     "common/job": "job files: reading and checking",
     "common/data": "data sets: reading, checking, splitting",
     "common/privacy": "what differential privacy costs",
+    "common/codec": "how updates are rounded and packed for their way to the server",
     "common/partition": "which client has which samples",
     "proto": "the protocol: messages, frames, streams, TLS",
     "proto/json": "messages as JSON objects",

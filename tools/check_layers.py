@@ -35,6 +35,7 @@ ROOMS = {
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job"],
     "common/privacy": ["common/base"],
+    "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],
     "proto/json": ["common/base", "proto"],
     "kernels": ["common/*"],

@@ -112,6 +112,7 @@ static void free_task(struct agent_task *task)
         free(task->eval);
         free(task->by_class);
         free(task->task.items);
+        free(task->task.grid);
         free(task);
 }
 

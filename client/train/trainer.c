@@ -125,6 +125,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
         result->n = run->job->graph->n_moving;
+        result->packed = run->job->spec->compression.up;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)

@@ -246,7 +246,7 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
 #define STRIPES 64u
 
 struct trainer_item {
-        uint64_t weight, samples, correct, train_us;
+        uint64_t weight, samples, correct, train_us, clamped;
         int64_t loss_sum;
         int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
         char *rejected;                          /* reason; NULL: counted */
@@ -320,10 +320,11 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
         uint64_t now_ns, uint64_t *told_ns);
 
 /* Whether networks add updates to sums of their own. Real weights are folded in on the host, where all of a client's delta is at
- * hand. */
+ * hand, and deltas are rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs;
+        bool rounds = run->job->spec->compression.bits > 0;
+        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs && !rounds;
 }
 
 /* Keeps the first failure and tells the other threads to stop. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that the trainer keeps ready: the parsed file, graph, partition and, per worker, networks and
  * scratch. */
+#include "common/codec/grid.h"
 #include "client/train/trainer_internal.h"
 #include "common/base/log.h"
 #include "kernels/check.h"
@@ -256,6 +257,10 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
         if (request->task->n_method != (uint32_t)n_method)
                 return mfl_fail(err, MFL_INVALID, "the server sends %u numbers of its strategy, not %d",
                         request->task->n_method, n_method);
+        uint32_t n_grid = job->spec->compression.bits ? mfl_grid_tensors(job->graph) : 0;
+        if (request->task->n_grid && request->task->n_grid != n_grid)
+                return mfl_fail(err, MFL_INVALID, "the server sends a grid for %u tensors, not %u",
+                        request->task->n_grid, n_grid);
         *ret_job = job;
         return 0;
 }

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "common/codec/grid.h"
+
 /* A cancel should take effect within 100 ms, but each call of the backend has a cost. */
 #define CHUNK_NS_SHORT 10000000u
 #define CHUNK_NS_LONG 40000000u
@@ -170,6 +172,16 @@ static int take_delta(
                 err);
 }
 
+/* The first round has no grid. */
+static void round_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item)
+{
+        const struct mfl_task *task = run->request->task;
+        const struct mfl_job *spec = run->job->spec;
+        if (task->grid)
+                item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
+                        spec->seed, client, task->round, delta);
+}
+
 /* Workers start at different stripes, so they rarely wait for each other. */
 static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
         double real, struct mfl_error *err)
@@ -321,6 +333,8 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
+        if (!r && !item->rejected)
+                round_delta(run, lane->local.client, delta, item);
         double real = 0;
         if (!r && !item->rejected)
                 r = weigh(run, lane, item, delta, &real, err);
@@ -524,6 +538,7 @@ static int announce(
                 update->correct += item->correct;
                 update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
                 update->train_us += item->train_us;
+                update->clamped += item->clamped;
                 for (uint32_t k = 0; k < update->n_scalars; k++)
                         update->scalars[k] += item->scalars[k];
         }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_compression.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_training.h"
@@ -203,6 +204,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
+        {.key = "compression", FIELDS(mfl_job_compression_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)},
         {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
         {.key = "selection", FIELDS(selection_fields)}, {.key = "limits", FIELDS(limits_fields)},
@@ -210,8 +212,9 @@ static const struct mfl_yaml_field job_fields[] = {
         {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
+        aggregation_fields, selection_fields, daemons_fields, limits_fields, evaluation_fields,
+        checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

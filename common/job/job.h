@@ -228,6 +228,12 @@ struct mfl_job {
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;
+        /* How updates travel. */
+        struct {
+                bool up; /* packed (common/codec/pack.h), without loss */
+                uint32_t
+                        bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
+        } compression;
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;

@@ -65,6 +65,16 @@ static bool fixed_mu(const struct mfl_job *job)
         return !job->aggregation.mu_adaptive;
 }
 
+static bool compresses(const struct mfl_job *job)
+{
+        return job->compression.up;
+}
+
+static bool rounds(const struct mfl_job *job)
+{
+        return job->compression.bits > 0;
+}
+
 static const struct rule rules[] = {
         {ONLY(FEDNOVA), adapts, "training", "optimizer",
                 "fednova divides by the steps of sgd, and other optimizers' steps have no such number; write "
@@ -93,6 +103,16 @@ static const struct rule rules[] = {
                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
         {~0u, stateless, "limits", "state",
                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+        {STATEFUL, compresses, "compression", "up",
+                "is for sums of updates, and the server takes those of clients that keep a state one by one; "
+                "remove "
+                "compression"},
+        {ONLY(MEDIAN), compresses, "compression", "up",
+                "is for sums of updates, and median takes each client's by itself; remove compression"},
+        {ONLY(FEDNOVA) | ONLY(QFEDAVG), rounds, "compression", "up",
+                "bits need the mean of the deltas for their range, and this strategy weighs deltas "
+                "otherwise; write "
+                "lossless"},
         {ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start", "is only used with mu: adaptive; remove it"},
         {ONLY(FEDPROX), fixed_mu, "aggregation", "mu_patience", "is only used with mu: adaptive; remove it"},
 };

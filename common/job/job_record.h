@@ -28,6 +28,7 @@ struct mfl_round_record {
         bool has_mean_iou;
         double mean_iou;
         uint64_t eval_samples, samples, weight;
+        uint64_t clamped; /* elements of its clients' deltas beyond the grid (common/codec/grid.h) */
         uint32_t clients, clients_rejected, daemons;
         uint64_t started_ms, ended_ms; /* the core's clock, up to the order to commit; rounds may overlap */
         uint8_t digest[MFL_SHA256_BYTES];

@@ -54,6 +54,10 @@ struct mfl_params {
         uint8_t digest[MFL_DIGEST_BYTES]; /* SHA-256 of v, after the frozen params where v are what moves
                                              beside some */
         atomic_bool retired;              /* newer params took their place twice: stop sending */
+        /* Exponents of the steps to which daemons round the deltas that start here (common/codec/grid.h), one for each
+         * tensor that moves; NULL: they do not. On the heap, freed with the params. */
+        int32_t *grid;
+        uint32_t n_grid;
         struct mfl_block *block;
         atomic_uint_least64_t *crc; /* per chunk: 0 unknown, else 2^32 | CRC-32C */
 };
@@ -148,6 +152,7 @@ struct mfl_slot_write {
         uint32_t slot;
         uint64_t grant;
         uint64_t offset, bytes;
+        bool floats; /* of an update of float32 */
         void *dst;
 };
 /* Where the chunk belongs; MFL_INVALID when outside, empty or unaligned (offset and bytes multiples of 8,

@@ -92,6 +92,7 @@ struct mfl_runtime {
         uint64_t weight_added;     /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */
+        double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
         const float **rows; /* cohort */
         float *scratch;     /* cohort */
 };

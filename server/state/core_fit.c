@@ -39,6 +39,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (method->remember)
                 return (struct core_demand){
                         MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
+        if (job->spec->compression.up)
+                return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

@@ -7,6 +7,7 @@
 
 #define MFL_CHECKPOINT_STATES_MAX 4
 #define MFL_CHECKPOINT_NUMBERS_MAX 4
+#define MFL_CHECKPOINT_GRID "grid" /* key of the metadata with the grid's exponents, separated by blanks */
 #define MFL_CHECKPOINT_NUMBER "strategy_" /* and the number's name: the key of its metadata */
 
 struct mfl_checkpoint {
@@ -19,6 +20,9 @@ struct mfl_checkpoint {
         int n_numbers;
         const char *number_name[MFL_CHECKPOINT_NUMBERS_MAX];
         double number[MFL_CHECKPOINT_NUMBERS_MAX];
+        const int32_t
+                *grid; /* of the deltas that start from these params (common/codec/grid.h); NULL: none */
+        uint32_t n_grid;
 };
 
 #endif

@@ -151,6 +151,17 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         return r;
 }
 
+#define GRID_TEXT 5 /* "-126 " */
+
+static char *grid_text(const struct mfl_checkpoint *checkpoint)
+{
+        size_t room = (size_t)GRID_TEXT * checkpoint->n_grid + 1, at = 0;
+        char *text = mfl_malloc(room);
+        for (uint32_t i = 0; text && i < checkpoint->n_grid; i++)
+                at += (size_t)snprintf(text + at, room - at, i ? " %d" : "%d", (int)checkpoint->grid[i]);
+        return text;
+}
+
 /* The frozen params are the same in every round. */
 static int write_tensors(int fd, const char *path, enum part part, const char *id, uint32_t round,
         const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
@@ -161,7 +172,7 @@ static int write_tensors(int fd, const char *path, enum part part, const char *i
         struct {
                 char key[64], value[32];
         } number[MFL_CHECKPOINT_NUMBERS_MAX];
-        struct mfl_st_meta meta[5 + MFL_CHECKPOINT_NUMBERS_MAX] = {{"format", "pt"}, {"job", id},
+        struct mfl_st_meta meta[6 + MFL_CHECKPOINT_NUMBERS_MAX] = {{"format", "pt"}, {"job", id},
                 {"software", "mfl " MFL_VERSION}, {"round", round_text}, {"digest", digest_text}};
         int n = part == PART_FROZEN ? 3 : 5;
         for (int i = 0; i < checkpoint->n_numbers && part != PART_FROZEN; i++) {
@@ -169,6 +180,13 @@ static int write_tensors(int fd, const char *path, enum part part, const char *i
                         checkpoint->number_name[i]);
                 snprintf(number[i].value, sizeof number[i].value, "%.17g", checkpoint->number[i]);
                 meta[n++] = (struct mfl_st_meta){number[i].key, number[i].value};
+        }
+        MFL_CLEANUP_FREE char *grid = NULL;
+        if (checkpoint->n_grid && part != PART_FROZEN) {
+                grid = grid_text(checkpoint);
+                if (!grid)
+                        return mfl_fail_memory(err, GRID_TEXT * checkpoint->n_grid, "a grid");
+                meta[n++] = (struct mfl_st_meta){MFL_CHECKPOINT_GRID, grid};
         }
         return write_params(fd, path, part, checkpoint, meta, n, err);
 }

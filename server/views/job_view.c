@@ -23,6 +23,7 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;
         out.weight = record->weight;
+        out.clamped = record->clamped;
         out.bytes_up = round->bytes_up;
         out.bytes_down = round->bytes_down;
         out.bytes_up_alone = round->bytes_up_alone;

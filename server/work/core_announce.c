@@ -109,7 +109,7 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
         if (a->item_first != was->item_first || a->item_count != was->item_count || a->bytes != was->bytes ||
                 a->weight != was->weight || a->encoding != was->encoding ||
                 a->n_rejected != was->n_rejected || a->n_scalars != was->n_scalars ||
-                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0) {
+                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0 || a->clamped != was->clamped) {
                 mfl_core_daemon_close(core, daemon, true, "it announced an update again with other numbers");
                 return;
         }

@@ -152,6 +152,13 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
                         a->item_count, scored);
                 lie = text;
         }
+        uint64_t elements = (a->item_count - a->n_rejected) * (job->n_params - job->n_frozen);
+        if (!lie && a->clamped > (job->spec->compression.bits ? elements : 0)) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " elements beyond the grid, but its clients have at most %" PRIu64,
+                        a->clamped, job->spec->compression.bits ? elements : 0);
+                lie = text;
+        }
         if (!lie)
                 lie = check_scalars(job, a, text);
         return lie ? lie : check_score(job, a->samples, a->correct, a->loss_sum, text);

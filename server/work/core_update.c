@@ -178,6 +178,7 @@ static void count_metrics(struct core_update *update)
         job->train_loss += a->loss_sum;
         for (uint32_t i = 0; i < a->n_scalars; i++)
                 job->scalars[i] += a->scalars[i];
+        job->record.clamped += a->clamped;
         job->train_correct += a->correct;
         if (!daemon)
                 return;
