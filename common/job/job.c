@@ -15,7 +15,9 @@ static const char *const partition_names[] = {"local", "iid", "dirichlet", "shar
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
-        "fedprox", "median", "fednova", "qfedavg", NULL};
+        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", NULL};
+static const char *const option_names[] = {"I", "II", NULL};
+static const char *const client_state_names[] = {"server", "daemon", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
 static const char *const selection_names[] = {
@@ -172,6 +174,8 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
+        {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12}, {0}};
 static const struct mfl_yaml_field daemons_fields[] = {
@@ -206,7 +210,7 @@ static const struct mfl_yaml_field limits_fields[] = {
                 AT(DURATION, limits.virtual_deadline_ms),
                 .min = 1,
                 .max = 365.0 * 86400000},
-        {0}};
+        {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
 static const struct mfl_yaml_field evaluation_fields[] = {
         {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
         {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
@@ -220,7 +224,9 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "compression", FIELDS(mfl_job_compression_fields)},
-        {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "aggregation", FIELDS(aggregation_fields)},
+        {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
+        {.key = "selection", FIELDS(selection_fields)},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
@@ -250,10 +256,11 @@ static const struct mfl_job_usage data_usage[] = {
         {"rescale", BIT(MFL_PARTITION_DISTRIBUTION)},
 };
 
+#define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~(BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_QFEDAVG))},
+        {"weighting", ~(BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_QFEDAVG) | STATEFUL)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -264,6 +271,9 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN)},
+        {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
+        {"server_lr", ~BIT(MFL_STRATEGY_FEDDYN)},
 };
 
 /* What a kind needs, and what goes together. */
@@ -333,7 +343,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         }
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
-        if (kind == MFL_STRATEGY_QFEDAVG) /* its weights are the losses' */
+        /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
+        if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
@@ -419,6 +430,8 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.mu = 0.01f;
         job->aggregation.mu_patience = 1;
         job->aggregation.q = 0.2;
+        job->aggregation.alpha = 0.1;
+        job->aggregation.option = MFL_SCAFFOLD_II;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
@@ -427,6 +440,7 @@ static void set_defaults(struct mfl_job *job)
         job->limits.quorum = 1;
         job->limits.retries = 3;
         mfl_job_time_defaults(job);
+        job->limits.state = (uint64_t)64 << 30;
         job->evaluation.every = 1;
         job->evaluation.batch = 50;
         job->checkpoints.keep = 3;
@@ -561,7 +575,12 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
                 job->name, n, MFL_COHORT_MAX);
 }
 
+bool mfl_job_keeps_state(const struct mfl_job *job)
+{
+        return STATEFUL & BIT(job->aggregation.strategy);
+}
+
 bool mfl_job_needs_single_updates(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN;
+        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN || mfl_job_keeps_state(job);
 }

@@ -45,6 +45,10 @@ struct job_operation {
                         uint64_t n_memory;
                 };
                 struct {
+                        struct mfl_correction_ask ask;
+                        struct mfl_params *params;
+                } correction;
+                struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;
                 };

@@ -89,8 +89,9 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill; /* NULL but for single updates */
-        uint64_t weight_added;   /* in this round */
+        struct mfl_spill *spill;   /* NULL but for single updates */
+        struct mfl_states *states; /* NULL: clients keep nothing */
+        uint64_t weight_added;     /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */
         double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */

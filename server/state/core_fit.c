@@ -45,6 +45,9 @@ static bool has_last_cell(const struct core_job *job)
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (method->remember)
+                return (struct core_demand){
+                        MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
