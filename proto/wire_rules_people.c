@@ -77,7 +77,7 @@ static const struct mfl_wire_message messages[] = {
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},
                 {"seconds", FLOAT}, {"digest", 0, MFL_DIGEST_BYTES}, {"attempt", ANY}, {"committed_ms", ANY},
                 {"kept", BOOL}, {"daemons", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY},
-                {"no_accuracy", BOOL}, {"mean_iou", FLOAT}),
+                {"no_accuracy", BOOL}, {"mean_iou", FLOAT}, {"choice", 0, 383, LINE}),
         MESSAGE(node_cost, NULL, {"round", ANY}, {"node", 0, MFL_NODE_BYTES - 1, LINE}, {"daemons", ANY},
                 {"bytes_up", ANY}, {"bytes_down", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY}),
         MESSAGE(job_list, NULL, {"jobs", 0, 65536}, {"notice", NOTE}),

@@ -13,6 +13,8 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/robust.h"
+#include "common/job/simulation.h"
 #include "common/job/where.h"
 #include "common/model/graph.h"
 
@@ -52,6 +54,14 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_MEDIAN,
         MFL_STRATEGY_FEDNOVA,
         MFL_STRATEGY_QFEDAVG,
+        MFL_STRATEGY_TRIMMED_MEAN,
+        MFL_STRATEGY_MEAN_AROUND_MEDIAN,
+        MFL_STRATEGY_KRUM,
+        MFL_STRATEGY_MULTI_KRUM,
+        MFL_STRATEGY_BULYAN,
+        MFL_STRATEGY_RFA,
+        MFL_STRATEGY_CENTERED_CLIP,
+        MFL_STRATEGY_NORM_FILTER,
 };
 /* Whose formulas the adaptive strategies follow (server/strategy/strategy_fedopt.c). */
 enum mfl_variant {
@@ -231,7 +241,9 @@ struct mfl_job {
                 enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;          /* largest |delta| of an element, default 16 */
                 float statistics_max;     /* the same for running statistics, default 65536 */
+                struct mfl_robust_spec robust;
         } aggregation;
+        struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
@@ -292,7 +304,8 @@ bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* True when updates of several clients must not be added before they reach the server (median). */
+/* True when updates of several clients must not be added before they reach the server: robust strategies, and any under an
+ * attack on updates. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
  * machine. */

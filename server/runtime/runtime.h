@@ -78,6 +78,7 @@ struct mfl_runtime_options {
         uint32_t n_slots;       /* at most so many; fewer, but one at least, when the budget is short. 0: 2 */
         uint32_t cohort;        /* single updates: rows of the spill file (most clients in a round) */
         uint64_t clients_bytes; /* what the core keeps of the clients: charged to the budget, too */
+        uint32_t n_threads;     /* of the pass over single updates; 0: one per CPU, at most 4 */
         const char *state_dir;
         /* Where the params come from. Checkpoint: safetensors with params and strategy state; those that the
          * file has not are in `frozen` (NULL: it has all). Initial: raw little-endian floats, graph->n of
@@ -177,6 +178,22 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         struct mfl_error *err);
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
+
+/* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less
+ * than half of an equal share are told. */
+#define MFL_ROWS_TOLD 16
+struct mfl_rows_report {
+        uint32_t n_rows, n_used; /* 0 rows: not such a strategy */
+        uint32_t few;            /* 0, or so many rows were too few for the rule */
+        uint32_t n_bad, n_dropped; /* of a simulated attack: rows; rows that were not finite */
+        uint32_t n_least, n_told;
+        struct {
+                uint64_t item;
+                double share, score, distance; /* NAN: not known */
+        } told[MFL_ROWS_TOLD];
+};
+/* Worker. Borrowed. */
+const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt);
 
 /* Worker. Borrowed: valid until the next apply or close. */
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);

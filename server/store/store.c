@@ -115,6 +115,9 @@ static const char *const schema_steps[] = {
         /* NULL: not an evaluation of labels at several positions. */
         "ALTER TABLE rounds ADD COLUMN mean_iou REAL;"
         "PRAGMA user_version = 9;",
+
+        "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
+        "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */
 #define BOOT_CLOCK_MAX 0xf0000000u

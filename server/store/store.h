@@ -144,6 +144,7 @@ struct mfl_store_file {
         uint8_t sha256[32];
         uint64_t bytes;
 };
+#define MFL_STORE_CHOICE_BYTES 384
 struct mfl_store_round {
         struct mfl_round_record record;
         uint64_t bytes_up, bytes_down;
@@ -152,6 +153,7 @@ struct mfl_store_round {
         bool kept;                                 /* its file is there */
         struct mfl_store_file file;
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
+        char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
 };
 struct mfl_store_rounds {
         uint32_t n;
