@@ -29,8 +29,12 @@ static void add_row(struct mfl_runtime *rt, uint32_t client, uint64_t n)
 {
         struct mfl_error err;
         struct mfl_slot_write write;
-        struct mfl_upload upload = {
-                .grant = client + 1, .conn = 1, .task = 1, .weight = 1, .item = client, .encoding = MFL_ENCODING_F32};
+        struct mfl_upload upload = {.grant = client + 1,
+                .conn = 1,
+                .task = 1,
+                .weight = 1,
+                .item = client,
+                .encoding = MFL_ENCODING_F32};
         if (!mfl_slot_open(rt, 0, &upload))
                 exit(1);
         must(mfl_slot_write_begin(rt, 0, 0, n * sizeof(float), &write, &err), &err);
@@ -56,8 +60,13 @@ static void run(const char *aggregation, uint32_t clients, uint32_t n_threads)
                 clients, aggregation);
         must(mfl_job_parse(text, strlen(text), "bench", &job, &err), &err);
         must(mfl_job_graph(job, &input, 10, &graph, &err), &err);
-        struct mfl_runtime_options options = {.job = "j-bench", .spec = job, .graph = graph, .n_slots = 2,
-                .cohort = clients, .n_threads = n_threads, .state_dir = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp"};
+        struct mfl_runtime_options options = {.job = "j-bench",
+                .spec = job,
+                .graph = graph,
+                .n_slots = 2,
+                .cohort = clients,
+                .n_threads = n_threads,
+                .state_dir = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp"};
         must(mfl_job_fixed(job, 60000, clients, &options.fixed, &err), &err);
         struct mfl_runtime *rt;
         must(mfl_runtime_open(&options, &rt, &err), &err);
@@ -66,7 +75,8 @@ static void run(const char *aggregation, uint32_t clients, uint32_t n_threads)
                 add_row(rt, k, graph->n_moving);
         uint8_t digest[MFL_DIGEST_BYTES];
         double method[MFL_METHOD_STATES_MAX], from = now(), processor = (double)clock() / CLOCKS_PER_SEC;
-        must(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = clients}, digest, method, &err), &err);
+        must(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = clients}, digest, method, &err),
+                &err);
         double seconds = now() - from;
         processor = (double)clock() / CLOCKS_PER_SEC - processor;
         struct rusage usage;
@@ -81,11 +91,12 @@ static void run(const char *aggregation, uint32_t clients, uint32_t n_threads)
 
 int main(int argc, char **argv)
 {
-        static const char *const rules[] = {"{strategy: krum, f: 10}", "{strategy: multi-krum, f: 10}", "{strategy: rfa}",
-                "{strategy: centered-clip, clip_radius: median}", "{strategy: bulyan, f: 10}", "{strategy: median}",
-                "{strategy: trimmed-mean, f: 10}", "{strategy: mean-around-median, f: 10}",
-                "{strategy: trimmed-mean, f: 10, before: nnm}"};
-        uint32_t clients = argc > 1 ? (uint32_t)atoi(argv[1]) : 100, n_threads = argc > 2 ? (uint32_t)atoi(argv[2]) : 2;
+        static const char *const rules[] = {"{strategy: krum, f: 10}", "{strategy: multi-krum, f: 10}",
+                "{strategy: rfa}", "{strategy: centered-clip, clip_radius: median}",
+                "{strategy: bulyan, f: 10}", "{strategy: median}", "{strategy: trimmed-mean, f: 10}",
+                "{strategy: mean-around-median, f: 10}", "{strategy: trimmed-mean, f: 10, before: nnm}"};
+        uint32_t clients = argc > 1 ? (uint32_t)atoi(argv[1]) : 100,
+                 n_threads = argc > 2 ? (uint32_t)atoi(argv[2]) : 2;
         printf("%u clients, %u threads\n", clients, n_threads);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(rules); i++)
                 run(rules[i], clients, n_threads);

@@ -18,7 +18,8 @@
 #define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
 #define MFL_PROTOCOL_TEAMS 6      /* the first for tasks with a team */
 #define MFL_PROTOCOL_METHODS 7    /* the first with Task.method and Announce.scalars */
-#define MFL_PROTOCOL_ROBUST 8     /* the first for jobs with the robust strategies beside median, and with `simulation` */
+#define MFL_PROTOCOL_ROBUST                                                                                  \
+        8 /* the first for jobs with the robust strategies beside median, and with `simulation` */
 #define MFL_PROTOCOL_FUNCTIONS                                                                               \
         5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
 

@@ -3,8 +3,6 @@
 #include "common/job/job.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
-#include "common/job/job_robust.h"
-#include "common/job/job_simulation.h"
 #include "common/job/job_training.h"
 #include "common/base/plain.h"
 #include "common/settings/yaml.h"
@@ -145,7 +143,8 @@ static int read_strategy(
         for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
                 if (!strcmp(node->text, strategies_later[i]))
                         return mfl_yaml_fail(doc, node, err,
-                                "%s is not supported yet; multi-krum, rfa, centered-clip and trimmed-mean are robust, too",
+                                "%s is not supported yet; multi-krum, rfa, centered-clip and trimmed-mean "
+                                "are robust, too",
                                 strategies_later[i]);
         return mfl_yaml_read_value(doc, node, &field, value, err);
 }
@@ -153,9 +152,11 @@ static int read_strategy(
 static int read_unit(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        static const struct mfl_yaml_field field = {.kind = MFL_YAML_ENUM, .size = sizeof(int), .names = unit_names};
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = unit_names};
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "bucket"))
-                return mfl_yaml_fail(doc, node, err, "bucket is not supported yet; write before: {bucket: 2}");
+                return mfl_yaml_fail(
+                        doc, node, err, "bucket is not supported yet; write before: {bucket: 2}");
         return mfl_yaml_read_value(doc, node, &field, value, err);
 }
 
@@ -200,17 +201,25 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12},
-        {.key = "f", AT(U32, aggregation.robust.f), .min = 0, .max = 100000,
+        {.key = "f",
+                AT(U32, aggregation.robust.f),
+                .min = 0,
+                .max = 100000,
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_f)},
         {.key = "beta", AT(F64, aggregation.robust.beta), .min = 0, .max = 0.5, .max_open = true},
         {.key = "neighbours", AT(U32, aggregation.robust.neighbours), .min = 1, .max = MFL_ROBUST_ROWS_MAX},
         {.key = "clip_radius", CALL_AT(aggregation.robust, mfl_job_read_clip_radius)},
-        {.key = "unit", CALL_AT(aggregation.robust.unit, read_unit),
+        {.key = "unit",
+                CALL_AT(aggregation.robust.unit, read_unit),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
-        {.key = "before", CALL_AT(aggregation.robust, mfl_job_read_before),
+        {.key = "before",
+                CALL_AT(aggregation.robust, mfl_job_read_before),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
-        {.key = "on_few", AT(ENUM, aggregation.robust.on_few), .names = on_few_names,
-                .seen = offsetof(struct mfl_job, aggregation.robust.has_more)}, {0}};
+        {.key = "on_few",
+                AT(ENUM, aggregation.robust.on_few),
+                .names = on_few_names,
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
+        {0}};
 static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
@@ -239,13 +248,14 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
-        {.key = "simulation", FIELDS(mfl_job_simulation_fields)},
-        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
-        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
+        {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
+        {.key = "evaluation", FIELDS(evaluation_fields)}, {.key = "checkpoints", FIELDS(checkpoints_fields)},
+        {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, daemons_fields, mfl_job_simulation_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        selection_fields, daemons_fields, mfl_job_simulation_fields, limits_fields, evaluation_fields,
+        checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

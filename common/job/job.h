@@ -14,7 +14,6 @@
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
 #include "common/job/robust.h"
-#include "common/job/simulation.h"
 #include "common/job/where.h"
 #include "common/model/graph.h"
 

@@ -157,7 +157,9 @@ int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, u
 void mfl_core_site_name(const struct mfl_core *core, uint64_t item, char ret_name[MFL_NAME_BYTES])
 {
         const struct core_daemon *daemon = mfl_core_site_first(core, item);
-        const char *site = daemon && daemon->info.site[0] ? daemon->info.site : daemon ? daemon->info.name : "";
+        const char *site = daemon && daemon->info.site[0] ? daemon->info.site
+                           : daemon                       ? daemon->info.name
+                                                          : "";
         mfl_strcpy(ret_name, MFL_NAME_BYTES, site);
 }
 

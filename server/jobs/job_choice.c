@@ -22,7 +22,8 @@ static void add(struct line *line, const char *fmt, ...)
         line->room -= used;
 }
 
-static void add_row(const struct mfl_server_job *job, const struct mfl_rows_report *report, uint32_t i, char *text, size_t room)
+static void add_row(const struct mfl_server_job *job, const struct mfl_rows_report *report, uint32_t i,
+        char *text, size_t room)
 {
         struct line line = {text, room};
         char site[MFL_NAME_BYTES] = "";
@@ -48,7 +49,8 @@ void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_r
         const char *rule = mfl_strategy_name(job->spec->aggregation.strategy);
         job->choice[0] = '\0';
         if (report->n_bad)
-                add(&line, "attack %s: %u bad; ", mfl_attack_name(job->spec->simulation.attack), report->n_bad);
+                add(&line, "attack %s: %u bad; ", mfl_attack_name(job->spec->simulation.attack),
+                        report->n_bad);
         if (report->n_dropped)
                 add(&line, "%u not finite; ", report->n_dropped);
         if (report->few)

@@ -20,10 +20,20 @@
 static double quantile(double p)
 {
         double q = p - 0.5, r = q * q;
-        double over = ((((-3.969683028665376e+01 * r + 2.209460984245205e+02) * r - 2.759285104469687e+02) * r +
-                               1.383577518672690e+02) * r - 3.066479806614716e+01) * r + 2.506628277459239e+00;
-        double under = ((((-5.447609879822406e+01 * r + 1.615858368580409e+02) * r - 1.556989798598866e+02) * r +
-                                6.680131188771972e+01) * r - 1.328068155288572e+01) * r + 1;
+        double over =
+                ((((-3.969683028665376e+01 * r + 2.209460984245205e+02) * r - 2.759285104469687e+02) * r +
+                         1.383577518672690e+02) *
+                                r -
+                        3.066479806614716e+01) *
+                        r +
+                2.506628277459239e+00;
+        double under =
+                ((((-5.447609879822406e+01 * r + 1.615858368580409e+02) * r - 1.556989798598866e+02) * r +
+                         6.680131188771972e+01) *
+                                r -
+                        1.328068155288572e+01) *
+                        r +
+                1;
         return q * over / under;
 }
 
@@ -98,11 +108,10 @@ static double normal(struct mfl_rng_key key, uint64_t at)
         return sum;
 }
 
-void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n, const float *own,
-        uint64_t first, size_t count, float limit, float *out)
+void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n,
+        const float *own, uint64_t first, size_t count, float limit, float *out)
 {
-        struct mfl_rng_key key =
-                mfl_rng_derive(plan->seed, MFL_RNG_ATTACK, plan->client + 1, plan->round);
+        struct mfl_rng_key key = mfl_rng_derive(plan->seed, MFL_RNG_ATTACK, plan->client + 1, plan->round);
         for (size_t e = 0; e < count; e++) {
                 double v = (double)own[e], mean = n ? mean_of(honest, n, e) : v;
                 if (plan->kind == MFL_ATTACK_SIGN_FLIP)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What simulated bad clients send in the place of their updates (common/job/simulation.h), from the honest rows of the round.
+/* What simulated bad clients send in the place of their updates (common/job/robust.h), from the honest rows of the round.
  * Pure functions; any thread. */
 #ifndef MFL_SERVER_ROBUST_ATTACK_H
 #define MFL_SERVER_ROBUST_ATTACK_H
@@ -24,7 +24,7 @@ double mfl_attack_gamma(enum mfl_attack kind, uint32_t n, const double *g);
 void mfl_attack_deviation(const float *const *honest, uint32_t n, size_t count, float *out);
 /* Elements [first, first + count) of the bad row; none is larger than limit, which the server would refuse. own: what
  * the client has trained, may be out. n may be 0: out is own then, for attacks that need honest rows. */
-void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n, const float *own,
-        uint64_t first, size_t count, float limit, float *out);
+void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n,
+        const float *own, uint64_t first, size_t count, float limit, float *out);
 
 #endif

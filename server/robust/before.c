@@ -31,7 +31,8 @@ static void fill_nnm(const struct mfl_rows *rows, uint32_t keep, struct mfl_rank
         }
 }
 
-static int fill_buckets(const struct mfl_job *job, uint32_t round, uint32_t at, uint32_t size, struct step *step)
+static int fill_buckets(
+        const struct mfl_job *job, uint32_t round, uint32_t at, uint32_t size, struct step *step)
 {
         uint32_t n = step->n, *order = mfl_malloc(n * sizeof *order);
         if (!order)
@@ -89,7 +90,8 @@ static double *compose(const struct step *step, const double *a, uint32_t n_in)
 static double *transform(const struct step *step, const double *g, bool guess)
 {
         uint32_t n = step->n, out = step->n_out, from = n + guess, to = out + guess;
-        double *half = mfl_calloc((size_t)to * from, sizeof *half), *made = mfl_calloc((size_t)to * to, sizeof *made);
+        double *half = mfl_calloc((size_t)to * from, sizeof *half),
+               *made = mfl_calloc((size_t)to * to, sizeof *made);
         if (!half || !made) {
                 free(half);
                 free(made);
@@ -114,7 +116,8 @@ static double *transform(const struct step *step, const double *g, bool guess)
         return made;
 }
 
-static int fill(const struct mfl_job *job, uint32_t at, uint32_t round, const struct mfl_rows *rows, struct step *step)
+static int fill(const struct mfl_job *job, uint32_t at, uint32_t round, const struct mfl_rows *rows,
+        struct step *step)
 {
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
         const struct mfl_before *before = &spec->before[at];
@@ -131,8 +134,8 @@ static int fill(const struct mfl_job *job, uint32_t at, uint32_t round, const st
         return 0;
 }
 
-int mfl_before_apply(const struct mfl_job *job, uint32_t at, uint32_t round, bool guess, uint32_t *n, double **a,
-        double **g, uint32_t n_in)
+int mfl_before_apply(const struct mfl_job *job, uint32_t at, uint32_t round, bool guess, uint32_t *n,
+        double **a, double **g, uint32_t n_in)
 {
         const struct mfl_before *before = &job->aggregation.robust.before[at];
         const struct mfl_rows rows = {*n, *n + guess, *g, guess};

@@ -99,7 +99,8 @@ size_t mfl_robust_scratch(const struct mfl_choice *choice)
 }
 
 /* out[e] = sum of a[k] rows[k][from + e]. Rows without a part in it are not touched. */
-static void combine(const double *a, uint32_t n_in, const float *const *rows, size_t from, size_t count, double *out)
+static void combine(
+        const double *a, uint32_t n_in, const float *const *rows, size_t from, size_t count, double *out)
 {
         for (size_t e = 0; e < count; e++)
                 out[e] = 0;
@@ -133,7 +134,8 @@ void mfl_robust_reduce(const struct mfl_choice *choice, bool means, const float 
         for (size_t from = 0; from < count; from += TILE) {
                 size_t some = MFL_MIN(count - from, (size_t)TILE);
                 for (uint32_t k = 0; a && k < n; k++)
-                        combine(a + (size_t)k * choice->n_in, choice->n_in, rows, from, some, tile + (size_t)k * TILE);
+                        combine(a + (size_t)k * choice->n_in, choice->n_in, rows, from, some,
+                                tile + (size_t)k * TILE);
                 for (size_t e = 0; e < some; e++) {
                         for (uint32_t k = 0; k < n; k++)
                                 v[k] = a ? tile[(size_t)k * TILE + e] : (double)rows[k][from + e];

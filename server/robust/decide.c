@@ -29,14 +29,16 @@ static const struct mfl_robust_rule *rule_for(
         if (spec->on_few == MFL_ON_FEW_MEDIAN)
                 return &mfl_rule_median;
         mfl_fail(err, MFL_INVALID,
-                "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean or median",
+                "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean or "
+                "median",
                 mfl_strategy_name(job->aggregation.strategy), spec->f, least, n);
         return NULL;
 }
 
 static int alloc_ruling(uint32_t n, struct mfl_ruling *ruling)
 {
-        *ruling = (struct mfl_ruling){.weight = mfl_calloc(n, sizeof(double)), .score = mfl_calloc(n, sizeof(double))};
+        *ruling = (struct mfl_ruling){
+                .weight = mfl_calloc(n, sizeof(double)), .score = mfl_calloc(n, sizeof(double))};
         for (uint32_t i = 0; ruling->score && i < n; i++)
                 ruling->score[i] = NAN;
         return ruling->weight && ruling->score ? 0 : -ENOMEM;
@@ -130,7 +132,8 @@ static void find_distances(const double *g, struct mfl_choice *choice)
         }
 }
 
-static int take(const struct seen *seen, const struct mfl_ruling *ruling, const double *g, struct mfl_choice *choice)
+static int take(
+        const struct seen *seen, const struct mfl_ruling *ruling, const double *g, struct mfl_choice *choice)
 {
         choice->column = ruling->column;
         choice->cut = ruling->cut;
@@ -140,7 +143,7 @@ static int take(const struct seen *seen, const struct mfl_ruling *ruling, const 
         if (!choice->share || !choice->score || !choice->distance)
                 return -ENOMEM;
         int r = ruling->column == MFL_COLUMN_SUM ? take_sum(seen, ruling, choice)
-                                                  : take_rows(seen, ruling, choice);
+                                                 : take_rows(seen, ruling, choice);
         if (!r)
                 r = take_means(choice);
         if (r)

@@ -28,7 +28,8 @@
 /* Doubles of scratch memory that mfl_gram_add needs for m rows. */
 size_t mfl_gram_scratch(uint32_t m);
 /* g[i * m + j] += sum over e < count of rows[i][from + e] * rows[j][from + e], for j <= i; the rest of g is not touched. */
-void mfl_gram_add(const float *const *rows, uint32_t m, size_t from, size_t count, double *scratch, double *g);
+void mfl_gram_add(
+        const float *const *rows, uint32_t m, size_t from, size_t count, double *scratch, double *g);
 /* Makes the upper half equal to the lower one. */
 void mfl_gram_mirror(uint32_t m, double *g);
 
@@ -43,10 +44,10 @@ struct mfl_rows {
 };
 
 enum mfl_column_rule {
-        MFL_COLUMN_SUM,    /* sum of weight[k] x_k */
+        MFL_COLUMN_SUM, /* sum of weight[k] x_k */
         MFL_COLUMN_MEDIAN, /* of the rows whose weight is not 0; for an even number the mean of the two in the middle */
-        MFL_COLUMN_TRIM,   /* mean without the `cut` smallest and `cut` largest */
-        MFL_COLUMN_NEAR,   /* mean of the `cut` values nearest to the median; of equally near ones, of lower rows */
+        MFL_COLUMN_TRIM, /* mean without the `cut` smallest and `cut` largest */
+        MFL_COLUMN_NEAR, /* mean of the `cut` values nearest to the median; of equally near ones, of lower rows */
 };
 
 /* What it says of them. Arrays of rows.m, or m + 1 with the guess. */
@@ -61,7 +62,8 @@ struct mfl_robust_rule {
         enum mfl_strategy_kind kind;
         bool wants_guess;
         /* There are at least mfl_robust_rows_least rows. -ENOMEM. */
-        int (*decide)(const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling);
+        int (*decide)(
+                const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling);
 };
 /* NULL: the strategy is not robust. */
 const struct mfl_robust_rule *mfl_robust_get(enum mfl_strategy_kind kind);
@@ -71,13 +73,13 @@ struct mfl_choice {
         uint32_t n_rows, n_in, n_out; /* rows; columns of A: with the guess; rows of A */
         enum mfl_column_rule column;
         uint32_t cut;
-        double *a;        /* [n_out][n_in]; NULL: every row is itself */
-        double *a_means;  /* the same for running statistics: means of rows */
-        double *share;    /* [n_rows] of each row in the aggregate, not negative; all 1 / n_rows for rules per element */
+        double *a;       /* [n_out][n_in]; NULL: every row is itself */
+        double *a_means; /* the same for running statistics: means of rows */
+        double *share; /* [n_rows] of each row in the aggregate, not negative; all 1 / n_rows for rules per element */
         double *score;    /* [n_rows] NAN: none */
         double *distance; /* [n_rows] of a row from the share-weighted mean of the rows; NAN: not known */
         uint32_t n_used;  /* rows with a share */
-        uint32_t few;     /* 0, or the rows that the rule saw when they were too few for it: on_few has decided */
+        uint32_t few; /* 0, or the rows that the rule saw when they were too few for it: on_few has decided */
 };
 
 /* g: [n_in][n_in], symmetric, or NULL when nothing compares rows (mfl_robust_compares); n_in is n_rows, or one more with the

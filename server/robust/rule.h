@@ -31,7 +31,8 @@ double mfl_ranked_median(const struct mfl_ranked *v, uint32_t n);
 
 /* score[i] = the sum of the squared distances of row i to the n others that are nearest to it, both not `gone` (NULL: none
  * are). scratch: rows->m. */
-void mfl_krum_scores(const struct mfl_rows *rows, const bool *gone, uint32_t n, struct mfl_ranked *scratch, double *score);
+void mfl_krum_scores(
+        const struct mfl_rows *rows, const bool *gone, uint32_t n, struct mfl_ranked *scratch, double *score);
 /* Neighbours of Krum for m rows. */
 uint32_t mfl_krum_neighbours(const struct mfl_robust_spec *spec, uint32_t m);
 
@@ -53,10 +54,11 @@ double mfl_column_near(const double *v, uint32_t n, uint32_t keep, double *scrat
 
 /* before.c: replaces a [n][n_in] (NULL: the identity) and the n x n part of g by what a step makes of them. *n shrinks with
  * buckets. */
-int mfl_before_apply(const struct mfl_job *job, uint32_t step, uint32_t round, bool guess, uint32_t *n, double **a,
-        double **g, uint32_t n_in);
+int mfl_before_apply(const struct mfl_job *job, uint32_t step, uint32_t round, bool guess, uint32_t *n,
+        double **a, double **g, uint32_t n_in);
 
-extern const struct mfl_robust_rule mfl_rule_mean, mfl_rule_median, mfl_rule_trimmed_mean, mfl_rule_mean_around_median,
-        mfl_rule_krum, mfl_rule_multi_krum, mfl_rule_bulyan, mfl_rule_rfa, mfl_rule_centered_clip, mfl_rule_norm_filter;
+extern const struct mfl_robust_rule mfl_rule_mean, mfl_rule_median, mfl_rule_trimmed_mean,
+        mfl_rule_mean_around_median, mfl_rule_krum, mfl_rule_multi_krum, mfl_rule_bulyan, mfl_rule_rfa,
+        mfl_rule_centered_clip, mfl_rule_norm_filter;
 
 #endif

@@ -16,7 +16,8 @@ uint32_t mfl_krum_neighbours(const struct mfl_robust_spec *spec, uint32_t m)
         return MFL_MIN(n, m - 1);
 }
 
-void mfl_krum_scores(const struct mfl_rows *rows, const bool *gone, uint32_t n, struct mfl_ranked *scratch, double *score)
+void mfl_krum_scores(
+        const struct mfl_rows *rows, const bool *gone, uint32_t n, struct mfl_ranked *scratch, double *score)
 {
         for (uint32_t i = 0; i < rows->m; i++) {
                 uint32_t others = 0;
@@ -32,8 +33,8 @@ void mfl_krum_scores(const struct mfl_rows *rows, const bool *gone, uint32_t n, 
 }
 
 /* The mean of the k rows with the least scores. */
-static int take_best(
-        const struct mfl_rows *rows, const struct mfl_robust_spec *spec, uint32_t k, struct mfl_ruling *ruling)
+static int take_best(const struct mfl_rows *rows, const struct mfl_robust_spec *spec, uint32_t k,
+        struct mfl_ruling *ruling)
 {
         struct mfl_ranked *v = mfl_calloc(rows->m, sizeof *v);
         if (!v)
@@ -49,12 +50,14 @@ static int take_best(
         return 0;
 }
 
-static int decide_krum(const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling)
+static int decide_krum(
+        const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling)
 {
         return take_best(rows, spec, 1, ruling);
 }
 
-static int decide_multi(const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling)
+static int decide_multi(
+        const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling)
 {
         return take_best(rows, spec, rows->m - spec->f, ruling);
 }

@@ -12,4 +12,5 @@ static int decide(const struct mfl_rows *rows, const struct mfl_robust_spec *spe
         return 0;
 }
 
-const struct mfl_robust_rule mfl_rule_mean_around_median = {.kind = MFL_STRATEGY_MEAN_AROUND_MEDIAN, .decide = decide};
+const struct mfl_robust_rule mfl_rule_mean_around_median = {
+        .kind = MFL_STRATEGY_MEAN_AROUND_MEDIAN, .decide = decide};

@@ -44,7 +44,7 @@ void mfl_weiszfeld(const struct mfl_rows *rows, const struct mfl_weiszfeld *how,
                 for (uint32_t k = 0; k < rows->m; k++)
                         w[k] /= total;
                 sum = find_distances(rows, w, distance);
-                if (step && fabs(before - sum) <= how->stop * sum)
+                if (step && how->stop > 0 && fabs(before - sum) <= how->stop * sum)
                         break;
         }
 }

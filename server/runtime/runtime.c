@@ -96,8 +96,8 @@ static int alloc_memory(
         }
         if (!failed && single) {
                 rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
-                failed = !rt->rows ||
-                         (mfl_attack_is_on_updates(rt->spec->simulation.attack) && mfl_simulation_draw(rt->spec, &rt->bad));
+                failed = !rt->rows || (mfl_attack_is_on_updates(rt->spec->simulation.attack) &&
+                                              mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
                 failed = !rt->sums;

@@ -183,8 +183,8 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt);
  * than half of an equal share are told. */
 #define MFL_ROWS_TOLD 16
 struct mfl_rows_report {
-        uint32_t n_rows, n_used; /* 0 rows: not such a strategy */
-        uint32_t few;            /* 0, or so many rows were too few for the rule */
+        uint32_t n_rows, n_used;   /* 0 rows: not such a strategy */
+        uint32_t few;              /* 0, or so many rows were too few for the rule */
         uint32_t n_bad, n_dropped; /* of a simulated attack: rows; rows that were not finite */
         uint32_t n_least, n_told;
         struct {

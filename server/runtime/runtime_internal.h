@@ -91,10 +91,10 @@ struct mfl_runtime {
         struct mfl_spill *spill; /* NULL but for single updates */
         uint64_t weight_added;   /* in this round */
         uint32_t round;
-        double *d;          /* RANGE_ELEMENTS */
-        const float **rows; /* cohort, and the guess */
-        uint32_t n_threads; /* of the pass over the rows */
-        bool *bad;          /* clients that a simulated attack has; NULL: none */
+        double *d;                /* RANGE_ELEMENTS */
+        const float **rows;       /* cohort, and the guess */
+        uint32_t n_threads;       /* of the pass over the rows */
+        bool *bad;                /* clients that a simulated attack has; NULL: none */
         struct mfl_choice choice; /* of this round, while it is applied */
         double *scratch;          /* of mfl_robust_reduce */
         struct mfl_rows_report report;

@@ -31,7 +31,8 @@ uint64_t mfl_rows_bytes(const struct mfl_job *spec)
         if (!compares)
                 return 0;
         m = MFL_MIN(m, (uint64_t)MFL_ROBUST_ROWS_MAX) + 1;
-        return (THREADS_MAX + 6) * m * m * sizeof(double) + THREADS_MAX * mfl_gram_scratch((uint32_t)m) * sizeof(double);
+        return (THREADS_MAX + 6) * m * m * sizeof(double) +
+               THREADS_MAX * mfl_gram_scratch((uint32_t)m) * sizeof(double);
 }
 
 /* ---- pass 1 ---- */
@@ -73,15 +74,16 @@ static void *run_pass(void *user)
         struct pass *pass = user;
         size_t count = (size_t)pass->m * pass->m;
         uint32_t n_rows = mfl_spill_rows(pass->rt->spill);
-        double *g = mfl_malloc(count * sizeof *g), *scratch = mfl_malloc(mfl_gram_scratch(pass->m) * sizeof *scratch);
+        double *g = mfl_malloc(count * sizeof *g),
+               *scratch = mfl_malloc(mfl_gram_scratch(pass->m) * sizeof *scratch);
         const float **rows = mfl_calloc(n_rows + (size_t)pass->m, sizeof *rows);
         pthread_mutex_lock(&pass->mutex);
         pass->failed = pass->failed || !g || !scratch || !rows;
         while (!pass->failed && pass->next * RANGE_ELEMENTS < pass->rt->n) {
                 uint64_t range = pass->next++, begin = range * RANGE_ELEMENTS;
                 pthread_mutex_unlock(&pass->mutex);
-                add_range(pass, begin, MFL_MIN(pass->rt->n - begin, (uint64_t)RANGE_ELEMENTS), rows, rows + n_rows,
-                        scratch, g);
+                add_range(pass, begin, MFL_MIN(pass->rt->n - begin, (uint64_t)RANGE_ELEMENTS), rows,
+                        rows + n_rows, scratch, g);
                 pthread_mutex_lock(&pass->mutex);
                 while (pass->turn != range && !pass->failed)
                         pthread_cond_wait(&pass->turned, &pass->mutex);
@@ -101,7 +103,8 @@ static void *run_pass(void *user)
 /* The Gram matrix of the rows, and of the guess as the last one; the caller frees it. NULL: no memory. */
 static double *find_gram(struct mfl_runtime *rt, const uint32_t *pick, uint32_t n_pick, const float *guess)
 {
-        struct pass pass = {.rt = rt, .pick = pick, .n_pick = n_pick, .m = n_pick + (guess != NULL), .guess = guess};
+        struct pass pass = {
+                .rt = rt, .pick = pick, .n_pick = n_pick, .m = n_pick + (guess != NULL), .guess = guess};
         pthread_t threads[THREADS_MAX];
         uint32_t started = 0, wanted = n_threads(rt) - 1;
         pass.g = mfl_calloc((size_t)pass.m * pass.m, sizeof *pass.g);
@@ -132,8 +135,8 @@ struct bad_rows {
         const float **from;                      /* honest rows, of a range */
 };
 
-static void write_part(struct mfl_runtime *rt, struct bad_rows *b, uint32_t row, uint64_t at, uint64_t end, float limit,
-        bool deviation)
+static void write_part(struct mfl_runtime *rt, struct bad_rows *b, uint32_t row, uint64_t at, uint64_t end,
+        float limit, bool deviation)
 {
         float *out = mfl_spill_row(rt->spill, row) + at;
         b->plan.client = mfl_spill_item(rt->spill, row);
@@ -149,7 +152,8 @@ static void write_rows(struct mfl_runtime *rt, struct bad_rows *b, bool deviatio
         for (uint64_t begin = 0; begin < rt->n; begin += RANGE_ELEMENTS) {
                 uint64_t last = MFL_MIN(rt->n, begin + RANGE_ELEMENTS);
                 for (uint64_t at = begin; at < last;) {
-                        struct mfl_fixed_part part = mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, last);
+                        struct mfl_fixed_part part =
+                                mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, last);
                         mfl_spill_range(rt->spill, at, rt->rows);
                         for (uint32_t i = 0; i < b->n_honest; i++)
                                 b->from[i] = rt->rows[b->honest[i]];
@@ -192,7 +196,10 @@ static int attack(struct mfl_runtime *rt)
         const struct mfl_simulation *sim = &rt->spec->simulation;
         if (!rt->bad || rt->round < sim->from)
                 return 0;
-        struct bad_rows b = {.plan = {.kind = sim->attack, .scale = sim->scale, .seed = rt->spec->seed, .round = rt->round},
+        struct bad_rows b = {.plan = {.kind = sim->attack,
+                                     .scale = sim->scale,
+                                     .seed = rt->spec->seed,
+                                     .round = rt->round},
                 .honest = mfl_calloc((size_t)n + 1, sizeof *b.honest),
                 .bad = mfl_calloc((size_t)n + 1, sizeof *b.bad),
                 .from = mfl_calloc(n, sizeof *b.from)};
@@ -270,7 +277,9 @@ static int decide(struct mfl_runtime *rt, struct mfl_error *err)
                         rt->strategy->name, MFL_ROBUST_ROWS_MAX, n);
         double *g = compares ? find_gram(rt, NULL, n, guess ? rt->state[0] : NULL) : NULL;
         double *weight = rule ? NULL : mfl_calloc(n, sizeof *weight);
-        int r = (compares && !g) || (!rule && !weight) ? mfl_fail_memory(err, n * sizeof *g, "the rows of a round") : 0;
+        int r = (compares && !g) || (!rule && !weight)
+                        ? mfl_fail_memory(err, n * sizeof *g, "the rows of a round")
+                        : 0;
         for (uint32_t i = 0; i < n && weight; i++)
                 weight[i] = (double)mfl_spill_weight(rt->spill, i);
         if (!r)
@@ -309,7 +318,8 @@ void mfl_rows_reduce(struct mfl_runtime *rt, uint64_t begin, size_t count)
                 mfl_spill_range(rt->spill, at, rt->rows);
                 if (rt->choice.n_in > rt->choice.n_rows)
                         rt->rows[rt->choice.n_rows] = rt->state[0] + at;
-                mfl_robust_reduce(&rt->choice, part.statistics, rt->rows, part.end - at, rt->scratch, rt->d + (at - begin));
+                mfl_robust_reduce(&rt->choice, part.statistics, rt->rows, part.end - at, rt->scratch,
+                        rt->d + (at - begin));
                 at = part.end;
         }
         mfl_spill_release(rt->spill, begin, count);

@@ -152,7 +152,7 @@ struct mfl_store_round {
         uint64_t committed_ms;                     /* Unix time */
         bool kept;                                 /* its file is there */
         struct mfl_store_file file;
-        struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
+        struct mfl_store_file frozen;        /* the params that `file` lacks; name "": `file` has all */
         char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
 };
 struct mfl_store_rounds {

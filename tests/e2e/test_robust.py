@@ -11,7 +11,7 @@ import robust
 from federated import Momentum, Stream, federated_average, pulled, uniform_init
 
 RULES = [
-    {'strategy': 'median'}, {'strategy': 'trimmed-mean'}, {'strategy': 'trimmed-mean', 'f': 1},
+    {'strategy': 'median'}, {'strategy': 'trimmed-mean'}, {'strategy': 'trimmed-mean', 'f': 2},
     {'strategy': 'mean-around-median', 'f': 1}, {'strategy': 'krum', 'f': 1}, {'strategy': 'krum', 'f': 1, 'neighbours': 2},
     {'strategy': 'multi-krum', 'f': 1}, {'strategy': 'bulyan', 'f': 1}, {'strategy': 'rfa'},
     {'strategy': 'centered-clip', 'clip_radius': 0.5}, {'strategy': 'centered-clip', 'clip_radius': 'median'},
@@ -170,7 +170,7 @@ def test_jobs_are_the_algorithms(two_daemons):
         # As for FedAvg: float training, 1e-5. A wrong row shows at 1e-3.
         assert np.abs(got_w - w).max() < 1e-5 and np.abs(got_b - b).max() < 1e-5, spec
         models.add(got_w.tobytes())
-    assert len(models) >= len(RULES) - 1
+    assert len(models) >= len(RULES) - 2  # krum may find the same row with other neighbours
     start = uniform_init(31, 0, 256, 64).reshape(4, 64)
     assert np.abs(w - start).max() > 0.01
 
@@ -261,7 +261,7 @@ def test_attacks_need_leave(cluster):
 
 
 def test_a_round_that_is_too_small(cluster):
-    """A daemon whose clients are refused (their change is too large) leaves few rows: the job does what on_few says."""
+    """One daemon with data of its own is one row: the job does what on_few says."""
     c = cluster(1)
     c.wait_daemons(1)
     local = {'data': {'partition': 'local', 'clients': None}, 'model': 'logistic', 'rounds': 1}
@@ -271,4 +271,4 @@ def test_a_round_that_is_too_small(cluster):
     job = c.submit(aggregation={'strategy': 'krum', 'f': 1, 'on_few': 'mean', 'unit': 'daemon'}, **local)
     c.wait_job(job, 30)
     assert c.rounds(job)[0]['choice'] == '1 rows are too few for krum: their mean'
-    assert c.digests(job) == c.digests(c.run_job(**local)[0])
+    assert c.digests(job) == c.digests(c.run_job(aggregation={'strategy': 'median'}, **local)[0])  # of one row

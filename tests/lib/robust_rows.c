@@ -33,13 +33,18 @@ static int weiszfeld(const char *text, const struct request *q, const double *g,
         const struct mfl_rows rows = {q->m, q->m, g, false};
         if (sscanf(text, "weiszfeld %lf %u", &how.nu, &how.steps) != 2)
                 return MFL_INVALID;
-        *choice = (struct mfl_choice){.n_rows = q->m, .n_in = q->m, .n_out = 1, .a = must_alloc(q->m, sizeof(double)),
-                .share = must_alloc(q->m, sizeof(double)), .score = must_alloc(q->m, sizeof(double))};
+        *choice = (struct mfl_choice){.n_rows = q->m,
+                .n_in = q->m,
+                .n_out = 1,
+                .a = must_alloc(q->m, sizeof(double)),
+                .share = must_alloc(q->m, sizeof(double)),
+                .score = must_alloc(q->m, sizeof(double))};
         mfl_weiszfeld(&rows, &how, choice->a, choice->score);
         return 0;
 }
 
-static int decide(const char *text, const struct request *q, const double *g, struct mfl_choice *choice, struct mfl_error *err)
+static int decide(const char *text, const struct request *q, const double *g, struct mfl_choice *choice,
+        struct mfl_error *err)
 {
         char doc[4096];
         struct mfl_job *job;
@@ -50,7 +55,8 @@ static int decide(const char *text, const struct request *q, const double *g, st
         int r = mfl_job_parse(doc, strlen(doc), "rows", &job, err);
         if (r)
                 return r;
-        r = mfl_robust_decide(job, q->round, q->m, q->guess, mfl_robust_compares(job) ? g : NULL, NULL, choice, err);
+        r = mfl_robust_decide(
+                job, q->round, q->m, q->guess, mfl_robust_compares(job) ? g : NULL, NULL, choice, err);
         mfl_job_free(job);
         return r;
 }
@@ -71,7 +77,8 @@ static void answer(const struct request *q)
         mfl_gram_mirror(m, g);
         struct mfl_choice choice = {0};
         struct mfl_error err = {{0}};
-        int32_t status = strncmp(text, "weiszfeld", 9) ? decide(text, q, g, &choice, &err) : weiszfeld(text, q, g, &choice);
+        int32_t status = strncmp(text, "weiszfeld", 9) ? decide(text, q, g, &choice, &err)
+                                                       : weiszfeld(text, q, g, &choice);
         status = status != 0;
         fwrite(&status, sizeof status, 1, stdout);
         if (status)

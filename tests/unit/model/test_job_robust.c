@@ -19,7 +19,8 @@ static void values_arrive(void **state)
         struct mfl_job *job;
         struct mfl_error err;
         assert_int_equal(parse(NULL,
-                                 "aggregation: {strategy: bulyan, f: 1, on_few: median, before: [arc, {clip: 1.5}, {clip: "
+                                 "aggregation: {strategy: bulyan, f: 1, on_few: median, before: [arc, {clip: "
+                                 "1.5}, {clip: "
                                  "median}]}\nsimulation: {attack: ipm, share: 0.2, from: 3}",
                                  &job, &err),
                 0);
@@ -29,7 +30,8 @@ static void values_arrive(void **state)
         assert_true(spec->before[0].kind == MFL_BEFORE_ARC && spec->before[1].radius == 1.5);
         assert_true(spec->before[2].kind == MFL_BEFORE_CLIP && spec->before[2].radius == 0);
         assert_int_equal(mfl_robust_rows_least(job), 7);
-        assert_true(job->simulation.attack == MFL_ATTACK_IPM && job->simulation.scale == 0.1 && job->simulation.from == 3);
+        assert_true(job->simulation.attack == MFL_ATTACK_IPM && job->simulation.scale == 0.1 &&
+                    job->simulation.from == 3);
         assert_int_equal(mfl_simulation_bad(job), 2);
         bool *bad = NULL, *again = NULL;
         int n = 0;
@@ -60,28 +62,37 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "aggregation: {strategy: krum}", "krum needs f, the number of bad updates"},
                 {NULL, "aggregation: {strategy: krum, f: 4}",
                         "j.yaml:6: aggregation.f: krum with f: 4 needs 11 rows, and a round has 10; lower f"},
-                {NULL, "aggregation: {strategy: bulyan, f: 2}", "bulyan with f: 2 needs 11 rows, and a round has 10"},
-                {NULL, "aggregation: {strategy: median, f: 5, before: nnm}", "median with f: 5 needs 11 rows"},
+                {NULL, "aggregation: {strategy: bulyan, f: 2}",
+                        "bulyan with f: 2 needs 11 rows, and a round has 10"},
+                {NULL, "aggregation: {strategy: median, f: 5, before: nnm}",
+                        "median with f: 5 needs 11 rows"},
                 {NULL, "aggregation: {strategy: multi-krum, f: 2, before: {bucket: 2}}",
                         "multi-krum with f: 2 needs 7 rows, and a round has 5 after `before`"},
                 {NULL, "aggregation: {strategy: krum, f: 1, neighbours: 10}", "krum with f: 1 needs 11 rows"},
                 {NULL, "aggregation: {strategy: rfa, before: nnm}", "aggregation.before: nnm needs f"},
-                {NULL, "aggregation: {strategy: rfa, f: 1, before: bucket}", "expected nnm, arc, {bucket: 2}"},
-                {NULL, "aggregation: {strategy: rfa, f: 1, before: {bucket: 1}}", "expected a whole number from 2 to 65536"},
-                {NULL, "aggregation: {strategy: rfa, f: 1, before: [arc, arc, arc, arc, arc]}", "at most 4 steps"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: bucket}",
+                        "expected nnm, arc, {bucket: 2}"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: {bucket: 1}}",
+                        "expected a whole number from 2 to 65536"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: [arc, arc, arc, arc, arc]}",
+                        "at most 4 steps"},
                 {NULL, "aggregation: {strategy: trimmed-mean, f: 1, beta: 0.1}", "remove one of the two"},
-                {NULL, "aggregation: {strategy: krum, f: 1, beta: 0.1}", "aggregation.beta: is not used by krum"},
+                {NULL, "aggregation: {strategy: krum, f: 1, beta: 0.1}",
+                        "aggregation.beta: is not used by krum"},
                 {NULL, "aggregation: {strategy: fedavg, f: 1}", "aggregation.f: is not used by fedavg"},
-                {NULL, "aggregation: {strategy: rfa, weighting: samples}", "aggregation.weighting: is not used by rfa"},
+                {NULL, "aggregation: {strategy: rfa, weighting: samples}",
+                        "aggregation.weighting: is not used by rfa"},
                 {NULL, "aggregation: {strategy: centered-clip}", "centered-clip needs clip_radius"},
                 {NULL, "aggregation: {strategy: dnc, f: 1}", "dnc is not supported yet; multi-krum"},
-                {NULL, "aggregation: {strategy: rfa, unit: bucket}", "bucket is not supported yet; write before: {bucket: 2}"},
+                {NULL, "aggregation: {strategy: rfa, unit: bucket}",
+                        "bucket is not supported yet; write before: {bucket: 2}"},
                 {NULL, "aggregation: {strategy: rfa, unit: daemon}", "daemon needs partition: local"},
                 {"{name: d, partition: iid, clients: 2000}", "aggregation: {strategy: rfa}",
                         "at most 1024 clients per round, not 2000 (selection.clients)"},
                 {NULL, "simulation: {attack: lazy}", "needs attack, and share"},
                 {NULL, "simulation: {attack: lazy, share: 0.01}", "of 10 clients, that is 0 bad ones"},
-                {NULL, "simulation: {attack: lazy, share: 0.1, scale: 2}", "simulation.scale: is not used by lazy"},
+                {NULL, "simulation: {attack: lazy, share: 0.1, scale: 2}",
+                        "simulation.scale: is not used by lazy"},
                 {NULL, "simulation: {attack: backdoor, share: 0.1}", "backdoor is not supported yet"},
                 {NULL, "simulation: {attack: label-flip, share: 0.1}", "label-flip is not supported yet"},
                 {"{name: d}", "simulation: {attack: lazy, share: 0.1}", "needs a simulated population"},

@@ -60,7 +60,8 @@ static void columns_are_those_of_the_sorted(void **state)
                                 for (uint32_t k = 0; k < n; k++)
                                         v[k] = sorted[k] = (double)data[k][e];
                                 qsort(sorted, n, sizeof *sorted, compare_doubles);
-                                double middle = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+                                double middle =
+                                        n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
                                 double sum = 0;
                                 uint32_t cut = (n - 1) / 3;
                                 for (uint32_t k = cut; k < n - cut; k++)
@@ -107,7 +108,8 @@ static void decisions_by_table(void **state)
                 uint32_t f, m;
                 double x[16], share[16];
         } cases[] = {
-                {MFL_STRATEGY_KRUM, 1, 5, {0, 1, 2, 3, 100}, {0, 1, 0, 0, 0}}, /* rows 1 and 2 are equal: the lower one */
+                {MFL_STRATEGY_KRUM, 1, 5, {0, 1, 2, 3, 100},
+                        {0, 1, 0, 0, 0}}, /* rows 1 and 2 are equal: the lower one */
                 {MFL_STRATEGY_KRUM, 1, 5, {100, 3, 2, 1, 0}, {0, 0, 1, 0, 0}},
                 {MFL_STRATEGY_KRUM, 1, 5, {9, 4, 4, 4, 1}, {0, 1, 0, 0, 0}}, /* duplicates win */
                 {MFL_STRATEGY_MULTI_KRUM, 1, 5, {0, 1, 2, 3, 100}, {.25, .25, .25, .25, 0}},
@@ -203,7 +205,7 @@ static void decisions_survive_failed_allocations(void **state)
 static void alie_takes_the_quantile(void **state)
 {
         assert_true(fabs(mfl_attack_alie(20, 4) - 0.15731068461017068) < 1e-8);
-        assert_true(mfl_attack_alie(3, 1) == 0); /* the quantile of 1/2 */
+        assert_true(mfl_attack_alie(3, 1) == 0);                     /* the quantile of 1/2 */
         assert_true(fabs(mfl_attack_alie(100, 51) - 1.9725) < 0.01); /* of 1: cut off */
 }
 
@@ -228,7 +230,8 @@ static void gamma_is_the_largest(void **state)
                 for (int further = 0; further < 2; further++) {
                         double at = gamma + (further ? 1e-6 : -1e-9), worst = 0;
                         for (int i = 0; i < 4; i++) {
-                                double d = pow(1.25 - at * 1.5 - x[i][0], 2) + pow(1.25 - at * 2 - x[i][1], 2);
+                                double d =
+                                        pow(1.25 - at * 1.5 - x[i][0], 2) + pow(1.25 - at * 2 - x[i][1], 2);
                                 worst = kind ? worst + d : fmax(worst, d);
                         }
                         assert_true(gamma > 0 && (further ? worst > most : worst <= most));
@@ -262,7 +265,8 @@ static void attacks_by_table(void **state)
         }
         /* Noise depends on the place in the vector, not on the range. */
         static float noise[4096];
-        const struct mfl_attack_plan plan = {.kind = MFL_ATTACK_GAUSSIAN, .scale = 0.1, .seed = 1, .round = 2, .client = 3};
+        const struct mfl_attack_plan plan = {
+                .kind = MFL_ATTACK_GAUSSIAN, .scale = 0.1, .seed = 1, .round = 2, .client = 3};
         mfl_attack_range(&plan, NULL, 0, noise, 0, 4096, 16, noise);
         mfl_attack_range(&plan, NULL, 0, own, 7, 3, 16, again);
         assert_memory_equal(noise + 7, again, sizeof again);
