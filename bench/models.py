@@ -80,7 +80,9 @@ def make(name):
     import torch
     import zoo
     torch.manual_seed(1)
-    return zoo.quiet(MODELS[name][0]()).train()
+    net = MODELS[name][0]()
+    zoo.quiet(net)
+    return net.train()
 
 
 def example(name, n):
