@@ -25,6 +25,8 @@
         8 /* the first for jobs in virtual time or with losses of clients: Announce.losses */
 #define MFL_PROTOCOL_PEERS 8      /* the first for teams over several nodes */
 #define MFL_PROTOCOL_LAST_CELL 8  /* the first for jobs with lstm layers with last_cell */
+#define MFL_PROTOCOL_ROBUST                                                                                  \
+        8 /* the first for jobs with the robust strategies beside median, and with `simulation` */
 #define MFL_PROTOCOL_FUNCTIONS                                                                               \
         5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
 

@@ -143,7 +143,7 @@ static const char json_text[] =
         "\"attempt\",\n"
         "          \"daemons\", \"committed_unix_ms\", \"kept\", \"bytes_up_alone\", \"bytes_down_alone\",\n"
         "          \"mean_iou\", \"virtual_start\", \"virtual_end\": seconds, null in real time; "
-        "\"clamped\", \"states_lost\"}\n"
+        "\"clamped\", \"states_lost\", \"choice\"}\n"
         "          bytes_..._alone: the bytes without nodes; accuracies are null with a loss that only "
         "measures a distance\n"
         "          (squared), and train_... in a round without clients (selection poisson); mean_iou: mean "

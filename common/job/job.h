@@ -13,6 +13,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/robust.h"
 #include "common/job/where.h"
 #include "common/model/graph.h"
 #include "common/trace/trace.h"
@@ -61,6 +62,14 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_QFEDAVG,
         MFL_STRATEGY_SCAFFOLD,
         MFL_STRATEGY_FEDDYN,
+        MFL_STRATEGY_TRIMMED_MEAN,
+        MFL_STRATEGY_MEAN_AROUND_MEDIAN,
+        MFL_STRATEGY_KRUM,
+        MFL_STRATEGY_MULTI_KRUM,
+        MFL_STRATEGY_BULYAN,
+        MFL_STRATEGY_RFA,
+        MFL_STRATEGY_CENTERED_CLIP,
+        MFL_STRATEGY_NORM_FILTER,
 };
 /* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
 enum mfl_scaffold_option {
@@ -272,8 +281,10 @@ struct mfl_job {
                 enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;                 /* largest |delta| of an element, default 16 */
                 float statistics_max;            /* the same for running statistics, default 65536 */
+                struct mfl_robust_spec robust;
         } aggregation;
         enum mfl_client_state client_state; /* default server */
+        struct mfl_simulation simulation;   /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
@@ -348,7 +359,9 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
 const char *mfl_job_losses(enum mfl_loss_answers answers);
 /* Whether clients keep something from round to round (common/job/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
-/* True when updates of several clients must not be added before they reach the server: median, and strategies whose
+/* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
+bool mfl_job_has_rows(const struct mfl_job *job);
+/* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
  * clients keep something that follows from their own update. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every

@@ -105,6 +105,16 @@ static bool compresses(const struct mfl_job *job)
         return job->compression.up;
 }
 
+static bool compresses_rows(const struct mfl_job *job)
+{
+        return compresses(job) && mfl_job_has_rows(job);
+}
+
+static bool attacks_rows(const struct mfl_job *job)
+{
+        return mfl_attack_is_on_updates(job->simulation.attack);
+}
+
 static bool rounds(const struct mfl_job *job)
 {
         return job->compression.bits > 0;
@@ -153,9 +163,13 @@ static const struct rule rules[] = {
                  "is for sums of updates, and the server takes those of clients that keep a state one by one; "
                  "remove compression"},
                 STATEFUL, compresses, "compression", "up"},
-        {{"strategy: median", "compression",
-                 "is for sums of updates, and median takes each client's by itself; remove compression"},
-                ONLY(MEDIAN), compresses, "compression", "up"},
+        {{"robust strategies, attacks on updates", "compression",
+                 "is for sums of updates, and this job takes each client's by itself; remove compression"},
+                ANY, compresses_rows, "compression", "up"},
+        {{"strategy: scaffold or feddyn", "simulation: an attack on updates",
+                 "changes rows of updates, and clients that keep a state have none; write label-flip, or another "
+                 "strategy"},
+                STATEFUL, attacks_rows, "", "simulation"},
         {{"strategy: fednova or qfedavg", "compression: bits",
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},

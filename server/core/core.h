@@ -143,6 +143,8 @@ int mfl_core_job_team(const struct mfl_core *core, const char *job, uint32_t i, 
         const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide);
 
 /* All jobs together: slots, and those that are in use. */
+/* The name of the site that is client `item` of jobs with partition local; "": none is known. */
+void mfl_core_site_name(const struct mfl_core *core, uint64_t item, char ret_name[MFL_NAME_BYTES]);
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used);
 
 /* Asserts every internal invariant (tests, simulator). */

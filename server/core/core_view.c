@@ -156,6 +156,15 @@ int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, u
         return 0;
 }
 
+void mfl_core_site_name(const struct mfl_core *core, uint64_t item, char ret_name[MFL_NAME_BYTES])
+{
+        const struct core_daemon *daemon = mfl_core_site_first(core, item);
+        const char *site = daemon && daemon->info.site[0] ? daemon->info.site
+                           : daemon                       ? daemon->info.name
+                                                          : "";
+        mfl_strcpy(ret_name, MFL_NAME_BYTES, site);
+}
+
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used)
 {
         *ret_slots = *ret_used = 0;

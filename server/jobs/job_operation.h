@@ -58,6 +58,7 @@ struct job_operation {
                 } kept;
         };
         struct mfl_store_file file, frozen;
+        struct mfl_rows_report report; /* apply */
 };
 
 /* `run` works on the worker, `done` back on the loop, where it ends with mfl_job_operation_end, or is

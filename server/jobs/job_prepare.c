@@ -30,6 +30,8 @@ static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
 static int check_population(const struct mfl_server_job *job, uint32_t population,
         const struct mfl_data_info *data, struct mfl_error *err)
 {
+        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
+                return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
 }

@@ -33,7 +33,7 @@ static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
 {
         const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
-        uint64_t sums = ops->needs_single_updates ? 0 : n * sizeof(int64_t);
+        uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
@@ -84,7 +84,7 @@ static void *alloc_touched(size_t bytes)
 static int alloc_memory(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
 {
-        bool single = rt->strategy->needs_single_updates;
+        bool single = mfl_job_has_rows(rt->spec);
         uint32_t cohort = MFL_MAX(options->cohort, 1u);
         int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
                 &rt->pool, err);
@@ -100,9 +100,9 @@ static int alloc_memory(
                 failed = !rt->state[i];
         }
         if (!failed && single) {
-                rt->rows = mfl_calloc(cohort, sizeof *rt->rows);
-                rt->scratch = mfl_calloc(cohort, sizeof *rt->scratch);
-                failed = !rt->rows || !rt->scratch;
+                rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
+                failed = !rt->rows || (mfl_attack_is_on_updates(rt->spec->simulation.attack) &&
+                                              mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
                 failed = !rt->sums;
@@ -385,6 +385,7 @@ int mfl_runtime_open(
         rt->fixed = options->fixed;
         rt->budget = options->budget;
         rt->n = options->graph->n_moving;
+        rt->n_threads = options->n_threads;
         float *frozen = NULL;
         int r = make_frozen(rt, &frozen, err);
         if (!r)
@@ -427,8 +428,8 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
-        free(rt->scratch);
         free(rt->memory);
+        free(rt->bad);
         free(rt);
 }
 
@@ -468,9 +469,7 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
                 return;
         }
         if (rt->spill) {
-                mfl_spill_range(rt->spill, begin, rt->rows);
-                rt->strategy->reduce(rt->rows, mfl_spill_rows(rt->spill), count, rt->scratch, rt->d);
-                mfl_spill_release(rt->spill, begin, count);
+                mfl_rows_reduce(rt, begin, count);
                 return;
         }
         /* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow.
@@ -565,7 +564,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 mfl_block_release(block);
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        int r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
+        if (!r)
+                r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        mfl_rows_end(rt);
         if (!r)
                 r = make_grid(rt, !weight, params, err);
         if (!r && rt->states)
@@ -603,6 +605,11 @@ int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGE
 struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
 {
         return rt->states;
+}
+
+const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt)
+{
+        return &rt->report;
 }
 
 const double *mfl_runtime_method(const struct mfl_runtime *rt)

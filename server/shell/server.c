@@ -286,6 +286,7 @@ static void connect_rooms(struct mfl_server *server)
                 .budget = &server->budget,
                 .disk = &server->observed.disk,
                 .slots = server->config.slots,
+                .allow_simulation = server->config.allow_simulation,
                 .ops = &jobs_ops,
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};

@@ -125,6 +125,7 @@ static const char *const schema_steps[] = {
         " client INTEGER NOT NULL, round INTEGER NOT NULL, slot INTEGER NOT NULL, crc INTEGER NOT NULL,"
         " sum INTEGER, PRIMARY KEY (job, client)) WITHOUT ROWID;"
         "ALTER TABLE rounds ADD COLUMN states_lost INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

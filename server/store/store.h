@@ -164,6 +164,7 @@ void mfl_store_states_deinit(struct mfl_store_states *states);
 int mfl_store_state_list(
         struct mfl_store *store, const char *id, struct mfl_store_states *ret_states, struct mfl_error *err);
 
+#define MFL_STORE_CHOICE_BYTES 384
 struct mfl_store_round {
         struct mfl_round_record record;
         uint64_t bytes_up, bytes_down;
@@ -175,6 +176,7 @@ struct mfl_store_round {
         uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
         const struct mfl_store_states
                 *states; /* for the commit: the states that the round wrote; NULL: none */
+        char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
 };
 struct mfl_store_rounds {
         uint32_t n;

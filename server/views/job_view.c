@@ -40,6 +40,7 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.committed_ms = round->committed_ms;
         out.kept = round->kept;
         out.daemons = record->daemons;
+        out.choice = (char *)round->choice;
         *ret_info = out;
 }
 
