@@ -167,7 +167,7 @@ static const struct rule rules[] = {
                  "is for sums of updates, and this job takes each client's by itself; remove compression"},
                 ANY, compresses_rows, "compression", "up"},
         {{"strategy: scaffold or feddyn", "simulation: an attack on updates",
-                 "changes rows of updates, and clients that keep a state have none; write label-flip, or another "
+                 "changes rows of updates, and clients that keep a state have none; write another "
                  "strategy"},
                 STATEFUL, attacks_rows, "", "simulation"},
         {{"strategy: fednova or qfedavg", "compression: bits",
