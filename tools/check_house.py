@@ -20,6 +20,7 @@ PURPOSE = {
     "common/settings": "YAML files and their settings",
     "common/model": "the graph of a model, presets, safetensors files",
     "common/job": "job files: reading and checking",
+    "common/method": "what strategies add to the mean of deltas: a file for each",
     "common/data": "data sets: reading, checking, splitting",
     "common/privacy": "what differential privacy costs",
     "common/codec": "how updates are rounded and packed for their way to the server",

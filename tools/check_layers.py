@@ -32,6 +32,7 @@ ROOMS = {
     "common/settings": ["common/base"],
     "common/model": ["common/base"],
     "common/job": ["common/base", "common/settings", "common/model"],
+    "common/method": ["common/base", "common/job", "common/model"],
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job"],
     "common/privacy": ["common/base"],

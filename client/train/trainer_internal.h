@@ -7,7 +7,7 @@
 
 #include "client/train/trainer.h"
 #include "common/partition/partition.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 /* ---- memory: trainer_memory.c ---- */
 
@@ -200,6 +200,7 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 struct trainer_run;
 /* Steps of a client of n samples. */
 uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
+/* trainer_optimizer.c */
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);

@@ -55,7 +55,7 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_SCAFFOLD,
         MFL_STRATEGY_FEDDYN,
 };
-/* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
+/* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
         MFL_SCAFFOLD_II,
@@ -314,7 +314,7 @@ bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* Whether clients keep something from round to round (common/job/method.h). */
+/* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: median, and strategies whose
  * clients keep something that follows from their own update. */

@@ -78,8 +78,8 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
                 (json_int_t)r->attempt, "daemons", (json_int_t)r->daemons, "committed_unix_ms",
                 (json_int_t)r->committed_ms, "kept", (int)r->kept, "bytes_up_alone",
                 (json_int_t)r->bytes_up_alone, "bytes_down_alone", (json_int_t)r->bytes_down_alone,
-                "mean_iou", mfl_json_number(iou, r->mean_iou), "clamped", (json_int_t)r->clamped, "states_lost",
-                (json_int_t)r->states_lost);
+                "mean_iou", mfl_json_number(iou, r->mean_iou), "clamped", (json_int_t)r->clamped,
+                "states_lost", (json_int_t)r->states_lost);
 }
 
 json_t *mfl_json_node(const Mfl__NodeCost *c)

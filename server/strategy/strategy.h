@@ -24,7 +24,7 @@
 /* The round that is applied. */
 struct mfl_strategy_round {
         uint32_t number; /* from 1 on */
-        double step; /* factor of d that follows from the round's scalars (common/job/method.h); 1 with most strategies */
+        double step; /* factor of d that follows from the round's scalars (common/method/method.h); 1 with most strategies */
 };
 
 struct mfl_strategy_ops {
