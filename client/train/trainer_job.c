@@ -305,15 +305,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                      : 0;
 }
 
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
-{
-        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
-        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
-        if (n && !epoch)
-                return 0;
-        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
-}
-
 static struct mfl_net_options net_options(
         const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
 {
@@ -338,6 +329,8 @@ static struct mfl_net_options net_options(
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;
                         options.accumulate = 1;
+                        options.worker = trainer->ops->grad != NULL;
+                        options.shared_start &= !options.worker;
                 }
                 options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
@@ -431,9 +424,15 @@ static uint32_t balance(
 static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
 {
+        uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
+        uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         int r = reserve(trainer, job, trainer->info.own_memory,
-                mfl_trainer_team_bytes(trainer, job, options, width), "a team of workers", err);
-        return r ? r : mfl_trainer_team_new(trainer, job, slot->train, options, width, &slot->team, err);
+                mfl_trainer_team_bytes(trainer, job, options, width, zero),
+                "a worker's gradients and optimizer", err);
+        if (r == MFL_INVALID)
+                mfl_trainer_team_advise(trainer, job, options, width, err);
+        return r ? r
+                 : mfl_trainer_team_new(trainer, job, slot->train, options, width, zero, &slot->team, err);
 }
 
 static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
@@ -550,8 +549,15 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(trainer, job->data, kind, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
+        bool others = job->bytes || job->device_bytes;
         if (!r)
                 r = prepare_slots(trainer, job, kind, n, clients, err);
+        /* Networks for training and for evaluation may not fit side by side. */
+        if (r == MFL_INVALID && trainer->no_room && others) {
+                trainer->no_room = false;
+                empty_slots(trainer, job);
+                r = prepare_slots(trainer, job, kind, n, clients, err);
+        }
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

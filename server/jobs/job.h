@@ -55,6 +55,7 @@ struct mfl_jobs {
         struct mfl_budget *budget;
         struct mfl_disk_seen *disk;
         uint32_t slots; /* staging buffers of each job; 0: by the model's size */
+        bool allow_simulation;
         const struct mfl_jobs_ops *ops;
         void *user;
         struct mfl_server_job *first;        /* the oldest */
@@ -99,6 +100,7 @@ struct mfl_server_job {
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` and `frozen_file` */
         struct mfl_store_file file, frozen_file;
+        char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         struct mfl_job_observed observed;
         bool has_partition;                  /* of a population: stored, or on its way to the store */
         char partition_from[MFL_NAME_BYTES]; /* the daemon that sent it */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prepares a job: graph, last committed round, memory, params; and stores what is known about its data. */
+#include "common/cohort/memory.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
 #include "common/base/log.h"
@@ -29,6 +30,8 @@ static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
 static int check_population(const struct mfl_server_job *job, uint32_t population,
         const struct mfl_data_info *data, struct mfl_error *err)
 {
+        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
+                return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
 }
@@ -75,6 +78,7 @@ static void run_prepare(struct mfl_work *work)
                 .n_slots = job->jobs->slots,
                 .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
                                                  : 4096,
+                .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1 : 0,
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
                 .states = &states,
                 .population = op->prepare.population,
@@ -110,6 +114,7 @@ static void run_prepare(struct mfl_work *work)
         options.frozen_path = resume.frozen_path[0] ? resume.frozen_path : NULL;
         options.initial_path = resume.initial_path[0] ? resume.initial_path : NULL;
         options.round = resume.round;
+        op->prepare.virtual_us = resume.virtual_us;
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
         mfl_store_states_deinit(&states);
         if (op->status)
@@ -165,6 +170,8 @@ static void done_prepare(struct mfl_work *work)
         if (classes && mfl_job_counts_classes(job->graph, job->spec->training.auxiliary.n))
                 op->event.job_ready.counted_classes = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
+        op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
+        op->event.job_ready.virtual_us = op->prepare.virtual_us;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);

@@ -82,7 +82,9 @@ struct mfl_runtime_options {
         struct mfl_fixed fixed;        /* mfl_job_fixed */
         uint32_t n_slots;       /* at most so many; fewer, but one at least, when the budget is short. 0: 2 */
         uint32_t cohort;        /* single updates: rows of the spill file (most clients in a round) */
+        uint64_t n_memory;      /* rows that the job remembers of clients; 0: it has no such memory */
         uint64_t clients_bytes; /* what the core keeps of the clients: charged to the budget, too */
+        uint32_t n_threads;     /* of the pass over single updates; 0: one per CPU, at most 4 */
         const char *state_dir;
         /* Where the params come from. Checkpoint: safetensors with params and strategy state; those that the
          * file has not are in `frozen` (NULL: it has all). Initial: raw little-endian floats, graph->n of
@@ -190,12 +192,30 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
 
+/* What is remembered of clients, rows of 4, as the checkpoint told that the job resumed from; NULL: nothing. Valid until the
+ * runtime is closed. */
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
 /* Worker. What is added to the gradients of a client's local training in the current round, as params of its own, which count
  * in the budget while somebody has them. MFL_NOT_FOUND: this is not the job's current digest. */
 int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
         struct mfl_params **ret_correction, struct mfl_error *err);
 /* NULL: clients keep nothing. */
 struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
+/* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less
+ * than half of an equal share are told. */
+#define MFL_ROWS_TOLD 16
+struct mfl_rows_report {
+        uint32_t n_rows, n_used;   /* 0 rows: not such a strategy */
+        uint32_t few;              /* 0, or so many rows were too few for the rule */
+        uint32_t n_bad, n_dropped; /* of a simulated attack: rows; rows that were not finite */
+        uint32_t n_least, n_told;
+        struct {
+                uint64_t item;
+                double share, score, distance; /* NAN: not known */
+        } told[MFL_ROWS_TOLD];
+};
+/* Worker. Borrowed. */
+const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt);
 
 /* Worker. Borrowed: valid until the next apply or close. */
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);

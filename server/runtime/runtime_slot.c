@@ -201,7 +201,7 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
         const void *memory = s->block->memory;
         if (rt->spill) {
                 int r = mfl_fixed_parts_check(&rt->fixed, &rt->graph->statistics, memory, (size_t)rt->n, err);
-                return r ? r : mfl_spill_put(rt->spill, s->upload.item, memory, err);
+                return r ? r : mfl_spill_put(rt->spill, s->upload.item, s->upload.weight, memory, err);
         }
         bool fits = s->upload.weight <= rt->fixed.weight_max - rt->weight_added;
         if (rt->states) {

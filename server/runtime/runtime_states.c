@@ -1,6 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's runtime gives away of its clients' states. */
+/* A job's clients' states, as its runtime uses them. */
 #include "server/runtime/runtime_internal.h"
+
+int mfl_runtime_open_states(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        static const struct mfl_store_states none;
+        const struct mfl_states_options states = {.path = options->states_path,
+                .spec = rt->spec,
+                .statistics = &rt->graph->statistics,
+                .n = rt->n,
+                .population = options->population,
+                .known = options->states ? options->states : &none};
+        return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
+}
+
+_Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
+
+int mfl_runtime_advance_states(
+        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
+{
+        const double *mean;
+        int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
+        for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
+                rt->d[e] += rt->method->shift(rt->spec, mean[e]);
+        return r;
+}
 
 int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
         struct mfl_params **ret_correction, struct mfl_error *err)

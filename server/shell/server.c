@@ -257,7 +257,8 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
                 .reconnect_grace_ms = (uint32_t)config->reconnect_grace_ms,
                 .upload_stall_ms = (uint32_t)config->upload_stall_ms,
         };
-        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0)
+        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0 ||
+                getrandom(options.secret, sizeof options.secret, 0) != sizeof options.secret)
                 return mfl_fail_errno(err, "getrandom");
         int r = mfl_core_new(&options, &core, err);
         if (!r)
@@ -285,6 +286,7 @@ static void connect_rooms(struct mfl_server *server)
                 .budget = &server->budget,
                 .disk = &server->observed.disk,
                 .slots = server->config.slots,
+                .allow_simulation = server->config.allow_simulation,
                 .ops = &jobs_ops,
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};

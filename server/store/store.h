@@ -164,6 +164,7 @@ void mfl_store_states_deinit(struct mfl_store_states *states);
 int mfl_store_state_list(
         struct mfl_store *store, const char *id, struct mfl_store_states *ret_states, struct mfl_error *err);
 
+#define MFL_STORE_CHOICE_BYTES 384
 struct mfl_store_round {
         struct mfl_round_record record;
         uint64_t bytes_up, bytes_down;
@@ -174,7 +175,8 @@ struct mfl_store_round {
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
         uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
         const struct mfl_store_states
-                *states; /* for the commit: the states that the round wrote; NULL: none */
+                *states;                     /* for the commit: the states that the round wrote; NULL: none */
+        char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
 };
 struct mfl_store_rounds {
         uint32_t n;
@@ -242,6 +244,7 @@ struct mfl_store_resume {
         char initial_path[MFL_STORE_PATH_BYTES];    /* round 0 with uploaded params, else "" */
         uint8_t digest[MFL_DIGEST_BYTES];           /* of the params; zero for round 0 */
         uint32_t passed_over;                       /* damaged rounds */
+        uint64_t virtual_us;                        /* when the round ended in virtual time; 0: in none */
 };
 int mfl_store_resume(
         struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);

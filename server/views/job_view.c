@@ -19,6 +19,11 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
                 out.has_mean_iou_case = MFL__ROUND_INFO__HAS_MEAN_IOU_MEAN_IOU;
                 out.mean_iou = record->mean_iou;
         }
+        if (record->has_virtual) {
+                out.has_virtual_end_case = MFL__ROUND_INFO__HAS_VIRTUAL_END_VIRTUAL_END;
+                out.virtual_start = (double)record->virtual_start_us / 1e6;
+                out.virtual_end = (double)record->virtual_end_us / 1e6;
+        }
         out.samples = record->samples;
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;
@@ -35,6 +40,7 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.committed_ms = round->committed_ms;
         out.kept = round->kept;
         out.daemons = record->daemons;
+        out.choice = (char *)round->choice;
         *ret_info = out;
 }
 
