@@ -20,6 +20,7 @@ PURPOSE = {
     "common/settings": "YAML files and their settings",
     "common/model": "the graph of a model, presets, safetensors files",
     "common/job": "job files: reading and checking",
+    "common/method": "what strategies add to the mean of deltas: a file for each",
     "common/data": "data sets: reading, checking, splitting",
     "common/trace": "durations and availability of clients, as data of a job",
     "common/cohort": "which clients a round has",

@@ -33,6 +33,7 @@ ROOMS = {
     "common/model": ["common/base"],
     "common/trace": ["common/base"],
     "common/job": ["common/base", "common/settings", "common/model", "common/trace"],
+    "common/method": ["common/base", "common/job", "common/model"],
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job"],
     "common/cohort": ["common/base", "common/job", "common/trace"],

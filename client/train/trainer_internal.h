@@ -7,7 +7,7 @@
 
 #include "client/train/trainer.h"
 #include "common/partition/partition.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 /* ---- memory: trainer_memory.c ---- */
 

@@ -71,7 +71,7 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_CENTERED_CLIP,
         MFL_STRATEGY_NORM_FILTER,
 };
-/* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
+/* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
         MFL_SCAFFOLD_II,
@@ -307,7 +307,7 @@ struct mfl_job {
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
                 uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
-                uint64_t state;       /* bytes of all clients' states together, default 64 GiB */
+                uint64_t state;               /* bytes of all clients' states together, default 64 GiB */
         } limits;
         struct {
                 uint32_t
@@ -357,7 +357,7 @@ bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* Whether clients keep something from round to round (common/job/method.h). */
+/* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);

@@ -298,3 +298,13 @@ int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad)
         *ret_bad = bad;
         return 0;
 }
+
+bool mfl_job_has_rows(const struct mfl_job *job)
+{
+        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
+}
+
+bool mfl_job_needs_single_updates(const struct mfl_job *job)
+{
+        return mfl_job_has_rows(job) || mfl_job_keeps_state(job);
+}

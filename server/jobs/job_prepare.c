@@ -2,7 +2,7 @@
 /* Prepares a job: graph, last committed round, memory, params; and stores what is known about its data. */
 #include "common/cohort/memory.h"
 #include "common/partition/partition.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "common/base/log.h"
 #include "kernels/backend.h"
 #include "server/jobs/job_internal.h"

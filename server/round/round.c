@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One job's rounds: preparation, decisions, timers. */
 #include "server/round/round.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"

@@ -4,7 +4,7 @@
 #define MFL_SERVER_STATE_ACTION_H
 
 #include "common/job/job_record.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 enum mfl_core_action_kind {

@@ -6,7 +6,7 @@
 #include "common/base/fixed.h"
 #include "common/cohort/memory.h"
 #include "common/job/job_record.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 struct core_cut;
@@ -166,7 +166,7 @@ struct core_job {
         struct mfl_round_record record;
         core_sum train_loss, eval_loss;
         core_sum scalars
-                [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/job/method.h) */
+                [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/method/method.h) */
         uint64_t train_correct, eval_correct;
         uint64_t *by_class; /* 3 * counted_classes, of the evaluation at hand */
         uint64_t progress_samples;

@@ -3,7 +3,7 @@
 #ifndef MFL_SERVER_STATE_EVENT_H
 #define MFL_SERVER_STATE_EVENT_H
 
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 struct mfl_core_options {

@@ -2,7 +2,7 @@
 /* Federated learning in miniature: six parameters, a training that is a function of (params, client, round),
  * and the true fixed-point sums. */
 #include "tests/sim/sim.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include "common/base/digest.h"
 

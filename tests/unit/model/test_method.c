@@ -3,7 +3,7 @@
 #include "tests/lib/test.h"
 #include "common/base/rng.h"
 #include "common/job/exact.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include <math.h>
 #include <stdio.h>
