@@ -39,6 +39,9 @@
 #define MFL_GROUP_MAX 64       /* members */
 #define MFL_TEAM_RANKS_MAX 64u /* of all members together */
 #define MFL_COMMUNICATOR_ID_BYTES 128
+#define MFL_PEER_BYTES 128 /* "host:port" of a daemon that others reach */
+#define MFL_PEER_NONCE_BYTES 16
+#define MFL_TEAM_KEY_BYTES 32
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];
@@ -65,6 +68,7 @@ struct mfl_daemon_info {
         char site[MFL_NAME_BYTES];         /* "": it is one by itself */
         char tags[MFL_TAGS_BYTES];         /* "gpu=h100,region=eu", or "" */
         bool alone;                        /* it never trains a client together with others */
+        char peer[MFL_PEER_BYTES];         /* where daemons of other nodes reach it; "": they don't */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;
         uint32_t workers;
@@ -154,6 +158,9 @@ struct mfl_task_team {
         uint32_t n_members;
         uint64_t members[MFL_GROUP_MAX]; /* instances */
         uint32_t widths[MFL_GROUP_MAX];  /* ranks of each */
+        uint8_t key[MFL_TEAM_KEY_BYTES]; /* with peers */
+        /* n_members addresses; owned by the message. NULL: the members meet in shared memory. */
+        char (*peers)[MFL_PEER_BYTES];
 };
 
 /* What a site says of a job. */
@@ -210,6 +217,7 @@ struct mfl_task_times {
 struct mfl_team_totals {
         uint32_t formed, broken, taken;
         struct mfl_task_times times;
+        char last[MFL_REASON_BYTES]; /* why the last one that ended badly did */
 };
 
 struct mfl_announce {

@@ -67,6 +67,7 @@ static int pack_hello(
         hello.site = TEXT(h->site);
         hello.tags = TEXT(h->tags);
         hello.alone = h->alone;
+        hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
@@ -84,6 +85,24 @@ static int pack_hello(
         e.body_case = MFL__ENVELOPE__BODY_HELLO;
         e.hello = &hello;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
+}
+
+/* Addresses as the wire has them. */
+struct peers {
+        Mfl__Peer v[MFL_GROUP_MAX], *pointers[MFL_GROUP_MAX];
+};
+
+static void point_to_peers(const struct mfl_task_team *team, struct peers *peers, Mfl__Team *ret_wire)
+{
+        for (uint32_t i = 0; team->peers && i < team->n_members; i++) {
+                mfl__peer__init(&peers->v[i]);
+                peers->v[i].address = team->peers[i];
+                peers->pointers[i] = &peers->v[i];
+        }
+        ret_wire->n_peers = team->peers ? team->n_members : 0;
+        ret_wire->peers = peers->pointers;
+        if (team->peers)
+                ret_wire->key = (ProtobufCBinaryData){MFL_TEAM_KEY_BYTES, (uint8_t *)(uintptr_t)team->key};
 }
 
 static ProtobufCBinaryData inside(const struct mfl_wire_extra *extra)
@@ -128,11 +147,13 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         group.communicator = t->group.communicator;
         task.group = t->group.group ? &group : NULL;
         Mfl__Team team = MFL__TEAM__INIT;
+        struct peers peers;
         team.team = t->team.team;
         team.member = t->team.member;
         team.n_members = team.n_widths = t->team.n_members;
         team.members = (uint64_t *)(uintptr_t)t->team.members;
         team.widths = (uint32_t *)(uintptr_t)t->team.widths;
+        point_to_peers(&t->team, &peers, &team);
         task.team = t->team.team ? &team : NULL;
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;

@@ -115,6 +115,7 @@ static void free_task(struct agent_task *task)
         free(task->by_class);
         free(task->task.items);
         free(task->task.grid);
+        free(task->task.team.peers);
         free(task);
 }
 

@@ -13,7 +13,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
-#include "common/where/where.h"
+#include "common/job/where.h"
 #include "common/model/graph.h"
 #include "common/trace/trace.h"
 
@@ -122,12 +122,15 @@ struct mfl_job_floats {
 };
 
 #define MFL_MEMBERS_MAX 64 /* workers of a client */
+#define MFL_ZERO_AUTO (-1)
+#define MFL_ZERO_AUTO_FLOATS 1 /* what auto is with exact: false */
+#define MFL_ZERO_MAX 2
 
 /* Where the workers of a client are. The result is the same. */
 enum mfl_within {
         MFL_WITHIN_DAEMON, /* threads of one daemon */
         MFL_WITHIN_NODE,   /* and daemons of its node */
-        MFL_WITHIN_ANY,
+        MFL_WITHIN_ANY,    /* and of all nodes, where daemons listen for each other */
 };
 
 struct mfl_job {
@@ -229,7 +232,8 @@ struct mfl_job {
                 uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
                 int within;       /* enum mfl_within */
-                bool exact;       /* true */
+                bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
+                int zero;     /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;

@@ -60,7 +60,7 @@ static bool median_compresses(const struct mfl_job *job)
         return job->aggregation.strategy == MFL_STRATEGY_MEDIAN && job->compression.up;
 }
 
-static bool weighs_and_rounds(const struct mfl_job *job)
+static bool weighs_on_grid(const struct mfl_job *job)
 {
         enum mfl_strategy_kind kind = job->aggregation.strategy;
         return (kind == MFL_STRATEGY_FEDNOVA || kind == MFL_STRATEGY_QFEDAVG) && job->compression.bits > 0;
@@ -74,13 +74,6 @@ static const struct rule rules[] = {
                  "write sgd, or "
                  "strategy: fedavg"},
                 nova_adapts, "training", "optimizer"},
-        {{"strategy: median", "compression",
-                 "is for sums of updates, and median takes each client's by itself; remove compression"},
-                median_compresses, "compression", "up"},
-        {{"strategy: fednova, qfedavg", "compression.up.bits",
-                 "bits need the mean of the deltas for their range, and this strategy weighs deltas "
-                 "otherwise; write lossless"},
-                weighs_and_rounds, "compression", "up"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},
@@ -105,6 +98,14 @@ static const struct rule rules[] = {
                 real, "selection", "over"},
         {{"time: real", "virtual_deadline", "is only used with time: virtual; add that, or write deadline"},
                 real, "limits", "virtual_deadline"},
+        {{"strategy: median", "compression",
+                 "is for sums of updates, and median takes each client's by itself; remove compression"},
+                median_compresses, "compression", "up"},
+        {{"strategy: fednova or qfedavg", "compression: bits",
+                 "bits need the mean of the deltas for their range, and this strategy weighs deltas "
+                 "otherwise; "
+                 "write lossless"},
+                weighs_on_grid, "compression", "up"},
 };
 
 size_t mfl_job_goes_count(void)

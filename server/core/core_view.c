@@ -142,7 +142,7 @@ int mfl_core_job_teams(const struct mfl_core *core, const char *id, struct mfl_t
 }
 
 int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, uint32_t member,
-        const char **ret_daemon, uint32_t *ret_ranks)
+        const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide)
 {
         const struct core_job *job = mfl_core_job(core, id);
         const struct core_team *team = job ? job->teams : NULL;
@@ -152,6 +152,7 @@ int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, u
                 return MFL_NOT_FOUND;
         *ret_daemon = team->member[member].task->daemon->info.name;
         *ret_ranks = team->member[member].width;
+        *ret_wide = team->wide;
         return 0;
 }
 

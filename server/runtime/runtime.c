@@ -199,24 +199,6 @@ static int load_numbers(
         return 0;
 }
 
-static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
-        const struct mfl_runtime_options *options, struct mfl_error *err)
-{
-        uint64_t count = 4 * options->n_memory;
-        rt->memory = mfl_calloc(count, sizeof *rt->memory);
-        if (!rt->memory)
-                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
-        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
-                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
-                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
-                       : 0;
-}
-
-const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
-{
-        return rt->memory;
-}
-
 /* Of the checkpoint that the params came from; a job without one, or at its start, has none. */
 static int load_grid(
         struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err)
@@ -245,6 +227,24 @@ static int load_grid(
         }
         mfl_st_close(file);
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
+}
+
+static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
+        const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        uint64_t count = 4 * options->n_memory;
+        rt->memory = mfl_calloc(count, sizeof *rt->memory);
+        if (!rt->memory)
+                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
+        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
+                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
+                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
+                       : 0;
+}
+
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
+{
+        return rt->memory;
 }
 
 static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,

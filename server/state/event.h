@@ -12,6 +12,7 @@ struct mfl_core_options {
          * starts at the upper half of server_instance, in case the directory was lost and created again
          * within the same second. */
         uint32_t boot;
+        uint8_t secret[MFL_TEAM_KEY_BYTES]; /* random; the keys of teams over several nodes follow from it */
         uint32_t heartbeat_ms, dead_ms, reconnect_grace_ms;
         uint32_t upload_stall_ms; /* an upload that is silent for this long loses its slot; 0: never */
 };

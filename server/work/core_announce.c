@@ -114,8 +114,8 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
         if (a->item_first != was->item_first || a->item_count != was->item_count || a->bytes != was->bytes ||
                 a->weight != was->weight || a->encoding != was->encoding ||
                 a->n_rejected != was->n_rejected || a->n_scalars != was->n_scalars ||
-                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0 || a->clamped != was->clamped ||
-                a->n_losses != was->n_losses ||
+                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0 || a->n_losses != was->n_losses ||
+                a->clamped != was->clamped ||
                 (a->n_losses && memcmp(a->losses, was->losses, a->n_losses * sizeof *a->losses) != 0)) {
                 mfl_core_daemon_close(core, daemon, true, "it announced an update again with other numbers");
                 return;
