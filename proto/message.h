@@ -21,6 +21,7 @@
 #define MFL_NODE_BYTES (2 * MFL_NAME_BYTES) /* a node's name: an id, "/", a daemon's name */
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
+#define MFL_LOSSES_MAX 32768       /* items whose losses an Announce tells */
 #define MFL_BY_CLASS_MAX (1 << 20) /* counts of one evaluation result */
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
@@ -171,6 +172,7 @@ enum mfl_site_word {
 };
 
 #define MFL_TASK_METHOD_MAX 4
+#define MFL_GRID_MAX 65536 /* tensors */
 #define MFL_ANNOUNCE_SCALARS_MAX 4
 
 struct mfl_task {
@@ -196,6 +198,8 @@ struct mfl_task {
         uint32_t n_method; /* what the job's strategy keeps from round to round */
         double method[MFL_TASK_METHOD_MAX];
         uint32_t participants; /* clients of the round; 0: not told */
+        uint32_t n_grid;       /* tensors that move, or 0 */
+        int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
 };
 
 struct mfl_rejected {
@@ -231,6 +235,9 @@ struct mfl_announce {
         struct mfl_task_times team;
         uint32_t n_scalars; /* sums that the job's strategy adds beside the deltas */
         int64_t scalars[MFL_ANNOUNCE_SCALARS_MAX];
+        uint64_t clamped;  /* elements beyond the grid */
+        uint32_t n_losses; /* 0, or item_count */
+        struct mfl_client_loss *losses;
 };
 
 struct mfl_range {

@@ -35,6 +35,8 @@ struct mfl_wire_extra {
         const void *
                 data; /* TASK: the params; ANNOUNCE: the update; NULL: they travel in messages of their own */
         size_t n;     /* bytes of data, at most MFL_INLINE_MAX */
+        const int32_t *grid; /* TASK: of the params; NULL: none */
+        uint32_t n_grid;
 };
 
 /* extra may be NULL. Welcome and Hello get this program's protocol version. The reasons of Announce are cut further

@@ -127,6 +127,13 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         if (t->n_method)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
+        if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
+                free(items);
+                return -ENOMEM;
+        }
+        m->task.n_grid = (uint32_t)t->n_grid;
+        if (t->n_grid)
+                memcpy(m->task.grid, t->grid, t->n_grid * sizeof *t->grid);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -137,8 +144,15 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
 static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
 {
         struct mfl_rejected *rejected = mfl_calloc(a->n_rejected, sizeof *rejected);
-        if (!rejected)
+        struct mfl_client_loss *losses = mfl_calloc(a->n_losses, sizeof *losses);
+        if (!rejected || !losses) {
+                free(rejected);
+                free(losses);
                 return -ENOMEM;
+        }
+        for (size_t i = 0; i < a->n_losses; i++)
+                losses[i] = (struct mfl_client_loss){
+                        a->losses[i]->samples, a->losses[i]->loss_sum, a->losses[i]->square_sum};
         for (size_t i = 0; i < a->n_rejected; i++) {
                 rejected[i].item = a->rejected[i]->item;
                 COPY(rejected[i].reason, a->rejected[i]->reason);
@@ -150,6 +164,8 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 .item_count = a->item_count,
                 .n_rejected = (uint32_t)a->n_rejected,
                 .rejected = rejected,
+                .n_losses = (uint32_t)a->n_losses,
+                .losses = losses,
                 .encoding = (enum mfl_encoding)a->encoding,
                 .bytes = a->bytes,
                 .weight = a->weight,
@@ -166,6 +182,7 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .exchange_us = a->team->exchange_us,
                         .apply_us = a->team->apply_us,
                         .repeats = a->team->repeats};
+        m->announce.clamped = a->clamped;
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
                 memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);

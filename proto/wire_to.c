@@ -158,6 +158,8 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;
         task.participants = t->participants;
+        task.n_grid = extra->grid ? extra->n_grid : 0;
+        task.grid = (int32_t *)(uintptr_t)extra->grid;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -213,8 +215,21 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.apply_us = a->team.apply_us;
         team.repeats = a->team.repeats;
         announce.team = a->has_team ? &team : NULL;
+        announce.clamped = a->clamped;
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
+        MFL_CLEANUP_FREE void **losses = pointers_new(a->n_losses, sizeof(Mfl__ClientLoss));
+        if (!losses)
+                return mfl_fail_memory(err, a->n_losses * sizeof(Mfl__ClientLoss), "Announce");
+        for (uint32_t i = 0; i < a->n_losses; i++) {
+                Mfl__ClientLoss *loss = losses[i];
+                mfl__client_loss__init(loss);
+                loss->samples = a->losses[i].samples;
+                loss->loss_sum = a->losses[i].loss_sum;
+                loss->square_sum = a->losses[i].square_sum;
+        }
+        announce.n_losses = a->n_losses;
+        announce.losses = (Mfl__ClientLoss **)losses;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

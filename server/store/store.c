@@ -115,6 +115,12 @@ static const char *const schema_steps[] = {
         /* NULL: not an evaluation of labels at several positions. */
         "ALTER TABLE rounds ADD COLUMN mean_iou REAL;"
         "PRAGMA user_version = 9;",
+
+        "ALTER TABLE rounds ADD COLUMN clamped INTEGER NOT NULL DEFAULT 0;"
+        /* Microseconds of virtual time; NULL: the job has none. */
+        "ALTER TABLE rounds ADD COLUMN virtual_start_us INTEGER;"
+        "ALTER TABLE rounds ADD COLUMN virtual_end_us INTEGER;"
+        "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */
 #define BOOT_CLOCK_MAX 0xf0000000u

@@ -150,10 +150,12 @@ struct sim_job {
         enum mfl_job_state end;
         char end_reason[MFL_REASON_BYTES];
         uint32_t committed;
+        uint64_t virtual_us; /* when that round ended, in virtual time */
         float params[SIM_PARAMS];
         uint32_t n_frozen; /* SIM_FROZEN, or 0 */
         float frozen[SIM_FROZEN];
-        bool pure; /* every round so far had all of its first cohort */
+        bool misled; /* a daemon has told false samples, from which clients may have been drawn */
+        bool pure;   /* every round so far had all of its first cohort */
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
         uint32_t opened, applied;

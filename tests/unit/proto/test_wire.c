@@ -53,6 +53,13 @@ static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
                         m->announce.rejected[i].item = mfl_rng_u64(r);
                         RANDOM_TEXT(r, m->announce.rejected[i].reason);
                 }
+                if (!mfl_rng_below(r, 2))
+                        break;
+                m->announce.n_losses = n + 1;
+                m->announce.losses = calloc(n + 1, sizeof *m->announce.losses);
+                for (uint32_t i = 0; i <= n; i++)
+                        m->announce.losses[i] = (struct mfl_client_loss){mfl_rng_u64(r) >> 4,
+                                (int64_t)(mfl_rng_u64(r) >> 1), (int64_t)(mfl_rng_u64(r) >> 1)};
                 break;
         case MFL_MSG_GRANT:
                 m->update.n_ranges = n;
