@@ -128,6 +128,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
         if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
+                free(m->task.team.peers);
                 free(items);
                 return -ENOMEM;
         }
