@@ -18,7 +18,7 @@
 #define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
 #define MFL_PROTOCOL_TEAMS 6      /* the first for tasks with a team */
 #define MFL_PROTOCOL_METHODS 7    /* the first with Task.method and Announce.scalars */
-#define MFL_PROTOCOL_SHARDS 8     /* the first for tasks with a team whose members agree on where state lies */
+#define MFL_PROTOCOL_SHARDS 8     /* the first whose teams agree on where their state lies */
 #define MFL_PROTOCOL_PACKED 8     /* the first with Task.grid and Chunk.bytes */
 #define MFL_PROTOCOL_FUNCTIONS                                                                               \
         5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
