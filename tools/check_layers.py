@@ -31,9 +31,11 @@ ROOMS = {
     "common/base": [],
     "common/settings": ["common/base"],
     "common/model": ["common/base"],
-    "common/job": ["common/base", "common/settings", "common/model"],
+    "common/trace": ["common/base"],
+    "common/job": ["common/base", "common/settings", "common/model", "common/trace"],
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job"],
+    "common/cohort": ["common/base", "common/job", "common/trace"],
     "common/privacy": ["common/base"],
     "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],
@@ -55,12 +57,13 @@ ROOMS = {
     "kernels/cuda": ["common/*", "kernels", "kernels/cuda/*"],
     "kernels/conformance": ["common/*", "kernels", "kernels/mesh", "kernels/team"],
     "server/strategy": ["common/*"],
+    "server/robust": ["common/*"],
     "server/state": ["common/*", "proto"],
     "server/work": ["common/*", "proto", "server/state"],
     "server/round": ["common/*", "proto", "server/state", "server/work"],
     "server/core": ["common/*", "proto", "server/round", "server/state", "server/work"],
     "server/store": ["common/*", "proto"],
-    "server/runtime": ["common/*", "proto", "server/store", "server/strategy"],
+    "server/runtime": ["common/*", "proto", "server/robust", "server/store", "server/strategy"],
     "server/config": ["common/*"],
     "server/loop": ["common/*", "server/core"],
     "server/observe": ["common/*", "proto", "server/core"],
@@ -76,8 +79,9 @@ ROOMS = {
     "client/agent": ["common/*", "proto"],
     "client/policy": ["common/*", "proto"],
     "client/node": ["common/*", "kernels", "proto"],
+    "client/peer": ["common/base", "kernels/mesh", "proto"],
     "client/gpu": ["common/*", "kernels", "proto"],
-    "client/train": ["client/node", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto"],
+    "client/train": ["client/node", "client/peer", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto"],
     "client/link": ["client/agent", "client/node", "client/policy", "client/train", "common/*", "proto"],
     "client/service": ["client/*", "common/*", "kernels", "proto"],
     "cli/base": ["common/*", "proto/*"],
@@ -111,7 +115,7 @@ LIBRARIES = [
     (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
-CORES = ["server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+CORES = ["server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

@@ -10,6 +10,8 @@
 #include "cli/base/json.h"
 #include "cli/view/views.h"
 
+#define CHOICES_SHOWN 20 /* rounds */
+
 /* Prints the server's answer. */
 typedef int print_answer(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err);
@@ -147,10 +149,11 @@ static json_t *teams_json(const Mfl__JobTeams *teams)
                 json_array_append_new(at_work, members);
         }
         const Mfl__TeamTimes none = MFL__TEAM_TIMES__INIT, *t = teams->times ? teams->times : &none;
-        return json_pack("{si si si sf sf sf si so}", "formed", (int)teams->formed, "broken",
+        return json_pack("{si si si sf sf sf si ss so}", "formed", (int)teams->formed, "broken",
                 (int)teams->broken, "taken", (int)teams->taken, "compute_seconds",
                 (double)t->compute_us / 1e6, "exchange_seconds", (double)t->exchange_us / 1e6,
-                "apply_seconds", (double)t->apply_us / 1e6, "repeats", (int)t->repeats, "at_work", at_work);
+                "apply_seconds", (double)t->apply_us / 1e6, "repeats", (int)t->repeats, "last_lost",
+                mfl_json_text(teams->last), "at_work", at_work);
 }
 
 static json_t *detail_json(const Mfl__JobDetail *d)
@@ -158,6 +161,18 @@ static json_t *detail_json(const Mfl__JobDetail *d)
         return json_pack("{so ss so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
                 rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes), "teams",
                 teams_json(d->teams));
+}
+
+/* What a robust strategy made of the updates, for the newest rounds. */
+static void print_choices(Mfl__RoundInfo *const *rounds, size_t n)
+{
+        bool first = true;
+        for (size_t i = n > CHOICES_SHOWN ? n - CHOICES_SHOWN : 0; i < n; i++) {
+                if (!*rounds[i]->choice)
+                        continue;
+                printf("%sround %u: %s\n", first ? "\n" : "", rounds[i]->round, rounds[i]->choice);
+                first = false;
+        }
 }
 
 static int print_detail(
@@ -188,6 +203,7 @@ static int print_detail(
                 print_best(j);
         putchar('\n');
         int r = print_rounds(cli, d->rounds, d->n_rounds, err);
+        print_choices(d->rounds, d->n_rounds);
         if (!r)
                 r = print_network(cli, d, err);
         if (!r)

@@ -180,6 +180,7 @@ struct mfl_trainer {
         struct trainer_pool pool;
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct mfl_peer_port *peers;       /* NULL: none */
         struct mfl_activity *activity;     /* NULL: none */
         _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
         struct trainer_job *jobs;          /* last used first */
@@ -199,8 +200,6 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 }
 
 struct trainer_run;
-/* Steps of a client of n samples. */
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
@@ -254,7 +253,7 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
 
 struct trainer_item {
         uint64_t weight, samples, correct, train_us, clamped;
-        int64_t loss_sum;
+        int64_t loss_sum, square_sum;            /* squares: where the job's selection needs them */
         int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
         char *rejected;                          /* reason; NULL: counted */
 };

@@ -33,11 +33,40 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
         return NULL;
 }
 
+static bool has_last_cell(const struct core_job *job)
+{
+        for (int i = 0; i < job->spec->model.n_layers; i++)
+                if (job->spec->model.layers[i].last_cell)
+                        return true;
+        return false;
+}
+
+/* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (method->remember)
+                return (struct core_demand){
+                        MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
+        if (job->spec->time == MFL_TIME_VIRTUAL)
+                return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};
+        if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)
+                return (struct core_demand){
+                        MFL_PROTOCOL_COHORTS, mfl_selection_name(job->spec->selection.kind), " selection"};
+        if (job->spec->parallel.grain && job->spec->parallel.within == MFL_WITHIN_ANY)
+                return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
+        if (has_last_cell(job))
+                return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
+        const struct mfl_robust_spec *robust = &job->spec->aggregation.robust;
+        if (job->spec->simulation.attack)
+                return (struct core_demand){MFL_PROTOCOL_ROBUST, "simulation", ""};
+        if (mfl_job_is_robust(job->spec) &&
+                (job->spec->aggregation.strategy != MFL_STRATEGY_MEDIAN || robust->has_f || robust->has_more))
+                return (struct core_demand){MFL_PROTOCOL_ROBUST,
+                        mfl_strategy_name(job->spec->aggregation.strategy),
+                        " with keys of robust aggregation"};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

@@ -128,7 +128,8 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         const struct mfl_st_meta *meta, int n_meta, struct mfl_error *err)
 {
         int n = checkpoint->graph->n_params, n_moving = n - checkpoint->graph->i_moving, r = 0;
-        int n_all = n + checkpoint->n_state * n_moving, first = n - n_moving;
+        int n_states = n + checkpoint->n_state * n_moving, first = n - n_moving;
+        int n_all = n_states + (checkpoint->n_memory > 0);
         struct mfl_st_tensor *tensors = mfl_calloc((size_t)n_all, sizeof *tensors);
         char **names = mfl_calloc((size_t)n_all, sizeof *names);
         if (!tensors || !names)
@@ -138,6 +139,11 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         for (int i = 0; i < checkpoint->n_state && !r; i++)
                 r = name_state(checkpoint->graph, checkpoint->state_name[i], checkpoint->state[i],
                         tensors + n + n_moving * i, names + n + n_moving * i);
+        if (!r && checkpoint->n_memory)
+                tensors[n_states] = (struct mfl_st_tensor){.name = MFL_CHECKPOINT_MEMORY,
+                        .shape = {.rank = 2, .dim = {(int64_t)checkpoint->n_memory, 4}},
+                        .words = checkpoint->memory,
+                        .count = 4 * checkpoint->n_memory};
         if (r)
                 mfl_fail_memory(err, (size_t)n_all * sizeof *tensors, "a checkpoint's table");
         else
