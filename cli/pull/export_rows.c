@@ -5,7 +5,8 @@
 /* In the order of mfl_json_round; a test compares the two. */
 static const char *const columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy", "samples",
         "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest", "attempt",
-        "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou"};
+        "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
+        "virtual_start", "virtual_end", "clamped"};
 
 static void put_text(FILE *out, const char *s)
 {

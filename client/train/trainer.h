@@ -46,6 +46,7 @@
 
 #include "client/train/activity.h"
 #include "client/node/collective.h"
+#include "client/peer/peer.h"
 #include "client/train/population.h"
 #include "common/base/base.h"
 #include "common/base/budget.h"
@@ -78,6 +79,7 @@ struct mfl_trainer_options {
          * ones. */
         struct mfl_share *share;
         struct mfl_collective *shm, *nccl;
+        struct mfl_peer_port *peers;   /* outlives the trainer; NULL: no teams over several nodes */
         struct mfl_activity *activity; /* of `workers` workers; outlives the trainer; NULL: no figures are
                                           kept */
 };
@@ -106,6 +108,10 @@ struct mfl_train_request {
         const float *params;  /* the other task->n_params - n_frozen floats, which move */
         /* The same floats on the device; NULL: not staged. */
         const struct mfl_stage *frozen_stage, *params_stage;
+        /* For a job whose clients keep states (common/job/method.h), from round 2 on: brings what is added to the gradients of a
+         * client's training, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
+        int (*correct)(void *user, uint64_t client, float *to, struct mfl_error *err);
+        void *correct_user;
         struct mfl_train_control *control;
         /* Where the call puts the figures of the job's population if it makes the job: the job is new here,
          * or its memory had to make room for others. The caller frees them. Set at any time during the call;
@@ -122,6 +128,7 @@ struct mfl_train_request {
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
+        bool packed;  /* compression.up: they travel packed (common/codec/pack.h) */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */

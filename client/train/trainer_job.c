@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that the trainer keeps ready: the parsed file, graph, partition and, per worker, networks and
  * scratch. */
+#include "common/codec/grid.h"
 #include "client/train/trainer_internal.h"
 #include "common/base/log.h"
 #include "kernels/check.h"
@@ -256,6 +257,10 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
         if (request->task->n_method != (uint32_t)n_method)
                 return mfl_fail(err, MFL_INVALID, "the server sends %u numbers of its strategy, not %d",
                         request->task->n_method, n_method);
+        uint32_t n_grid = job->spec->compression.bits ? mfl_grid_tensors(job->graph) : 0;
+        if (request->task->n_grid && request->task->n_grid != n_grid)
+                return mfl_fail(err, MFL_INVALID, "the server sends a grid for %u tensors, not %u",
+                        request->task->n_grid, n_grid);
         *ret_job = job;
         return 0;
 }
@@ -300,38 +305,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                      : 0;
 }
 
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
-{
-        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
-        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
-        if (n && !epoch)
-                return 0;
-        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
-}
-
-struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
-{
-        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
-                .lr = spec->training.lr,
-                .momentum = spec->training.momentum,
-                .weight_decay = spec->training.weight_decay,
-                .nesterov = spec->training.nesterov,
-                .beta1 = spec->training.beta1,
-                .beta2 = spec->training.beta2,
-                .eps = spec->training.eps,
-                .clip_norm = spec->training.clip_norm,
-                .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
-                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
-}
-
-struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
-{
-        struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
-        if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
-                opt.prox_mu = (float)task->method[0];
-        return opt;
-}
-
 static struct mfl_net_options net_options(
         const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
 {
@@ -351,10 +324,13 @@ static struct mfl_net_options net_options(
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
+                options.corrects = mfl_method_get(spec)->correct != NULL;
                 options.accumulate = (int)spec->training.accumulate;
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;
                         options.accumulate = 1;
+                        options.worker = trainer->ops->grad != NULL;
+                        options.shared_start &= !options.worker;
                 }
                 options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
@@ -448,9 +424,15 @@ static uint32_t balance(
 static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
 {
+        uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
+        uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         int r = reserve(trainer, job, trainer->info.own_memory,
-                mfl_trainer_team_bytes(trainer, job, options, width), "a team of workers", err);
-        return r ? r : mfl_trainer_team_new(trainer, job, slot->train, options, width, &slot->team, err);
+                mfl_trainer_team_bytes(trainer, job, options, width, zero),
+                "a worker's gradients and optimizer", err);
+        if (r == MFL_INVALID)
+                mfl_trainer_team_advise(trainer, job, options, width, err);
+        return r ? r
+                 : mfl_trainer_team_new(trainer, job, slot->train, options, width, zero, &slot->team, err);
 }
 
 static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
@@ -567,8 +549,15 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(trainer, job->data, kind, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
+        bool others = job->bytes || job->device_bytes;
         if (!r)
                 r = prepare_slots(trainer, job, kind, n, clients, err);
+        /* Networks for training and for evaluation may not fit side by side. */
+        if (r == MFL_INVALID && trainer->no_room && others) {
+                trainer->no_room = false;
+                empty_slots(trainer, job);
+                r = prepare_slots(trainer, job, kind, n, clients, err);
+        }
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

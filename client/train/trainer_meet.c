@@ -60,35 +60,77 @@ int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, 
         return mfl_fail(err, MFL_TEAM_BROKEN, "%s", broken->err.text);
 }
 
+/* In shared memory where all are of one node, else over the network. */
+static int open_mesh(struct trainer_run *run, uint32_t i, struct trainer_rank *rank, struct mfl_error *err)
+{
+        const struct mfl_task_team *team = team_of(run);
+        const struct mfl_share *share = run->trainer->share;
+        const char *address[MFL_MESH_RANKS_MAX];
+        uint32_t first = ranks_before(team, team->member), n_ranks = ranks_before(team, team->n_members);
+        if (!team->peers) {
+                const struct mfl_mesh_shm_options meeting = {.dir = share ? mfl_share_dir(share) : NULL,
+                        .team = team->team,
+                        .rank = first + i,
+                        .n_ranks = n_ranks,
+                        .deadline_ms = MEET_MS,
+                        .cancel = &run->request->control->cancel,
+                        .accused = &rank->accused};
+                return mfl_mesh_shm_open(&meeting, &rank->mesh, err);
+        }
+        if (!run->trainer->peers)
+                return mfl_fail(err, MFL_TEAM_BROKEN, "this daemon has no peer_listen");
+        struct mfl_mesh_tcp_options meeting = {.port = run->trainer->peers,
+                .team = team->team,
+                .rank = first + i,
+                .n_ranks = n_ranks,
+                .local_first = first,
+                .n_local = team->widths[team->member],
+                .address = address,
+                .deadline_ms = MEET_MS,
+                .cancel = &run->request->control->cancel,
+                .accused = &rank->accused};
+        for (uint32_t r = 0; r < n_ranks; r++)
+                address[r] = team->peers[member_of(team, r)];
+        memcpy(meeting.key, team->key, sizeof(meeting.key));
+        return mfl_mesh_tcp_open(&meeting, &rank->mesh, err);
+}
+
+/* All ranks work in one stage: the largest that any of them needs. */
+static int agree(struct trainer_run *run, struct trainer_rank *rank, uint32_t *zero, struct mfl_error *err)
+{
+        int64_t stage = *zero;
+        const struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE,
+                .type = MFL_MESH_I64,
+                .reduction = MFL_MESH_MAX,
+                .step = UINT32_MAX,
+                .sequence = UINT32_MAX,
+                .in = &stage,
+                .out = &stage,
+                .n = 1};
+        int r = mfl_mesh_run(rank->mesh, &op, FIRST_MS, &run->request->control->cancel, err);
+        if (!r)
+                *zero = (uint32_t)stage;
+        return r;
+}
+
 /* Ranks of one team are started by one order, so they open their meshes at the same time. */
 static void meet_rank(void *arg, uint32_t i)
 {
         const struct order *order = arg;
         struct trainer_run *run = order->run;
         const struct trainer_job *job = run->job;
-        const struct mfl_task_team *team = team_of(run);
         const struct mfl_backend_ops *ops = run->trainer->ops;
         struct trainer_rank *rank = &order->slot->team->ranks[i];
-        const struct mfl_share *share = run->trainer->share;
-        const struct mfl_mesh_shm_options meeting = {.dir = share ? mfl_share_dir(share) : NULL,
-                .team = team->team,
-                .rank = ranks_before(team, team->member) + i,
-                .n_ranks = ranks_before(team, team->n_members),
-                .deadline_ms = MEET_MS,
-                .cancel = &run->request->control->cancel,
-                .accused = &rank->accused};
-        const struct mfl_team_options how = {.grain = job->spec->parallel.grain,
-                .step_rows = trainer_step_rows(job->spec),
-                .overlap = job->spec->parallel.overlap,
-                .bucket_bytes = job->spec->parallel.bucket,
-                .deadline_ms = FIRST_MS};
+        struct mfl_team_options how =
+                mfl_trainer_team_options(job, &order->slot->team->options, order->slot->team->zero);
+        how.deadline_ms = FIRST_MS;
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
-        rank->code = mfl_mesh_shm_open(&meeting, &rank->mesh, &rank->err);
+        rank->code = open_mesh(run, i, rank, &rank->err);
         if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
                 rank->code = MFL_TEAM_BROKEN;
-        if (!rank->code && i && ops->params_base)
-                rank->code = mfl_trainer_params_start(run, rank->net, -1, &rank->err);
+        if (!rank->code)
+                rank->code = agree(run, rank, &how.zero, &rank->err);
         if (!rank->code)
                 rank->code = mfl_team_new(ops, rank->net, &loss, rank->mesh, &how, &rank->team, &rank->err);
         if (rank->code && rank->mesh)
@@ -128,8 +170,8 @@ static void hear_rank(void *arg, uint32_t i)
         if (rank->code || rank->word[0] != WORD_ITEM)
                 return;
         if (i)
-                rank->code = ops->params_set(rank->net, 0, run->request->frozen,
-                        ops->params_base ? NULL : run->request->params, &rank->err);
+                rank->code =
+                        ops->params_set(rank->net, 0, run->request->frozen, run->request->params, &rank->err);
         mfl_team_begin(rank->team);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);

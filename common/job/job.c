@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_compression.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
+#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 #include "common/base/plain.h"
 #include "common/settings/yaml.h"
@@ -13,15 +15,18 @@ static const char *const partition_names[] = {"local", "iid", "dirichlet", "shar
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
-        "fedprox", "median", "fednova", "qfedavg", "trimmed-mean", "mean-around-median", "krum", "multi-krum",
-        "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean",
+        "mean-around-median", "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+static const char *const option_names[] = {"I", "II", NULL};
+static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Robust rules of the literature that are not there yet. */
 static const char *const strategies_later[] = {"dnc", "signguard", "foolsgold", "flame", "fltrust"};
 static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
-static const char *const selection_names[] = {"uniform", "separated", "poisson", NULL};
+static const char *const selection_names[] = {
+        "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
@@ -199,6 +204,8 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
+        {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12},
         {.key = "f",
@@ -223,10 +230,23 @@ static const struct mfl_yaml_field aggregation_fields[] = {
 static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field oort_fields[] = {
+        {.key = "exploration", AT(F64, selection.oort.exploration), .min = 0, .max = 1},
+        {.key = "decay", AT(F64, selection.oort.decay), .min = 0, .max = 1, .min_open = true},
+        {.key = "floor", AT(F64, selection.oort.floor), .min = 0, .max = 1},
+        {.key = "penalty", AT(F64, selection.oort.penalty), .min = 0, .max = 100},
+        {.key = "cut_off", AT(F64, selection.oort.cut_off), .min = 0, .max = 1},
+        {.key = "clip", AT(F64, selection.oort.clip), .min = 0, .max = 1},
+        {.key = "pacer_step", AT(U32, selection.oort.pacer_step), .min = 1, .max = 1000000},
+        {.key = "pacer_delta", AT(U32, selection.oort.pacer_delta), .min = 1, .max = 100},
+        {.key = "threshold", AT(U32, selection.oort.threshold), .min = 1, .max = 100},
+        {.key = "window", AT(U32, selection.oort.window), .min = 1, .max = 1000000}, {0}};
 static const struct mfl_yaml_field selection_fields[] = {
         {.key = "kind", AT(ENUM, selection.kind), .names = selection_names},
         {.key = "separation", AT(U32, selection.separation), .min = 2, .max = 10000000},
         {.key = "rate", AT(F64, selection.rate), .min = 1e-6, .max = 1},
+        {.key = "candidates", AT(U32, selection.candidates), .min = 1, .max = 1048576},
+        {.key = "over", AT(F64, selection.over), .min = 1, .max = 100}, {.key = "oort", FIELDS(oort_fields)},
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names},
@@ -234,7 +254,12 @@ static const struct mfl_yaml_field selection_fields[] = {
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
-        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000}, {0}};
+        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000},
+        {.key = "virtual_deadline",
+                AT(DURATION, limits.virtual_deadline_ms),
+                .min = 1,
+                .max = 365.0 * 86400000},
+        {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
 static const struct mfl_yaml_field evaluation_fields[] = {
         {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
         {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
@@ -247,15 +272,20 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
-        {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "compression", FIELDS(mfl_job_compression_fields)},
+        {.key = "aggregation", FIELDS(aggregation_fields)},
+        {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
+        {.key = "selection", FIELDS(selection_fields)},
+        {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
+        {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
-        {.key = "evaluation", FIELDS(evaluation_fields)}, {.key = "checkpoints", FIELDS(checkpoints_fields)},
-        {0}};
+        {.key = "evaluation", FIELDS(evaluation_fields)},
+        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, daemons_fields, mfl_job_simulation_fields, limits_fields, evaluation_fields,
-        checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
+        aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
+        mfl_job_simulation_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -276,10 +306,11 @@ static const struct mfl_job_usage data_usage[] = {
         {"rescale", BIT(MFL_PARTITION_DISTRIBUTION)},
 };
 
+#define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~BIT(MFL_STRATEGY_QFEDAVG)},
+        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | STATEFUL)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -290,6 +321,9 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN)},
+        {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
+        {"server_lr", ~BIT(MFL_STRATEGY_FEDDYN)},
 };
 
 /* What a kind needs, and what goes together. */
@@ -359,15 +393,18 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         }
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
-        if (kind == MFL_STRATEGY_QFEDAVG) /* its weights are the losses' */
+        /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
+        if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
-        {"rate", BIT(MFL_SELECT_POISSON)}, {"clients", ~BIT(MFL_SELECT_POISSON)}};
+        {"rate", BIT(MFL_SELECT_POISSON)}, {"clients", ~BIT(MFL_SELECT_POISSON)},
+        {"candidates", BIT(MFL_SELECT_POWER_OF_CHOICE)}, {"oort", BIT(MFL_SELECT_OORT)},
+        {"over", ~BIT(MFL_SELECT_POISSON)}};
 
 static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *selection,
-        const struct mfl_job *job, struct mfl_error *err)
+        struct mfl_job *job, struct mfl_error *err)
 {
         enum mfl_selection kind = job->selection.kind;
         uint32_t separation = job->selection.separation, population = job->data.clients;
@@ -376,12 +413,10 @@ static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml
         const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
         if (!r && kind == MFL_SELECT_POISSON && job->selection.rate == 0)
                 return mfl_yaml_fail(doc, node, err, "poisson needs rate, the probability of each client");
+        if (!r)
+                r = mfl_job_check_time(doc, job, err);
         if (r || kind != MFL_SELECT_SEPARATED)
                 return r;
-        if (job->data.partition == MFL_PARTITION_LOCAL)
-                return mfl_yaml_fail(doc, node, err,
-                        "separated needs a population that is known beforehand; with partition local, write "
-                        "uniform");
         if (!separation)
                 return mfl_yaml_fail(doc, node, err,
                         "separated needs separation, the rounds from one turn of a client to its next");
@@ -407,10 +442,10 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
-        r = check_selection(doc, selection, job, err);
+        r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
-        r = mfl_job_check_goes(doc, job, err);
+        r = check_selection(doc, selection, job, err);
         if (!r)
                 r = mfl_job_check_robust(doc, job, err);
         if (!r)
@@ -438,6 +473,7 @@ static void set_defaults(struct mfl_job *job)
         job->data.rescale = true;
         mfl_job_training_defaults(job);
         job->parallel.exact = true;
+        job->parallel.zero = MFL_ZERO_AUTO;
         job->parallel.within = MFL_WITHIN_NODE;
         job->parallel.bucket = (uint64_t)4 << 20;
         job->aggregation.server_lr = 1;
@@ -448,6 +484,8 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.mu = 0.01f;
         job->aggregation.mu_patience = 1;
         job->aggregation.q = 0.2;
+        job->aggregation.alpha = 0.1;
+        job->aggregation.option = MFL_SCAFFOLD_II;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
         job->aggregation.robust.beta = 0.2;
@@ -456,6 +494,8 @@ static void set_defaults(struct mfl_job *job)
         job->limits.deadline_ms = 3600000;
         job->limits.quorum = 1;
         job->limits.retries = 3;
+        mfl_job_time_defaults(job);
+        job->limits.state = (uint64_t)64 << 30;
         job->evaluation.every = 1;
         job->evaluation.batch = 50;
         job->checkpoints.keep = 3;
@@ -531,6 +571,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->training.class_weights.v);
         free(job->training.auxiliary.v);
         free(job->data.distribution);
+        mfl_trace_deinit(&job->trace);
         free(job);
 }
 
@@ -546,8 +587,21 @@ uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 
+/* Whether a partition may leave a client without samples. */
+static bool may_be_empty(const struct mfl_job *job)
+{
+        enum mfl_partition_kind kind = job->data.partition;
+        return kind == MFL_PARTITION_LINEAR || kind == MFL_PARTITION_SQUARE ||
+               kind == MFL_PARTITION_EXPONENTIAL || kind == MFL_PARTITION_PATHOLOGICAL ||
+               kind == MFL_PARTITION_DISTRIBUTION;
+}
+
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
 {
+        if (job->time == MFL_TIME_VIRTUAL && job->selection.kind != MFL_SELECT_POISSON)
+                return (uint32_t)ceil(job->limits.quorum * mfl_job_cohort_size(job, population));
+        if (job->selection.kind >= MFL_SELECT_WEIGHTED && may_be_empty(job))
+                return 1;
         if (job->selection.kind == MFL_SELECT_POISSON)
                 return job->selection.rate < 1 ? 0 : population;
         if (job->selection.kind == MFL_SELECT_SEPARATED) {
@@ -576,7 +630,17 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
                 job->name, n, MFL_COHORT_MAX);
 }
 
-bool mfl_job_needs_single_updates(const struct mfl_job *job)
+bool mfl_job_keeps_state(const struct mfl_job *job)
+{
+        return STATEFUL & BIT(job->aggregation.strategy);
+}
+
+bool mfl_job_has_rows(const struct mfl_job *job)
 {
         return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
+}
+
+bool mfl_job_needs_single_updates(const struct mfl_job *job)
+{
+        return mfl_job_has_rows(job) || mfl_job_keeps_state(job);
 }

@@ -16,10 +16,17 @@
 #include "common/job/robust.h"
 #include "common/job/where.h"
 #include "common/model/graph.h"
+#include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
 /* Clients of one round. Within this limit, server work over all of them takes milliseconds. */
 #define MFL_COHORT_MAX 250000u
+/* Clients of a population of which the server knows each one: virtual time, and selections by samples or losses. */
+#define MFL_COHORT_POPULATION_MAX (1u << 20)
+#define MFL_COHORT_OORT_MAX                                                                                  \
+        (1u << 17) /* oort sorts the durations and scores of all in each round: 60 ms for 100,000 */
+/* Clients of one round, if daemons tell the losses of each. */
+#define MFL_COHORT_LOSSES_MAX 32768u
 
 /* How the training samples are cut into clients; the same as flwr-datasets' partitioners of these names,
  * whose documentation has the algorithms. common/partition/partition.h says which need labels or owners. */
@@ -53,6 +60,8 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_MEDIAN,
         MFL_STRATEGY_FEDNOVA,
         MFL_STRATEGY_QFEDAVG,
+        MFL_STRATEGY_SCAFFOLD,
+        MFL_STRATEGY_FEDDYN,
         MFL_STRATEGY_TRIMMED_MEAN,
         MFL_STRATEGY_MEAN_AROUND_MEDIAN,
         MFL_STRATEGY_KRUM,
@@ -61,6 +70,16 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_RFA,
         MFL_STRATEGY_CENTERED_CLIP,
         MFL_STRATEGY_NORM_FILTER,
+};
+/* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
+enum mfl_scaffold_option {
+        MFL_SCAFFOLD_I,
+        MFL_SCAFFOLD_II,
+};
+/* Who keeps what a client keeps from round to round. */
+enum mfl_client_state {
+        MFL_CLIENT_STATE_SERVER,
+        MFL_CLIENT_STATE_DAEMON,
 };
 /* Whose formulas the adaptive strategies follow (server/strategy/strategy_fedopt.c). */
 enum mfl_variant {
@@ -76,7 +95,15 @@ enum mfl_selection {
         MFL_SELECT_UNIFORM, /* drawn without replacement from all, each round anew */
         MFL_SELECT_SEPARATED, /* the same from those whose turn it is: client k in rounds r with (r - 1) mod separation = k
                                  mod separation */
-        MFL_SELECT_POISSON, /* each by itself with probability `rate`, to 2^-32; a round may have nobody */
+        MFL_SELECT_POISSON,  /* each by itself with probability `rate`, to 2^-32; a round may have nobody */
+        MFL_SELECT_WEIGHTED, /* without replacement, in proportion to their samples */
+        MFL_SELECT_POWER_OF_CHOICE, /* of `candidates` drawn so, those with the largest loss */
+        MFL_SELECT_OORT,            /* by loss and duration; virtual time only */
+};
+/* What decides how long clients take, and when they are there (common/cohort/cohort.h). */
+enum mfl_time {
+        MFL_TIME_REAL,    /* the machines that train them */
+        MFL_TIME_VIRTUAL, /* the job's trace */
 };
 /* How a round's clients are divided over its daemons. The model does not depend on it. */
 enum mfl_assign {
@@ -116,12 +143,15 @@ struct mfl_job_floats {
 };
 
 #define MFL_MEMBERS_MAX 64 /* workers of a client */
+#define MFL_ZERO_AUTO (-1)
+#define MFL_ZERO_AUTO_FLOATS 1 /* what auto is with exact: false */
+#define MFL_ZERO_MAX 2
 
 /* Where the workers of a client are. The result is the same. */
 enum mfl_within {
         MFL_WITHIN_DAEMON, /* threads of one daemon */
         MFL_WITHIN_NODE,   /* and daemons of its node */
-        MFL_WITHIN_ANY,
+        MFL_WITHIN_ANY,    /* and of all nodes, where daemons listen for each other */
 };
 
 struct mfl_job {
@@ -131,6 +161,8 @@ struct mfl_job {
         /* Not part of the file: whether all params, the frozen ones too, are stored in the order of layers and sent,
          * as in version 1 of the protocol (mfl_graph_by_layers). Set before a graph is made. */
         bool by_layers;
+        enum mfl_time time;
+        struct mfl_trace trace; /* virtual time */
         /* The arithmetic that the job began with; mfl_job_parse sets MFL_ARITHMETIC_VERSION. */
         uint32_t arithmetic;
 
@@ -221,10 +253,17 @@ struct mfl_job {
                 uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
                 int within;       /* enum mfl_within */
-                bool exact;       /* true */
+                bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
+                int zero;     /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;
+        /* How updates travel. */
+        struct {
+                bool up; /* packed (common/codec/pack.h), without loss */
+                uint32_t
+                        bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
+        } compression;
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
@@ -236,18 +275,29 @@ struct mfl_job {
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
-                double q;                 /* qfedavg: 0.2 */
-                enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
-                float delta_max;          /* largest |delta| of an element, default 16 */
-                float statistics_max;     /* the same for running statistics, default 65536 */
+                double q;                        /* qfedavg: 0.2 */
+                double alpha;                    /* feddyn: 0.1 */
+                enum mfl_scaffold_option option; /* scaffold: II */
+                enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
+                float delta_max;                 /* largest |delta| of an element, default 16 */
+                float statistics_max;            /* the same for running statistics, default 65536 */
                 struct mfl_robust_spec robust;
         } aggregation;
-        struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
+        enum mfl_client_state client_state; /* default server */
+        struct mfl_simulation simulation;   /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
                 double rate;         /* poisson: (0, 1] */
-                uint32_t clients;    /* per round; 0: all, or all whose turn it is */
+                uint32_t candidates; /* power-of-choice: at least `clients` */
+                double over;         /* virtual time: `over` times `clients` are drawn; default 1 */
+                struct {             /* common/cohort/cohort_oort.c says what each is */
+                        double exploration, decay, floor; /* 0.9, 0.98, 0.3 */
+                        double penalty, cut_off, clip;    /* 2, 0.95, 0.9 */
+                        uint32_t pacer_step, pacer_delta; /* 20, 5 */
+                        uint32_t threshold, window;       /* 30, 5 */
+                } oort;
+                uint32_t clients;                  /* per round; 0: all, or all whose turn it is */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
                 char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
@@ -256,6 +306,8 @@ struct mfl_job {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
+                uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
+                uint64_t state;       /* bytes of all clients' states together, default 64 GiB */
         } limits;
         struct {
                 uint32_t
@@ -290,6 +342,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* Local steps of a client of n samples; 0 if drop_last leaves it none. */
+uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
 /* The fewest that a round draws. */
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */
@@ -303,8 +357,12 @@ bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* True when updates of several clients must not be added before they reach the server: robust strategies, and any under an
- * attack on updates. */
+/* Whether clients keep something from round to round (common/job/method.h). */
+bool mfl_job_keeps_state(const struct mfl_job *job);
+/* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
+bool mfl_job_has_rows(const struct mfl_job *job);
+/* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
+ * clients keep something that follows from their own update. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
  * machine. */

@@ -46,9 +46,12 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats = input + (options->sibling ? 4 * graph->n : graph->n * groups * 2);
-        if (options->training && !options->sibling)
-                floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
+        uint64_t floats =
+                options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
+        if (options->training && !options->worker)
+                floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options) +
+                                              (uint64_t)options->corrects) *
+                                                     groups +
                                              4); /* the sum counts double */
         if (make_plan(graph, options, &plan, NULL))
                 return 0; /* net_new reports the error */
@@ -73,12 +76,12 @@ static void net_free(struct mfl_net *net)
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->arena);
-        if (!net->options.sibling) {
+        if (!net->options.sibling)
                 free(net->params);
-                free(net->params_first);
-                free(net->momentum);
-                free(net->second);
-        }
+        free(net->params_first);
+        free(net->momentum);
+        free(net->second);
+        free(net->correction);
         free(net->part);
         free(net->extra);
         free(net->turned);
@@ -95,9 +98,9 @@ static bool allocate_params(struct mfl_net *net, size_t n)
         const struct mfl_net *sibling = net->options.sibling;
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
         net->params = sibling ? sibling->params : mfl_calloc(n, sizeof(float));
-        net->params_first = sibling ? sibling->params_first : mfl_calloc(n, sizeof(float));
-        net->momentum = sibling ? sibling->momentum : first ? mfl_calloc(n, sizeof(float)) : NULL;
-        net->second = sibling ? sibling->second : second ? mfl_calloc(n, sizeof(float)) : NULL;
+        net->params_first = mfl_calloc(net->options.worker ? 1 : n, sizeof(float));
+        net->momentum = first ? mfl_calloc(n, sizeof(float)) : NULL;
+        net->second = second ? mfl_calloc(n, sizeof(float)) : NULL;
         return net->params && net->params_first && (net->momentum || !first) && (net->second || !second);
 }
 
@@ -113,15 +116,17 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
                 return rc;
         net->arena = mfl_alloc_aligned(net->plan->arena_bytes);
         bool has_params = allocate_params(net, n);
-        net->x = mfl_calloc(input * groups, sizeof(float));
+        net->x = mfl_calloc(net->options.worker ? 1 : input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
                 rc = mfl_ref_grad_tensors_new(net, err);
                 if (rc)
                         return rc;
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
-                net->part = mfl_calloc((size_t)graph->n, sizeof(float));
-                net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
+                net->part = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof(float));
+                net->sum = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof *net->sum);
+                if (net->options.corrects && !(net->correction = mfl_calloc(n, sizeof(float))))
+                        return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         }
         if (mfl_graph_is_tied(graph)) {
                 net->extra = mfl_calloc((size_t)graph->n, sizeof(float));
@@ -165,11 +170,26 @@ static int params_set(
         if (n_frozen)
                 memcpy(net->params + at, frozen, n_frozen * sizeof(float));
         memcpy(net->params + at + n_frozen, moving, (n - n_frozen) * sizeof(float));
-        memcpy(net->params_first + at, net->params + at, n * sizeof(float));
+        if (!net->options.worker)
+                memcpy(net->params_first + at, net->params + at, n * sizeof(float));
         if (net->momentum)
                 memset(net->momentum + at, 0, n * sizeof(float));
         if (net->second)
                 memset(net->second + at, 0, n * sizeof(float));
+        if (net->correction)
+                memset(net->correction + at, 0, n * sizeof(float));
+        return 0;
+}
+
+static int correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err)
+{
+        size_t n = (size_t)net->graph->n, n_frozen = (size_t)net->graph->n_frozen;
+        float *to = net->correction + n * (size_t)group + n_frozen;
+        mfl_assert(net->correction && group >= 0 && group < net->options.groups);
+        if (moving)
+                memcpy(to, moving, (n - n_frozen) * sizeof(float));
+        else
+                memset(to, 0, (n - n_frozen) * sizeof(float));
         return 0;
 }
 
@@ -197,6 +217,7 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
         uint64_t *n_bad, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
+        mfl_assert(!net->options.worker);
         for (int g = 0; g < net->options.groups; g++) {
                 size_t at = (size_t)(graph->n * (uint64_t)g + graph->n_frozen);
                 const float *params = net->params + at, *first = net->params_first + at;
@@ -232,6 +253,16 @@ static float norm_of_grads(const struct mfl_net *net)
         return (float)sqrt(sum);
 }
 
+static void add_correction(struct mfl_net *net, size_t at)
+{
+        for (int t = 0; t < net->graph->n_params; t++) {
+                const struct mfl_param *param = &net->graph->params[t];
+                size_t end = (size_t)(param->offset + param->count);
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                        net->grads[i] += net->correction[at + i];
+        }
+}
+
 /* FedProx's term as a part of the gradient. */
 static void add_prox(struct mfl_net *net, size_t at, float mu)
 {
@@ -243,15 +274,13 @@ static void add_prox(struct mfl_net *net, size_t at, float mu)
         }
 }
 
-void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt,
+void mfl_ref_update(float *p, float *m, float *v, const float *p0, const struct mfl_optimizer *opt,
         const struct mfl_rate *rate, float g)
 {
-        float *p = &net->params[at], *m = net->momentum ? &net->momentum[at] : NULL,
-              *v = net->second ? &net->second[at] : NULL;
         if (opt->kind == MFL_OPTIMIZER_SGD)
-                mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at], g);
+                mfl_sgd_update(opt, rate->lr, p, m, p0, g);
         else
-                mfl_adaptive_update(opt, rate, p, m, v, &net->params_first[at], g);
+                mfl_adaptive_update(opt, rate, p, m, v, p0, g);
 }
 
 static void update(
@@ -259,6 +288,8 @@ static void update(
 {
         size_t at = (size_t)net->graph->n * (size_t)group;
         struct mfl_optimizer one = *options, *opt = &one;
+        if (net->correction)
+                add_correction(net, at);
         if (mfl_optimizer_clips_prox(opt)) {
                 add_prox(net, at, opt->prox_mu);
                 one.prox_mu = 0;
@@ -268,8 +299,9 @@ static void update(
                 const struct mfl_param *param = &net->graph->params[t];
                 size_t end = (size_t)(param->offset + param->count);
                 for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
-                        mfl_ref_update(net, at + i, opt, rate,
-                                factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
+                        mfl_ref_update(&net->params[at + i], net->momentum ? &net->momentum[at + i] : NULL,
+                                net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt,
+                                rate, factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
         }
 }
 
@@ -352,7 +384,7 @@ static int step(struct mfl_net *net, const struct mfl_device_data *data, struct 
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         int rc = mfl_ref_check_step(net, data, err);
-        mfl_assert(mfl_moments_hold(net->options.moments, opt));
+        mfl_assert(!net->options.worker && mfl_moments_hold(net->options.moments, opt));
         for (uint32_t t = 0; !rc && t < n_steps; t++)
                 for (int g = 0; g < net->options.groups; g++)
                         step_group(net, data, &groups[g], g, t, opt);
@@ -449,6 +481,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .net_plan = net_plan,
         .params_set = params_set,
         .params_get = params_get,
+        .correction_set = correction_set,
         .sum_add = sum_add,
         .sum_take = sum_take,
         .step = step,

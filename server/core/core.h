@@ -85,6 +85,9 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
  * yet. */
 bool mfl_core_cut_holds(const struct mfl_core *core, uint32_t conn, const char *job);
 
+/* Whether this connection's daemon has the client in a training task of the job. */
+bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *job, uint64_t client);
+
 /* ---- what lists and watchers show ---- */
 struct mfl_core_job_view {
         enum mfl_job_state state;
@@ -137,7 +140,7 @@ int mfl_core_job_crew(
 int mfl_core_job_teams(const struct mfl_core *core, const char *job, struct mfl_team_totals *ret_totals);
 /* The i-th team at work; member 0 leads. MFL_NOT_FOUND: no such job, team or member. */
 int mfl_core_job_team(const struct mfl_core *core, const char *job, uint32_t i, uint32_t member,
-        const char **ret_daemon, uint32_t *ret_ranks);
+        const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide);
 
 /* All jobs together: slots, and those that are in use. */
 /* The name of the site that is client `item` of jobs with partition local; "": none is known. */

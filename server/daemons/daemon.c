@@ -85,6 +85,56 @@ static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope
 
 /* ---- frames ---- */
 
+static void send_gone(struct mfl_session *session, const Mfl__ParamsGet *get)
+{
+        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = get->job;
+        body.digest = get->digest;
+        body.of_client = get->of_client;
+        body.client = get->client;
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
+        envelope.params_gone = &body;
+        mfl_session_send(session, &envelope);
+}
+
+/* A daemon sees what concerns its own clients, and no others'. */
+static void serve_correction(struct mfl_session *session, const Mfl__ParamsGet *get)
+{
+        struct mfl_daemons *daemons = daemons_of(session);
+        struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, get->job);
+        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_states(job->runtime);
+        struct mfl_correction_ask ask = {.conn = session->conn, .client = get->client, .offset = get->offset};
+        struct mfl_daemon_peer *peer = mfl_daemon_of(session);
+        if (!ready || peer->correcting ||
+                !mfl_core_trains(daemons->loop->core, session->conn, get->job, get->client)) {
+                send_gone(session, get);
+                return;
+        }
+        memcpy(ask.digest, get->digest.data, MFL_DIGEST_BYTES);
+        peer->correcting = true;
+        mfl_server_job_correct(job, &ask);
+}
+
+void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *job,
+        const struct mfl_correction_ask *ask, struct mfl_params *correction)
+{
+        struct mfl_session *session = mfl_session_find(daemons->sessions, ask->conn);
+        Mfl__ParamsGet get = MFL__PARAMS_GET__INIT;
+        if (!session || session->stream.closing || !session->peer)
+                return;
+        mfl_daemon_of(session)->correcting = false;
+        if (correction && ask->offset < correction->n && job->stage == MFL_STAGE_READY) {
+                mfl_transfer_start_client(session, job, correction, ask->client, ask->offset);
+                return;
+        }
+        get.job = job->id;
+        get.digest = (ProtobufCBinaryData){MFL_DIGEST_BYTES, (uint8_t *)(uintptr_t)ask->digest};
+        get.of_client = true;
+        get.client = ask->client;
+        send_gone(session, &get);
+}
+
 /* The core has no part in it. */
 static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
 {
@@ -97,13 +147,7 @@ static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
                 return;
         }
         mfl_params_unref(params);
-        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
-        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        body.job = get->job;
-        body.digest = get->digest;
-        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
-        envelope.params_gone = &body;
-        mfl_session_send(session, &envelope);
+        send_gone(session, get);
 }
 
 static int on_payload(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
@@ -128,7 +172,10 @@ static int feed_message(struct mfl_session *session, const Mfl__Envelope *envelo
         if (msg.kind == MFL_MSG_PARAMS_GET) {
                 event.kind = MFL_EV_HEARD;
                 event.msg = NULL;
-                serve_params(session, envelope->params_get);
+                if (envelope->params_get->of_client)
+                        serve_correction(session, envelope->params_get);
+                else
+                        serve_params(session, envelope->params_get);
         } else if (msg.kind == MFL_MSG_TELEMETRY) {
                 /* For people who look: the core decides nothing by it. */
                 event.kind = MFL_EV_HEARD;
@@ -151,8 +198,7 @@ static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, 
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_CHUNK:
-                mfl_chunk_arrived(session, &peer->chunk, payload_bytes);
-                return 0;
+                return mfl_chunk_arrived(session, &peer->chunk, payload_bytes, err);
         case MFL__ENVELOPE__BODY_PARTITION:
                 mfl_job_partition_take(daemons->jobs, session, peer->name, peer->site, envelope->partition);
                 return 0;
@@ -200,22 +246,30 @@ void mfl_daemons_beat(struct mfl_daemons *daemons)
                         mfl_chunk_beat(s, &mfl_daemon_of(s)->chunk);
 }
 
-/* Small params that this connection has not been sent yet travel with the task. NULL: the daemon has them, or
- * asks for them. */
-static struct mfl_params *params_for(
-        struct mfl_daemons *daemons, struct mfl_session *session, const struct mfl_task *task)
+/* What belongs to a task's params and travels with it: their grid, and small params themselves, if this connection has
+ * not been sent them yet. Other params the daemon has, or asks for. The caller gives the reference back. */
+static struct mfl_params *params_for(struct mfl_daemons *daemons, struct mfl_session *session,
+        const struct mfl_task *task, struct mfl_wire_extra *ret_extra)
 {
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, task->job);
         uint64_t bytes = (task->n_params - task->n_frozen) * sizeof(float);
-        if (!job || !job->runtime || bytes > peer->inline_max ||
-                !memcmp(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES))
-                return NULL;
-        struct mfl_params *params = mfl_runtime_params(job->runtime, task->params_digest);
+        bool inside = bytes <= peer->inline_max &&
+                      memcmp(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
+        struct mfl_params *params =
+                job && job->runtime ? mfl_runtime_params(job->runtime, task->params_digest) : NULL;
         if (!params)
                 return NULL;
-        memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
-        mfl_server_job_cost_bytes(job, session->conn, 0, bytes);
+        if (task->kind == MFL_TASK_TRAIN) {
+                ret_extra->grid = params->grid;
+                ret_extra->n_grid = params->n_grid;
+        }
+        if (inside) {
+                memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
+                mfl_server_job_cost_bytes(job, session->conn, 0, bytes);
+                ret_extra->data = params->v;
+                ret_extra->n = bytes;
+        }
         return params;
 }
 
@@ -248,11 +302,7 @@ void mfl_daemons_send(struct mfl_daemons *daemons, uint32_t conn, const struct m
                 extra.job_owner = job->owner;
         }
         if (msg->kind == MFL_MSG_TASK)
-                params = params_for(daemons, session, &msg->task);
-        if (params) {
-                extra.data = params->v;
-                extra.n = params->n * sizeof(float);
-        }
+                params = params_for(daemons, session, &msg->task, &extra);
         if (msg->kind == MFL_MSG_WELCOME) { /* versions are the session's business */
                 welcome = *msg;
                 welcome.welcome.protocol = session->protocol;

@@ -26,6 +26,13 @@
 
 struct mfl_server_job;
 
+/* A daemon asks for what is added to the gradients of a client's training. */
+struct mfl_correction_ask {
+        uint32_t conn;
+        uint64_t client, offset;          /* offset: floats that it has */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* of the round's params */
+};
+
 /* What the owner of the jobs does for them. */
 struct mfl_jobs_ops {
         /* Sends a message to the daemon of that connection, if it is still there. */
@@ -33,6 +40,9 @@ struct mfl_jobs_ops {
         /* The bytes of an update that came inside of its Announce, while the core processes that; NULL: it
          * must be uploaded. They are handed over once, and valid during the call of the core. */
         const void *(*inside)(void *user, uint32_t conn, uint64_t task, uint32_t update, size_t *ret_bytes);
+        /* What mfl_server_job_correct has found. correction NULL: nothing, ask again later. Borrowed. */
+        void (*corrected)(void *user, struct mfl_server_job *job, const struct mfl_correction_ask *ask,
+                struct mfl_params *correction);
         /* A round is committed: job->last. */
         void (*committed)(void *user, struct mfl_server_job *job);
         /* The job is done, failed or stopped. */
@@ -135,6 +145,8 @@ void mfl_server_job_retry_state(struct mfl_server_job *job);
 /* Something uses the job's memory: it stays until the use ends. */
 void mfl_server_job_use(struct mfl_server_job *job);
 void mfl_server_job_unuse(struct mfl_server_job *job);
+/* Finds what is added to the gradients of a client's training; ops->corrected follows, later. */
+void mfl_server_job_correct(struct mfl_server_job *job, const struct mfl_correction_ask *ask);
 /* A chunk has arrived: what lies in the slot without a gap may be added already. */
 void mfl_server_job_slot_ahead(struct mfl_server_job *job, uint32_t slot);
 /* Bytes of the current round that came from or went to a daemon. */

@@ -57,7 +57,13 @@ static void run_checkpoint(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
         struct mfl_checkpoint checkpoint;
+        struct mfl_states *states = mfl_runtime_states(op->job->runtime);
+        op->status = states ? mfl_states_sync(states, &op->err) : 0;
+        if (op->status)
+                return;
         mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
+        checkpoint.memory = op->memory;
+        checkpoint.n_memory = op->n_memory;
         op->status = mfl_store_checkpoint(
                 op->job->jobs->store, op->job->id, op->round, &checkpoint, &op->file, &op->frozen, &op->err);
 }
@@ -81,6 +87,8 @@ void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core
         if (!op)
                 return;
         op->round = action->round;
+        op->memory = action->memory.v;
+        op->n_memory = action->memory.n;
         mfl_job_operation_start(op, &job->jobs->loop->disk);
 }
 
@@ -95,8 +103,15 @@ static void run_commit(struct mfl_work *work)
         if (op->status)
                 return;
         job->prepared_stored = true;
+        struct mfl_states *states = mfl_runtime_states(job->runtime);
+        if (states)
+                op->commit.states =
+                        mfl_states_batch(states, op->commit.record.round, &op->commit.states_lost);
         op->status = mfl_store_commit(
                 store, job->id, &op->commit, &op->nodes, job->spec->checkpoints.keep, &op->err);
+        op->commit.states = NULL;
+        if (states && !op->status)
+                mfl_states_committed(states, op->commit.record.round);
 }
 
 static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)

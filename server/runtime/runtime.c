@@ -16,6 +16,7 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
+#include "common/codec/grid.h"
 #include "common/model/safetensors.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
@@ -32,7 +33,9 @@ static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
 {
         const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
-        uint64_t sums = mfl_runtime_f32_only(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
+        uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
+        if (mfl_job_keeps_state(spec))
+                sums += mfl_states_bytes(n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -81,7 +84,7 @@ static void *alloc_touched(size_t bytes)
 static int alloc_memory(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
 {
-        bool single = mfl_runtime_f32_only(rt->spec);
+        bool single = mfl_job_has_rows(rt->spec);
         uint32_t cohort = MFL_MAX(options->cohort, 1u);
         int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
                 &rt->pool, err);
@@ -89,7 +92,9 @@ static int alloc_memory(
                 return r;
         rt->slots = mfl_calloc(rt->n_slots, sizeof *rt->slots);
         rt->d = mfl_calloc(RANGE_ELEMENTS, sizeof *rt->d);
-        bool failed = !rt->slots || !rt->d;
+        if (rt->spec->compression.bits)
+                rt->largest = mfl_calloc(mfl_grid_tensors(rt->graph), sizeof *rt->largest);
+        bool failed = !rt->slots || !rt->d || (rt->spec->compression.bits && !rt->largest);
         for (int i = 0; i < rt->strategy->n_state && !failed; i++) {
                 rt->state[i] = alloc_touched(rt->n * sizeof(float));
                 failed = !rt->state[i];
@@ -105,6 +110,19 @@ static int alloc_memory(
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
         return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+}
+
+static int open_states(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        static const struct mfl_store_states none;
+        const struct mfl_states_options states = {.path = options->states_path,
+                .spec = rt->spec,
+                .statistics = &rt->graph->statistics,
+                .n = rt->n,
+                .population = options->population,
+                .known = options->states ? options->states : &none};
+        return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
 }
 
 static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
@@ -196,6 +214,54 @@ static int load_numbers(
         return 0;
 }
 
+/* Of the checkpoint that the params came from; a job without one, or at its start, has none. */
+static int load_grid(
+        struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err)
+{
+        struct mfl_st_file *file = NULL;
+        uint32_t n = mfl_grid_tensors(rt->graph), i = 0;
+        int r = mfl_st_open(path, &file, err);
+        const char *text = r ? NULL : mfl_st_meta_get(file, MFL_CHECKPOINT_GRID);
+        int32_t *grid = text ? mfl_calloc(n, sizeof *grid) : NULL;
+        if (text && !grid)
+                r = mfl_fail_memory(err, n * sizeof *grid, "a grid");
+        for (char *end; !r && text && i < n; i++, text = end) {
+                long v = strtol(text, &end, 10);
+                if (end == text || ((v < MFL_GRID_LEAST || v > 127) && v != MFL_GRID_EXACT))
+                        break;
+                grid[i] = (int32_t)v;
+        }
+        if (!r && text && (i < n || *text))
+                r = mfl_fail(err, MFL_INVALID,
+                        "%s: metadata " MFL_CHECKPOINT_GRID ": number %u is missing or wrong", path, i + 1);
+        if (!r && text) {
+                params->grid = grid;
+                params->n_grid = n;
+        } else {
+                free(grid);
+        }
+        mfl_st_close(file);
+        return r == MFL_NOT_FOUND ? MFL_INVALID : r;
+}
+
+static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
+        const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        uint64_t count = 4 * options->n_memory;
+        rt->memory = mfl_calloc(count, sizeof *rt->memory);
+        if (!rt->memory)
+                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
+        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
+                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
+                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
+                       : 0;
+}
+
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
+{
+        return rt->memory;
+}
+
 static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         float *moving, struct mfl_error *err)
 {
@@ -209,6 +275,8 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
                 r = load_state(rt, file, i, options->checkpoint_path, err);
         if (!r)
                 r = load_numbers(rt, file, options->checkpoint_path, err);
+        if (!r && options->n_memory)
+                r = load_memory(rt, file, options, err);
         mfl_st_close(rest);
         mfl_st_close(file);
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
@@ -294,6 +362,8 @@ static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
                 return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
         }
         r = digest_params(rt, params->v, params->digest, err);
+        if (!r && rt->largest && options->checkpoint_path)
+                r = load_grid(rt, options->checkpoint_path, params, err);
         if (r)
                 mfl_params_unref(params);
         else
@@ -324,6 +394,8 @@ int mfl_runtime_open(
                 r = alloc_memory(rt, options, err);
         if (!r)
                 r = make_params(rt, options, frozen, err);
+        if (!r)
+                r = open_states(rt, options, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -348,12 +420,15 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         if (rt->budget)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
+        mfl_states_close(rt->states);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);
         free(rt->slots);
         free(rt->sums);
         free(rt->d);
+        free(rt->largest);
         free(rt->rows);
+        free(rt->memory);
         free(rt->bad);
         free(rt);
 }
@@ -382,6 +457,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
                 memset(rt->sums, 0, rt->n * sizeof *rt->sums);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
+        if (rt->states)
+                mfl_states_round_open(rt->states, round);
 }
 
 /* The aggregate of one range. */
@@ -407,6 +484,36 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
         }
 }
 
+_Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
+
+/* The clients' states follow the round, and the params may follow them. */
+static int advance_states(
+        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
+{
+        const double *mean;
+        int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
+        for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
+                rt->d[e] += rt->method->shift(rt->spec, mean[e]);
+        return r;
+}
+
+/* The steps of the next round's grid. A round of nobody leaves them as they were. */
+static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *params, struct mfl_error *err)
+{
+        const struct mfl_params *before = rt->pool->current;
+        uint32_t n = mfl_grid_tensors(rt->graph);
+        if (!rt->largest || (nobody && !before->grid))
+                return 0;
+        params->grid = mfl_calloc(n, sizeof *params->grid);
+        if (!params->grid)
+                return mfl_fail_memory(err, n * sizeof *params->grid, "a grid");
+        params->n_grid = n;
+        for (uint32_t t = 0; t < n; t++)
+                params->grid[t] = nobody ? before->grid[t]
+                                         : mfl_grid_exponent((int)rt->spec->compression.bits, rt->largest[t]);
+        return 0;
+}
+
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
@@ -414,12 +521,19 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        for (uint32_t t = 0; rt->largest && t < mfl_grid_tensors(rt->graph); t++)
+                rt->largest[t] = 0;
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
                 size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
                 float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, totals->weight);
+                r = advance_states(rt, begin, count, totals->weight, err);
+                if (r)
+                        break;
+                if (rt->largest)
+                        mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
                 if (!r)
@@ -454,6 +568,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         if (!r)
                 r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
         mfl_rows_end(rt);
+        if (!r)
+                r = make_grid(rt, !weight, params, err);
+        if (!r && rt->states)
+                r = mfl_states_apply(rt->states, err);
         if (r) {
                 mfl_params_unref(params);
                 return r;
@@ -464,6 +582,29 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 rt->method->advance(rt->spec, totals, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;
+}
+
+int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
+        struct mfl_params **ret_correction, struct mfl_error *err)
+{
+        struct mfl_params *correction;
+        float *v;
+        if (!rt->states || memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
+                return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
+        int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
+        if (r)
+                return r;
+        r = mfl_states_correction(rt->states, client, v, err);
+        if (r)
+                mfl_params_unref(correction);
+        else
+                *ret_correction = correction;
+        return r;
+}
+
+struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
+{
+        return rt->states;
 }
 
 const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt)
@@ -487,6 +628,8 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 .params = rt->pool->current->v,
                 .digest = rt->pool->current->digest,
                 .n_state = rt->strategy->n_state,
+                .grid = rt->pool->current->grid,
+                .n_grid = rt->pool->current->n_grid,
         };
         checkpoint.n_numbers = rt->method->n_state;
         for (int i = 0; i < rt->method->n_state; i++) {

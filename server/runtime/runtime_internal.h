@@ -77,6 +77,8 @@ struct mfl_runtime {
         const struct mfl_strategy_ops *strategy;
         const struct mfl_method_ops *method;
         double numbers[MFL_METHOD_STATES_MAX]; /* what the method keeps from round to round */
+        int64_t *
+                memory; /* what the checkpoint that the job resumed from remembers of clients; NULL: nothing */
         struct mfl_fixed fixed;
         struct mfl_budget *budget;
         uint64_t n, budget_bytes;  /* n: params that move; budget_bytes: sums and state */
@@ -88,10 +90,12 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill; /* NULL but for single updates */
-        uint64_t weight_added;   /* in this round */
+        struct mfl_spill *spill;   /* NULL but for single updates */
+        struct mfl_states *states; /* NULL: clients keep nothing */
+        uint64_t weight_added;     /* in this round */
         uint32_t round;
         double *d;                /* RANGE_ELEMENTS */
+        double *largest;          /* of each tensor's mean delta in a round; NULL: the job has no grid */
         const float **rows;       /* cohort, and the guess */
         uint32_t n_threads;       /* of the pass over the rows */
         bool *bad;                /* clients that a simulated attack has; NULL: none */

@@ -93,6 +93,13 @@ static const void *job_takes_inside(
         return mfl_daemons_inside(&server->daemons, conn, task, update, ret_bytes);
 }
 
+static void job_corrected(void *user, struct mfl_server_job *job, const struct mfl_correction_ask *ask,
+        struct mfl_params *correction)
+{
+        struct mfl_server *server = user;
+        mfl_daemons_corrected(&server->daemons, job, ask, correction);
+}
+
 static void job_committed(void *user, struct mfl_server_job *job)
 {
         struct mfl_server *server = user;
@@ -108,6 +115,7 @@ static void job_ended(void *user, struct mfl_server_job *job)
 static const struct mfl_jobs_ops jobs_ops = {
         .send = job_sends,
         .inside = job_takes_inside,
+        .corrected = job_corrected,
         .committed = job_committed,
         .ended = job_ended,
 };
@@ -249,7 +257,8 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
                 .reconnect_grace_ms = (uint32_t)config->reconnect_grace_ms,
                 .upload_stall_ms = (uint32_t)config->upload_stall_ms,
         };
-        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0)
+        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0 ||
+                getrandom(options.secret, sizeof options.secret, 0) != sizeof options.secret)
                 return mfl_fail_errno(err, "getrandom");
         int r = mfl_core_new(&options, &core, err);
         if (!r)

@@ -66,10 +66,16 @@ struct mfl_core_action {
                         uint64_t task;
                         uint32_t update;
                         uint64_t bytes, weight;
-                        uint64_t item; /* single updates: the client, which orders the spill file */
+                        uint64_t item;  /* single updates: the client, which orders the spill file */
+                        uint64_t steps; /* of the client, where the method counts them */
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */
+                struct {
+                        const int64_t *
+                                v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */
+                        uint64_t n; /* rows of 4 */
+                } memory;
                 struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
                 struct mfl_round_record record; /* COMMIT */
                 struct {

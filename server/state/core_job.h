@@ -4,6 +4,7 @@
 #define MFL_SERVER_STATE_CORE_JOB_H
 
 #include "common/base/fixed.h"
+#include "common/cohort/memory.h"
 #include "common/job/job_record.h"
 #include "common/job/method.h"
 #include "proto/message.h"
@@ -127,7 +128,18 @@ struct core_job {
         bool scored_all;
         uint32_t counted_classes;
 
-        struct core_item *items; /* sorted by item */
+        uint32_t *
+                samples; /* of each client of the population, when the newest round was drawn; NULL: it needs none */
+        bool census; /* the evaluation at hand only makes a daemon tell the clients' samples */
+        uint32_t census_tries;
+
+        struct core_item *items;        /* sorted by item */
+        struct mfl_client_loss *losses; /* of each item that counts, if the job remembers them; else NULL */
+        uint32_t n_wanted;              /* what the quorum is a share of: n_items, or more in virtual time */
+        struct mfl_seen_client *seen;   /* of the round that is counted and not yet applied */
+        uint32_t n_seen;
+        union mfl_memory_row *memory; /* of all clients, with the newest params; NULL: the job needs none */
+        uint64_t virtual_us;          /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
         struct core_group *groups;
@@ -136,6 +148,7 @@ struct core_job {
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
         uint32_t team_round; /* before this one its clients get no teams */
+        bool needs_teams;    /* some daemon can't train a client of it alone */
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 

@@ -15,6 +15,8 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_median,
         &mfl_strategy_fednova,
         &mfl_strategy_qfedavg,
+        &mfl_strategy_scaffold,
+        &mfl_strategy_feddyn,
         &mfl_strategy_trimmed_mean,
         &mfl_strategy_mean_around_median,
         &mfl_strategy_krum,

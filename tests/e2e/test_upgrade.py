@@ -40,7 +40,7 @@ def greet(one, **fields):
 
 def test_the_server_chooses_the_largest_common_version(one):
     assert greet(one, protocol_min=1, protocol_max=1)[0]['protocol'] == 1
-    assert greet(one, protocol_min=1, protocol_max=9)[0]['protocol'] == 8  # a newer peer that still speaks the old one
+    assert greet(one, protocol_min=1, protocol_max=10)[0]['protocol'] == 8  # a newer peer that still speaks the old one
 
 
 def test_a_newer_peer_without_overlap(one):
