@@ -150,6 +150,7 @@ static const char json_text[] =
         "intersection over union, null except for a label per pixel\n"
         "          clamped: elements of clients' changes beyond the range of compression.up.bits;\n"
         "          states_lost: clients whose kept state was lost before the round, and which began anew\n"
+        "          choice: what a robust strategy made of the updates, or null\n"
         "  ACTIVITY {\"workers\", \"samples_per_second\", \"compute\", \"data\", \"network\", \"wait\": "
         "shares of the\n"
         "          workers' time, with a sum of 1, in the last ten seconds; since the daemon's start: "
