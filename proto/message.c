@@ -80,7 +80,7 @@ void mfl_msg_deinit(struct mfl_msg *msg)
         if (a.data)
                 free(*a.data);
         if (msg->kind == MFL_MSG_EVAL_RESULT)
-                free(msg->eval.by_class);
+                free(msg->eval.tally);
         memset(msg, 0, sizeof *msg);
 }
 
@@ -95,14 +95,14 @@ int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
                 memcpy(data, *a.data, a.n * a.item_bytes);
                 *a.data = data;
         }
-        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_by_class) {
-                size_t n = msg->eval.n_by_class, bytes = n * sizeof *msg->eval.by_class;
-                copy.eval.by_class = mfl_calloc(n, sizeof *msg->eval.by_class);
-                if (!copy.eval.by_class) {
+        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_tally) {
+                size_t n = msg->eval.n_tally, bytes = n * sizeof *msg->eval.tally;
+                copy.eval.tally = mfl_calloc(n, sizeof *msg->eval.tally);
+                if (!copy.eval.tally) {
                         free(copy.eval.items);
                         return -ENOMEM;
                 }
-                memcpy(copy.eval.by_class, msg->eval.by_class, bytes);
+                memcpy(copy.eval.tally, msg->eval.tally, bytes);
         }
         *ret_copy = copy;
         return 0;

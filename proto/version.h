@@ -9,7 +9,7 @@
 /* Inclusive. Change them together with the table in docs/upgrade.md. MAX rises with a release that adds a message
  * which the other side must know, MIN with the release after the last one that supported only the old version. */
 #define MFL_PROTOCOL_MIN 1
-#define MFL_PROTOCOL_MAX 7
+#define MFL_PROTOCOL_MAX 8
 
 #define MFL_PROTOCOL_FROZEN 2 /* the first with frozen params, which are sent once */
 #define MFL_PROTOCOL_LAYERS 3 /* the first for jobs with the layers from leaky_relu on, and with ceil_mode */
@@ -18,6 +18,7 @@
 #define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
 #define MFL_PROTOCOL_TEAMS 6      /* the first for tasks with a team */
 #define MFL_PROTOCOL_METHODS 7    /* the first with Task.method and Announce.scalars */
+#define MFL_PROTOCOL_EVALUATION 8 /* the first for evaluations on clients */
 #define MFL_PROTOCOL_FUNCTIONS                                                                               \
         5 /* the first for jobs with the functions from exp on (common/model/unary.def) */
 

@@ -21,6 +21,7 @@ PURPOSE = {
     "common/model": "the graph of a model, presets, safetensors files",
     "common/job": "job files: reading and checking",
     "common/data": "data sets: reading, checking, splitting",
+    "common/measure": "what evaluations add up, and the measures made of it",
     "common/privacy": "what differential privacy costs",
     "common/partition": "which client has which samples",
     "proto": "the protocol: messages, frames, streams, TLS",

@@ -110,7 +110,7 @@ static void free_task(struct agent_task *task)
                 free(task->updates[i].announce.rejected);
         free(task->updates);
         free(task->eval);
-        free(task->by_class);
+        free(task->tally);
         free(task->task.items);
         free(task);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_training.h"
@@ -186,9 +187,6 @@ static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
         {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000}, {0}};
-static const struct mfl_yaml_field evaluation_fields[] = {
-        {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
-        {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
@@ -199,12 +197,12 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
-        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(evaluation_fields)},
+        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, daemons_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        selection_fields, daemons_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -427,6 +425,8 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
                 r = mfl_job_check_parallel(doc, job, err);
         if (!r)
                 r = check_rest(doc, job, err);
+        if (!r)
+                r = mfl_job_check_evaluation(doc, job, err);
         mfl_yaml_free(doc);
         if (r) {
                 mfl_job_free(job);

@@ -81,10 +81,11 @@ int mfl_round_draw(struct mfl_rng *rng, uint32_t population, uint32_t n, uint32_
 }
 
 /* item: the population, ascending; NULL: 0, 1, 2, ... */
-static int pick(struct core_job *job, const uint64_t *item, uint32_t population, uint32_t n)
+static int pick_at(struct core_job *job, const uint64_t *item, uint32_t population, uint32_t n,
+        uint32_t round, uint32_t attempt)
 {
         uint32_t *v = n < population ? mfl_malloc(n * sizeof *v) : NULL;
-        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, round, attempt);
         int r = n < population && !v ? -ENOMEM : set_items(job, n);
         if (!r && v)
                 r = mfl_round_draw(&rng, population, n, v);
@@ -94,6 +95,11 @@ static int pick(struct core_job *job, const uint64_t *item, uint32_t population,
         }
         free(v);
         return r;
+}
+
+static int pick(struct core_job *job, const uint64_t *item, uint32_t population, uint32_t n)
+{
+        return pick_at(job, item, population, n, job->round, job->attempt);
 }
 
 /* Each of a population by itself. item: as for pick. */
@@ -163,6 +169,8 @@ int mfl_round_items_eval(struct core_job *job)
 {
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
                 return pick_local(job, 0, false);
+        if (job->spec->evaluation.on == MFL_EVALUATE_CLIENTS) /* the same ones, so that rounds compare */
+                return pick_at(job, NULL, job->spec->data.clients, job->spec->evaluation.clients, 0, 0);
         uint32_t per_shard,
                 n = mfl_eval_shards(job->data.test_samples, job->spec->evaluation.batch, &per_shard);
         return pick(job, NULL, n, n);

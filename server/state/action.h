@@ -71,7 +71,11 @@ struct mfl_core_action {
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */
                 struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
-                struct mfl_round_record record; /* COMMIT */
+                struct {
+                        struct mfl_round_record record; /* COMMIT */
+                        const struct mfl_round_scores
+                                *scores; /* the core's, until its next step; NULL: none */
+                };
                 struct {
                         char node[MFL_NODE_BYTES], daemon[MFL_NAME_BYTES];
                         uint64_t up, down;

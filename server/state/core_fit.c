@@ -36,6 +36,10 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (job->spec->evaluation.on == MFL_EVALUATE_CLIENTS)
+                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation on clients", ""};
+        if (job->spec->evaluation.detailed)
+                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

@@ -6,6 +6,7 @@
 #include "common/base/fixed.h"
 #include "common/job/job_record.h"
 #include "common/job/method.h"
+#include "common/measure/tally.h"
 #include "proto/message.h"
 
 struct core_cut;
@@ -125,7 +126,8 @@ struct core_job {
         bool spoilt;                 /* an update that counts in this round has proved false */
         uint32_t scored;             /* as in JOB_READY */
         bool scored_all;
-        uint32_t counted_classes;
+        enum mfl_tally tally_kind;
+        uint32_t answers, n_tally; /* as in JOB_READY; numbers of a tally */
 
         struct core_item *items; /* sorted by item */
         uint32_t n_items, count[ITEM_STATES_];
@@ -155,7 +157,10 @@ struct core_job {
         core_sum scalars
                 [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/job/method.h) */
         uint64_t train_correct, eval_correct;
-        uint64_t *by_class; /* 3 * counted_classes, of the evaluation at hand */
+        uint64_t *tally; /* n_tally, of the evaluation at hand */
+        /* Evaluation on clients: by item while it runs, which takes 32 bytes for each of at most MFL_COHORT_MAX clients;
+         * then, as for all jobs, of the round that is being stored. */
+        struct mfl_round_scores scores;
         uint64_t progress_samples;
         core_sum progress_loss;
 };

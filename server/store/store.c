@@ -115,6 +115,12 @@ static const char *const schema_steps[] = {
         /* NULL: not an evaluation of labels at several positions. */
         "ALTER TABLE rounds ADD COLUMN mean_iou REAL;"
         "PRAGMA user_version = 9;",
+
+        /* NULL: no measures beside the loss and the accuracy. */
+        "ALTER TABLE rounds ADD COLUMN measures BLOB;"
+        "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " round INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round)) WITHOUT ROWID;"
+        "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */
 #define BOOT_CLOCK_MAX 0xf0000000u

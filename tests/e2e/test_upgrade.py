@@ -40,14 +40,14 @@ def greet(one, **fields):
 
 def test_the_server_chooses_the_largest_common_version(one):
     assert greet(one, protocol_min=1, protocol_max=1)[0]['protocol'] == 1
-    assert greet(one, protocol_min=1, protocol_max=9)[0]['protocol'] == 7  # a newer peer that still speaks the old one
+    assert greet(one, protocol_min=1, protocol_max=10)[0]['protocol'] == 8  # a newer peer that still speaks the old one
 
 
 def test_a_newer_peer_without_overlap(one):
     daemon = {'role': 'ROLE_DAEMON', 'name': 'new', 'backend': 'cpu', 'workers': 1, 'instance': 3}
     for fields, retry in (({}, False), (daemon, True)):
-        _, reason, again = greet(one, protocol_min=8, protocol_max=9, software='mfl-x 9.1', **fields)
-        assert 'mfl-server 0' in reason and 'speaks protocol 1 to 7, mfl-x 9.1 speaks 8 to 9: upgrade the server' in reason
+        _, reason, again = greet(one, protocol_min=9, protocol_max=10, software='mfl-x 9.1', **fields)
+        assert 'mfl-server 0' in reason and 'speaks protocol 1 to 8, mfl-x 9.1 speaks 9 to 10: upgrade the server' in reason
         assert again is retry, 'a daemon goes on trying, mfl does not'
         h.wait_until(lambda: reason in one.server.log(), 5, 'the same line at the server')
 
@@ -104,10 +104,10 @@ class FakeServer:
         self.listener.close()
 
 
-OLD = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 8 to 9, mfl 0 speaks 1 to 7: upgrade the client',
+OLD = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 9 to 10, mfl 0 speaks 1 to 8: upgrade the client',
                'retry': False})
 OLD_DAEMON = ('bye', dict(OLD[1], retry=True))
-STRANGE = ('welcome', {'protocol': 8, 'software': 'mfl-server 9.0', 'heartbeat_ms': 1000, 'dead_ms': 5000})
+STRANGE = ('welcome', {'protocol': 9, 'software': 'mfl-server 9.0', 'heartbeat_ms': 1000, 'dead_ms': 5000})
 GOOD = ('welcome', dict(STRANGE[1], protocol=1))
 
 
@@ -119,19 +119,19 @@ def test_a_daemon_waits_for_the_upgrade_of_the_server(tmp_path):
     daemon = c.start_daemon()
     try:
         h.wait_until(lambda: len(server.hellos) >= 3, 20, 'the third try')
-        assert [(x['protocol_min'], x['protocol_max']) for x in server.hellos[:3]] == [(1, 7)] * 3
+        assert [(x['protocol_min'], x['protocol_max']) for x in server.hellos[:3]] == [(1, 8)] * 3
         h.wait_until(lambda: 'connected to' in daemon.log() or 'online' in daemon.log(), 10, 'the welcome')
         log = daemon.log()
-        assert 'mfl-server 9.0 speaks protocol 8 to 9' in log and 'upgrade the client' in log
-        assert 'mfl-server 9.0 chose protocol 8, mfl-client 0' in log and 'speaks 1 to 7: upgrade the client' in log
-        assert any('chose protocol 8' in bye for bye in server.byes), server.byes
+        assert 'mfl-server 9.0 speaks protocol 9 to 10' in log and 'upgrade the client' in log
+        assert 'mfl-server 9.0 chose protocol 9, mfl-client 0' in log and 'speaks 1 to 8: upgrade the client' in log
+        assert any('chose protocol 9' in bye for bye in server.byes), server.byes
         assert daemon.alive()
     finally:
         c.close()
         server.close()
 
 
-@pytest.mark.parametrize('answer,words', [(OLD, 'speaks protocol 8 to 9'), (STRANGE, 'chose protocol 8, mfl 0')], ids=['bye', 'welcome'])
+@pytest.mark.parametrize('answer,words', [(OLD, 'speaks protocol 9 to 10'), (STRANGE, 'chose protocol 9, mfl 0')], ids=['bye', 'welcome'])
 def test_mfl_says_so_and_ends(answer, words):
     server = FakeServer(answer)
     try:

@@ -46,6 +46,12 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.clients = 0;
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        if (!sim->scenario && (sim->seed + i) % 6 == 4) {
+                spec->evaluation.on = MFL_EVALUATE_CLIENTS;
+                spec->evaluation.split = 0.5;
+                spec->evaluation.clients = local ? 0 : 1 + (uint32_t)(sim->seed % spec->data.clients);
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);
@@ -178,6 +184,9 @@ static void setup_rivals(struct sim *sim)
                 struct mfl_job *spec = &sim->job[i].spec;
                 spec->data.partition = i ? MFL_PARTITION_NATURAL_ID : MFL_PARTITION_LOCAL;
                 spec->data.clients = i ? 1 + (uint32_t)(sim->seed / 2 + i) % 6 : 0;
+                spec->evaluation.clients = MFL_MIN(spec->evaluation.clients, spec->data.clients);
+                if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && i)
+                        spec->evaluation.clients = MFL_MAX(spec->evaluation.clients, 1u);
                 spec->selection.clients = 0;
                 spec->selection.daemons_min = 1;
                 spec->rounds = i ? 100 : 20;
